@@ -1,0 +1,206 @@
+//! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
+
+use crate::five_tuple::{TCP, UDP};
+use crate::parse::Headers;
+
+/// Ones' complement sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts
+/// as if a zero followed.
+///
+/// Sums may be added as plain numbers and folded at the end: each is below 2^32 for up to 128 KiB.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let words: u64 = words
+        .iter()
+        .map(|&word| u64::from(u16::from_be_bytes(word)))
+        .sum();
+    words + rest.first().map_or(0, |&last| u64::from(last) << 8)
+}
+
+/// Folds a sum to 16 bits with end-around carry.
+pub const fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The checksum over `bytes`, in which the checksum field itself is zero.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    !fold(sum(bytes))
+}
+
+/// The checksum after the 16-bit word `old`, at an even offset, became `new`: RFC 1624, equation 3.
+pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    add(checksum, !old as u64 + new as u64)
+}
+
+/// The checksum after the sum of the words it covers grew by `delta`.
+///
+/// A decrease by `d` is a growth by `65535 * k - d`, for any `k` that keeps it positive: ones'
+/// complement counts modulo 65535.
+pub const fn add(checksum: u16, delta: u64) -> u16 {
+    !fold(!checksum as u64 + delta)
+}
+
+/// [`add`] for the checksum of a UDP or TCP header, in the one form that computing it anew would
+/// give: of the two zeros UDP sends 0xffff, since 0 means none (RFC 768), and TCP 0.
+///
+/// Whoever updates a checksum ends with this, so that the same bytes come out everywhere.
+pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
+    match (protocol, add(checksum, delta)) {
+        (UDP, 0) => 0xffff,
+        (UDP, other) => other,
+        (_, 0xffff) => 0,
+        (_, other) => other,
+    }
+}
+
+/// Where the checksum of a packet's UDP or TCP header lies in the frame; `None` without such a
+/// header.
+pub fn l4_offset(headers: &Headers) -> Option<usize> {
+    if !headers.flags.has_ports() {
+        return None;
+    }
+    match headers.protocol {
+        UDP => Some(usize::from(headers.l4) + 6),
+        TCP => Some(usize::from(headers.l4) + 16),
+        _ => None,
+    }
+}
+
+/// What the UDP or TCP checksum of `frame` should be, whatever the field holds now; a UDP result of
+/// zero is given as 0xffff (RFC 768). `None` without such a header, or when `headers` are not those
+/// of `frame`.
+pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
+    let field = l4_offset(headers)?;
+    let (l3, l4, end) = (
+        usize::from(headers.l3),
+        usize::from(headers.l4),
+        usize::from(headers.end),
+    );
+    let addresses = if headers.flags.is_ipv6() {
+        l3 + 8..l3 + 40
+    } else {
+        l3 + 12..l3 + 20
+    };
+    let segment = frame.get(l4..end)?;
+    let held = frame.get(field..field + 2)?;
+    let pseudo_header =
+        sum(frame.get(addresses)?) + u64::from(headers.protocol) + (end - l4) as u64;
+    // The field's own words are taken out by adding their complement.
+    let without_field = sum(segment) + u64::from(!u16::from_be_bytes([held[0], held[1]]));
+    let checksum = !fold(pseudo_header + without_field);
+    Some(if headers.protocol == UDP && checksum == 0 {
+        0xffff
+    } else {
+        checksum
+    })
+}
+
+/// Whether the UDP or TCP checksum of `frame` is right; a UDP checksum of zero means that there is
+/// none (RFC 768). `None` without such a header.
+pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
+    let field = l4_offset(headers)?;
+    let held = frame.get(field..field + 2)?;
+    let held = u16::from_be_bytes([held[0], held[1]]);
+    if headers.protocol == UDP && held == 0 {
+        return Some(true);
+    }
+    // 0x0000 and 0xffff are the same number in ones' complement; a TCP field may hold either.
+    let right = l4_checksum(frame, headers)?;
+    Some(right == held || (right == 0 && held == 0xffff) || (right == 0xffff && held == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixtures;
+
+    /// RFC 1071, section 4.1, word by word with the carry brought round at once.
+    fn reference(bytes: &[u8]) -> u16 {
+        let mut sum = 0_u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+            if sum > 0xffff {
+                sum -= 0xffff;
+            }
+        }
+        sum as u16
+    }
+
+    #[test]
+    fn the_example_of_rfc_1071() {
+        assert_eq!(
+            fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])),
+            0xddf2
+        );
+    }
+
+    #[test]
+    fn the_example_of_rfc_1624() {
+        // Section 4: the case in which the older equation gives 0xffff.
+        assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn a_udp_result_of_zero_is_sent_as_ones() {
+        let fixture = fixtures::named("udp-v4-checksum-ffff");
+        let headers = fixture.expected.unwrap();
+        assert_eq!(fixture.frame[40..42], [0xff, 0xff]);
+        assert_eq!(l4_checksum(&fixture.frame, &headers), Some(0xffff));
+        assert_eq!(l4_is_valid(&fixture.frame, &headers), Some(true));
+    }
+
+    #[test]
+    fn a_udp_packet_without_checksum_is_valid_and_a_wrong_one_is_not() {
+        for (name, valid) in [
+            ("udp-v4", true),
+            ("udp-v4-checksum-zero", true),
+            ("udp-v4-checksum-wrong", false),
+            ("udp-v4-surplus", true),
+        ] {
+            let fixture = fixtures::named(name);
+            assert_eq!(
+                l4_is_valid(&fixture.frame, &fixture.expected.unwrap()),
+                Some(valid),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_protocols_and_other_frames_have_none() {
+        let icmp = fixtures::named("icmp");
+        assert_eq!(l4_checksum(&icmp.frame, &icmp.expected.unwrap()), None);
+        let udp = fixtures::named("udp-v6").expected.unwrap();
+        assert_eq!(l4_checksum(&[0; 60], &udp), None);
+        assert_eq!(l4_is_valid(&[0; 60], &udp), None);
+    }
+
+    proptest! {
+        #[test]
+        fn sum_is_that_of_the_rfc(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            // Modulo 65535, as the reference may end on 0xffff where the sum folds to it as well.
+            prop_assert_eq!(fold(sum(&bytes)), reference(&bytes));
+        }
+
+        #[test]
+        fn update_is_as_good_as_computing_anew(
+            mut bytes in prop::collection::vec(any::<u8>(), 2..100),
+            at in any::<prop::sample::Index>(),
+            new: u16,
+        ) {
+            // A header is never all zero, the one case where the two zeros of ones' complement differ.
+            bytes.push(0x45);
+            let at = at.index(bytes.len() / 2) * 2;
+            let before = checksum(&bytes);
+            let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
+            bytes.push(0);
+            prop_assume!(fold(sum(&bytes)) != 0);
+            prop_assert_eq!(update(before, old, new), checksum(&bytes));
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Which chain takes a packet: the most specific match wins.
+//!
+//! [`most_specific`] is the plain form. [`TupleSpace`] is tuple space search (Srinivasan, Suri,
+//! Varghese: Packet Classification using Tuple Space Search, SIGCOMM 1999): matches of the same
+//! [`Mask`] share a hash table, so a look-up costs one probe for each mask in use, however many
+//! chains there are. The front door does the same with eBPF maps.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::five_tuple::FiveTuple;
+use crate::match_rule::{Match, Specificity};
+use crate::prefix::{Family, mask};
+
+/// Masks of one family that may be in use at once.
+pub const MAX_MASKS: usize = 64;
+
+/// The entry whose match is the most specific of those that take the packet; the first of equals.
+pub fn most_specific<'a, T>(entries: &'a [(Match, T)], tuple: &FiveTuple) -> Option<&'a T> {
+    let mut best: Option<&(Match, T)> = None;
+    for entry in entries.iter().filter(|entry| entry.0.matches(tuple)) {
+        if best.is_none_or(|best| entry.0.specificity() > best.0.specificity()) {
+            best = Some(entry);
+        }
+    }
+    best.map(|(_, value)| value)
+}
+
+/// Which bits of which fields a match looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mask {
+    /// Family of the packets.
+    pub family: Family,
+    /// Bits of the source address, 0 to 32 or 128.
+    pub source_len: u8,
+    /// Bits of the destination address.
+    pub destination_len: u8,
+    /// Whether the protocol counts.
+    pub protocol: bool,
+    /// Whether the source port counts.
+    pub source_port: bool,
+    /// Whether the destination port counts.
+    pub destination_port: bool,
+}
+
+impl Mask {
+    /// The mask of `rule` for packets of `family`; `None` when it takes none of them.
+    pub fn of(rule: &Match, family: Family) -> Option<Self> {
+        let Specificity {
+            destination_len,
+            source_len,
+            protocol,
+            destination_port,
+            source_port,
+        } = rule.specificity();
+        rule.families().any(|f| f == family).then_some(Self {
+            family,
+            source_len,
+            destination_len,
+            protocol,
+            source_port,
+            destination_port,
+        })
+    }
+
+    /// How specific the matches of this mask are; no two masks of a family are equally so.
+    pub fn specificity(&self) -> Specificity {
+        Specificity {
+            destination_len: self.destination_len,
+            source_len: self.source_len,
+            protocol: self.protocol,
+            destination_port: self.destination_port,
+            source_port: self.source_port,
+        }
+    }
+
+    /// What the mask leaves of a packet's fields; `None` when the packet is of the other family or
+    /// lacks a port that counts.
+    pub fn apply(&self, tuple: &FiveTuple) -> Option<Key> {
+        let port = |counts: bool, port: Option<u16>| if counts { port } else { Some(0) };
+        if Family::of(tuple.source) != self.family || Family::of(tuple.destination) != self.family {
+            return None;
+        }
+        Some(Key {
+            source: bytes(mask(tuple.source, self.source_len)),
+            destination: bytes(mask(tuple.destination, self.destination_len)),
+            protocol: if self.protocol { tuple.protocol } else { 0 },
+            source_port: port(self.source_port, tuple.source_port)?,
+            destination_port: port(self.destination_port, tuple.destination_port)?,
+        })
+    }
+}
+
+/// A packet's or a match's fields under a [`Mask`]; what the mask leaves out is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Source address in network order; IPv4 in the first four bytes.
+    pub source: [u8; 16],
+    /// Destination address, likewise.
+    pub destination: [u8; 16],
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source port.
+    pub source_port: u16,
+    /// Destination port.
+    pub destination_port: u16,
+}
+
+impl Key {
+    /// The key under which `rule` is found, whatever its family.
+    pub fn of(rule: &Match) -> Self {
+        Self {
+            source: rule.source.map_or([0; 16], |prefix| bytes(prefix.addr())),
+            destination: rule
+                .destination
+                .map_or([0; 16], |prefix| bytes(prefix.addr())),
+            protocol: rule.protocol.unwrap_or(0),
+            source_port: rule.source_port.unwrap_or(0),
+            destination_port: rule.destination_port.unwrap_or(0),
+        }
+    }
+}
+
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(a) => {
+            let [a, b, c, d] = a.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(a) => a.octets(),
+    }
+}
+
+/// Why a match was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassifierError {
+    /// Source and destination are of different families.
+    #[error("the match takes no packet: its source and its destination are of different families")]
+    TakesNothing,
+    /// Another match is as specific and takes the same packets.
+    #[error(
+        "another match is equally specific and takes the same packets: make one of them more specific"
+    )]
+    Tie,
+    /// The family has [`MAX_MASKS`] masks already.
+    #[error(
+        "{family}: more than {MAX_MASKS} different combinations of prefix lengths and fields: use fewer prefix lengths"
+    )]
+    TooManyMasks {
+        /// The family that is full.
+        family: Family,
+    },
+}
+
+/// Matches as hash tables, one for each mask.
+#[derive(Clone, Debug)]
+pub struct TupleSpace<T> {
+    /// By family, most specific mask first.
+    tables: [Vec<(Mask, HashMap<Key, T>)>; 2],
+}
+
+impl<T> Default for TupleSpace<T> {
+    fn default() -> Self {
+        Self {
+            tables: [Vec::new(), Vec::new()],
+        }
+    }
+}
+
+impl<T: Clone> TupleSpace<T> {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes `rule` in; on an error nothing has changed.
+    pub fn insert(&mut self, rule: &Match, value: T) -> Result<(), ClassifierError> {
+        let key = Key::of(rule);
+        let masks: Vec<Mask> = rule
+            .families()
+            .filter_map(|family| Mask::of(rule, family))
+            .collect();
+        if masks.is_empty() {
+            return Err(ClassifierError::TakesNothing);
+        }
+        for mask in &masks {
+            let tables = &self.tables[mask.family as usize];
+            match tables.iter().find(|(m, _)| m == mask) {
+                Some((_, table)) if table.contains_key(&key) => return Err(ClassifierError::Tie),
+                None if tables.len() == MAX_MASKS => {
+                    return Err(ClassifierError::TooManyMasks {
+                        family: mask.family,
+                    });
+                }
+                _ => {}
+            }
+        }
+        for mask in masks {
+            let tables = &mut self.tables[mask.family as usize];
+            let at =
+                match tables.binary_search_by(|(m, _)| mask.specificity().cmp(&m.specificity())) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        tables.insert(at, (mask, HashMap::new()));
+                        at
+                    }
+                };
+            tables[at].1.insert(key, value.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes `rule` out; `None` when it is not there.
+    pub fn remove(&mut self, rule: &Match) -> Option<T> {
+        let key = Key::of(rule);
+        let mut removed = None;
+        for mask in rule.families().filter_map(|family| Mask::of(rule, family)) {
+            let tables = &mut self.tables[mask.family as usize];
+            if let Some(at) = tables.iter().position(|(m, _)| *m == mask) {
+                removed = tables[at].1.remove(&key).or(removed);
+                if tables[at].1.is_empty() {
+                    tables.remove(at);
+                }
+            }
+        }
+        removed
+    }
+
+    /// The value of the most specific match that takes the packet.
+    pub fn lookup(&self, tuple: &FiveTuple) -> Option<&T> {
+        let tables = &self.tables[Family::of(tuple.source) as usize];
+        tables
+            .iter()
+            .find_map(|(mask, table)| table.get(&mask.apply(tuple)?))
+    }
+
+    /// The masks in use for `family`, most specific first.
+    pub fn masks(&self, family: Family) -> impl Iterator<Item = &Mask> {
+        self.tables[family as usize].iter().map(|(mask, _)| mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(destination: &str) -> Match {
+        Match {
+            destination: Some(destination.parse().unwrap()),
+            ..Match::default()
+        }
+    }
+
+    fn packet_to(destination: &str) -> FiveTuple {
+        let destination: IpAddr = destination.parse().unwrap();
+        let source = if destination.is_ipv4() {
+            [0; 4].into()
+        } else {
+            [0; 16].into()
+        };
+        FiveTuple {
+            source,
+            destination,
+            protocol: 17,
+            source_port: Some(1),
+            destination_port: Some(2),
+        }
+    }
+
+    #[test]
+    fn the_longer_destination_wins() {
+        let mut space = TupleSpace::new();
+        for (rule, value) in [
+            (to("10.0.0.0/8"), 8),
+            (to("10.1.0.0/16"), 16),
+            (Match::default(), 0),
+        ] {
+            space.insert(&rule, value).unwrap();
+        }
+        assert_eq!(space.lookup(&packet_to("10.1.2.3")), Some(&16));
+        assert_eq!(space.lookup(&packet_to("10.2.2.3")), Some(&8));
+        assert_eq!(space.lookup(&packet_to("11.2.2.3")), Some(&0));
+        assert_eq!(space.lookup(&packet_to("2001:db8::1")), Some(&0));
+    }
+
+    #[test]
+    fn a_tie_is_refused_and_changes_nothing() {
+        let mut space = TupleSpace::new();
+        space.insert(&to("0.0.0.0/0"), 1).unwrap();
+        // Would go into the table of IPv6 before it meets the other in that of IPv4.
+        assert_eq!(
+            space.insert(&Match::default(), 2),
+            Err(ClassifierError::Tie)
+        );
+        assert_eq!(space.lookup(&packet_to("2001:db8::1")), None);
+        assert_eq!(space.lookup(&packet_to("10.0.0.1")), Some(&1));
+    }
+
+    #[test]
+    fn mixed_families_are_refused() {
+        let rule = Match {
+            source: Some("::/0".parse().unwrap()),
+            ..to("10.0.0.0/8")
+        };
+        assert_eq!(
+            TupleSpace::new().insert(&rule, ()),
+            Err(ClassifierError::TakesNothing)
+        );
+        assert_eq!(TupleSpace::<()>::new().remove(&rule), None);
+    }
+
+    #[test]
+    fn removing_frees_the_mask() {
+        let mut space = TupleSpace::new();
+        for len in 1..=MAX_MASKS as u8 {
+            space.insert(&to(&format!("::/{len}")), len).unwrap();
+        }
+        assert_eq!(space.masks(Family::V6).count(), MAX_MASKS);
+        let one_more = to("::/65");
+        assert_eq!(
+            space.insert(&one_more, 65),
+            Err(ClassifierError::TooManyMasks { family: Family::V6 })
+        );
+        // A known mask has room.
+        space.insert(&to("8000::/1"), 0).unwrap();
+        assert_eq!(space.remove(&to("::/64")), Some(64));
+        assert_eq!(space.remove(&to("::/64")), None);
+        space.insert(&one_more, 65).unwrap();
+        assert_eq!(space.masks(Family::V6).next().unwrap().destination_len, 65);
+        assert_eq!(space.masks(Family::V4).count(), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! The five header fields that identify a flow.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// IP protocol number of TCP.
+pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+/// IP protocol number of ICMP.
+pub const ICMP: u8 = 1;
+/// IP protocol number of ICMPv6.
+pub const ICMPV6: u8 = 58;
+
+/// Addresses, protocol and ports of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FiveTuple {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address, of the same family as the source.
+    pub destination: IpAddr,
+    /// IP protocol number; for IPv6 that of the header after the last extension header.
+    pub protocol: u8,
+    /// Source port; `None` for a fragment and for any protocol but UDP and TCP.
+    pub source_port: Option<u16>,
+    /// Destination port; `None` exactly when `source_port` is.
+    pub destination_port: Option<u16>,
+}
+
+impl FiveTuple {
+    /// The tuple of the packets that go the other way.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            protocol: self.protocol,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
+}
+
+impl fmt::Display for FiveTuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.protocol {
+            TCP => f.write_str("tcp ")?,
+            UDP => f.write_str("udp ")?,
+            ICMP => f.write_str("icmp ")?,
+            ICMPV6 => f.write_str("icmpv6 ")?,
+            other => write!(f, "protocol {other} ")?,
+        }
+        match (self.source_port, self.destination_port) {
+            (Some(source), Some(destination)) => {
+                write!(
+                    f,
+                    "{} > {}",
+                    SocketAddr::new(self.source, source),
+                    SocketAddr::new(self.destination, destination)
+                )
+            }
+            _ => write!(f, "{} > {}", self.source, self.destination),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TUPLE: FiveTuple = FiveTuple {
+        source: IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        destination: IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 2)),
+        protocol: UDP,
+        source_port: Some(40_000),
+        destination_port: Some(9_000),
+    };
+
+    #[test]
+    fn reads_as_one_would_write_it() {
+        assert_eq!(TUPLE.to_string(), "udp 192.0.2.1:40000 > 198.51.100.2:9000");
+        let fragment = FiveTuple {
+            source_port: None,
+            destination_port: None,
+            protocol: 132,
+            ..TUPLE
+        };
+        assert_eq!(
+            fragment.to_string(),
+            "protocol 132 192.0.2.1 > 198.51.100.2"
+        );
+    }
+
+    #[test]
+    fn reversed_swaps_ends_and_twice_is_the_same() {
+        assert_eq!(
+            TUPLE.reversed().to_string(),
+            "udp 198.51.100.2:9000 > 192.0.2.1:40000"
+        );
+        assert_eq!(TUPLE.reversed().reversed(), TUPLE);
+    }
+}

@@ -1,0 +1,32 @@
+//! What the bytes of a frame mean.
+//!
+//! This room knows header layouts and everything that is decided from headers alone: which packet
+//! is which ([`parse()`], [`FiveTuple`]), which chain it belongs to ([`Match`], [`classifier`]),
+//! what a firewall says of it ([`rules`]), how its checksum follows a change ([`checksum`]), what
+//! travels beside it ([`Meta`], [`nsh`]) and how long it took ([`sojourn`]).
+//!
+//! It does no I/O, reads no clock and holds no state. No function here panics on the bytes of a
+//! frame, however short, long or wrong they are. The eBPF programs have twins of the parser, the
+//! metadata, the rule tables and the histogram; both sides are tested on the same list of frames
+//! (`fixtures`, a cargo feature).
+//!
+//! Start reading at [`mod@parse`].
+
+pub mod checksum;
+pub mod classifier;
+pub mod five_tuple;
+#[cfg(feature = "fixtures")]
+pub mod fixtures;
+pub mod match_rule;
+pub mod meta;
+pub mod nsh;
+pub mod parse;
+pub mod prefix;
+pub mod rules;
+pub mod sojourn;
+
+pub use five_tuple::FiveTuple;
+pub use match_rule::Match;
+pub use meta::Meta;
+pub use parse::{Flags, Headers, Unparsed, parse};
+pub use prefix::{Family, Prefix};

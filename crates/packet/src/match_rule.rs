@@ -1,0 +1,376 @@
+//! Which traffic a chain takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::five_tuple::FiveTuple;
+use crate::prefix::{Family, Prefix};
+
+/// The packets a chain takes: every field that is given must fit, `None` fits any packet.
+///
+/// A packet without ports (a fragment, or neither UDP nor TCP) does not fit a match that names a
+/// port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Match {
+    /// Source address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Prefix>,
+    /// Destination address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Prefix>,
+    /// IP protocol number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<u8>,
+    /// Source port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<u16>,
+    /// Destination port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination_port: Option<u16>,
+}
+
+/// How specific a match is; the greater wins. Compared in this order: destination, source,
+/// protocol, destination port, source port. A prefix of length 0 is as unspecific as none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Specificity {
+    /// Length of the destination prefix, bits.
+    pub destination_len: u8,
+    /// Length of the source prefix, bits.
+    pub source_len: u8,
+    /// Whether the protocol is named.
+    pub protocol: bool,
+    /// Whether the destination port is named.
+    pub destination_port: bool,
+    /// Whether the source port is named.
+    pub source_port: bool,
+}
+
+impl Match {
+    /// Whether the match takes a packet.
+    pub fn matches(&self, tuple: &FiveTuple) -> bool {
+        self.source
+            .is_none_or(|prefix| prefix.contains(tuple.source))
+            && self
+                .destination
+                .is_none_or(|prefix| prefix.contains(tuple.destination))
+            && self
+                .protocol
+                .is_none_or(|protocol| protocol == tuple.protocol)
+            && self
+                .source_port
+                .is_none_or(|port| Some(port) == tuple.source_port)
+            && self
+                .destination_port
+                .is_none_or(|port| Some(port) == tuple.destination_port)
+    }
+
+    /// How specific the match is.
+    pub fn specificity(&self) -> Specificity {
+        Specificity {
+            destination_len: self.destination.map_or(0, |prefix| prefix.len()),
+            source_len: self.source.map_or(0, |prefix| prefix.len()),
+            protocol: self.protocol.is_some(),
+            destination_port: self.destination_port.is_some(),
+            source_port: self.source_port.is_some(),
+        }
+    }
+
+    /// The families of the packets it can take: both without a prefix, none when its prefixes are
+    /// of different families.
+    pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
+        let (source, destination) = (
+            self.source.map(|p| p.family()),
+            self.destination.map(|p| p.family()),
+        );
+        [Family::V4, Family::V6].into_iter().filter(move |&family| {
+            source.is_none_or(|s| s == family) && destination.is_none_or(|d| d == family)
+        })
+    }
+
+    /// Whether some packet fits both and neither is more specific, so that no rule says which of
+    /// them takes it.
+    pub fn ties_with(&self, other: &Self) -> bool {
+        let overlap = |a: Option<Prefix>, b: Option<Prefix>| match (a, b) {
+            (Some(a), Some(b)) => a.covers(&b) || b.covers(&a),
+            _ => true,
+        };
+        // Equal specificity: each of the other fields is named by both or by neither.
+        self.specificity() == other.specificity()
+            && self
+                .families()
+                .any(|family| other.families().any(|theirs| theirs == family))
+            && overlap(self.source, other.source)
+            && overlap(self.destination, other.destination)
+            && self.protocol == other.protocol
+            && self.source_port == other.source_port
+            && self.destination_port == other.destination_port
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::five_tuple::{TCP, UDP};
+
+    const ANY: Match = Match {
+        source: None,
+        destination: None,
+        protocol: None,
+        source_port: None,
+        destination_port: None,
+    };
+
+    #[allow(clippy::unnecessary_wraps)] // the fields of a match are options
+    fn prefix(text: &str) -> Option<Prefix> {
+        Some(text.parse().unwrap())
+    }
+
+    fn tuple(protocol: u8, ports: Option<(u16, u16)>) -> FiveTuple {
+        FiveTuple {
+            source: [192, 0, 2, 1].into(),
+            destination: [198, 51, 100, 2].into(),
+            protocol,
+            source_port: ports.map(|p| p.0),
+            destination_port: ports.map(|p| p.1),
+        }
+    }
+
+    #[test]
+    fn each_field_must_fit() {
+        let udp = tuple(UDP, Some((40_000, 9_000)));
+        assert!(ANY.matches(&udp));
+        for (rule, fits) in [
+            (
+                Match {
+                    source: prefix("192.0.2.0/24"),
+                    ..ANY
+                },
+                true,
+            ),
+            (
+                Match {
+                    source: prefix("192.0.3.0/24"),
+                    ..ANY
+                },
+                false,
+            ),
+            (
+                Match {
+                    destination: prefix("198.51.100.2"),
+                    ..ANY
+                },
+                true,
+            ),
+            (
+                Match {
+                    destination: prefix("::/0"),
+                    ..ANY
+                },
+                false,
+            ),
+            (
+                Match {
+                    protocol: Some(UDP),
+                    ..ANY
+                },
+                true,
+            ),
+            (
+                Match {
+                    protocol: Some(TCP),
+                    ..ANY
+                },
+                false,
+            ),
+            (
+                Match {
+                    source_port: Some(40_000),
+                    ..ANY
+                },
+                true,
+            ),
+            (
+                Match {
+                    source_port: Some(9_000),
+                    ..ANY
+                },
+                false,
+            ),
+            (
+                Match {
+                    destination_port: Some(9_000),
+                    ..ANY
+                },
+                true,
+            ),
+            (
+                Match {
+                    destination_port: Some(40_000),
+                    ..ANY
+                },
+                false,
+            ),
+        ] {
+            assert_eq!(rule.matches(&udp), fits, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_packet_without_ports_fits_no_port_not_even_zero() {
+        let fragment = tuple(UDP, None);
+        assert!(
+            !Match {
+                destination_port: Some(0),
+                ..ANY
+            }
+            .matches(&fragment)
+        );
+        assert!(
+            Match {
+                protocol: Some(UDP),
+                ..ANY
+            }
+            .matches(&fragment)
+        );
+    }
+
+    #[test]
+    fn destination_outweighs_all_else_and_so_on_down() {
+        let ordered = [
+            ANY,
+            Match {
+                source_port: Some(1),
+                ..ANY
+            },
+            Match {
+                destination_port: Some(1),
+                ..ANY
+            },
+            Match {
+                destination_port: Some(1),
+                source_port: Some(1),
+                ..ANY
+            },
+            Match {
+                protocol: Some(UDP),
+                ..ANY
+            },
+            Match {
+                protocol: Some(UDP),
+                source_port: Some(1),
+                destination_port: Some(1),
+                ..ANY
+            },
+            Match {
+                source: prefix("10.0.0.0/8"),
+                ..ANY
+            },
+            Match {
+                source: prefix("10.0.0.0/9"),
+                ..ANY
+            },
+            Match {
+                destination: prefix("10.0.0.0/8"),
+                ..ANY
+            },
+            Match {
+                destination: prefix("10.0.0.0/8"),
+                source: prefix("10.0.0.0/8"),
+                ..ANY
+            },
+            Match {
+                destination: prefix("10.0.0.0/9"),
+                ..ANY
+            },
+        ];
+        for pair in ordered.windows(2) {
+            assert!(pair[0].specificity() < pair[1].specificity(), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn families_follow_from_the_prefixes() {
+        let families = |rule: Match| rule.families().collect::<Vec<_>>();
+        assert_eq!(families(ANY), [Family::V4, Family::V6]);
+        assert_eq!(
+            families(Match {
+                source: prefix("::/0"),
+                ..ANY
+            }),
+            [Family::V6]
+        );
+        assert_eq!(
+            families(Match {
+                destination: prefix("10.0.0.0/8"),
+                ..ANY
+            }),
+            [Family::V4]
+        );
+        assert_eq!(
+            families(Match {
+                source: prefix("::/0"),
+                destination: prefix("10.0.0.0/8"),
+                ..ANY
+            }),
+            []
+        );
+    }
+
+    #[test]
+    fn ties_need_equal_specificity_and_a_common_packet() {
+        let a = Match {
+            destination: prefix("10.0.0.0/24"),
+            ..ANY
+        };
+        assert!(a.ties_with(&a));
+        assert!(!a.ties_with(&Match {
+            destination: prefix("10.0.1.0/24"),
+            ..ANY
+        }));
+        assert!(!a.ties_with(&Match {
+            protocol: Some(UDP),
+            ..a
+        }));
+        assert!(
+            !Match {
+                protocol: Some(TCP),
+                ..a
+            }
+            .ties_with(&Match {
+                protocol: Some(UDP),
+                ..a
+            })
+        );
+        // A prefix of length 0 says no more than none.
+        assert!(ANY.ties_with(&Match {
+            destination: prefix("0.0.0.0/0"),
+            ..ANY
+        }));
+        assert!(
+            !Match {
+                source: prefix("::/0"),
+                ..ANY
+            }
+            .ties_with(&Match {
+                source: prefix("0.0.0.0/0"),
+                ..ANY
+            })
+        );
+    }
+
+    #[test]
+    fn json_leaves_out_what_is_any() {
+        let rule = Match {
+            destination: prefix("10.0.0.0/24"),
+            destination_port: Some(53),
+            ..ANY
+        };
+        let json = serde_json::to_string(&rule).unwrap();
+        assert_eq!(
+            json,
+            r#"{"destination":"10.0.0.0/24","destinationPort":53}"#
+        );
+        assert_eq!(serde_json::from_str::<Match>(&json).unwrap(), rule);
+        assert!(serde_json::from_str::<Match>(r#"{"destinationport":53}"#).is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! The network service header (RFC 8300) that carries a packet's metadata where memory cannot: on
+//! an internal link from user space back into the kernel.
+//!
+//! ```text
+//! 14 bytes  Ethernet: MAC addresses of the inner frame, EtherType 0x894f
+//!  4 bytes  base header: version 0, TTL 63, length 6 words, MD type 1, next protocol 3 (Ethernet)
+//!  4 bytes  service path identifier (24 bits), service index (8 bits) = 255 - position
+//! 16 bytes  context: stamp u64, generation u16, position u8, flags u8, reserved u32 = 0; big endian
+//! ```
+
+use crate::meta::{MAX_SPI, Meta};
+
+/// Bytes in front of the inner frame.
+pub const ENCAPSULATION_LEN: usize = 38;
+/// EtherType of NSH.
+pub const ETHERTYPE: u16 = 0x894f;
+
+const MACS_LEN: usize = 12;
+const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
+/// Version, OAM bit, length, metadata type and next protocol; the time to live and the unassigned
+/// bits may vary.
+const BASE_MASK: u32 = 0xe03f_0fff;
+const TTL_MASK: u32 = 63 << 22;
+
+/// What the header says of the packet inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// When the packet passed the front door: CLOCK_MONOTONIC, nanoseconds.
+    pub stamp_ns: u64,
+    /// Service path identifier.
+    pub spi: u32,
+    /// The chain's generation.
+    pub generation: u16,
+    /// Index of the function that is next.
+    pub position: u8,
+    /// [`Flags`](crate::Flags) as bits.
+    pub flags: u8,
+}
+
+/// Why a frame is not one of Myelin's encapsulated ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NshError {
+    /// The frame is too short.
+    #[error("frame of {len} bytes is too short: {need} are needed")]
+    Short {
+        /// Bytes there are.
+        len: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// Another EtherType.
+    #[error("EtherType {0:#06x} is not NSH (0x894f)")]
+    EtherType(u16),
+    /// Another version, length, metadata type or inner protocol, an OAM packet, or its time to live
+    /// is used up.
+    #[error(
+        "NSH base header {0:#010x} is not version 0, 6 words, MD type 1, Ethernet inside, time to live above 0"
+    )]
+    Base(u32),
+    /// Service index and position contradict each other.
+    #[error("service index {index} does not belong to position {position}: expected {}", 255 - position)]
+    Index {
+        /// Service index in the header.
+        index: u8,
+        /// Position in the context.
+        position: u8,
+    },
+}
+
+/// The bytes to put in front of `inner`, an Ethernet frame; of `meta` the offsets are not carried,
+/// the far end parses anew. Bits of the path identifier beyond 24 are cut off.
+pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], NshError> {
+    let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(NshError::Short {
+        len: inner.len(),
+        need: MACS_LEN,
+    })?;
+    let mut out = [0; ENCAPSULATION_LEN];
+    out[..12].copy_from_slice(macs);
+    out[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    out[14..18].copy_from_slice(&BASE.to_be_bytes());
+    let path = (meta.spi & MAX_SPI) << 8 | u32::from(255 - meta.position);
+    out[18..22].copy_from_slice(&path.to_be_bytes());
+    out[22..30].copy_from_slice(&meta.stamp_ns.to_be_bytes());
+    out[30..32].copy_from_slice(&meta.generation.to_be_bytes());
+    out[32] = meta.position;
+    out[33] = meta.flags;
+    Ok(out)
+}
+
+/// The context and the inner frame of an encapsulated frame.
+pub fn decapsulate(frame: &[u8]) -> Result<(Context, &[u8]), NshError> {
+    let (header, inner) =
+        frame
+            .split_first_chunk::<ENCAPSULATION_LEN>()
+            .ok_or(NshError::Short {
+                len: frame.len(),
+                need: ENCAPSULATION_LEN,
+            })?;
+    let (_, header) = header.split_at(MACS_LEN);
+    let ethertype = u16::from_be_bytes([header[0], header[1]]);
+    if ethertype != ETHERTYPE {
+        return Err(NshError::EtherType(ethertype));
+    }
+    let word = |at: usize| {
+        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let base = word(2);
+    if base & BASE_MASK != BASE & BASE_MASK || base & TTL_MASK == 0 {
+        return Err(NshError::Base(base));
+    }
+    let path = word(6);
+    let (index, position) = (path as u8, header[20]);
+    if index != 255 - position {
+        return Err(NshError::Index { index, position });
+    }
+    let context = Context {
+        stamp_ns: u64::from(word(10)) << 32 | u64::from(word(14)),
+        spi: path >> 8,
+        generation: u16::from_be_bytes([header[18], header[19]]),
+        position,
+        flags: header[21],
+    };
+    Ok((context, inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixtures;
+
+    fn meta() -> Meta {
+        Meta {
+            stamp_ns: 0x0102_0304_0506_0708,
+            spi: 0x00ab_cdef,
+            generation: 0x1122,
+            position: 3,
+            flags: 0x05,
+            ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_rfc() {
+        let inner = fixtures::named("udp-v4").frame;
+        let out = encapsulate(&meta(), &inner).unwrap();
+        assert_eq!(out[..12], inner[..12]);
+        #[rustfmt::skip]
+        assert_eq!(out[12..], [
+            0x89, 0x4f,
+            0x0f, 0xc6, 0x01, 0x03,
+            0xab, 0xcd, 0xef, 252,
+            1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 3, 0x05, 0, 0, 0, 0,
+        ]);
+    }
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let inner = fixtures::named("tcp-v6").frame;
+        let frame = [&encapsulate(&meta(), &inner).unwrap()[..], &inner].concat();
+        let (context, rest) = decapsulate(&frame).unwrap();
+        let Meta {
+            stamp_ns,
+            spi,
+            generation,
+            position,
+            flags,
+            ..
+        } = meta();
+        assert_eq!(
+            context,
+            Context {
+                stamp_ns,
+                spi,
+                generation,
+                position,
+                flags
+            }
+        );
+        assert_eq!(rest, inner);
+    }
+
+    #[test]
+    fn other_frames_are_refused_with_the_reason() {
+        let inner = fixtures::named("udp-v4").frame;
+        let good = [&encapsulate(&meta(), &inner).unwrap()[..], &inner].concat();
+        let with = |at: usize, value: u8| {
+            let mut frame = good.clone();
+            frame[at] = value;
+            decapsulate(&frame).map(|_| ()).unwrap_err()
+        };
+        assert_eq!(with(13, 0x50), NshError::EtherType(0x8950));
+        // Version, OAM bit, time to live, length, metadata type, next protocol.
+        for (at, value) in [(14, 0x4f), (14, 0x2f), (15, 0xc7), (16, 0x02), (17, 0x01)] {
+            assert!(matches!(with(at, value), NshError::Base(_)), "byte {at}");
+        }
+        let mut expired = good.clone();
+        expired[14] &= 0xf0;
+        expired[15] &= 0x3f;
+        assert!(matches!(decapsulate(&expired), Err(NshError::Base(_))));
+        assert_eq!(
+            with(21, 251),
+            NshError::Index {
+                index: 251,
+                position: 3
+            }
+        );
+        for len in 0..ENCAPSULATION_LEN {
+            assert_eq!(
+                decapsulate(&good[..len]),
+                Err(NshError::Short { len, need: 38 })
+            );
+        }
+        assert_eq!(
+            encapsulate(&meta(), &[0; 11]),
+            Err(NshError::Short { len: 11, need: 12 })
+        );
+    }
+
+    #[test]
+    fn a_hop_may_count_the_time_to_live_down() {
+        let inner = [0; 60];
+        let mut frame = [&encapsulate(&meta(), &inner).unwrap()[..], &inner].concat();
+        // From 63 to 1.
+        frame[14] = 0x00;
+        frame[15] = 0x46;
+        assert!(decapsulate(&frame).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_do_not_panic(mut frame in prop::collection::vec(any::<u8>(), 0..80), like in any::<bool>()) {
+            if like && frame.len() > 18 {
+                frame[12..18].copy_from_slice(&[0x89, 0x4f, 0x0f, 0xc6, 0x01, 0x03]);
+            }
+            let _ = decapsulate(&frame);
+        }
+
+        #[test]
+        fn every_position_and_path_survives(spi in 0..=MAX_SPI, position: u8, stamp_ns: u64, generation: u16, flags: u8) {
+            let meta = Meta { stamp_ns, spi, generation, position, flags, ..Meta::default() };
+            let frame = [&encapsulate(&meta, &[1; 14]).unwrap()[..], &[1; 14]].concat();
+            let (context, inner) = decapsulate(&frame).unwrap();
+            prop_assert_eq!(context, Context { stamp_ns, spi, generation, position, flags });
+            prop_assert_eq!(inner, [1; 14]);
+        }
+    }
+}

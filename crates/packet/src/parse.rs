@@ -1,0 +1,465 @@
+//! From the bytes of a frame to the places of its headers.
+//!
+//! The rules, which the front door's eBPF parser follows to the letter:
+//!
+//! * Up to two VLAN tags (0x8100, 0x88a8). A frame with any other EtherType than IPv4 and IPv6 is
+//!   [`Unparsed::NotIp`].
+//! * IPv4 options are skipped by the header length. The header checksum is not verified; that is
+//!   the receiver's business.
+//! * IPv6 extension headers hop-by-hop (0), routing (43), fragment (44), AH (51) and destination
+//!   options (60) are walked, at most [`MAX_EXTENSIONS`]; any other number ends the walk and is the
+//!   protocol. Jumbograms (RFC 2675) are [`Unparsed::BadLength`].
+//! * The length in the IP header must fit in the frame; bytes after it are Ethernet padding and lie
+//!   beyond [`Headers::end`].
+//! * A fragment has no ports, the first one no more than the others, so that all fragments of a
+//!   datagram are treated alike. An IPv6 packet with a fragment header but offset 0 and no more
+//!   fragments is whole (RFC 6946) and is parsed on.
+//! * The UDP length must be at least 8 and fit in the IP payload; when it is shorter, `end` is
+//!   where the datagram ends: the surplus (RFC 9868) is neither payload nor covered by the
+//!   checksum. The TCP data offset must be at least 5 and fit.
+//! * [`Unparsed::Truncated`] is a header that does not fit, [`Unparsed::BadLength`] a length field
+//!   that contradicts what is there.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::five_tuple::{FiveTuple, TCP, UDP};
+
+/// Length of an Ethernet header without tags, bytes.
+pub const ETHERNET_LEN: usize = 14;
+/// VLAN tags that are skipped; a frame with more is not parsed.
+pub const MAX_TAGS: usize = 2;
+/// IPv6 extension headers that are walked; a packet with more is not parsed.
+pub const MAX_EXTENSIONS: usize = 8;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
+
+const IPV4_MIN_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+pub(crate) const UDP_LEN: usize = 8;
+pub(crate) const TCP_MIN_LEN: usize = 20;
+const EXTENSION_MIN_LEN: usize = 8;
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION: u8 = 60;
+
+/// What a packet is, in one byte; the bits of `myelin_meta.flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// The packet is IPv6; otherwise it is IPv4.
+    pub const IPV6: Self = Self(1);
+    /// The packet is a fragment, first, middle or last.
+    pub const FRAGMENT: Self = Self(1 << 1);
+    /// A UDP or TCP header was parsed, so the packet has ports.
+    pub const PORTS: Self = Self(1 << 2);
+
+    const ALL: u8 = 0b111;
+
+    /// The flags in `bits`; bits without a meaning are dropped.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL)
+    }
+
+    /// The byte that goes into the metadata.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every flag of `other` is set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the packet is IPv6.
+    pub const fn is_ipv6(self) -> bool {
+        self.contains(Self::IPV6)
+    }
+
+    /// Whether the packet is a fragment.
+    pub const fn is_fragment(self) -> bool {
+        self.contains(Self::FRAGMENT)
+    }
+
+    /// Whether a UDP or TCP header was parsed.
+    pub const fn has_ports(self) -> bool {
+        self.contains(Self::PORTS)
+    }
+}
+
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_ipv6() { "IPv6" } else { "IPv4" })?;
+        if self.is_fragment() {
+            f.write_str(" fragment")?;
+        }
+        if self.has_ports() {
+            f.write_str(" with ports")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the parts of a frame lie: byte offsets from its Ethernet header.
+///
+/// `14 <= l3 < l4 <= payload <= end <=` length of the frame, for the frame it was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Headers {
+    /// The IP header.
+    pub l3: u16,
+    /// What follows the IP header and its options or extension headers.
+    pub l4: u16,
+    /// What follows the UDP or TCP header; equal to `l4` when there is none.
+    pub payload: u16,
+    /// End of the IP packet, or of the UDP datagram where that is shorter; only padding or surplus
+    /// follows.
+    pub end: u16,
+    /// What the packet is.
+    pub flags: Flags,
+    /// IP protocol number; for a fragment of IPv6 what the fragment header says.
+    pub protocol: u8,
+}
+
+impl Headers {
+    /// The addresses, protocol and ports of `frame`, which must be the frame these headers were
+    /// parsed from: `None` when it is too short to be.
+    pub fn try_five_tuple(&self, frame: &[u8]) -> Option<FiveTuple> {
+        let l3 = usize::from(self.l3);
+        let (source, destination): (IpAddr, IpAddr) = if self.flags.is_ipv6() {
+            let address = |at| chunk::<16>(frame, at).ok().copied();
+            (address(l3 + 8)?.into(), address(l3 + 24)?.into())
+        } else {
+            let address = |at| chunk::<4>(frame, at).ok().copied();
+            (address(l3 + 12)?.into(), address(l3 + 16)?.into())
+        };
+        let ports = if self.flags.has_ports() {
+            let l4 = usize::from(self.l4);
+            Some((be16(frame, l4).ok()?, be16(frame, l4 + 2).ok()?))
+        } else {
+            None
+        };
+        Some(FiveTuple {
+            source,
+            destination,
+            protocol: self.protocol,
+            source_port: ports.map(|p| p.0),
+            destination_port: ports.map(|p| p.1),
+        })
+    }
+
+    /// The addresses, protocol and ports of `frame`.
+    ///
+    /// # Panics
+    /// When `frame` is not the frame these headers were parsed from but a shorter one.
+    pub fn five_tuple(&self, frame: &[u8]) -> FiveTuple {
+        self.try_five_tuple(frame)
+            .expect("headers belong to the frame they were parsed from")
+    }
+
+    /// Bytes of the payload: of the UDP or TCP payload, else of what follows the IP header.
+    pub fn payload_len(&self) -> usize {
+        usize::from(self.end - self.payload)
+    }
+}
+
+/// Why a frame was not parsed. The numbers are those of the eBPF side.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    thiserror::Error,
+)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Unparsed {
+    /// Neither IPv4 nor IPv6: ARP, LLDP, 802.3 frames.
+    #[error("neither IPv4 nor IPv6")]
+    NotIp = 1,
+    /// A header does not fit in the frame or in the IP packet.
+    #[error("a header is cut short")]
+    Truncated = 2,
+    /// Wrong IP version, or an IPv4 header length below 5 words.
+    #[error("IP version or header length is wrong")]
+    BadIpHeader = 3,
+    /// A length field contradicts the frame, or the packet ends beyond byte 65 535 of the frame.
+    #[error("a length field contradicts the frame")]
+    BadLength = 4,
+    /// More than [`MAX_TAGS`] VLAN tags.
+    #[error("more than 2 VLAN tags")]
+    TooManyTags = 5,
+    /// More than [`MAX_EXTENSIONS`] IPv6 extension headers.
+    #[error("more than 8 IPv6 extension headers")]
+    TooManyExtensions = 6,
+}
+
+impl Unparsed {
+    /// Every reason, in the order of the numbers.
+    pub const ALL: [Self; 6] = [
+        Self::NotIp,
+        Self::Truncated,
+        Self::BadIpHeader,
+        Self::BadLength,
+        Self::TooManyTags,
+        Self::TooManyExtensions,
+    ];
+
+    /// The number the eBPF side counts it under.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The reason of that number.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
+/// Finds the headers of `frame`, which starts with its Ethernet header.
+pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
+    let (ethertype, l3) = ethernet(frame)?;
+    let (packet, end) = match ethertype {
+        ETHERTYPE_IPV4 => ipv4(frame, l3)?,
+        ETHERTYPE_IPV6 => ipv6(frame, l3)?,
+        _ => return Err(Unparsed::NotIp),
+    };
+    let (payload, end, ports) = if packet.flags.is_fragment() {
+        (packet.l4, end, false)
+    } else {
+        transport(frame, packet.protocol, packet.l4, end)?
+    };
+    // The metadata holds 16-bit offsets: a packet of nearly 64 KiB behind tags may end beyond them.
+    let end = u16::try_from(end).map_err(|_| Unparsed::BadLength)?;
+    Ok(Headers {
+        l3: l3 as u16,
+        l4: packet.l4 as u16,
+        payload: payload as u16,
+        end,
+        flags: if ports {
+            packet.flags.with(Flags::PORTS)
+        } else {
+            packet.flags
+        },
+        protocol: packet.protocol,
+    })
+}
+
+/// What the IP header and its options or extension headers say.
+struct Network {
+    l4: usize,
+    flags: Flags,
+    protocol: u8,
+}
+
+/// EtherType after the tags, and where the network header starts.
+fn ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
+    let mut ethertype = be16(frame, ETHERNET_LEN - 2)?;
+    let mut l3 = ETHERNET_LEN;
+    let mut tags = 0;
+    while ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ {
+        if tags == MAX_TAGS {
+            return Err(Unparsed::TooManyTags);
+        }
+        ethertype = be16(frame, l3 + 2)?;
+        l3 += 4;
+        tags += 1;
+    }
+    Ok((ethertype, l3))
+}
+
+/// RFC 791. Returns the network part and the end of the packet.
+fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
+    let header: &[u8; IPV4_MIN_LEN] = chunk(frame, l3)?;
+    let header_len = usize::from(header[0] & 0x0f) * 4;
+    if header[0] >> 4 != 4 || header_len < IPV4_MIN_LEN {
+        return Err(Unparsed::BadIpHeader);
+    }
+    let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if total < header_len || l3 + total > frame.len() {
+        return Err(Unparsed::BadLength);
+    }
+    // More fragments, or an offset: the reserved bit and "don't fragment" are the two above.
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+    let flags = if fragment {
+        Flags::FRAGMENT
+    } else {
+        Flags::default()
+    };
+    Ok((
+        Network {
+            l4: l3 + header_len,
+            flags,
+            protocol: header[9],
+        },
+        l3 + total,
+    ))
+}
+
+/// RFC 8200. Returns the network part and the end of the packet.
+fn ipv6(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
+    let header: &[u8; IPV6_LEN] = chunk(frame, l3)?;
+    if header[0] >> 4 != 6 {
+        return Err(Unparsed::BadIpHeader);
+    }
+    let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let end = l3 + IPV6_LEN + payload;
+    // Length 0 with a hop-by-hop header is a jumbogram (RFC 2675), whose length is elsewhere.
+    if end > frame.len() || (payload == 0 && header[6] == HOP_BY_HOP) {
+        return Err(Unparsed::BadLength);
+    }
+    Ok((extensions(&frame[..end], header[6], l3 + IPV6_LEN)?, end))
+}
+
+/// Walks the extension headers of `packet`, which ends where the IPv6 packet ends, from `at` on;
+/// `next` is the number of the first.
+fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unparsed> {
+    let mut walked = 0;
+    while matches!(
+        next,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
+    ) {
+        if walked == MAX_EXTENSIONS {
+            return Err(Unparsed::TooManyExtensions);
+        }
+        let header: &[u8; EXTENSION_MIN_LEN] = chunk(packet, at)?;
+        let kind = next;
+        next = header[0];
+        at += match kind {
+            FRAGMENT => EXTENSION_MIN_LEN,
+            // RFC 4302, section 2.2: in 32-bit words, minus 2.
+            AUTHENTICATION => (usize::from(header[1]) + 2) * 4,
+            _ => (usize::from(header[1]) + 1) * 8,
+        };
+        if at > packet.len() {
+            return Err(Unparsed::Truncated);
+        }
+        // Offset (13 bits) and "more fragments": both zero is a whole packet, RFC 6946.
+        if kind == FRAGMENT && u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 {
+            return Ok(Network {
+                l4: at,
+                flags: Flags::IPV6.with(Flags::FRAGMENT),
+                protocol: next,
+            });
+        }
+        walked += 1;
+    }
+    Ok(Network {
+        l4: at,
+        flags: Flags::IPV6,
+        protocol: next,
+    })
+}
+
+/// The protocol after the extension headers of a packet that was parsed before; `up_to_l4` ends
+/// where they do.
+pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, Unparsed> {
+    extensions(up_to_l4, next, at).map(|network| network.protocol)
+}
+
+/// Start of the payload, end of the packet, and whether there are ports.
+fn transport(
+    frame: &[u8],
+    protocol: u8,
+    l4: usize,
+    end: usize,
+) -> Result<(usize, usize, bool), Unparsed> {
+    let packet = &frame[..end];
+    match protocol {
+        UDP => {
+            let header: &[u8; UDP_LEN] = chunk(packet, l4)?;
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            if length < UDP_LEN || l4 + length > end {
+                return Err(Unparsed::BadLength);
+            }
+            Ok((l4 + UDP_LEN, l4 + length, true))
+        }
+        TCP => {
+            let header: &[u8; TCP_MIN_LEN] = chunk(packet, l4)?;
+            let length = usize::from(header[12] >> 4) * 4;
+            if length < TCP_MIN_LEN || l4 + length > end {
+                return Err(Unparsed::BadLength);
+            }
+            Ok((l4 + length, end, true))
+        }
+        _ => Ok((l4, end, false)),
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> Result<u16, Unparsed> {
+    chunk(bytes, at).map(|&two| u16::from_be_bytes(two))
+}
+
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Result<&[u8; N], Unparsed> {
+    bytes
+        .get(at..)
+        .and_then(<[u8]>::first_chunk)
+        .ok_or(Unparsed::Truncated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn flags_keep_only_bits_with_a_meaning() {
+        assert_eq!(Flags::from_bits(0xff).bits(), 0b111);
+        let flags = Flags::IPV6.with(Flags::PORTS);
+        assert!(flags.is_ipv6() && flags.has_ports() && !flags.is_fragment());
+        assert_eq!(flags.to_string(), "IPv6 with ports");
+        assert_eq!(Flags::FRAGMENT.to_string(), "IPv4 fragment");
+    }
+
+    #[test]
+    fn reasons_and_their_numbers_go_both_ways() {
+        for (i, reason) in Unparsed::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(reason.code()), i + 1);
+            assert_eq!(Unparsed::from_code(reason.code()), Some(reason));
+        }
+        assert_eq!(Unparsed::from_code(0), None);
+        assert_eq!(Unparsed::from_code(7), None);
+    }
+
+    #[test]
+    fn limits_in_the_messages_are_those_of_the_code() {
+        assert!(
+            Unparsed::TooManyTags
+                .to_string()
+                .contains(&MAX_TAGS.to_string())
+        );
+        assert!(
+            Unparsed::TooManyExtensions
+                .to_string()
+                .contains(&MAX_EXTENSIONS.to_string())
+        );
+    }
+
+    #[test]
+    fn another_frame_has_no_five_tuple() {
+        let headers = parse(&fixtures::named("udp-v4").frame).unwrap();
+        assert_eq!(headers.try_five_tuple(&[0; 37]), None);
+        assert_eq!(headers.try_five_tuple(&[]), None);
+        assert!(headers.try_five_tuple(&[0; 38]).is_some());
+    }
+}

@@ -1,0 +1,205 @@
+//! First-match rule lists, as a firewall has them.
+//!
+//! [`first_match`] is the plain form; [`RuleTables`] answers the same in a time that hardly depends
+//! on the number of rules.
+
+mod address;
+mod ports;
+mod tables;
+mod vectors;
+
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+pub use address::{BLOCK, Ipv4Table, Ipv6Table, MAX_INTERVALS};
+pub use ports::{NO_PORTS, PortTable, ProtocolTable};
+pub use tables::RuleTables;
+pub use vectors::{ClassVector, WORDS};
+
+use crate::five_tuple::FiveTuple;
+use crate::prefix::Prefix;
+
+/// Rules of one list at most.
+pub const MAX_RULES: usize = 1024;
+
+/// What a rule says of the packets it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// Let it pass.
+    Allow,
+    /// Drop it.
+    Deny,
+}
+
+/// One rule: every field that is given must fit, `None` fits any packet.
+///
+/// A packet without ports (a fragment, or neither UDP nor TCP) does not fit a rule that names
+/// ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rule {
+    /// What to do with a packet that fits.
+    pub action: Action,
+    /// Source address.
+    pub source: Option<Prefix>,
+    /// Destination address.
+    pub destination: Option<Prefix>,
+    /// IP protocol number.
+    pub protocol: Option<u8>,
+    /// Source ports; an empty range fits nothing.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Destination ports.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+impl Rule {
+    /// A rule that fits every packet.
+    pub fn any(action: Action) -> Self {
+        Self {
+            action,
+            source: None,
+            destination: None,
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        }
+    }
+
+    /// Whether the rule fits a packet.
+    pub fn matches(&self, tuple: &FiveTuple) -> bool {
+        let port_fits = |range: &Option<RangeInclusive<u16>>, port: Option<u16>| {
+            range
+                .as_ref()
+                .is_none_or(|range| port.is_some_and(|port| range.contains(&port)))
+        };
+        self.source
+            .is_none_or(|prefix| prefix.contains(tuple.source))
+            && self
+                .destination
+                .is_none_or(|prefix| prefix.contains(tuple.destination))
+            && self
+                .protocol
+                .is_none_or(|protocol| protocol == tuple.protocol)
+            && port_fits(&self.source_ports, tuple.source_port)
+            && port_fits(&self.destination_ports, tuple.destination_port)
+    }
+
+    /// Whether the rule names a port.
+    pub fn names_ports(&self) -> bool {
+        self.source_ports.is_some() || self.destination_ports.is_some()
+    }
+}
+
+/// The index of the first rule that fits the packet.
+pub fn first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
+    rules.iter().position(|rule| rule.matches(tuple))
+}
+
+/// Why a rule list has no tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// More than [`MAX_RULES`].
+    #[error(
+        "{count} rules are too many: at most {MAX_RULES}; merge neighbouring prefixes or port ranges, or split the list over two functions"
+    )]
+    TooMany {
+        /// Rules given.
+        count: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(ports: Option<(u16, u16)>) -> FiveTuple {
+        FiveTuple {
+            source: [192, 0, 2, 1].into(),
+            destination: [198, 51, 100, 2].into(),
+            protocol: 17,
+            source_port: ports.map(|p| p.0),
+            destination_port: ports.map(|p| p.1),
+        }
+    }
+
+    fn check(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
+        let index = first_match(rules, tuple);
+        assert_eq!(RuleTables::new(rules).unwrap().first_match(tuple), index);
+        index
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let any = Rule::any(Action::Allow);
+        let rules = [
+            Rule {
+                source: Some("10.0.0.0/8".parse().unwrap()),
+                ..any.clone()
+            },
+            Rule {
+                destination_ports: Some(8000..=9000),
+                ..any.clone()
+            },
+            any,
+        ];
+        assert_eq!(check(&rules, &tuple(Some((1, 9000)))), Some(1));
+        assert_eq!(check(&rules, &tuple(Some((1, 9001)))), Some(2));
+        assert_eq!(check(&rules, &tuple(None)), Some(2));
+        assert_eq!(check(&rules[..2], &tuple(None)), None);
+    }
+
+    #[test]
+    fn no_rules_fit_nothing() {
+        assert_eq!(check(&[], &tuple(Some((1, 2)))), None);
+    }
+
+    #[test]
+    fn the_whole_port_range_still_wants_a_port() {
+        let rules = [Rule {
+            source_ports: Some(0..=u16::MAX),
+            ..Rule::any(Action::Deny)
+        }];
+        assert_eq!(check(&rules, &tuple(Some((0, 0)))), Some(0));
+        assert_eq!(check(&rules, &tuple(None)), None);
+    }
+
+    #[test]
+    #[allow(clippy::reversed_empty_ranges)] // what is tested
+    fn an_empty_range_fits_nothing() {
+        let rules = [Rule {
+            source_ports: Some(9..=8),
+            ..Rule::any(Action::Deny)
+        }];
+        assert_eq!(check(&rules, &tuple(Some((8, 8)))), None);
+    }
+
+    #[test]
+    fn the_last_of_the_most_rules_is_found() {
+        let mut rules: Vec<Rule> = (1..MAX_RULES as u32)
+            .map(|i| Rule {
+                source: Some(Prefix::host((i << 8).to_be_bytes().into())),
+                ..Rule::any(Action::Deny)
+            })
+            .collect();
+        rules.push(Rule::any(Action::Allow));
+        assert_eq!(check(&rules, &tuple(Some((1, 2)))), Some(MAX_RULES - 1));
+        rules.push(Rule::any(Action::Allow));
+        assert_eq!(
+            RuleTables::new(&rules),
+            Err(RulesError::TooMany { count: 1025 })
+        );
+    }
+
+    #[test]
+    fn json_goes_both_ways() {
+        let rule = Rule {
+            destination_ports: Some(53..=53),
+            protocol: Some(17),
+            ..Rule::any(Action::Deny)
+        };
+        let json = serde_json::to_string(&rule).unwrap();
+        assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
+    }
+}

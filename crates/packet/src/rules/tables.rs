@@ -1,0 +1,103 @@
+//! A rule list compiled to flat tables.
+
+use std::net::IpAddr;
+
+use super::address::{Ipv4Table, Ipv6Table};
+use super::ports::{PortTable, ProtocolTable};
+use super::vectors::ClassVector;
+use super::{MAX_RULES, Rule, RulesError};
+use crate::five_tuple::FiveTuple;
+use crate::prefix::Prefix;
+
+/// Aggregated bit vectors (Baboescu, Varghese: Scalable Packet Classification, SIGCOMM 2001).
+///
+/// Each field maps a packet's value to a class, a set of values that satisfy the same rules; each
+/// class has a bit vector of these rules with a summary of which words are not zero. A look-up
+/// intersects the five summaries, then only the words that remain, and the first bit set is the
+/// first rule that matches. The cost hardly depends on the number of rules.
+///
+/// All of it is plain arrays: the kernel room copies them into array maps as they are. The fields
+/// are public for that; change none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleTables {
+    /// Source address of IPv4 packets.
+    pub source_v4: Ipv4Table,
+    /// Destination address of IPv4 packets.
+    pub destination_v4: Ipv4Table,
+    /// Source address of IPv6 packets.
+    pub source_v6: Ipv6Table,
+    /// Destination address of IPv6 packets.
+    pub destination_v6: Ipv6Table,
+    /// IP protocol.
+    pub protocol: ProtocolTable,
+    /// Source port.
+    pub source_port: PortTable,
+    /// Destination port.
+    pub destination_port: PortTable,
+}
+
+impl RuleTables {
+    /// Compiles at most [`MAX_RULES`] rules.
+    pub fn new(rules: &[Rule]) -> Result<Self, RulesError> {
+        if rules.len() > MAX_RULES {
+            return Err(RulesError::TooMany { count: rules.len() });
+        }
+        let sources: Vec<Option<Prefix>> = rules.iter().map(|rule| rule.source).collect();
+        let destinations: Vec<Option<Prefix>> = rules.iter().map(|rule| rule.destination).collect();
+        Ok(Self {
+            source_v4: Ipv4Table::build(&sources),
+            destination_v4: Ipv4Table::build(&destinations),
+            source_v6: Ipv6Table::build(&sources),
+            destination_v6: Ipv6Table::build(&destinations),
+            protocol: ProtocolTable::build(rules.iter().map(|rule| rule.protocol)),
+            source_port: PortTable::build(rules.iter().map(|rule| rule.source_ports.as_ref())),
+            destination_port: PortTable::build(
+                rules.iter().map(|rule| rule.destination_ports.as_ref()),
+            ),
+        })
+    }
+
+    /// The index of the first rule that fits the packet: what [`first_match`](super::first_match)
+    /// says.
+    #[inline]
+    pub fn first_match(&self, tuple: &FiveTuple) -> Option<usize> {
+        let (source, destination) = match (tuple.source, tuple.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => (
+                &self.source_v4.vectors[self.source_v4.class(source) as usize],
+                &self.destination_v4.vectors[self.destination_v4.class(destination) as usize],
+            ),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => (
+                &self.source_v6.vectors[self.source_v6.class(source) as usize],
+                &self.destination_v6.vectors[self.destination_v6.class(destination) as usize],
+            ),
+            // No packet is of two families.
+            _ => return None,
+        };
+        let protocol = &self.protocol.vectors[usize::from(self.protocol.class(tuple.protocol))];
+        let source_port =
+            &self.source_port.vectors[usize::from(self.source_port.class(tuple.source_port))];
+        let destination_port = &self.destination_port.vectors
+            [usize::from(self.destination_port.class(tuple.destination_port))];
+        first_common([source, destination, protocol, source_port, destination_port])
+    }
+}
+
+/// The lowest bit set in all five vectors.
+#[inline]
+fn first_common(vectors: [&ClassVector; 5]) -> Option<usize> {
+    let mut candidates = vectors
+        .iter()
+        .fold(u64::MAX, |all, vector| all & vector.summary);
+    while candidates != 0 {
+        let word = candidates.trailing_zeros() as usize;
+        let common = vectors
+            .iter()
+            .fold(u64::MAX, |all, vector| all & vector.words[word]);
+        if common != 0 {
+            return Some(word * 64 + common.trailing_zeros() as usize);
+        }
+        candidates &= candidates - 1;
+    }
+    None
+}

@@ -1,0 +1,95 @@
+//! Sets of rules as bit vectors, each distinct set stored once.
+
+use std::collections::HashMap;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::MAX_RULES;
+
+/// 64-bit words of a vector.
+pub const WORDS: usize = MAX_RULES / 64;
+
+/// The rules that a class of values satisfies. Twin of the eBPF side's `struct class_vector`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct ClassVector {
+    /// Bit `w` is set when `words[w]` is not zero: the aggregate of Baboescu and Varghese.
+    pub summary: u64,
+    /// Bit `r % 64` of word `r / 64` is set when the class satisfies rule `r`.
+    pub words: [u64; WORDS],
+}
+
+impl ClassVector {
+    pub(super) fn insert(&mut self, rule: usize) {
+        self.words[rule / 64] |= 1 << (rule % 64);
+        self.summary |= 1 << (rule / 64);
+    }
+
+    pub(super) fn remove(&mut self, rule: usize) {
+        self.words[rule / 64] &= !(1 << (rule % 64));
+        if self.words[rule / 64] == 0 {
+            self.summary &= !(1 << (rule / 64));
+        }
+    }
+}
+
+/// Numbers the distinct vectors of one field in the order they come.
+#[derive(Default)]
+pub(super) struct Interner {
+    numbers: HashMap<ClassVector, u32>,
+    vectors: Vec<ClassVector>,
+}
+
+impl Interner {
+    pub(super) fn class(&mut self, vector: ClassVector) -> u32 {
+        *self.numbers.entry(vector).or_insert_with(|| {
+            self.vectors.push(vector);
+            (self.vectors.len() - 1) as u32
+        })
+    }
+
+    pub(super) fn into_vectors(self) -> Vec<ClassVector> {
+        self.vectors
+    }
+}
+
+/// Cuts the range `0..=last` at the edges of `ranges` (first value, last value, rule) and gives for
+/// each piece its first value and its class.
+///
+/// `always` are the rules that every value satisfies. Neighbours of the same class are one piece.
+pub(super) fn pieces(
+    always: ClassVector,
+    ranges: &[(u128, u128, usize)],
+    last: u128,
+    interner: &mut Interner,
+) -> Vec<(u128, u32)> {
+    let mut edges: Vec<(u128, bool, usize)> = Vec::with_capacity(2 * ranges.len());
+    for &(from, to, rule) in ranges {
+        edges.push((from, true, rule));
+        if to < last {
+            edges.push((to + 1, false, rule));
+        }
+    }
+    edges.sort_unstable();
+    let mut vector = always;
+    let mut pieces: Vec<(u128, u32)> = Vec::new();
+    let mut at = 0;
+    let mut edges = edges.into_iter().peekable();
+    loop {
+        while let Some((_, enters, rule)) = edges.next_if(|edge| edge.0 == at) {
+            if enters {
+                vector.insert(rule);
+            } else {
+                vector.remove(rule);
+            }
+        }
+        let class = interner.class(vector);
+        if pieces.last().is_none_or(|piece| piece.1 != class) {
+            pieces.push((at, class));
+        }
+        match edges.peek() {
+            Some(edge) => at = edge.0,
+            None => return pieces,
+        }
+    }
+}
