@@ -1,0 +1,122 @@
+//! Comparing a plan with the contract of its chain.
+
+use myelin_spec::units::format_duration_ns;
+use myelin_spec::{Idle, ServiceChain, Space, WorkerSpec};
+
+use crate::costs::Costs;
+use crate::plan::{Hop, Plan};
+
+/// Share of a core above which the wait of a packet grows out of proportion (Xiang 2022, section 4.3, after Li et al.).
+const BUSY: f64 = 0.8;
+
+/// Fills in whether the plan is admitted, and what the user should know.
+pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
+    let wake_up_ns = wake_up_ns(plan, chain, costs);
+    plan.refusal = refusal(plan);
+    plan.admitted = plan.refusal.is_none();
+    plan.worst_case_note = worst_case_note(wake_up_ns);
+    plan.warnings = [
+        late_when_asleep(plan, wake_up_ns),
+        overload(plan),
+        worker_without_work(plan, chain),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+}
+
+/// What waking the worker adds to a packet that finds it asleep; nothing when it never sleeps.
+fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
+    let sleeps = plan.uses(Space::User) && chain.worker.idle != Idle::Spin;
+    sleeps.then(|| costs.steps.wake_up.at_ns(plan.frame_bytes))
+}
+
+/// A mean above the agreed delay means that no load and no luck can make it hold.
+fn refusal(plan: &Plan) -> Option<String> {
+    let bounds = [
+        ("latency", plan.sla.latency_ns),
+        ("roundTrip", plan.sla.round_trip_ns),
+    ];
+    let (key, bound_ns) = bounds
+        .into_iter()
+        .filter_map(|(key, bound)| Some((key, bound?)))
+        .find(|(_, bound)| plan.predicted_ns > *bound as f64)?;
+    let most = plan.costliest().map_or_else(String::new, |hop| {
+        format!(
+            "; most of it, {}, is `{}` and the way to it",
+            nanoseconds(hop.total_ns()),
+            hop.name
+        )
+    });
+    Some(format!(
+        "the predicted cost of {} is above the agreed {key} of {}{most}",
+        nanoseconds(plan.predicted_ns),
+        format_duration_ns(bound_ns),
+    ))
+}
+
+fn worst_case_note(wake_up_ns: Option<f64>) -> String {
+    let wake_up = wake_up_ns.map_or_else(String::new, |ns| {
+        format!(
+            ", and about {} when the worker has to be woken",
+            nanoseconds(ns)
+        )
+    });
+    format!(
+        "the prediction is a mean on an idle machine, not a bound: waiting in queues and for a core comes on top{wake_up}"
+    )
+}
+
+fn late_when_asleep(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
+    let (bound_ns, wake_up_ns) = (plan.sla.latency_ns?, wake_up_ns?);
+    let late = plan.admitted && plan.predicted_ns + wake_up_ns > bound_ns as f64;
+    late.then(|| {
+        format!(
+            "a packet that finds the worker asleep takes about {}, above the agreed latency of {}; write `worker: {{ idle: spin }}`",
+            nanoseconds(plan.predicted_ns + wake_up_ns),
+            format_duration_ns(bound_ns),
+        )
+    })
+}
+
+/// The kernel's and the worker's part of the chain run on a core each; neither must be asked for more than one.
+fn overload(plan: &Plan) -> Option<String> {
+    let rate_pps = plan.sla.rate_pps.or_else(|| {
+        let frame_bits = plan.frame_bytes * 8;
+        plan.sla.rate_bps.map(|bps| bps / frame_bits)
+    })?;
+    let user_ns: f64 = {
+        let hops = plan.hops.iter().filter(|hop| hop.space == Space::User);
+        let leaves = plan.hops.last().is_some_and(|hop| hop.space == Space::User);
+        hops.map(Hop::total_ns).sum::<f64>() + if leaves { plan.egress.cost_ns } else { 0.0 }
+    };
+    let kernel_ns = plan.predicted_ns - user_ns;
+    let (part, busiest_ns) = if user_ns > kernel_ns {
+        ("worker", user_ns)
+    } else {
+        ("kernel part", kernel_ns)
+    };
+    let share = busiest_ns * 1e-9 * rate_pps as f64;
+    (share > BUSY).then(|| {
+        format!(
+            "at {rate_pps} packets/s the {part} of the chain keeps a core {:.0} % busy; above {:.0} % delay and loss grow quickly",
+            share * 100.0,
+            BUSY * 100.0
+        )
+    })
+}
+
+fn worker_without_work(plan: &Plan, chain: &ServiceChain) -> Option<String> {
+    let idle = !plan.uses(Space::User) && chain.worker != WorkerSpec::default();
+    idle.then(|| "`spec.worker` has no effect: no function runs in user space".to_owned())
+}
+
+/// A time for people, to three digits or so.
+fn nanoseconds(ns: f64) -> String {
+    const US: f64 = 1e3;
+    if ns < US {
+        format!("{ns:.0} ns")
+    } else {
+        format!("{:.2} us", ns / US)
+    }
+}

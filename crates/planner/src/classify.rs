@@ -1,0 +1,60 @@
+//! Which spaces each function may be placed in.
+
+use myelin_spec::catalogue::{Class, Kind};
+use myelin_spec::{Classify, FunctionSpec, Space};
+
+/// CALVIN's rule (section III-B): elementary and basic functions belong into the kernel, advanced ones into user space.
+/// A kind that does not exist where its class belongs goes where it exists.
+pub fn by_class(kind: &Kind) -> Option<Space> {
+    let rule = match kind.class {
+        Class::Elementary | Class::Basic => Space::Kernel,
+        Class::Advanced => Space::User,
+    };
+    let exists = kind.spaces().any(|space| space == rule);
+    if exists {
+        Some(rule)
+    } else {
+        kind.spaces().next()
+    }
+}
+
+/// The one space that `function` must be placed in, by its pin or by the rule; `None` leaves the choice to the costs.
+pub(crate) fn required(function: &FunctionSpec, classify: Classify) -> Option<Space> {
+    function.space.or(match classify {
+        Classify::Calvin => by_class(function.kind()),
+        Classify::Cost => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::catalogue::{FIREWALL, FORWARD, XOR};
+
+    use super::*;
+
+    #[test]
+    fn calvin_puts_light_work_into_the_kernel_and_heavy_work_into_user_space() {
+        assert_eq!(by_class(&FORWARD), Some(Space::Kernel));
+        assert_eq!(by_class(&FIREWALL), Some(Space::Kernel));
+        let advanced = Kind {
+            class: Class::Advanced,
+            ..XOR.clone()
+        };
+        assert_eq!(by_class(&advanced), Some(Space::User));
+    }
+
+    #[test]
+    fn a_kind_goes_where_it_exists() {
+        let basic_but_user_only = Kind {
+            kernel: None,
+            ..FIREWALL.clone()
+        };
+        assert_eq!(by_class(&basic_but_user_only), Some(Space::User));
+        let advanced_but_kernel_only = Kind {
+            class: Class::Advanced,
+            user: None,
+            ..XOR.clone()
+        };
+        assert_eq!(by_class(&advanced_but_kernel_only), Some(Space::Kernel));
+    }
+}

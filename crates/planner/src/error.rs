@@ -1,0 +1,77 @@
+//! Why a chain has no plan.
+
+use myelin_spec::chain::MAX_FUNCTIONS;
+use myelin_spec::{Mapping, Place, Space};
+
+/// A chain that cannot be deployed at all. (A chain that can, but not as agreed, has a plan that is not admitted.)
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The mapping is one that this release does not deploy.
+    #[error(
+        "{place}: chain `{chain}`: spec.mapping: this release does not deploy `{mapping}`; write `mapping: compact`, or leave it out"
+    )]
+    Mapping {
+        /// The chain.
+        chain: String,
+        /// Where the mapping is written.
+        place: Place,
+        /// The mapping.
+        mapping: Mapping,
+    },
+    /// A function must run in user space, but the hook does not lead there.
+    #[error(
+        "{place}: chain `{chain}`: spec.hook: the function `{function}` must run in user space ({why}), and only the XDP hook leads there; write `hook: xdp`, or leave it out"
+    )]
+    Hook {
+        /// The chain.
+        chain: String,
+        /// Where the hook is written.
+        place: Place,
+        /// The function.
+        function: String,
+        /// Why it must.
+        why: &'static str,
+    },
+    /// A function is pinned to a space that its kind does not exist in.
+    #[error(
+        "{place}: chain `{chain}`, function `{function}`: `{kind}` does not exist in the {space} space; remove `space: {space}`"
+    )]
+    Space {
+        /// The chain.
+        chain: String,
+        /// Where the function is written.
+        place: Place,
+        /// The function.
+        function: String,
+        /// Its kind.
+        kind: &'static str,
+        /// The space.
+        space: Space,
+    },
+    /// The chain is empty or too long.
+    #[error(
+        "{place}: chain `{chain}` has {count} functions, but a chain has 1 to {MAX_FUNCTIONS}; split it into two, one after the other"
+    )]
+    Length {
+        /// The chain.
+        chain: String,
+        /// Where it is written.
+        place: Place,
+        /// Its functions.
+        count: usize,
+    },
+    /// The worker shall run on a core that the machine does not have.
+    #[error(
+        "{place}: chain `{chain}`: spec.worker.core: there is no core {core}; this machine has the cores 0 to {}", cores.saturating_sub(1)
+    )]
+    Core {
+        /// The chain.
+        chain: String,
+        /// Where the chain is written.
+        place: Place,
+        /// The core.
+        core: u32,
+        /// Cores of the machine.
+        cores: u32,
+    },
+}

@@ -1,0 +1,152 @@
+//! A plan: where everything of a chain runs, what it costs, and whether that honours the contract.
+
+use std::ops::Range;
+
+use myelin_spec::catalogue::Class;
+use myelin_spec::{Classify, Hook, Mapping, OnFailure, Sla, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::costs::Origin;
+
+/// A plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one direction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The chain's name.
+    pub chain: String,
+    /// Its owner.
+    pub owner: String,
+    /// Where its packets are taken: `xdp` or `tcx`.
+    pub hook: Hook,
+    /// How it is laid out: `compact` in this release.
+    pub mapping: Mapping,
+    /// By which rule the spaces were chosen.
+    pub classify: Classify,
+    /// What happens to its packets when its functions cannot process them.
+    pub on_failure: OnFailure,
+    /// The frame that all costs are of, bytes.
+    pub frame_bytes: u64,
+    /// The front door, with what taking the packet there costs.
+    pub door: Step,
+    /// Its functions, in order.
+    pub hops: Vec<Hop>,
+    /// The way out.
+    pub egress: Step,
+    /// Maximal runs of functions in one space.
+    pub segments: Vec<Segment>,
+    /// How often a packet crosses between kernel and user space.
+    pub crossings: u32,
+    /// What these crossings cost together, ns. Part of the hops' and the egress' costs.
+    pub crossings_cost_ns: f64,
+    /// Door, hops and egress together, ns.
+    pub predicted_ns: f64,
+    /// What the prediction leaves out.
+    pub worst_case_note: String,
+    /// The contract.
+    pub sla: Sla,
+    /// Whether the chain may be deployed under this contract.
+    pub admitted: bool,
+    /// Why it may not.
+    pub refusal: Option<String>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// Where the costs come from.
+    pub costs_origin: Origin,
+}
+
+impl Plan {
+    /// The function that costs most, the way to it included.
+    pub fn costliest(&self) -> Option<&Hop> {
+        self.hops
+            .iter()
+            .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
+    }
+
+    /// Whether any function runs in `space`.
+    pub fn uses(&self, space: Space) -> bool {
+        self.segments.iter().any(|segment| segment.space == space)
+    }
+}
+
+/// A step of the packet's way that is no function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name, as the costs have it; several are joined by ` + `.
+    pub name: String,
+    /// Its cost, ns.
+    pub cost_ns: f64,
+}
+
+/// A function in its place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Index in the chain, from 0.
+    pub position: u8,
+    /// The function's name.
+    pub name: String,
+    /// The name of its kind.
+    pub kind: String,
+    /// Its kind's class.
+    pub class: Class,
+    /// The space it was placed in.
+    pub space: Space,
+    /// How the packet gets to it.
+    pub reach: Step,
+    /// Its own cost, ns.
+    pub cost_ns: f64,
+    /// Why it was placed there.
+    pub why: String,
+}
+
+impl Hop {
+    /// Its own cost and that of the way to it, ns.
+    pub fn total_ns(&self) -> f64 {
+        self.reach.cost_ns + self.cost_ns
+    }
+}
+
+/// A maximal run of functions in one space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// The space.
+    pub space: Space,
+    /// Position of its first function.
+    pub first_position: u8,
+    /// The names of its functions.
+    pub functions: Vec<String>,
+    /// Where packets come from.
+    pub entry: Entry,
+    /// Where they go.
+    pub exit: Exit,
+}
+
+impl Segment {
+    /// Positions of its functions, as indices into the chain's.
+    pub fn positions(&self) -> Range<usize> {
+        let first = usize::from(self.first_position);
+        first..first + self.functions.len()
+    }
+}
+
+/// How packets come into a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// From the front door.
+    Door,
+    /// From the kernel segment before, through the AF_XDP socket.
+    Kernel,
+    /// From the user segment before, over the internal link.
+    User,
+}
+
+/// How packets leave a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// By the egress port.
+    Egress,
+    /// Into the kernel segment behind, over the internal link.
+    Kernel,
+    /// Into the user segment behind, through the AF_XDP socket.
+    User,
+}

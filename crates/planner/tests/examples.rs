@@ -1,0 +1,99 @@
+//! The files in `examples/` are valid, and show what they say they show.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use myelin_planner::{Cost, Costs, Machine, Plan, plan};
+use myelin_spec::{FileResolver, FunctionConfig, ServiceChain, Source, Space, parse};
+
+struct Directory(PathBuf);
+
+impl FileResolver for Directory {
+    fn read(&self, path: &str) -> Result<String, String> {
+        fs::read_to_string(self.0.join(path)).map_err(|error| error.to_string())
+    }
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn chains(name: &str) -> Vec<ServiceChain> {
+    let text = fs::read_to_string(directory().join(name)).unwrap();
+    let chains = parse(&text, &Source::new(name), &Directory(directory()));
+    chains.unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn plans(name: &str) -> Vec<Plan> {
+    let machine = Machine::with_end_hosts(2);
+    chains(name)
+        .iter()
+        .map(|chain| plan(chain, &Costs::default(), &machine).unwrap())
+        .collect()
+}
+
+fn spaces(plan: &Plan) -> Vec<Space> {
+    plan.hops.iter().map(|hop| hop.space).collect()
+}
+
+#[test]
+fn every_example_is_admitted_without_warnings() {
+    let mut count = 0;
+    for entry in fs::read_dir(directory()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        count += 1;
+        for plan in plans(path.file_name().unwrap().to_str().unwrap()) {
+            assert!(plan.admitted, "{}: {:?}", plan.chain, plan.refusal);
+            assert!(
+                plan.warnings.is_empty(),
+                "{}: {:?}",
+                plan.chain,
+                plan.warnings
+            );
+        }
+    }
+    assert!(count >= 7, "only {count} examples found");
+}
+
+#[test]
+fn each_shows_what_it_says() {
+    use Space::{Kernel, User};
+    assert_eq!(spaces(&plans("tactile.yaml")[0]), [Kernel, User]);
+    assert_eq!(spaces(&plans("kernel-only.yaml")[0]), [Kernel; 3]);
+    assert_eq!(
+        spaces(&plans("mixed-order.yaml")[0]),
+        [Kernel, User, Kernel]
+    );
+    let FunctionConfig::Firewall(firewall) = &chains("firewall-1000.yaml")[0].functions[0].config
+    else {
+        panic!("not a firewall");
+    };
+    assert_eq!(firewall.rules.len(), 1 + 1000);
+    let sharing = chains("two-chains-one-port.yaml");
+    assert_eq!(sharing[0].ports, sharing[1].ports);
+    assert!(sharing[1].matches.specificity() > sharing[0].matches.specificity());
+    let pair = chains("reverse.yaml");
+    assert_eq!(pair[0].reverse.as_deref(), Some(pair[1].name.as_str()));
+    assert_eq!(pair[1].reverse.as_deref(), Some(pair[0].name.as_str()));
+}
+
+/// Costs measured elsewhere must not move the functions of the example that shows both spaces.
+#[test]
+fn the_first_example_uses_both_spaces_whatever_is_measured() {
+    let mut costs = Costs::default();
+    costs
+        .functions
+        .values_mut()
+        .for_each(|function| function.user = Some(Cost::default()));
+    costs.steps.enter_user.per_packet_ns = 1.0;
+    let plan = plan(
+        &chains("tactile.yaml")[0],
+        &costs,
+        &Machine::with_end_hosts(2),
+    )
+    .unwrap();
+    assert_eq!(spaces(&plan), [Space::Kernel, Space::User]);
+}

@@ -1,0 +1,446 @@
+//! Plans of whole chains.
+
+use std::fmt::Write as _;
+
+use myelin_planner::PortKind::{EndHost, Native, Virtual};
+use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, PlanError, plan};
+use myelin_spec::{Hook, NoFiles, ServiceChain, Source, Space, parse};
+use proptest::prelude::*;
+
+const FIREWALL: &str =
+    "kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] }";
+const XOR: &str = "kind: xor, config: { key: 1 }";
+const FORWARD: &str = "kind: forward";
+
+/// A chain of these functions, with more lines of its `spec`.
+fn chain(functions: &[&str], more: &str) -> ServiceChain {
+    let mut text = String::from(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: tried }\n\
+         spec:\n  match: {}\n  functions:\n",
+    );
+    for (position, function) in functions.iter().enumerate() {
+        let _ = writeln!(text, "    - {{ name: f{position}, {function} }}");
+    }
+    text += more;
+    let chains = parse(&text, &Source::new("tried.yaml"), &NoFiles);
+    chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+fn machine() -> Machine {
+    Machine::with_end_hosts(2)
+}
+
+fn planned(functions: &[&str], more: &str) -> Plan {
+    plan(&chain(functions, more), &Costs::default(), &machine()).unwrap()
+}
+
+fn refused(functions: &[&str], more: &str) -> String {
+    plan(&chain(functions, more), &Costs::default(), &machine())
+        .unwrap_err()
+        .to_string()
+}
+
+fn pinned(function: &str, space: Space) -> String {
+    format!("{function}, space: {space}")
+}
+
+fn spaces(plan: &Plan) -> Vec<Space> {
+    plan.hops.iter().map(|hop| hop.space).collect()
+}
+
+/// The whole is the sum of the parts that are shown.
+fn assert_adds_up(plan: &Plan) {
+    let hops: f64 = plan
+        .hops
+        .iter()
+        .map(|hop| hop.reach.cost_ns + hop.cost_ns)
+        .sum();
+    let sum = plan.door.cost_ns + hops + plan.egress.cost_ns;
+    assert!(
+        (plan.predicted_ns - sum).abs() < 1e-6,
+        "{} against {sum}",
+        plan.predicted_ns
+    );
+}
+
+#[test]
+fn light_functions_stay_in_the_kernel_and_at_tcx() {
+    let plan = planned(&[FIREWALL, XOR, FORWARD], "");
+    assert_eq!(spaces(&plan), [Space::Kernel; 3]);
+    assert_eq!(plan.hook, Hook::Tcx);
+    assert_eq!(
+        (plan.door.name.as_str(), plan.egress.name.as_str()),
+        ("door_tcx", "egress_tcx_peer")
+    );
+    assert_eq!(plan.crossings, 0);
+    assert_eq!(plan.segments.len(), 1);
+    assert_eq!(plan.segments[0].positions(), 0..3);
+    assert_eq!(
+        (plan.segments[0].entry, plan.segments[0].exit),
+        (Entry::Door, Exit::Egress)
+    );
+    let why = &plan.hops[0].why;
+    assert!(why.ends_with("ns more with it in the user space"), "{why}");
+    assert_adds_up(&plan);
+}
+
+#[test]
+fn a_function_pinned_to_user_space_brings_the_chain_to_xdp_and_two_crossings() {
+    let functions = [pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User)];
+    let plan = planned(&[&functions[0], &functions[1]], "");
+    assert_eq!(spaces(&plan), [Space::Kernel, Space::User]);
+    assert_eq!((plan.hook, plan.crossings), (Hook::Xdp, 2));
+    assert_eq!(plan.door.name, "xdp_frame + door_xdp");
+    assert_eq!(plan.hops[1].reach.name, "enter_user + dispatch");
+    assert_eq!(plan.hops[1].why, "pinned by `space: user`");
+    assert_eq!(plan.egress.name, "user_egress");
+    let steps = Costs::default().steps;
+    let at = |cost: Cost| cost.at_ns(plan.frame_bytes);
+    let crossings = at(steps.enter_user) + at(steps.user_egress);
+    assert!((plan.crossings_cost_ns - crossings).abs() < 1e-6);
+    assert_adds_up(&plan);
+}
+
+#[test]
+fn segments_know_where_packets_come_from_and_go() {
+    let (kernel, user) = (pinned(FORWARD, Space::Kernel), pinned(FORWARD, Space::User));
+    let plan = planned(&[&kernel, &kernel, &user, &user, &kernel], "");
+    let segments: Vec<_> = plan
+        .segments
+        .iter()
+        .map(|segment| {
+            (
+                segment.space,
+                segment.positions(),
+                segment.entry,
+                segment.exit,
+            )
+        })
+        .collect();
+    assert_eq!(
+        segments,
+        [
+            (Space::Kernel, 0..2, Entry::Door, Exit::User),
+            (Space::User, 2..4, Entry::Kernel, Exit::Kernel),
+            (Space::Kernel, 4..5, Entry::User, Exit::Egress),
+        ]
+    );
+    assert_eq!(plan.crossings, 2);
+    assert_eq!(plan.hops[3].reach.name, "dispatch");
+    assert_eq!(plan.hops[4].reach.name, "user_to_kernel + hop");
+    assert_eq!(plan.egress.name, "egress_xdp");
+    assert_eq!(plan.segments[1].functions, ["f2", "f3"]);
+    assert_adds_up(&plan);
+}
+
+#[test]
+fn a_function_much_cheaper_in_user_space_goes_there_by_cost_but_not_by_class() {
+    let mut costs = Costs::default();
+    let dear = FunctionCosts {
+        kernel: Some(Cost::new(90_000.0, 0.0)),
+        user: Some(Cost::new(10.0, 0.0)),
+    };
+    costs.functions.insert("xor".into(), dear);
+    let light = FunctionCosts {
+        kernel: Some(Cost::new(10.0, 0.0)),
+        user: Some(Cost::new(50.0, 0.0)),
+    };
+    costs.functions.insert("firewall".into(), light);
+    let planned = |more| plan(&chain(&[FIREWALL, XOR], more), &costs, &machine()).unwrap();
+    let by_cost = planned("");
+    assert_eq!(spaces(&by_cost), [Space::Kernel, Space::User]);
+    let by_class = planned("  classify: calvin\n");
+    assert_eq!(spaces(&by_class), [Space::Kernel, Space::Kernel]);
+    assert_eq!(
+        by_class.hops[1].why,
+        "its class basic belongs into the kernel space"
+    );
+    assert!(by_class.predicted_ns > by_cost.predicted_ns);
+    // A hook that does not lead into user space keeps it out, too.
+    let at_tcx = planned("  hook: tcx\n");
+    assert_eq!(spaces(&at_tcx), [Space::Kernel, Space::Kernel]);
+    assert_eq!(
+        at_tcx.hops[1].why,
+        "`hook: tcx` does not lead into the user space"
+    );
+}
+
+#[test]
+fn a_function_follows_its_neighbour_where_that_saves_more_than_it_costs() {
+    let mut costs = Costs::default();
+    let firewall = |user_ns| FunctionCosts {
+        kernel: Some(Cost::new(60.0, 0.0)),
+        user: Some(Cost::new(user_ns, 0.0)),
+    };
+    let functions = [FIREWALL, &pinned(XOR, Space::User), FIREWALL];
+    // The packet goes to user space anyway; in front of the crossing 60 ns and a tail call stand against this.
+    costs.functions.insert("firewall".into(), firewall(61.0));
+    let plan_of = |costs: &Costs| plan(&chain(&functions, ""), costs, &machine()).unwrap();
+    assert_eq!(spaces(&plan_of(&costs)), [Space::User; 3]);
+    costs.functions.insert("firewall".into(), firewall(63.0));
+    // Behind it, coming back into the kernel over the internal link would cost far more than it saves.
+    assert_eq!(
+        spaces(&plan_of(&costs)),
+        [Space::Kernel, Space::User, Space::User]
+    );
+}
+
+#[test]
+fn the_ports_decide_the_hook_of_a_kernel_chain() {
+    let cases = [
+        (
+            EndHost,
+            EndHost,
+            "",
+            Hook::Tcx,
+            "door_tcx",
+            "egress_tcx_peer",
+        ),
+        (
+            Virtual,
+            Virtual,
+            "",
+            Hook::Tcx,
+            "door_tcx",
+            "egress_redirect",
+        ),
+        (Native, Native, "", Hook::Xdp, "door_xdp", "egress_xdp"),
+        (
+            EndHost,
+            EndHost,
+            "  hook: xdp\n",
+            Hook::Xdp,
+            "xdp_frame + door_xdp",
+            "egress_xdp",
+        ),
+        (
+            Native,
+            Native,
+            "  hook: tcx\n",
+            Hook::Tcx,
+            "tcx_skb + door_tcx",
+            "egress_redirect",
+        ),
+    ];
+    for (ingress, egress, more, hook, door, way_out) in cases {
+        let machine = Machine {
+            cores: 2,
+            ingress,
+            egress,
+        };
+        let plan = plan(&chain(&[FORWARD], more), &Costs::default(), &machine).unwrap();
+        assert_eq!(
+            (
+                plan.hook,
+                plan.door.name.as_str(),
+                plan.egress.name.as_str()
+            ),
+            (hook, door, way_out)
+        );
+        assert_adds_up(&plan);
+    }
+}
+
+#[test]
+fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
+    assert_eq!(
+        refused(&[FORWARD], "  mapping: pipeline\n"),
+        "tried.yaml:8:12: chain `tried`: spec.mapping: this release does not deploy `pipeline`; \
+         write `mapping: compact`, or leave it out"
+    );
+    assert!(refused(&[FORWARD], "  mapping: distributed\n").contains("`distributed`"));
+    assert_eq!(
+        refused(&[FORWARD, &pinned(XOR, Space::User)], "  hook: tcx\n"),
+        "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (it is pinned there), \
+         and only the XDP hook leads there; write `hook: xdp`, or leave it out"
+    );
+    assert_eq!(
+        refused(&[FORWARD], "  worker: { core: 2 }\n"),
+        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2; this machine has the cores 0 to 1"
+    );
+}
+
+#[test]
+fn the_length_is_checked_for_chains_that_came_from_elsewhere() {
+    let mut odd = chain(&[FORWARD], "");
+    odd.functions = vec![odd.functions[0].clone(); 33];
+    let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
+    assert!(matches!(error, PlanError::Length { count: 33, .. }));
+    odd.functions.clear();
+    let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
+    assert!(matches!(error, PlanError::Length { count: 0, .. }));
+}
+
+#[test]
+fn thirty_two_functions_are_one_segment() {
+    let plan = planned(&[FORWARD; 32], "");
+    assert_eq!(plan.segments.len(), 1);
+    assert_eq!(plan.hops[31].position, 31);
+}
+
+#[test]
+fn a_contract_below_the_predicted_cost_is_refused() {
+    let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
+    let tried = |sla| planned(&[&kernel, &user], sla);
+    let plan = tried("  sla: { latency: 2us }\n");
+    assert!(!plan.admitted);
+    let reason = plan.refusal.unwrap();
+    assert!(reason.starts_with("the predicted cost of "), "{reason}");
+    assert!(
+        reason.contains("above the agreed latency of 2us; most of it, "),
+        "{reason}"
+    );
+    assert!(reason.ends_with("is `f1` and the way to it"), "{reason}");
+    let plan = tried("  sla: { latency: 1ms, roundTrip: 2us }\n");
+    assert!(
+        plan.refusal
+            .unwrap()
+            .contains("the agreed roundTrip of 2us")
+    );
+    let plan = tried("  sla: { latency: 350us }\n");
+    assert!(plan.admitted && plan.refusal.is_none());
+}
+
+#[test]
+fn what_the_user_should_know_is_told() {
+    let user = pinned(XOR, Space::User);
+    let quiet = planned(&[&user], "  sla: { latency: 350us, rate: 20kpps }\n");
+    assert_eq!(quiet.warnings, [""; 0]);
+
+    let sleepy = planned(&[&user], "  sla: { latency: 20us }\n");
+    assert!(sleepy.warnings[0].starts_with("a packet that finds the worker asleep takes about "));
+    assert!(
+        sleepy
+            .worst_case_note
+            .contains("when the worker has to be woken")
+    );
+    let awake = planned(
+        &[&user],
+        "  sla: { latency: 20us }\n  worker: { idle: spin }\n",
+    );
+    assert_eq!(awake.warnings, [""; 0]);
+    assert!(!awake.worst_case_note.contains("woken"));
+
+    let busy = planned(&[&user], "  sla: { rate: 1Mpps }\n").warnings;
+    assert!(
+        busy[0].starts_with("at 1000000 packets/s the worker of the chain"),
+        "{busy:?}"
+    );
+    let busy = planned(&[FORWARD], "  sla: { rate: 100Gbit }\n").warnings;
+    assert!(busy[0].contains("the kernel part of the chain"), "{busy:?}");
+
+    let workless = planned(&[FORWARD], "  worker: { batch: 32 }\n").warnings;
+    assert_eq!(
+        workless,
+        ["`spec.worker` has no effect: no function runs in user space"]
+    );
+}
+
+#[test]
+fn costs_are_of_the_frame_that_the_profile_implies() {
+    assert_eq!(
+        planned(&[XOR], "").frame_bytes,
+        myelin_planner::REFERENCE_FRAME_BYTES
+    );
+    let large = planned(&[XOR], "  sla: { rate: [ 1kpps, 11.2Mbit ] }\n");
+    assert_eq!(large.frame_bytes, 1400);
+    assert!(large.predicted_ns > planned(&[XOR], "").predicted_ns);
+    let tiny = planned(&[XOR], "  sla: { rate: [ 1kpps, 8kbit ] }\n");
+    assert_eq!(tiny.frame_bytes, 60);
+}
+
+#[test]
+fn a_plan_survives_json_and_its_fields_carry_units() {
+    let plan = planned(
+        &[FIREWALL, &pinned(XOR, Space::User)],
+        "  sla: { latency: 350us }\n",
+    );
+    let json = serde_json::to_value(&plan).unwrap();
+    let figures = [
+        "/predicted_ns",
+        "/crossings_cost_ns",
+        "/hops/1/reach/cost_ns",
+        "/hops/1/cost_ns",
+        "/sla/latency_ns",
+    ];
+    for pointer in figures {
+        let figure = json.pointer(pointer);
+        assert!(
+            figure.is_some_and(serde_json::Value::is_number),
+            "{pointer}"
+        );
+    }
+    assert_eq!(json.pointer("/hops/1/space"), Some(&"user".into()));
+    assert_eq!(json.pointer("/costs_origin/kind"), Some(&"default".into()));
+    assert_eq!(serde_json::from_value::<Plan>(json).unwrap(), plan);
+}
+
+/// Costs from a list of figures.
+fn costs_of(figures: &[u32]) -> Costs {
+    let mut costs = Costs::default();
+    let mut figures = figures.iter().map(|ns| Cost::new(f64::from(*ns), 0.0));
+    let mut next = || figures.next().unwrap_or_default();
+    let steps = &mut costs.steps;
+    for cost in [
+        &mut steps.door_tcx,
+        &mut steps.door_xdp,
+        &mut steps.xdp_frame,
+        &mut steps.tcx_skb,
+        &mut steps.hop,
+        &mut steps.egress_tcx_peer,
+        &mut steps.egress_redirect,
+        &mut steps.egress_xdp,
+        &mut steps.enter_user,
+        &mut steps.dispatch,
+        &mut steps.user_egress,
+        &mut steps.user_to_kernel,
+    ] {
+        *cost = next();
+    }
+    for kind in ["firewall", "xor", "forward"] {
+        let function = FunctionCosts {
+            kernel: Some(next()),
+            user: Some(next()),
+        };
+        costs.functions.insert(kind.into(), function);
+    }
+    costs
+}
+
+proptest! {
+    /// No way of pinning a chain makes it cheaper than it is planned, whatever the costs; hooks included.
+    #[test]
+    fn no_pinning_beats_the_plan(
+        kinds in prop::collection::vec(0..3_usize, 1..=5),
+        figures in prop::collection::vec(0..3000_u32, 18),
+        native: bool,
+    ) {
+        let costs = costs_of(&figures);
+        let port = if native { Native } else { EndHost };
+        let machine = Machine { cores: 2, ingress: port, egress: port };
+        let functions: Vec<_> = kinds.iter().map(|kind| [FIREWALL, XOR, FORWARD][*kind]).collect();
+        let free = chain(&functions, "");
+        let planned = plan(&free, &costs, &machine).unwrap();
+        assert_adds_up(&planned);
+        let mut least = f64::INFINITY;
+        for bits in 0..1_u32 << functions.len() {
+            let mut pinned = free.clone();
+            for (position, function) in pinned.functions.iter_mut().enumerate() {
+                let user = bits >> position & 1 == 1;
+                function.space = Some(if user { Space::User } else { Space::Kernel });
+            }
+            for hook in [Hook::Tcx, Hook::Xdp] {
+                pinned.hook = hook;
+                match plan(&pinned, &costs, &machine) {
+                    Ok(plan) => least = least.min(plan.predicted_ns),
+                    Err(error) => {
+                        let conflict = matches!(error, PlanError::Hook { .. });
+                        prop_assert!(conflict && hook == Hook::Tcx && bits != 0, "{}", error);
+                    }
+                }
+            }
+        }
+        let planned_ns = planned.predicted_ns;
+        prop_assert!((planned_ns - least).abs() < 1e-6, "{} against {}", planned_ns, least);
+    }
+}

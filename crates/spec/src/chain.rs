@@ -1,0 +1,265 @@
+//! A service function chain as its file states it.
+
+use myelin_packet::Match;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Place;
+use crate::function::FunctionSpec;
+use crate::words::word_enum;
+
+/// Functions of one chain at most: the kernel allows 33 tail calls, which leave room for 32 functions.
+pub const MAX_FUNCTIONS: usize = 32;
+
+/// Characters of a name at most: network namespaces are named after chains.
+pub const MAX_NAME: usize = 32;
+
+/// The owner of a chain that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+word_enum! {
+    /// How a chain's functions are laid out.
+    #[derive(Default)]
+    pub enum Mapping {
+        /// Chosen from the costs.
+        #[default]
+        Auto = "auto",
+        /// Run to completion: tail calls in the kernel, one worker loop in user space.
+        Compact = "compact",
+        /// One process per user function, rings between them.
+        Pipeline = "pipeline",
+        /// One sandbox per function.
+        Distributed = "distributed",
+    }
+}
+
+word_enum! {
+    /// How the space of a function is chosen.
+    #[derive(Default)]
+    pub enum Classify {
+        /// By the class of its kind: elementary and basic in the kernel, advanced in user space (CALVIN, section III-B).
+        Calvin = "calvin",
+        /// So that function costs and crossings together are least.
+        #[default]
+        Cost = "cost",
+    }
+}
+
+word_enum! {
+    /// Where the front door takes the chain's packets.
+    #[derive(Default)]
+    pub enum Hook {
+        /// Where that is cheapest.
+        #[default]
+        Auto = "auto",
+        /// In the driver, before the kernel makes an skb.
+        Xdp = "xdp",
+        /// At traffic control, on the skb.
+        Tcx = "tcx",
+    }
+}
+
+word_enum! {
+    /// What happens to a chain's packets when its functions cannot process them.
+    pub enum OnFailure {
+        /// They pass by the chain.
+        Pass = "pass",
+        /// They are dropped.
+        Drop = "drop",
+    }
+}
+
+word_enum! {
+    /// What a worker does while no packet is there.
+    #[derive(Default)]
+    pub enum Idle {
+        /// Polls: least latency, a whole core.
+        Spin = "spin",
+        /// Sleeps until a packet wakes it.
+        Sleep = "sleep",
+        /// Polls for [`WorkerSpec::spin_ns`], then sleeps.
+        #[default]
+        Adaptive = "adaptive",
+    }
+}
+
+/// A service function chain: which traffic, which functions in which order, and what the chain is owed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceChain {
+    /// Its name: a DNS label of at most [`MAX_NAME`] characters, unique on the node.
+    pub name: String,
+    /// Its owner (`metadata.namespace`), a name of the same form.
+    pub namespace: String,
+    /// The traffic it takes (`spec.match`).
+    pub matches: Match,
+    /// Its functions in order; 1 to [`MAX_FUNCTIONS`].
+    pub functions: Vec<FunctionSpec>,
+    /// What it is owed.
+    pub sla: Sla,
+    /// How it is laid out.
+    pub mapping: Mapping,
+    /// How the spaces of its functions are chosen.
+    pub classify: Classify,
+    /// Where its packets are taken.
+    pub hook: Hook,
+    /// The interfaces it lies between; `None` gives it end hosts of its own.
+    pub ports: Option<Ports>,
+    /// The chain that takes the traffic of the other direction. Both chains of such a pair name each other here, also
+    /// when only one of them does in the file.
+    pub reverse: Option<String>,
+    /// What the file says of failures; [`Self::effective_on_failure`] is what applies.
+    pub on_failure: Option<OnFailure>,
+    /// How its worker runs.
+    pub worker: WorkerSpec,
+    /// Where the parts stand in the chain file, for errors that only later steps can find.
+    pub places: Places,
+}
+
+impl ServiceChain {
+    /// Who owns it.
+    pub fn owner(&self) -> &str {
+        &self.namespace
+    }
+
+    /// What happens to its packets when its functions cannot process them: what the file says, else `drop` when one of
+    /// its functions guards something (a firewall), else `pass`.
+    pub fn effective_on_failure(&self) -> OnFailure {
+        let guarded = self.functions.iter().any(|function| function.kind().guards);
+        self.on_failure.unwrap_or(if guarded {
+            OnFailure::Drop
+        } else {
+            OnFailure::Pass
+        })
+    }
+}
+
+/// Places in the chain file. A key that is not in the file has the place of what it would be in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// The object.
+    pub chain: Place,
+    /// `metadata.name`.
+    pub name: Place,
+    /// `spec.match`.
+    pub matches: Place,
+    /// `spec.mapping`.
+    pub mapping: Place,
+    /// `spec.hook`.
+    pub hook: Place,
+    /// `spec.ports`.
+    pub ports: Place,
+    /// `spec.reverse`.
+    pub reverse: Place,
+    /// `spec.sla`.
+    pub sla: Place,
+    /// `spec.worker`.
+    pub worker: Place,
+}
+
+/// The interfaces a chain lies between; they differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// Where its packets come in.
+    pub ingress: String,
+    /// Where they leave.
+    pub egress: String,
+}
+
+impl Ports {
+    /// The ports of the other direction.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        Self {
+            ingress: self.egress.clone(),
+            egress: self.ingress.clone(),
+        }
+    }
+}
+
+/// The service level agreement of a chain. What is `None` was not agreed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sla {
+    /// Rate r of the traffic profile, packets a second.
+    pub rate_pps: Option<u64>,
+    /// Rate of the traffic profile, bits a second.
+    pub rate_bps: Option<u64>,
+    /// Burst b of the traffic profile, packets.
+    pub burst_packets: Option<u64>,
+    /// Burst of the traffic profile, bits.
+    pub burst_bits: Option<u64>,
+    /// One-way delay from the ingress port to the departure from the egress port, ns.
+    pub latency_ns: Option<u64>,
+    /// The percentile of the measured sojourn that `latency_ns` applies to; above 0, at most 100.
+    pub percentile: f64,
+    /// Share of packets that may be lost, percent.
+    pub loss_percent: Option<f64>,
+    /// Round-trip time that an end host sees, ns.
+    pub round_trip_ns: Option<u64>,
+}
+
+impl Default for Sla {
+    fn default() -> Self {
+        Self {
+            rate_pps: None,
+            rate_bps: None,
+            burst_packets: None,
+            burst_bits: None,
+            latency_ns: None,
+            percentile: 99.0,
+            loss_percent: None,
+            round_trip_ns: None,
+        }
+    }
+}
+
+impl Sla {
+    /// Mean frame size that the profile implies when it gives the rate (or else the burst) both in packets and in
+    /// bits, bytes.
+    pub fn mean_frame_bytes(&self) -> Option<u64> {
+        let mean = |bits: Option<u64>, packets: Option<u64>| Some(bits? / 8 / packets?.max(1));
+        mean(self.rate_bps, self.rate_pps).or_else(|| mean(self.burst_bits, self.burst_packets))
+    }
+}
+
+/// How the worker of a chain's user functions runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerSpec {
+    /// Packets taken at once, 1 to 256: 1 for latency, more for throughput.
+    pub batch: u16,
+    /// What it does while no packet is there.
+    pub idle: Idle,
+    /// How long [`Idle::Adaptive`] polls before it sleeps, ns.
+    pub spin_ns: u64,
+    /// The core it is bound to.
+    pub core: Option<u32>,
+    /// Busy polling of the socket (`SO_BUSY_POLL`), ns.
+    pub busy_poll_ns: Option<u64>,
+}
+
+impl Default for WorkerSpec {
+    fn default() -> Self {
+        Self {
+            batch: 1,
+            idle: Idle::Adaptive,
+            spin_ns: 50_000,
+            core: None,
+            busy_poll_ns: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_implies_a_frame_size() {
+        let mut sla = Sla::default();
+        assert_eq!(sla.mean_frame_bytes(), None);
+        sla.burst_packets = Some(10);
+        sla.burst_bits = Some(10 * 64 * 8);
+        assert_eq!(sla.mean_frame_bytes(), Some(64));
+        sla.rate_pps = Some(1000);
+        sla.rate_bps = Some(1000 * 1400 * 8);
+        assert_eq!(sla.mean_frame_bytes(), Some(1400));
+    }
+}

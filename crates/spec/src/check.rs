@@ -1,0 +1,138 @@
+//! Checks across the chains of one file.
+
+use crate::chain::ServiceChain;
+use crate::error::{Fault, Place, Report};
+
+/// Checks the chains against each other and completes the pairs of chains that are each other's reverse.
+pub(crate) fn file(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+    unique_names(chains, report);
+    reverse_pairs(chains, report);
+    ties(chains, report);
+}
+
+/// Reports a fault of `chain` at `place`.
+fn fault(report: &mut Report<'_>, chain: &str, key: &str, place: &Place, fault: Fault) {
+    report.object = format!("ServiceChain `{chain}`");
+    report.add(key, report.span(place), fault);
+}
+
+/// Names are unique on a node whoever owns the chain: namespaces and links are named after it.
+fn unique_names(chains: &[ServiceChain], report: &mut Report<'_>) {
+    for (index, chain) in chains.iter().enumerate() {
+        let twin = chains[..index]
+            .iter()
+            .find(|other| other.name == chain.name);
+        if let Some(twin) = twin {
+            let what = Fault::new(
+                format!(
+                    "the chain `{}` was already named on line {}",
+                    chain.name, twin.places.name.line
+                ),
+                "names that differ, also between owners",
+                "rename one of the two",
+            );
+            fault(
+                report,
+                &chain.name,
+                "metadata.name",
+                &chain.places.name,
+                what,
+            );
+        }
+    }
+}
+
+/// Makes `reverse` mutual, and gives the ports of one chain of a pair, turned round, to one that names none.
+fn reverse_pairs(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+    for index in 0..chains.len() {
+        let chain = &chains[index];
+        let Some(reverse) = chain.reverse.clone() else {
+            continue;
+        };
+        let name = chain.name.clone();
+        let other = chains.iter().position(|other| other.name == reverse);
+        let refused = match other {
+            None => Some((
+                format!("no chain of this file is called `{reverse}`"),
+                "write both chains of a pair into one file, or remove `reverse`".to_owned(),
+            )),
+            Some(other) if other == index => Some((
+                "the chain names itself".to_owned(),
+                "name the chain that takes the replies, or remove `reverse`".to_owned(),
+            )),
+            Some(other) => match &chains[other].reverse {
+                Some(third) if *third != name => Some((
+                    format!("`{reverse}` is already the reverse of `{third}`"),
+                    format!("write `reverse: {name}` in `{reverse}`, or remove `reverse` here"),
+                )),
+                _ => None,
+            },
+        };
+        match (other, refused) {
+            (Some(other), None) => pair(chains, index, other, report),
+            (_, Some((message, help))) => {
+                let what = Fault::new(
+                    message,
+                    "another chain of this file, in no other pair",
+                    help,
+                );
+                fault(
+                    report,
+                    &name,
+                    "spec.reverse",
+                    &chains[index].places.reverse,
+                    what,
+                );
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &mut Report<'_>) {
+    chains[other].reverse = Some(chains[index].name.clone());
+    match (&chains[index].ports, &chains[other].ports) {
+        (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
+        (None, Some(ports)) => chains[index].ports = Some(ports.reversed()),
+        // Both chains of a pair come by here; the one is told.
+        (Some(ports), Some(theirs)) if *theirs != ports.reversed() && index < other => {
+            let (chain, name) = (&chains[other], &chains[index].name);
+            let expected = ports.reversed();
+            let what = Fault::new(
+                format!("the ports are not those of its reverse `{name}`, turned round"),
+                format!("ingress {}, egress {}", expected.ingress, expected.egress),
+                "correct the ports, or leave them out here: they follow from the other chain",
+            );
+            fault(report, &chain.name, "spec.ports", &chain.places.ports, what);
+        }
+        _ => {}
+    }
+}
+
+/// Two chains at one port must not claim the same packets equally.
+fn ties(chains: &[ServiceChain], report: &mut Report<'_>) {
+    for (index, chain) in chains.iter().enumerate() {
+        let Some(ports) = &chain.ports else { continue };
+        let twin = chains[..index].iter().find(|other| {
+            let ingress = other.ports.as_ref().map(|ports| &ports.ingress);
+            ingress == Some(&ports.ingress) && other.matches.ties_with(&chain.matches)
+        });
+        if let Some(twin) = twin {
+            let what = Fault::new(
+                format!(
+                    "the match is as specific as that of `{}` on line {}, and some packets fit both",
+                    twin.name, twin.places.matches.line
+                ),
+                format!("matches that differ at the port `{}`", ports.ingress),
+                "make one of the two more specific: by destination, source, protocol, destination port or source port",
+            );
+            fault(
+                report,
+                &chain.name,
+                "spec.match",
+                &chain.places.matches,
+                what,
+            );
+        }
+    }
+}

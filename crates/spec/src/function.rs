@@ -1,0 +1,143 @@
+//! The service functions of a chain and their configurations.
+
+use myelin_packet::rules::{Action, Rule};
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{self, Kind};
+use crate::error::Place;
+use crate::words::word_enum;
+
+word_enum! {
+    /// Where a function runs.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Space {
+        /// In the kernel, as an eBPF program.
+        Kernel = "kernel",
+        /// In user space, in a worker process.
+        User = "user",
+    }
+}
+
+word_enum! {
+    /// What a firewall does with fragments when one of its rules names a port, which a fragment does not show.
+    #[derive(Default)]
+    pub enum FragmentPolicy {
+        /// Drop them: a port rule cannot be evaded by fragmenting.
+        #[default]
+        Drop = "drop",
+        /// Match them without ports: a rule that names a port does not fit them.
+        Match = "match",
+    }
+}
+
+/// A service function: one element of a chain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionSpec {
+    /// Its name, unique in its chain; a DNS label of at most 32 characters.
+    pub name: String,
+    /// Its kind and configuration.
+    pub config: FunctionConfig,
+    /// The space it is pinned to; `None` leaves the choice to the planner.
+    pub space: Option<Space>,
+    /// Where it stands in the chain file.
+    pub place: Place,
+}
+
+impl FunctionSpec {
+    /// Its kind, from the catalogue.
+    pub fn kind(&self) -> &'static Kind {
+        self.config.kind()
+    }
+}
+
+/// A function's kind together with what that kind is configured with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum FunctionConfig {
+    /// Hands packets on unchanged.
+    Forward,
+    /// XORs the payload with a static key.
+    Xor(XorConfig),
+    /// Drops what its rules deny.
+    Firewall(FirewallConfig),
+}
+
+impl FunctionConfig {
+    /// The kind, from the catalogue.
+    pub fn kind(&self) -> &'static Kind {
+        match self {
+            Self::Forward => &catalogue::FORWARD,
+            Self::Xor(_) => &catalogue::XOR,
+            Self::Firewall(_) => &catalogue::FIREWALL,
+        }
+    }
+}
+
+/// Configuration of an `xor` function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XorConfig {
+    /// What every payload byte is XORed with.
+    pub key: u8,
+}
+
+/// Configuration of a `firewall` function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirewallConfig {
+    /// Its rules, first match wins: those of `rules`, then those of `rulesFile`. At most
+    /// [`myelin_packet::rules::MAX_RULES`].
+    pub rules: Vec<Rule>,
+    /// What happens to a packet that no rule matches.
+    pub default: Action,
+    /// What happens to fragments when a rule names a port.
+    pub fragments: FragmentPolicy,
+}
+
+impl FirewallConfig {
+    /// Whether fragments are dropped unseen: the policy says so and some rule needs a port.
+    pub fn drops_fragments(&self) -> bool {
+        self.fragments == FragmentPolicy::Drop && self.rules.iter().any(Rule::names_ports)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_survives_json() {
+        let mut rule = Rule::any(Action::Deny);
+        rule.destination = Some("2001:db8::/32".parse().unwrap());
+        rule.destination_ports = Some(53..=53);
+        let configs = [
+            FunctionConfig::Forward,
+            FunctionConfig::Xor(XorConfig { key: 0x5a }),
+            FunctionConfig::Firewall(FirewallConfig {
+                rules: vec![rule],
+                default: Action::Allow,
+                fragments: FragmentPolicy::Match,
+            }),
+        ];
+        for config in configs {
+            let json = serde_json::to_string(&config).unwrap();
+            assert_eq!(
+                serde_json::from_str::<FunctionConfig>(&json).unwrap(),
+                config,
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn fragments_matter_only_where_a_rule_names_a_port() {
+        let mut config = FirewallConfig {
+            rules: vec![Rule::any(Action::Deny)],
+            default: Action::Allow,
+            fragments: FragmentPolicy::Drop,
+        };
+        assert!(!config.drops_fragments());
+        config.rules[0].source_ports = Some(1..=9);
+        assert!(config.drops_fragments());
+        config.fragments = FragmentPolicy::Match;
+        assert!(!config.drops_fragments());
+    }
+}

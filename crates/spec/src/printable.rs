@@ -1,0 +1,35 @@
+//! Text of a file, as part of a message.
+
+use std::fmt;
+
+/// Text from a file, made safe to print: control characters escaped, length bounded.
+pub(crate) struct Printable<'t>(pub(crate) &'t str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LONGEST: usize = 60;
+        for (count, c) in self.0.chars().enumerate() {
+            if count == LONGEST {
+                return f.write_str("...");
+            }
+            if c.is_control() {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_cannot_steer_the_terminal() {
+        assert_eq!(Printable("a\x1b[2Jb\n").to_string(), "a\\u{1b}[2Jb\\n");
+        let long = Printable(&"x".repeat(1000)).to_string();
+        assert_eq!(long.len(), 63);
+    }
+}

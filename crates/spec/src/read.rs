@@ -1,0 +1,93 @@
+//! From the YAML tree to chains.
+//!
+//! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
+
+mod chain;
+mod field;
+mod firewall;
+mod function;
+mod matching;
+mod name;
+mod sla;
+mod worker;
+
+use field::Field;
+
+use crate::chain::ServiceChain;
+use crate::error::{Fault, Report};
+use crate::files::FileResolver;
+use crate::printable::Printable;
+use crate::suggest::nearest;
+use crate::yaml::{Node, Value};
+
+const API_VERSION: &str = "myelin.dev/v1alpha1";
+const CHAIN: &str = "ServiceChain";
+const TOPOLOGY: &str = "Topology";
+
+/// Reads one document; `number` counts from 1.
+pub(crate) fn document(
+    node: &Node,
+    number: usize,
+    files: &dyn FileResolver,
+    report: &mut Report<'_>,
+) -> Option<ServiceChain> {
+    report.object = object(node, number);
+    // The kind decides which keys are known, so it is looked at first.
+    let kind = node.get("kind").and_then(|kind| match &kind.value {
+        Value::Scalar(text) => Some((text.as_str(), kind.span)),
+        _ => None,
+    });
+    match kind {
+        Some((TOPOLOGY, span)) => {
+            let fault = Fault::new(
+                "`Topology` is not supported by this release",
+                format!("`kind: {CHAIN}`"),
+                "remove the object; a chain without `spec.ports` gets a client and a server by itself",
+            );
+            report.add("kind", span, fault);
+            return None;
+        }
+        Some((other, span)) if other != CHAIN => {
+            let help = match nearest(other, &[CHAIN, TOPOLOGY]) {
+                Some(near) => format!("write `kind: {near}`"),
+                None => format!("write `kind: {CHAIN}`, or remove the object"),
+            };
+            let message = format!("unknown kind `{}`", Printable(other));
+            report.add(
+                "kind",
+                span,
+                Fault::new(message, format!("`kind: {CHAIN}`"), help),
+            );
+            return None;
+        }
+        _ => {}
+    }
+    let before = report.count();
+    let top = Field::top(node).map(report, &["apiVersion", "kind", "metadata", "spec"])?;
+    let expected = format!("`apiVersion: {API_VERSION}`");
+    let version = top.required(report, "apiVersion", &expected, API_VERSION);
+    if let Some(version) = version {
+        version.word(report, &[(API_VERSION, ())]);
+    }
+    if let Some(kind) = top.required(report, "kind", &format!("`kind: {CHAIN}`"), CHAIN) {
+        kind.word(report, &[(CHAIN, ())]);
+    }
+    chain::read(&top, files, report).filter(|_| report.count() == before)
+}
+
+/// What errors call the object: its kind and name, else its number.
+fn object(node: &Node, number: usize) -> String {
+    let name = node
+        .get("metadata")
+        .and_then(|metadata| metadata.get("name"));
+    match name.map(|name| &name.value) {
+        Some(Value::Scalar(text)) => {
+            let kind = match node.get("kind").map(|kind| &kind.value) {
+                Some(Value::Scalar(text)) => text,
+                _ => "object",
+            };
+            format!("{} `{}`", Printable(kind), Printable(text))
+        }
+        _ => format!("object {number}"),
+    }
+}

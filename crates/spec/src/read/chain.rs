@@ -1,0 +1,171 @@
+//! Reads a `ServiceChain`.
+
+use super::field::{Field, Fields};
+use super::{function, matching, name, sla, worker};
+use crate::chain::{
+    Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, Ports, ServiceChain, Sla,
+    WorkerSpec,
+};
+use crate::error::{Fault, Place, Report};
+use crate::files::FileResolver;
+
+const KEYS: &[&str] = &[
+    "match",
+    "functions",
+    "sla",
+    "mapping",
+    "classify",
+    "hook",
+    "ports",
+    "reverse",
+    "onFailure",
+    "worker",
+];
+
+/// Reads the chain of one document; `None` when anything in it is wrong.
+pub(super) fn read(
+    top: &Fields<'_>,
+    files: &dyn FileResolver,
+    report: &mut Report<'_>,
+) -> Option<ServiceChain> {
+    let before = report.count();
+    let metadata = metadata(top, report);
+    let spec = top.required(
+        report,
+        "spec",
+        "what the chain does",
+        "{ match: {}, functions: [ ... ] }",
+    )?;
+    let fields = spec.map(report, KEYS)?;
+
+    let matches = fields
+        .required(
+            report,
+            "match",
+            "the traffic that the chain takes (`match: {}` takes all)",
+            "{ destination: 10.0.0.2, protocol: udp }",
+        )
+        .and_then(|field| matching::read(&field, report));
+    let functions = fields
+        .required(
+            report,
+            "functions",
+            "the functions in order",
+            "[ { name: pass-on, kind: forward } ]",
+        )
+        .and_then(|field| function::read(&field, files, report));
+    let place = |key: &str, report: &Report<'_>| {
+        report.place(fields.get(key).map_or(fields.span, |field| field.span))
+    };
+    let places = Places {
+        chain: report.place(top.span),
+        name: metadata
+            .as_ref()
+            .map_or(report.place(top.span), |metadata| metadata.place.clone()),
+        matches: place("match", report),
+        mapping: place("mapping", report),
+        hook: place("hook", report),
+        ports: place("ports", report),
+        reverse: place("reverse", report),
+        sla: place("sla", report),
+        worker: place("worker", report),
+    };
+    let sla = fields
+        .get("sla")
+        .and_then(|field| sla::read(&field, report));
+    let mapping = fields
+        .get("mapping")
+        .and_then(|field| field.word(report, Mapping::WORDS));
+    let classify = fields
+        .get("classify")
+        .and_then(|field| field.word(report, Classify::WORDS));
+    let hook = fields
+        .get("hook")
+        .and_then(|field| field.word(report, Hook::WORDS));
+    let ports = fields.get("ports").and_then(|field| ports(&field, report));
+    let reverse = fields
+        .get("reverse")
+        .and_then(|field| name::label(&field, report));
+    let on_failure = fields
+        .get("onFailure")
+        .and_then(|field| field.word(report, OnFailure::WORDS));
+    let worker = fields
+        .get("worker")
+        .and_then(|field| worker::read(&field, report));
+
+    let Metadata {
+        name, namespace, ..
+    } = metadata?;
+    let chain = ServiceChain {
+        name,
+        namespace,
+        matches: matches?,
+        functions: functions?,
+        sla: sla.unwrap_or_else(Sla::default),
+        mapping: mapping.unwrap_or_default(),
+        classify: classify.unwrap_or_default(),
+        hook: hook.unwrap_or_default(),
+        ports,
+        reverse,
+        on_failure,
+        worker: worker.unwrap_or_else(WorkerSpec::default),
+        places,
+    };
+    (report.count() == before).then_some(chain)
+}
+
+struct Metadata {
+    name: String,
+    namespace: String,
+    /// Where the name stands.
+    place: Place,
+}
+
+/// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object; nothing here reads them.
+fn metadata(top: &Fields<'_>, report: &mut Report<'_>) -> Option<Metadata> {
+    let field = top.required(
+        report,
+        "metadata",
+        "the name of the chain",
+        "{ name: tactile }",
+    )?;
+    let fields = field.map(report, &["name", "namespace", "labels", "annotations"])?;
+    for key in ["labels", "annotations"] {
+        if let Some(field) = fields.get(key) {
+            field.any_map(report, "a mapping of words to words");
+        }
+    }
+    let name = name::required(&fields, "name", "tactile", report);
+    let place = report.place(fields.get("name").map_or(fields.span, |field| field.span));
+    let namespace = match fields.get("namespace") {
+        Some(field) => name::label(&field, report)?,
+        None => DEFAULT_NAMESPACE.to_owned(),
+    };
+    Some(Metadata {
+        name: name?,
+        namespace,
+        place,
+    })
+}
+
+fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Ports> {
+    let fields = field.map(report, &["ingress", "egress"])?;
+    let mut port = |key: &str, example: &str| {
+        let field = fields.required(report, key, "the name of an interface", example)?;
+        name::interface(&field, report)
+    };
+    let (ingress, egress) = (port("ingress", "eth1"), port("egress", "eth2"));
+    let ports = Ports {
+        ingress: ingress?,
+        egress: egress?,
+    };
+    if ports.ingress == ports.egress {
+        let fault = Fault::new(
+            format!("ingress and egress are both `{}`", ports.ingress),
+            "two interfaces",
+            "name the interface that packets leave by, which is another than the one they come in by",
+        );
+        field.fault(report, fault);
+    }
+    Some(ports)
+}

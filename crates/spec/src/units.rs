@@ -1,0 +1,518 @@
+//! Written quantities: `20kpps`, `100Mbit`, `350us`, `64kbit`, `0.1%`.
+//!
+//! A quantity is a decimal number and a unit. It is read exactly (no floating point on the way), kept as a whole
+//! number of the base unit, and written back in the largest unit that keeps it at one or more, so that
+//! `parse_duration_ns(&format_duration_ns(n)) == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
+
+use std::time::Duration;
+
+use crate::printable::Printable;
+
+/// A quantity that cannot be read: what was found, what was expected, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{found}; {remedy}")]
+pub struct UnitError {
+    /// What is wrong with the text, naming the text.
+    pub found: String,
+    /// What the place takes, with its units.
+    pub expected: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+/// A rate as a chain's SLA states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// Packets a second.
+    Packets(u64),
+    /// Bits a second.
+    Bits(u64),
+}
+
+/// One unit: how it is written (the first spelling is the one written back) and how many base units it holds.
+struct Unit {
+    spellings: &'static [&'static str],
+    factor: u64,
+}
+
+const fn unit(spellings: &'static [&'static str], factor: u64) -> Unit {
+    Unit { spellings, factor }
+}
+
+const KILO: u64 = 1_000;
+const MEGA: u64 = 1_000_000;
+const GIGA: u64 = 1_000_000_000;
+const BITS_PER_BYTE: u64 = 8;
+
+/// A kind of quantity: its units in rising order, and the words of its error messages.
+struct Dimension {
+    /// What the quantity is, with its units, as in "expected ...".
+    expected: &'static str,
+    units: &'static [Unit],
+    /// Units offered when the text has none.
+    offered: &'static [&'static str],
+    /// A well-formed quantity.
+    example: &'static str,
+}
+
+static DURATION: Dimension = Dimension {
+    expected: "a duration (units ns, us, ms, s)",
+    units: &[
+        unit(&["ns"], 1),
+        unit(&["us", "µs", "μs"], KILO),
+        unit(&["ms"], MEGA),
+        unit(&["s"], GIGA),
+    ],
+    offered: &["us"],
+    example: "350us",
+};
+
+static PACKET_RATE: Dimension = Dimension {
+    expected: "a packet rate (units pps, kpps, Mpps, Gpps)",
+    units: &[
+        unit(&["pps"], 1),
+        unit(&["kpps"], KILO),
+        unit(&["Mpps"], MEGA),
+        unit(&["Gpps"], GIGA),
+    ],
+    offered: &["pps"],
+    example: "20kpps",
+};
+
+static BIT_RATE: Dimension = Dimension {
+    expected: "a bit rate (units bit, kbit, Mbit, Gbit, each a second)",
+    units: &[
+        unit(&["bit", "bit/s", "bps"], 1),
+        unit(&["kbit", "kbit/s", "kbps"], KILO),
+        unit(&["Mbit", "Mbit/s", "Mbps"], MEGA),
+        unit(&["Gbit", "Gbit/s", "Gbps"], GIGA),
+    ],
+    offered: &["bit"],
+    example: "100Mbit",
+};
+
+/// Either rate: only for errors, since reading one tries the two above.
+static RATE: Dimension = Dimension {
+    expected: "a rate in packets (units pps, kpps, Mpps, Gpps) or in bits a second (bit, kbit, Mbit, Gbit)",
+    units: &[],
+    offered: &["pps", "bit"],
+    example: "20kpps",
+};
+
+/// In bits. Bits come first because they are what is written back when both fit.
+static SIZE: Dimension = Dimension {
+    expected: "a size in bits (units bit, kbit, Mbit, Gbit) or bytes (B, kB, MB, GB)",
+    units: &[
+        unit(&["bit"], 1),
+        unit(&["kbit"], KILO),
+        unit(&["Mbit"], MEGA),
+        unit(&["Gbit"], GIGA),
+        unit(&["B"], BITS_PER_BYTE),
+        unit(&["kB"], BITS_PER_BYTE * KILO),
+        unit(&["MB"], BITS_PER_BYTE * MEGA),
+        unit(&["GB"], BITS_PER_BYTE * GIGA),
+    ],
+    offered: &["kbit", "kB"],
+    example: "64kbit",
+};
+
+static PERCENT: Dimension = Dimension {
+    expected: "a percentage (0% to 100%)",
+    units: &[unit(&["%"], 1)],
+    offered: &["%"],
+    example: "0.1%",
+};
+
+/// Reads a duration, in nanoseconds.
+pub fn parse_duration_ns(text: &str) -> Result<u64, UnitError> {
+    parse(text, &DURATION)
+}
+
+/// Reads a duration.
+pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+    parse_duration_ns(text).map(Duration::from_nanos)
+}
+
+/// Writes a duration of `ns` nanoseconds.
+pub fn format_duration_ns(ns: u64) -> String {
+    format(ns, DURATION.units)
+}
+
+/// Reads a packet rate, in packets a second.
+pub fn parse_packet_rate_pps(text: &str) -> Result<u64, UnitError> {
+    parse(text, &PACKET_RATE)
+}
+
+/// Writes a rate of `pps` packets a second.
+pub fn format_packet_rate_pps(pps: u64) -> String {
+    format(pps, PACKET_RATE.units)
+}
+
+/// Reads a bit rate, in bits a second.
+pub fn parse_bit_rate_bps(text: &str) -> Result<u64, UnitError> {
+    parse(text, &BIT_RATE)
+}
+
+/// Writes a rate of `bps` bits a second.
+pub fn format_bit_rate_bps(bps: u64) -> String {
+    format(bps, BIT_RATE.units)
+}
+
+/// Reads a rate in packets or in bits a second, as its unit says.
+pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
+    match split(text) {
+        Some((_, suffix)) if find(PACKET_RATE.units, suffix).is_some() => {
+            parse(text, &PACKET_RATE).map(Rate::Packets)
+        }
+        Some((_, suffix)) if find(BIT_RATE.units, suffix).is_some() => {
+            parse(text, &BIT_RATE).map(Rate::Bits)
+        }
+        split => Err(not_a_quantity(
+            text,
+            split,
+            &RATE,
+            &[PACKET_RATE.units, BIT_RATE.units],
+        )),
+    }
+}
+
+/// Reads a size, in bits.
+pub fn parse_size_bits(text: &str) -> Result<u64, UnitError> {
+    parse(text, &SIZE)
+}
+
+/// Writes a size of `bits` bits.
+pub fn format_size_bits(bits: u64) -> String {
+    format(bits, &SIZE.units[..4])
+}
+
+/// Reads a percentage, as the number before the sign: `0.1%` is 0.1.
+pub fn parse_percent(text: &str) -> Result<f64, UnitError> {
+    let split = split(text);
+    let Some((number, suffix)) = split else {
+        return Err(not_a_quantity(text, split, &PERCENT, &[PERCENT.units]));
+    };
+    if find(PERCENT.units, suffix).is_none() {
+        return Err(not_a_quantity(text, split, &PERCENT, &[PERCENT.units]));
+    }
+    match number.parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
+        _ => Err(UnitError {
+            found: format!("{} is more than 100%", quote(text)),
+            expected: PERCENT.expected.into(),
+            remedy: format!("write for example {}", PERCENT.example),
+        }),
+    }
+}
+
+/// Writes a percentage.
+pub fn format_percent(percent: f64) -> String {
+    format!("{percent}%")
+}
+
+/// A number of base units, read exactly.
+fn parse(text: &str, dimension: &Dimension) -> Result<u64, UnitError> {
+    let split = split(text);
+    let unit = split.and_then(|(number, suffix)| Some((number, find(dimension.units, suffix)?)));
+    let Some((number, unit)) = unit else {
+        return Err(not_a_quantity(text, split, dimension, &[dimension.units]));
+    };
+    let error = |found: String, remedy: String| UnitError {
+        found,
+        expected: dimension.expected.into(),
+        remedy,
+    };
+    let base = dimension.units[0].spellings[0];
+    match scaled(number, unit.factor) {
+        Scaled::Whole(value) => Ok(value),
+        Scaled::Fraction => Err(error(
+            format!("{} is finer than 1{base}", quote(text)),
+            format!(
+                "write a whole number of {base}, for example {}",
+                dimension.example
+            ),
+        )),
+        Scaled::TooLarge => Err(error(
+            format!("{} is too large", quote(text)),
+            format!(
+                "write at most {}",
+                format(u64::MAX, &dimension.units[..4.min(dimension.units.len())])
+            ),
+        )),
+    }
+}
+
+/// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal number.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    (!whole.is_empty() && !fraction.is_empty() && !fraction.contains('.'))
+        .then(|| (number, suffix.trim_start()))
+}
+
+fn find<'u>(units: &'u [Unit], suffix: &str) -> Option<&'u Unit> {
+    units.iter().find(|unit| unit.spellings.contains(&suffix))
+}
+
+enum Scaled {
+    Whole(u64),
+    Fraction,
+    TooLarge,
+}
+
+/// `number` (decimal digits, at most one point) times `factor`.
+fn scaled(number: &str, factor: u64) -> Scaled {
+    // No u64 has more than 20 digits; no factor here divides by more than 12 decimal places. Within these bounds
+    // nothing below overflows 128 bits.
+    const MOST_DIGITS: usize = 20;
+    const MOST_PLACES: usize = 18;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let (whole, fraction) = (
+        whole.trim_start_matches('0'),
+        fraction.trim_end_matches('0'),
+    );
+    if whole.len() > MOST_DIGITS {
+        return Scaled::TooLarge;
+    }
+    if fraction.len() > MOST_PLACES {
+        return Scaled::Fraction;
+    }
+    let digits = |digits: &str| {
+        digits
+            .bytes()
+            .fold(0_u128, |value, digit| value * 10 + u128::from(digit - b'0'))
+    };
+    let (part, places) = (
+        digits(fraction) * u128::from(factor),
+        10_u128.pow(fraction.len() as u32),
+    );
+    if !part.is_multiple_of(places) {
+        return Scaled::Fraction;
+    }
+    u64::try_from(digits(whole) * u128::from(factor) + part / places)
+        .map_or(Scaled::TooLarge, Scaled::Whole)
+}
+
+/// The inverse of [`parse`]: the largest unit of which there is at least one, and exactly the digits needed.
+fn format(value: u64, units: &[Unit]) -> String {
+    let unit = units
+        .iter()
+        .rev()
+        .find(|unit| value >= unit.factor)
+        .unwrap_or(&units[0]);
+    let (whole, rest) = (value / unit.factor, value % unit.factor);
+    let name = unit.spellings[0];
+    if rest == 0 {
+        return format!("{whole}{name}");
+    }
+    let digits = unit.factor.ilog10() as usize;
+    let fraction = format!("{rest:0digits$}");
+    format!("{whole}.{}{name}", fraction.trim_end_matches('0'))
+}
+
+/// The error of a text that is no quantity of this dimension: no number, no unit, or a unit of something else.
+fn not_a_quantity(
+    text: &str,
+    split: Option<(&str, &str)>,
+    dimension: &Dimension,
+    alternatives: &[&'static [Unit]],
+) -> UnitError {
+    let (found, remedy) = match split {
+        None if text.trim().starts_with('-') => (
+            format!("{} is negative", quote(text)),
+            format!("write for example {}", dimension.example),
+        ),
+        None => (
+            format!("{} is not a number with a unit", quote(text)),
+            format!("write for example {}", dimension.example),
+        ),
+        Some((number, "")) => {
+            let offers: Vec<_> = dimension
+                .offered
+                .iter()
+                .map(|unit| format!("{number}{unit}"))
+                .collect();
+            (
+                format!("{number} has no unit"),
+                format!("write {}", offers.join(" or ")),
+            )
+        }
+        Some((number, suffix)) => {
+            let near = alternatives
+                .iter()
+                .flat_map(|units| units.iter())
+                .flat_map(|unit| unit.spellings)
+                .find(|spelling| spelling.eq_ignore_ascii_case(suffix));
+            let remedy = near.map_or_else(
+                || format!("write for example {}", dimension.example),
+                |spelling| format!("write {number}{spelling}"),
+            );
+            (
+                format!(
+                    "{} has the unknown unit `{}`",
+                    quote(text),
+                    Printable(suffix)
+                ),
+                remedy,
+            )
+        }
+    };
+    UnitError {
+        found,
+        expected: dimension.expected.into(),
+        remedy,
+    }
+}
+
+fn quote(text: &str) -> String {
+    format!("`{}`", Printable(text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_every_unit() {
+        let durations = [
+            ("1ns", 1),
+            ("350us", 350_000),
+            ("1.5ms", 1_500_000),
+            ("2s", 2_000_000_000),
+            ("7 µs", 7_000),
+        ];
+        for (text, ns) in durations {
+            assert_eq!(parse_duration_ns(text), Ok(ns), "{text}");
+        }
+        assert_eq!(parse_rate("20kpps"), Ok(Rate::Packets(20_000)));
+        assert_eq!(parse_rate("1.25Mpps"), Ok(Rate::Packets(1_250_000)));
+        assert_eq!(parse_rate("100Mbit"), Ok(Rate::Bits(100_000_000)));
+        assert_eq!(parse_rate("10Gbit/s"), Ok(Rate::Bits(10_000_000_000)));
+        assert_eq!(parse_size_bits("64kbit"), Ok(64_000));
+        assert_eq!(parse_size_bits("1.5kB"), Ok(12_000));
+        assert_eq!(parse_size_bits("0.25B"), Ok(2));
+        assert_eq!(parse_percent("0.1%"), Ok(0.1));
+    }
+
+    #[test]
+    fn writes_the_largest_unit_and_no_digit_too_many() {
+        assert_eq!(format_duration_ns(350_000), "350us");
+        assert_eq!(format_duration_ns(1_500), "1.5us");
+        assert_eq!(format_duration_ns(0), "0ns");
+        assert_eq!(format_packet_rate_pps(20_000), "20kpps");
+        assert_eq!(format_bit_rate_bps(1_050_000_000), "1.05Gbit");
+        assert_eq!(format_size_bits(64_000), "64kbit");
+        assert_eq!(format_percent(0.1), "0.1%");
+        // However many zeros.
+        assert_eq!(parse_duration_ns("01.50000000000000000000us"), Ok(1500));
+    }
+
+    #[test]
+    fn a_duration_may_be_had_as_one() {
+        assert_eq!(parse_duration("60s"), Ok(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_bare_number_is_an_error_that_offers_the_unit() {
+        assert_eq!(
+            parse_duration_ns("350").unwrap_err().to_string(),
+            "350 has no unit; write 350us"
+        );
+        assert_eq!(
+            parse_rate("20000").unwrap_err().to_string(),
+            "20000 has no unit; write 20000pps or 20000bit"
+        );
+        assert_eq!(
+            parse_percent("0.1").unwrap_err().to_string(),
+            "0.1 has no unit; write 0.1%"
+        );
+    }
+
+    #[test]
+    fn wrong_units_are_named_and_near_ones_offered() {
+        assert_eq!(
+            parse_duration_ns("3min").unwrap_err().found,
+            "`3min` has the unknown unit `min`"
+        );
+        assert_eq!(parse_duration_ns("3US").unwrap_err().remedy, "write 3us");
+        assert_eq!(parse_rate("20Kpps").unwrap_err().remedy, "write 20kpps");
+        assert_eq!(parse_rate("20mbit").unwrap_err().remedy, "write 20Mbit");
+    }
+
+    #[test]
+    fn refuses_what_is_no_whole_number_of_base_units() {
+        assert_eq!(
+            parse_duration_ns("0.5ns").unwrap_err().found,
+            "`0.5ns` is finer than 1ns"
+        );
+        assert_eq!(
+            parse_duration_ns("1.2345us").unwrap_err().found,
+            "`1.2345us` is finer than 1ns"
+        );
+        assert_eq!(
+            parse_size_bits("0.3B").unwrap_err().found,
+            "`0.3B` is finer than 1bit"
+        );
+        assert_eq!(
+            parse_size_bits("0.55B").unwrap_err().found,
+            "`0.55B` is finer than 1bit"
+        );
+        assert_eq!(
+            parse_duration_ns("99999999999999999999s")
+                .unwrap_err()
+                .found,
+            "`99999999999999999999s` is too large"
+        );
+        assert_eq!(
+            parse_duration_ns("-3us").unwrap_err().found,
+            "`-3us` is negative"
+        );
+        for text in ["", ".", "1.", ".5us", "1.2.3us", "us", "1e3us"] {
+            assert!(parse_duration_ns(text).is_err(), "{text}");
+        }
+        assert!(parse_percent("100.1%").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn durations_round_trip(ns: u64) {
+            prop_assert_eq!(parse_duration_ns(&format_duration_ns(ns)), Ok(ns));
+        }
+
+        #[test]
+        fn rates_round_trip(rate: u64) {
+            prop_assert_eq!(parse_rate(&format_packet_rate_pps(rate)), Ok(Rate::Packets(rate)));
+            prop_assert_eq!(parse_packet_rate_pps(&format_packet_rate_pps(rate)), Ok(rate));
+            prop_assert_eq!(parse_rate(&format_bit_rate_bps(rate)), Ok(Rate::Bits(rate)));
+            prop_assert_eq!(parse_bit_rate_bps(&format_bit_rate_bps(rate)), Ok(rate));
+        }
+
+        #[test]
+        fn sizes_round_trip(bits: u64) {
+            prop_assert_eq!(parse_size_bits(&format_size_bits(bits)), Ok(bits));
+        }
+
+        #[test]
+        fn percentages_round_trip(percent in 0.0..=100.0_f64) {
+            prop_assert_eq!(parse_percent(&format_percent(percent)), Ok(percent));
+        }
+
+        /// Reading exactly equals reading by arithmetic on thousandths, where no digit is lost.
+        #[test]
+        fn thousandths_are_exact(whole in 0..1_000_000_u64, thousandths in 0..1000_u64) {
+            let text = format!("{whole}.{thousandths:03}us");
+            prop_assert_eq!(parse_duration_ns(&text), Ok(whole * 1000 + thousandths));
+        }
+
+        #[test]
+        fn arbitrary_text_never_panics(text in any::<String>()) {
+            let _ = (parse_duration_ns(&text), parse_rate(&text), parse_size_bits(&text), parse_percent(&text));
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! YAML text as a tree whose every node knows where it stands.
+//!
+//! Deserialising straight into the chain types would stop at the first wrong value and lose how a number was written.
+//! So the text becomes this small tree first, and [`crate::read`] takes the tree apart, reporting all it finds.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
+
+/// Where a node stands in the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Line, from 1.
+    pub(crate) line: usize,
+    /// Column, from 1, in characters.
+    pub(crate) column: usize,
+    /// Characters that the node takes on that line; at least 1.
+    pub(crate) width: usize,
+}
+
+impl Span {
+    /// The very beginning of a text.
+    pub(crate) const START: Self = Self {
+        line: 1,
+        column: 1,
+        width: 1,
+    };
+}
+
+/// What a node holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    /// As it was written, without quotes.
+    Scalar(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key of a mapping.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+}
+
+/// A node of the tree.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) value: Value,
+}
+
+impl Node {
+    /// The value of `key`, where the node is a mapping that has it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries
+                .iter()
+                .find(|(name, _)| name.name == key)
+                .map(|(_, node)| node),
+            _ => None,
+        }
+    }
+}
+
+/// Text that is no YAML.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SyntaxError {
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) expected: &'static str,
+    pub(crate) help: &'static str,
+}
+
+/// Reads all documents of `text`; empty ones are left out.
+pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        reject_unsupported_tags: true,
+        non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::AsString,
+        strict_booleans: true,
+    };
+    let documents: Vec<Spanned<Raw>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|e| syntax_error(&e))?;
+    documents
+        .into_iter()
+        .map(|document| convert(document, text))
+        .collect()
+}
+
+/// The tree as serde builds it; [`Node`] adds the spelling that YAML's own reading of numbers and booleans loses.
+enum Raw {
+    Null,
+    Number,
+    Bool(bool),
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Bool(value))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Raw, E> {
+        Ok(Raw::Number)
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<Raw, E> {
+        Ok(Raw::Number)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Raw, E> {
+        Ok(Raw::Number)
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<Raw, E> {
+        Ok(Raw::Number)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Raw, E> {
+        Ok(Raw::Number)
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Raw, E> {
+        Ok(Raw::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            list.push(item);
+        }
+        Ok(Raw::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Raw::Map(entries))
+    }
+}
+
+fn convert(raw: Spanned<Raw>, text: &str) -> Result<Node, SyntaxError> {
+    let location = raw.defined;
+    let value = match raw.value {
+        Raw::Null => Value::Null,
+        Raw::Number => Value::Scalar(source_text(location, text).unwrap_or_default()),
+        Raw::Bool(value) => Value::Scalar(value.to_string()),
+        Raw::Text(value) => Value::Scalar(value),
+        Raw::List(items) => {
+            let items: Result<_, _> = items.into_iter().map(|item| convert(item, text)).collect();
+            Value::List(items?)
+        }
+        Raw::Map(entries) => {
+            let entries: Result<_, _> = entries
+                .into_iter()
+                .map(|(key, node)| Ok((convert_key(key, text)?, convert(node, text)?)))
+                .collect();
+            Value::Map(entries?)
+        }
+    };
+    Ok(Node {
+        span: span(location, text),
+        value,
+    })
+}
+
+fn convert_key(raw: Spanned<Raw>, text: &str) -> Result<Key, SyntaxError> {
+    let span = span(raw.defined, text);
+    let name = match raw.value {
+        Raw::Text(name) => name,
+        Raw::Number => source_text(raw.defined, text).unwrap_or_default(),
+        Raw::Bool(value) => value.to_string(),
+        Raw::Null | Raw::List(_) | Raw::Map(_) => {
+            return Err(SyntaxError {
+                span,
+                message: "a key is not a plain word".into(),
+                expected: "keys that are words, as in `name: tactile`",
+                help: "write the key as one word, followed by a colon and a space",
+            });
+        }
+    };
+    Ok(Key { name, span })
+}
+
+/// The text of a node, where the parser says which bytes it takes.
+fn source_text(location: Location, text: &str) -> Option<String> {
+    let start = usize::try_from(location.span().byte_offset()?).ok()?;
+    let len = usize::try_from(location.span().byte_len()?).ok()?;
+    let slice = text.get(start..start.checked_add(len)?)?;
+    Some(slice.trim().to_owned())
+}
+
+fn span(location: Location, text: &str) -> Span {
+    let width = source_text(location, text).map_or(1, |slice| {
+        slice.lines().next().unwrap_or("").chars().count()
+    });
+    Span {
+        line: (location.line() as usize).max(1),
+        column: (location.column() as usize).max(1),
+        width: width.max(1),
+    }
+}
+
+fn syntax_error(error: &Error) -> SyntaxError {
+    let error = error.without_snippet();
+    let location = error.location().unwrap_or(Location::UNKNOWN);
+    let (message, expected, help) = match error {
+        Error::DuplicateMappingKey { key, .. } => (
+            key.as_ref().map_or_else(
+                || "a key is given twice".to_owned(),
+                |key| format!("the key `{key}` is given twice"),
+            ),
+            "each key once in a mapping",
+            "remove one of the two, or put their values together",
+        ),
+        _ => (
+            UserMessageFormatter.format_message(error).into_owned(),
+            "well-formed YAML",
+            "check indentation (spaces, never tabs), the space after each colon, and that brackets and quotes are closed",
+        ),
+    };
+    SyntaxError {
+        span: Span {
+            line: (location.line() as usize).max(1),
+            column: (location.column() as usize).max(1),
+            width: 1,
+        },
+        message,
+        expected,
+        help,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scalar<'n>(node: &'n Node, key: &str) -> (&'n str, Span) {
+        let node = node.get(key).unwrap();
+        match &node.value {
+            Value::Scalar(scalar) => (scalar, node.span),
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_scalar_keeps_its_spelling_and_its_place() {
+        let text = "a: 0x5a\nb: { c: 1.50, d: \"20\" }\né: ü\n";
+        let documents = load(text).unwrap();
+        let (a, span) = scalar(&documents[0], "a");
+        assert_eq!(a, "0x5a");
+        assert_eq!((span.line, span.column, span.width), (1, 4, 4));
+        let b = documents[0].get("b").unwrap();
+        assert_eq!(scalar(b, "c").0, "1.50");
+        let (d, span) = scalar(b, "d");
+        assert_eq!(d, "20");
+        assert_eq!((span.line, span.column, span.width), (2, 18, 4));
+        // Columns count characters, not bytes.
+        assert_eq!(scalar(&documents[0], "é").1.column, 4);
+    }
+
+    #[test]
+    fn empty_documents_are_left_out_and_lines_go_on() {
+        let documents = load("a: 1\n---\n---\nb: 2\n").unwrap();
+        assert_eq!(documents.len(), 2);
+        assert_eq!(scalar(&documents[1], "b").1.line, 4);
+    }
+
+    #[test]
+    fn an_alias_stands_where_it_was_defined() {
+        let documents = load("a: &x 77\nb: *x\n").unwrap();
+        let (b, span) = scalar(&documents[0], "b");
+        assert_eq!((b, span.line, span.column), ("77", 1, 7));
+    }
+
+    #[test]
+    fn syntax_errors_carry_their_place() {
+        let cases = [
+            ("a: 1\na: 2\n", 2, 1, "the key `a` is given twice"),
+            ("a:\n\tb: 1", 2, 2, "tabs"),
+            ("? [a]\n: 3\n", 1, 3, "plain word"),
+            ("a: !foo 3", 1, 9, "unsupported tag `!foo`"),
+        ];
+        for (text, line, column, words) in cases {
+            let error = load(text).unwrap_err();
+            assert_eq!(
+                (error.span.line, error.span.column),
+                (line, column),
+                "{text}"
+            );
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_and_deep_nesting_are_refused() {
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..12 {
+            let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+            let line = format!("a{level}: &a{level} [{aliases}]\n");
+            bomb.push_str(&line);
+        }
+        assert!(load(&bomb).is_err());
+        assert!(load(&"[".repeat(100_000)).is_err());
+        assert!(load(&"- ".repeat(100_000)).is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! Good chain files: what is read from them.
+
+use std::collections::BTreeMap;
+
+use myelin_packet::Match;
+use myelin_packet::rules::{Action, Rule};
+use myelin_spec::{
+    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Mapping, NoFiles,
+    OnFailure, Ports, ServiceChain, Sla, Source, Space, WorkerSpec, XorConfig, parse,
+};
+use proptest::prelude::*;
+
+const FULL: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: full, namespace: plant-7, labels: { line: a }, annotations: { note: none } }
+spec:
+  match: { source: 10.0.0.0/8, destination: 10.1.2.3, protocol: udp, sourcePort: 5000, destinationPort: 0x2328 }
+  functions:
+    - name: filter
+      kind: firewall
+      space: kernel
+      config:
+        default: deny
+        fragments: match
+        rules:
+          - { action: allow, source: 192.0.2.0/24, protocol: tcp, sourcePort: 1000-2000, destinationPort: 53 }
+          - { action: deny, destination: '2001:db8::/32', protocol: 89 }
+        rulesFile: more.yaml
+    - { name: coder, kind: xor, config: { key: '0x5a' }, space: user }
+    - { name: last, kind: forward, config: {} }
+  sla: { rate: [ 20kpps, 100Mbit ], burst: [ 32, 64kbit ], latency: 350us, percentile: 99.9, loss: 0.1%, roundTrip: 1ms }
+  mapping: compact
+  classify: calvin
+  hook: xdp
+  ports: { ingress: eth1, egress: eth2 }
+  onFailure: pass
+  worker: { batch: 32, idle: adaptive, spin: 20us, core: 1, busyPoll: 10us }
+";
+
+fn chains(text: &str) -> Vec<ServiceChain> {
+    parse(text, &Source::new("chain.yaml"), &NoFiles).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// A chain in the fewest words, with more lines of its `spec`.
+fn minimal(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\n\
+         spec:\n  match: {{}}\n  functions: [ {{ name: a, kind: forward }} ]\n{more}---\n"
+    )
+}
+
+#[test]
+fn every_key_is_read() {
+    let files = BTreeMap::from([("more.yaml".to_owned(), "- { action: deny }\n".to_owned())]);
+    let chains =
+        parse(FULL, &Source::new("full.yaml"), &files).unwrap_or_else(|errors| panic!("{errors}"));
+    let chain = &chains[0];
+    assert_eq!((chain.name.as_str(), chain.owner()), ("full", "plant-7"));
+    let matches = Match {
+        source: Some("10.0.0.0/8".parse().unwrap()),
+        destination: Some("10.1.2.3".parse().unwrap()),
+        protocol: Some(17),
+        source_port: Some(5000),
+        destination_port: Some(9000),
+    };
+    assert_eq!(chain.matches, matches);
+    let allow = Rule {
+        action: Action::Allow,
+        source: Some("192.0.2.0/24".parse().unwrap()),
+        destination: None,
+        protocol: Some(6),
+        source_ports: Some(1000..=2000),
+        destination_ports: Some(53..=53),
+    };
+    let mut deny = Rule::any(Action::Deny);
+    deny.destination = Some("2001:db8::/32".parse().unwrap());
+    deny.protocol = Some(89);
+    let firewall = FirewallConfig {
+        rules: vec![allow, deny, Rule::any(Action::Deny)],
+        default: Action::Deny,
+        fragments: FragmentPolicy::Match,
+    };
+    let functions: Vec<_> = chain
+        .functions
+        .iter()
+        .map(|function| {
+            (
+                function.name.as_str(),
+                function.config.clone(),
+                function.space,
+            )
+        })
+        .collect();
+    assert_eq!(
+        functions,
+        [
+            (
+                "filter",
+                FunctionConfig::Firewall(firewall),
+                Some(Space::Kernel)
+            ),
+            (
+                "coder",
+                FunctionConfig::Xor(XorConfig { key: 0x5a }),
+                Some(Space::User)
+            ),
+            ("last", FunctionConfig::Forward, None),
+        ]
+    );
+    assert_eq!(chain.functions[1].place.to_string(), "full.yaml:18:7");
+    let sla = Sla {
+        rate_pps: Some(20_000),
+        rate_bps: Some(100_000_000),
+        burst_packets: Some(32),
+        burst_bits: Some(64_000),
+        latency_ns: Some(350_000),
+        percentile: 99.9,
+        loss_percent: Some(0.1),
+        round_trip_ns: Some(1_000_000),
+    };
+    assert_eq!(chain.sla, sla);
+    assert_eq!(
+        (chain.mapping, chain.classify, chain.hook),
+        (Mapping::Compact, Classify::Calvin, Hook::Xdp)
+    );
+    let ports = Ports {
+        ingress: "eth1".into(),
+        egress: "eth2".into(),
+    };
+    assert_eq!(chain.ports, Some(ports));
+    assert_eq!(chain.on_failure, Some(OnFailure::Pass));
+    let worker = WorkerSpec {
+        batch: 32,
+        idle: Idle::Adaptive,
+        spin_ns: 20_000,
+        core: Some(1),
+        busy_poll_ns: Some(10_000),
+    };
+    assert_eq!(chain.worker, worker);
+    assert_eq!(chain.places.mapping.to_string(), "full.yaml:21:12");
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let chain = &chains(&minimal("plain", ""))[0];
+    assert_eq!(chain.owner(), "default");
+    assert_eq!(chain.matches, Match::default());
+    assert_eq!(chain.sla, Sla::default());
+    assert_eq!(chain.worker, WorkerSpec::default());
+    assert_eq!(
+        (chain.mapping, chain.classify, chain.hook),
+        (Mapping::Auto, Classify::Cost, Hook::Auto)
+    );
+    assert_eq!(
+        (&chain.ports, &chain.reverse, chain.on_failure),
+        (&None, &None, None)
+    );
+    // A key that is not there has the place of what it would be in.
+    assert_eq!(chain.places.mapping.line, 4);
+}
+
+#[test]
+fn a_chain_that_guards_fails_closed_unless_told_otherwise() {
+    let plain = &chains(&minimal("plain", ""))[0];
+    assert_eq!(plain.effective_on_failure(), OnFailure::Pass);
+    let guarded = minimal("guarded", "").replace("kind: forward", "kind: firewall");
+    assert_eq!(chains(&guarded)[0].effective_on_failure(), OnFailure::Drop);
+    let told = minimal("told", "  onFailure: pass\n").replace("kind: forward", "kind: firewall");
+    assert_eq!(chains(&told)[0].effective_on_failure(), OnFailure::Pass);
+}
+
+#[test]
+fn a_pair_becomes_mutual_and_shares_its_ports() {
+    let there = minimal(
+        "there",
+        "  reverse: back\n  ports: { ingress: eth1, egress: eth2 }\n",
+    );
+    let pair = chains(&(there + &minimal("back", "")));
+    assert_eq!(pair[1].reverse.as_deref(), Some("there"));
+    let ports = Ports {
+        ingress: "eth2".into(),
+        egress: "eth1".into(),
+    };
+    assert_eq!(pair[1].ports, Some(ports));
+    // The same, whichever of the two names the other.
+    let there = minimal("there", "  ports: { ingress: eth1, egress: eth2 }\n");
+    let pair = chains(&(there + &minimal("back", "  reverse: there\n")));
+    assert_eq!(pair[0].reverse.as_deref(), Some("back"));
+    assert_eq!(
+        pair[1].ports.as_ref().map(|ports| ports.ingress.as_str()),
+        Some("eth2")
+    );
+    // And whichever of the two has the ports.
+    let back = minimal(
+        "back",
+        "  reverse: there\n  ports: { ingress: eth2, egress: eth1 }\n",
+    );
+    let pair = chains(&(minimal("there", "") + &back));
+    let ports = pair[0].ports.as_ref();
+    assert_eq!(ports.map(|ports| ports.ingress.as_str()), Some("eth1"));
+}
+
+#[test]
+fn chains_with_end_hosts_of_their_own_never_tie() {
+    let text = minimal("one", "") + &minimal("two", "");
+    assert_eq!(chains(&text).len(), 2);
+}
+
+#[test]
+fn a_chain_survives_json() {
+    let files = BTreeMap::from([("more.yaml".to_owned(), String::new())]);
+    let chains = parse(FULL, &Source::new("full.yaml"), &files).unwrap();
+    let json = serde_json::to_string(&chains).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Vec<ServiceChain>>(&json).unwrap(),
+        chains
+    );
+}
+
+/// Everything that went wrong is told of: good objects do not hide bad ones.
+#[test]
+fn the_faults_of_all_objects_are_told() {
+    let text = minimal("one", "  hook: a\n")
+        + &minimal("two", "")
+        + &minimal("three", "  hook: b\n  mapping: c\n");
+    let errors = parse(&text, &Source::new("chain.yaml"), &NoFiles).unwrap_err();
+    let keys: Vec<_> = errors
+        .iter()
+        .map(|error| (error.object.as_str(), error.key.as_str()))
+        .collect();
+    let (one, three) = ("ServiceChain `one`", "ServiceChain `three`");
+    assert_eq!(
+        keys,
+        [
+            (one, "spec.hook"),
+            (three, "spec.hook"),
+            (three, "spec.mapping")
+        ]
+    );
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let _ = parse(&text, &Source::new("any"), &NoFiles);
+        let _ = myelin_spec::referenced_files(&text);
+    }
+
+    /// Text that is nearly a chain file gets further than arbitrary text does.
+    #[test]
+    fn a_damaged_chain_file_never_panics(
+        at in 0..FULL.len(),
+        removed in 0..20_usize,
+        inserted in "[ -~\n\t\u{e9}]{0,6}",
+    ) {
+        let end = (at + removed).min(FULL.len());
+        let text = format!("{}{inserted}{}", &FULL[..at], &FULL[end..]);
+        let files = BTreeMap::from([("more.yaml".to_owned(), inserted.clone())]);
+        if let Err(errors) = parse(&text, &Source::new("damaged"), &files) {
+            prop_assert!(errors.iter().next().is_some());
+            for error in &errors {
+                prop_assert!(!error.message.is_empty() && !error.expected.is_empty() && !error.help.is_empty());
+                prop_assert!(error.to_string().contains('^'));
+            }
+        }
+        let _ = myelin_spec::referenced_files(&text);
+    }
+}

@@ -1,0 +1,60 @@
+//! Bad chain files and what is said of them: `errors/NAME.yaml` and, beside it, `errors/NAME.stderr`.
+//!
+//! `MYELIN_UPDATE_EXPECTED=1 cargo test -p myelin-spec --test errors` writes the expected texts anew; read the
+//! difference before you keep it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use myelin_spec::{FileResolver, Source, parse};
+
+/// Reads the files that chain files name from `errors/files`.
+struct Directory(PathBuf);
+
+impl FileResolver for Directory {
+    fn read(&self, path: &str) -> Result<String, String> {
+        fs::read_to_string(self.0.join(path)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => "no such file".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+#[test]
+fn every_bad_file_is_told_what_is_wrong_with_it() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
+    let files = Directory(directory.join("files"));
+    let update = std::env::var_os("MYELIN_UPDATE_EXPECTED").is_some();
+    let mut paths: Vec<_> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "yaml")
+        })
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 20, "only {} files found", paths.len());
+
+    let mut different = Vec::new();
+    for path in paths {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let Err(errors) = parse(&text, &Source::new(&name), &files) else {
+            different.push(format!("{name}: no error"));
+            continue;
+        };
+        let found = format!("{errors}\n");
+        let expected_path = path.with_extension("stderr");
+        if update {
+            fs::write(&expected_path, &found).unwrap();
+        }
+        let expected = fs::read_to_string(&expected_path).unwrap_or_default();
+        if found != expected {
+            different.push(format!(
+                "{name}:\n--- expected\n{expected}--- found\n{found}"
+            ));
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
