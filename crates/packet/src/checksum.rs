@@ -106,9 +106,9 @@ pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     if headers.protocol == UDP && held == 0 {
         return Some(true);
     }
-    // 0x0000 and 0xffff are the same number in ones' complement; a TCP field may hold either.
+    // 0xffff and 0 are the same number in ones' complement: a TCP sender may write either.
     let right = l4_checksum(frame, headers)?;
-    Some(right == held || (right == 0 && held == 0xffff) || (right == 0xffff && held == 0))
+    Some(held == right || (held == 0xffff && right == 0))
 }
 
 #[cfg(test)]
@@ -145,11 +145,34 @@ mod tests {
     }
 
     #[test]
+    fn of_the_two_zeros_each_protocol_sends_its_own() {
+        // Adding the checksum itself to the sum of the rest makes it 0xffff.
+        assert_eq!(l4_add(UDP, 0x1234, 0x1234), 0xffff);
+        assert_eq!(l4_add(TCP, 0x1234, 0x1234), 0);
+        assert_eq!(l4_add(UDP, 0xffff, 0), 0xffff);
+        assert_eq!(l4_add(TCP, 0xffff, 0), 0);
+        assert_eq!(l4_add(UDP, 0x1234, 0), 0x1234);
+        assert_eq!(l4_add(TCP, 0x1234, 65_535), 0x1234);
+    }
+
+    #[test]
     fn a_udp_result_of_zero_is_sent_as_ones() {
         let fixture = fixtures::named("udp-v4-checksum-ffff");
         let headers = fixture.expected.unwrap();
         assert_eq!(fixture.frame[40..42], [0xff, 0xff]);
         assert_eq!(l4_checksum(&fixture.frame, &headers), Some(0xffff));
+        assert_eq!(l4_is_valid(&fixture.frame, &headers), Some(true));
+    }
+
+    #[test]
+    fn a_tcp_result_of_zero_is_valid_in_both_writings() {
+        let mut fixture = fixtures::named("tcp-v4-checksum-zero");
+        let headers = fixture.expected.unwrap();
+        assert_eq!(fixture.frame[50..52], [0, 0]);
+        assert_eq!(l4_checksum(&fixture.frame, &headers), Some(0));
+        assert_eq!(l4_is_valid(&fixture.frame, &headers), Some(true));
+        fixture.frame[50..52].fill(0xff);
+        assert_eq!(l4_checksum(&fixture.frame, &headers), Some(0));
         assert_eq!(l4_is_valid(&fixture.frame, &headers), Some(true));
     }
 

@@ -6,6 +6,7 @@
 
 pub mod build;
 mod malformed;
+mod transport;
 mod well_formed;
 
 use crate::five_tuple::FiveTuple;
@@ -49,9 +50,7 @@ pub const WRONG_CHECKSUM: [&str; 2] = ["udp-v4-checksum-wrong", "udp-v4-checksum
 
 /// Every fixture: first those that parse, then those that do not.
 pub fn all() -> Vec<Fixture> {
-    let mut all = well_formed::all();
-    all.extend(malformed::all());
-    all
+    [transport::all(), well_formed::all(), malformed::all()].concat()
 }
 
 /// The fixture of that name.

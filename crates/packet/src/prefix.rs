@@ -321,6 +321,7 @@ mod tests {
         assert!(prefix("10.0.0.0/8").covers(&prefix("10.1.0.0/16")));
         assert!(prefix("10.0.0.0/8").covers(&prefix("10.0.0.0/8")));
         assert!(!prefix("10.1.0.0/16").covers(&prefix("10.0.0.0/8")));
+        assert!(!prefix("10.0.0.0/16").covers(&prefix("10.0.0.0/8")));
         assert!(!prefix("0.0.0.0/0").covers(&prefix("::/0")));
     }
 

@@ -150,6 +150,21 @@ mod tests {
         assert_eq!(check(&rules[..2], &tuple(None)), None);
     }
 
+    /// Each field alone is satisfied by a rule of the first word, no rule by all fields.
+    #[test]
+    fn a_false_hint_of_the_summary_leads_on_to_the_next_word() {
+        let ends = |source: &str, destination: &str| Rule {
+            source: Some(source.parse().unwrap()),
+            destination: Some(destination.parse().unwrap()),
+            ..Rule::any(Action::Deny)
+        };
+        let mut rules = vec![ends("192.0.2.0/24", "203.0.113.0/24"); 32];
+        rules.extend(vec![ends("203.0.113.0/24", "198.51.100.0/24"); 32]);
+        assert_eq!(check(&rules, &tuple(None)), None);
+        rules.push(Rule::any(Action::Allow));
+        assert_eq!(check(&rules, &tuple(None)), Some(64));
+    }
+
     #[test]
     fn no_rules_fit_nothing() {
         assert_eq!(check(&[], &tuple(Some((1, 2)))), None);

@@ -93,3 +93,34 @@ pub(super) fn pieces(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_tells_which_words_are_not_zero() {
+        let mut vector = ClassVector::default();
+        for rule in [0, 63, 64, 1023] {
+            vector.insert(rule);
+        }
+        assert_eq!(vector.summary, 1 << 15 | 0b11);
+        vector.remove(0);
+        assert_eq!(vector.summary, 1 << 15 | 0b11);
+        vector.remove(63);
+        vector.remove(1023);
+        assert_eq!(vector.summary, 0b10);
+        vector.remove(64);
+        assert_eq!(vector, ClassVector::default());
+    }
+
+    #[test]
+    fn equal_sets_are_one_class() {
+        // Rules 0 and 1 name the same values; 9 lies between two gaps that satisfy nothing.
+        let ranges = [(4, 6, 0), (4, 6, 1), (9, 9, 2)];
+        let mut interner = Interner::default();
+        let pieces = pieces(ClassVector::default(), &ranges, 10, &mut interner);
+        assert_eq!(pieces, [(0, 0), (4, 1), (7, 0), (9, 2), (10, 0)]);
+        assert_eq!(interner.into_vectors().len(), 3);
+    }
+}

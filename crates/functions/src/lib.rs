@@ -1,0 +1,28 @@
+//! The service functions that run in user space.
+//!
+//! A [`Function`] sees packets and nothing else: not the port they came from, not the process it
+//! runs in, no clock. It works in place on a [`Packet`], which has room in front and behind, says
+//! whether the packet goes on ([`Verdict`]), and may send further packets ([`Emitter`]). A worker
+//! hands it a [`Batch`] at a time, so that the dynamic call is paid once a batch.
+//!
+//! [`instantiate`] makes a function from its configuration. Each kind is one file named after it;
+//! those that also exist in the kernel room give the same bytes there, and both are tested on the
+//! same frames.
+//!
+//! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
+
+pub mod batch;
+pub mod emitter;
+pub mod firewall;
+pub mod forward;
+pub mod function;
+pub mod packet;
+mod registry;
+mod wide;
+pub mod xor;
+
+pub use batch::Batch;
+pub use emitter::{Discard, Emitter};
+pub use function::{Function, Verdict};
+pub use packet::{Packet, PacketError};
+pub use registry::{Error, instantiate};

@@ -1,0 +1,364 @@
+//! A packet as a function sees it.
+
+use std::fmt;
+
+use myelin_packet::{Headers, Meta, Unparsed, parse};
+
+/// One packet in its buffer, with its metadata.
+///
+/// The frame occupies part of the buffer; what lies before it is headroom, what lies behind it
+/// tailroom.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    buffer: &'a mut [u8],
+    start: u32,
+    len: u32,
+    token: u32,
+    headers: Headers,
+    meta: Meta,
+}
+
+// One cache line each in a batch.
+const _: () = assert!(size_of::<Packet<'_>>() == 64);
+
+/// Why a packet cannot be made or cannot grow or shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// The frame does not lie in the buffer.
+    #[error("frame of {len} bytes at {start} does not lie in its buffer of {buffer} bytes")]
+    OutsideBuffer {
+        /// Offset of the frame in the buffer, bytes.
+        start: usize,
+        /// Length of the frame, bytes.
+        len: usize,
+        /// Length of the buffer, bytes.
+        buffer: usize,
+    },
+    /// The offsets in the metadata cannot be those of the frame.
+    #[error("metadata does not belong to the frame of {len} bytes: {meta:?}")]
+    ForeignMeta {
+        /// Length of the frame, bytes.
+        len: usize,
+        /// What was given.
+        meta: Meta,
+    },
+    /// There is less room, or less packet, than asked for.
+    #[error("{asked} bytes asked for at the packet's {end}, {available} available")]
+    Room {
+        /// Which end.
+        end: End,
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes there are.
+        available: usize,
+    },
+}
+
+/// An end of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Where the Ethernet header is.
+    Front,
+    /// Where the payload ends.
+    Tail,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Front => "front",
+            Self::Tail => "tail",
+        })
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// The packet of `len` bytes at `start` of `buffer`, with the metadata that came with it.
+    /// `token` is the caller's own, to know the buffer again.
+    #[inline]
+    pub fn new(
+        buffer: &'a mut [u8],
+        start: usize,
+        len: usize,
+        meta: Meta,
+        token: u32,
+    ) -> Result<Self, PacketError> {
+        let outside = PacketError::OutsideBuffer {
+            start,
+            len,
+            buffer: buffer.len(),
+        };
+        let frame = start
+            .checked_add(len)
+            .and_then(|end| buffer.get(start..end))
+            .ok_or(outside)?;
+        let headers = meta
+            .headers(frame)
+            .ok_or(PacketError::ForeignMeta { len, meta })?;
+        let (Ok(start), Ok(len)) = (start.try_into(), len.try_into()) else {
+            return Err(outside);
+        };
+        Ok(Self {
+            buffer,
+            start,
+            len,
+            token,
+            headers,
+            meta,
+        })
+    }
+
+    /// The frame, from its Ethernet header on.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start as usize..][..self.len as usize]
+    }
+
+    /// The frame, to change in place.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start as usize..][..self.len as usize]
+    }
+
+    /// Length of the frame, bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // a packet has at least its headers
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Offset of the frame in its buffer, bytes.
+    #[inline]
+    pub fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    /// What the caller of [`Packet::new`] gave to know the buffer again.
+    #[inline]
+    pub fn token(&self) -> u32 {
+        self.token
+    }
+
+    /// The metadata.
+    #[inline]
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Sets which function is next.
+    #[inline]
+    pub fn set_position(&mut self, position: u8) {
+        self.meta.position = position;
+    }
+
+    /// The headers, as the front door or the last [`reparse`](Self::reparse) found them; offsets
+    /// count from the front of the frame at that time.
+    #[inline]
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// The bytes of the UDP or TCP payload, or of what follows the IP header: without Ethernet
+    /// padding. Empty when the packet was cut and not parsed again.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        self.bytes()
+            .get(self.headers.payload.into()..self.headers.end.into())
+            .unwrap_or_default()
+    }
+
+    /// The payload, to change in place.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let range = self.headers.payload.into()..self.headers.end.into();
+        self.bytes_mut().get_mut(range).unwrap_or_default()
+    }
+
+    /// Free bytes before the frame.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.start as usize
+    }
+
+    /// Free bytes behind the frame.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        self.buffer.len() - self.start as usize - self.len as usize
+    }
+
+    /// Grows the frame by `n` bytes in front and gives them, with whatever they held before.
+    pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], PacketError> {
+        let grown = room(End::Front, n, self.headroom())?;
+        self.start -= grown;
+        self.len += grown;
+        Ok(&mut self.bytes_mut()[..n])
+    }
+
+    /// Takes `n` bytes off the front.
+    pub fn pull_front(&mut self, n: usize) -> Result<(), PacketError> {
+        let cut = room(End::Front, n, self.len())?;
+        self.start += cut;
+        self.len -= cut;
+        Ok(())
+    }
+
+    /// Grows the frame by `n` bytes at the tail and gives them, with whatever they held before.
+    pub fn extend_tail(&mut self, n: usize) -> Result<&mut [u8], PacketError> {
+        let grown = room(End::Tail, n, self.tailroom())?;
+        let old_len = self.len();
+        self.len += grown;
+        Ok(&mut self.bytes_mut()[old_len..])
+    }
+
+    /// Takes `n` bytes off the tail.
+    pub fn trim_tail(&mut self, n: usize) -> Result<(), PacketError> {
+        let cut = room(End::Tail, n, self.len())?;
+        self.len -= cut;
+        Ok(())
+    }
+
+    /// Finds the headers anew, after a function moved or rewrote them. When the frame does not
+    /// parse the old ones stay.
+    pub fn reparse(&mut self) -> Result<(), Unparsed> {
+        self.headers = parse(self.bytes())?;
+        self.meta.set_headers(&self.headers);
+        Ok(())
+    }
+}
+
+fn room(end: End, asked: usize, available: usize) -> Result<u32, PacketError> {
+    // What is available fits in 32 bits or is more than a frame can be.
+    u32::try_from(asked)
+        .ok()
+        .filter(|_| asked <= available)
+        .ok_or(PacketError::Room {
+            end,
+            asked,
+            available,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::fixtures::{self, build};
+
+    use super::*;
+
+    const HEADROOM: usize = 64;
+
+    /// A buffer with the frame behind some headroom and in front of some tailroom, and the frame's
+    /// metadata.
+    fn buffer(frame: &[u8]) -> (Vec<u8>, Meta) {
+        let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
+        ([&[0xaa; HEADROOM], frame, &[0xbb; 32]].concat(), meta)
+    }
+
+    #[test]
+    fn shows_the_frame_and_the_rooms_around_it() {
+        let frame = fixtures::named("udp-v4-padded").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        let packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 99).unwrap();
+        assert_eq!(packet.bytes(), frame);
+        assert_eq!(
+            (packet.headroom(), packet.len(), packet.tailroom()),
+            (HEADROOM, 60, 32)
+        );
+        assert_eq!(packet.headers(), &parse(&frame).unwrap());
+        assert_eq!(packet.payload(), build::payload(4));
+        assert_eq!((packet.token(), packet.meta()), (99, &meta));
+    }
+
+    #[test]
+    fn grows_and_shrinks_at_both_ends() {
+        let frame = fixtures::named("udp-v4").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
+        assert_eq!(packet.push_front(4).unwrap(), [0xaa; 4]);
+        assert_eq!(packet.extend_tail(2).unwrap(), [0xbb; 2]);
+        assert_eq!(
+            packet.bytes(),
+            [&[0xaa; 4], &frame[..], &[0xbb; 2]].concat()
+        );
+        packet.pull_front(4).unwrap();
+        packet.trim_tail(2).unwrap();
+        assert_eq!(packet.bytes(), frame);
+        assert_eq!((packet.headroom(), packet.tailroom()), (HEADROOM, 32));
+        assert_eq!(packet.reparse(), Ok(()));
+    }
+
+    #[test]
+    fn asks_for_more_than_there_is_are_refused_and_change_nothing() {
+        let frame = fixtures::named("udp-v4").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
+        let refused = |end, asked, available| {
+            Err(PacketError::Room {
+                end,
+                asked,
+                available,
+            })
+        };
+        for asked in [HEADROOM + 1, usize::MAX, 1 << 32] {
+            assert_eq!(
+                packet.push_front(asked).map(|_| ()),
+                refused(End::Front, asked, HEADROOM)
+            );
+            assert_eq!(
+                packet.extend_tail(asked).map(|_| ()),
+                refused(End::Tail, asked, 32)
+            );
+        }
+        assert_eq!(packet.pull_front(107), refused(End::Front, 107, 106));
+        assert_eq!(packet.trim_tail(107), refused(End::Tail, 107, 106));
+        assert_eq!(packet.bytes(), frame);
+    }
+
+    #[test]
+    fn reparse_follows_the_headers_and_tells_the_metadata() {
+        let frame = fixtures::named("udp-v4").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
+        packet.push_front(4).unwrap();
+        let tagged = build::with_tags(frame, &[build::VLAN]);
+        packet.bytes_mut().copy_from_slice(&tagged);
+        packet.reparse().unwrap();
+        assert_eq!(packet.headers(), &parse(&tagged).unwrap());
+        assert_eq!(
+            (packet.meta().l3, packet.meta().stamp_ns),
+            (18, meta.stamp_ns)
+        );
+        assert_eq!(packet.payload(), build::payload(64));
+    }
+
+    #[test]
+    fn a_cut_packet_has_no_payload_and_keeps_its_headers_when_it_no_longer_parses() {
+        let frame = fixtures::named("udp-v4").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
+        packet.trim_tail(1).unwrap();
+        assert!(packet.payload().is_empty() && packet.payload_mut().is_empty());
+        assert_eq!(packet.reparse(), Err(Unparsed::BadLength));
+        assert_eq!(packet.headers(), &parse(&frame).unwrap());
+        packet.trim_tail(105).unwrap();
+        assert!(packet.bytes().is_empty() && packet.payload_mut().is_empty());
+    }
+
+    #[test]
+    fn frames_outside_the_buffer_and_foreign_metadata_are_refused() {
+        let frame = fixtures::named("udp-v4").frame;
+        let (mut buffer, meta) = buffer(&frame);
+        for (start, len) in [(HEADROOM, 139), (203, 0), (usize::MAX, 2), (0, usize::MAX)] {
+            let error = Packet::new(&mut buffer, start, len, meta, 0).unwrap_err();
+            assert_eq!(
+                error,
+                PacketError::OutsideBuffer {
+                    start,
+                    len,
+                    buffer: 202
+                }
+            );
+        }
+        let error = Packet::new(&mut buffer, HEADROOM, frame.len() - 1, meta, 0).unwrap_err();
+        assert_eq!(error, PacketError::ForeignMeta { len: 105, meta });
+    }
+}

@@ -1,0 +1,100 @@
+//! `xor`: XORs the whole UDP or TCP payload with a one-byte key.
+
+use myelin_packet::checksum;
+use myelin_packet::five_tuple::UDP;
+use myelin_spec::XorConfig;
+
+use crate::wide::{self, XorInPlace};
+use crate::{Emitter, Function, Packet, Verdict};
+
+/// XORs every payload byte with a key; applied twice it gives the packet back.
+///
+/// A packet without a parsed UDP or TCP header (a fragment, another protocol) is dropped: a
+/// transformation that is skipped in silence would be worse. A UDP checksum of zero means none and
+/// stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Xor {
+    key: u8,
+    xor_in_place: XorInPlace,
+}
+
+impl Xor {
+    /// The function of that configuration.
+    pub fn new(config: XorConfig) -> Self {
+        Self {
+            key: config.key,
+            xor_in_place: wide::fastest(),
+        }
+    }
+}
+
+impl Function for Xor {
+    #[inline]
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let headers = *packet.headers();
+        let Some(field) = checksum::l4_offset(&headers) else {
+            return Verdict::Drop;
+        };
+        let growth = (self.xor_in_place)(packet.payload_mut(), self.key);
+        let Some(field) = packet.bytes_mut().get_mut(field..field + 2) else {
+            return Verdict::Drop;
+        };
+        let held = u16::from_be_bytes([field[0], field[1]]);
+        if held != 0 || headers.protocol != UDP {
+            let updated = checksum::l4_add(headers.protocol, held, growth);
+            field.copy_from_slice(&updated.to_be_bytes());
+        }
+        Verdict::Forward
+    }
+}
+
+/// 64-bit words whose 16-bit lanes are summed before a lane could overflow: 256 times 255 is below
+/// 2^16.
+const WORDS: usize = 256;
+
+/// XORs each byte with `key` and gives by how much the sum of the big-endian 16-bit words grew,
+/// modulo 65535 and not below zero.
+///
+/// Each byte is touched once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`, so
+/// only the bits of `old & k` have to be summed: as bytes, those at even places apart from those at
+/// odd places.
+#[inline(always)] // into each of the forms of `wide`, with their instructions
+pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
+    const LOW: u64 = 0x00ff_00ff_00ff_00ff;
+    let keys = u64::from_ne_bytes([key; 8]);
+    let len = payload.len() as u64;
+    let (mut even, mut odd) = (0, 0);
+    let (words, rest) = payload.as_chunks_mut::<8>();
+    for block in words.chunks_mut(WORDS) {
+        // In little endian the byte at the even place is the low one of each lane.
+        let (mut even_lanes, mut odd_lanes) = (0_u64, 0_u64);
+        for word in block {
+            let old = u64::from_le_bytes(*word);
+            let common = old & keys;
+            *word = (old ^ keys).to_le_bytes();
+            even_lanes += common & LOW;
+            odd_lanes += common >> 8 & LOW;
+        }
+        even += sum_of_lanes(even_lanes);
+        odd += sum_of_lanes(odd_lanes);
+    }
+    for (i, byte) in rest.iter_mut().enumerate() {
+        let common = u64::from(*byte & key);
+        *byte ^= key;
+        if i % 2 == 0 {
+            even += common;
+        } else {
+            odd += common;
+        }
+    }
+    let key = u64::from(key);
+    // Both terms as bytes: an even place counts 256 times an odd one.
+    let added = key * (len.div_ceil(2) * 256 + len / 2);
+    let taken = 2 * (even * 256 + odd);
+    // Any multiple of 65535 is zero; this one is not below what is taken.
+    added + (len.div_ceil(2) * 2 * 65_535 - taken)
+}
+
+fn sum_of_lanes(lanes: u64) -> u64 {
+    (0..4).map(|lane| lanes >> (16 * lane) & 0xffff).sum()
+}
