@@ -1,0 +1,70 @@
+# `make` alone lists the targets.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+FUZZ_SECONDS ?= 60
+EXPERIMENTS ?= hop-cost kernel-chain classifier deploy
+
+MYELIN := target/release/myelin
+AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
+C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference -name '*.[ch]' ! -name 'vmlinux*')
+SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test .ci/run
+
+# rustup may just have been installed, which an open shell does not know yet.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint lint-rust lint-c lint-shell build install bench-quick fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## install what is missing, build, run examples/tactile.yaml and print its report
+	$(AS_ROOT) $(MYELIN) run examples/tactile.yaml
+
+build: ## install what is missing and build (release)
+	@scripts/install-deps
+	cargo build --release --package myelin-cli
+
+test: ## install what is missing and run the whole suite, the privileged tests as root
+	@scripts/install-deps test
+	@scripts/test
+
+lint: ## check formatting, lints and documentation of Rust, C and shell
+	@scripts/install-deps test
+	@$(MAKE) --no-print-directory --keep-going lint-shell lint-c lint-rust
+
+lint-rust:
+	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
+
+lint-c:
+	clang-format --dry-run -Werror $(C_SOURCES)
+
+lint-shell:
+	shellcheck $(SCRIPTS)
+
+$(MYELIN):
+	@$(MAKE) --no-print-directory build
+
+install: $(MYELIN) ## copy myelin and its shell completions to PREFIX (default /usr/local); run `make build` first
+	install -D -m 755 $(MYELIN) $(DESTDIR)$(PREFIX)/bin/myelin
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(MYELIN) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/myelin
+	$(MYELIN) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_myelin
+	$(MYELIN) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/myelin.fish
+
+bench-quick: build ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses)
+	@scripts/install-deps test
+	for experiment in $(EXPERIMENTS); do $(AS_ROOT) $(MYELIN) bench $$experiment --quick || exit 1; done
+
+fuzz: ## run each fuzz target for FUZZ_SECONDS (default 60)
+	@scripts/install-deps test
+	scripts/fuzz '' $(FUZZ_SECONDS)
+
+clean: ## remove what was built
+	cargo clean
+	rm -rf fuzz/target
