@@ -1,0 +1,470 @@
+//! The two hosts of a chain: made, found on, removed.
+
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use myelin_linux::address;
+use myelin_linux::capability::{self, Capability};
+use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::journal::{self, Journal, Resource};
+use myelin_linux::link::{self, LinkId, Mac, VethEnd};
+use myelin_linux::neighbour;
+use myelin_linux::netlink::{Netlink, Request};
+use myelin_linux::netns::{self, Netns};
+use myelin_linux::{ErrorKind, process, route, sysctl};
+use myelin_packet::Match;
+
+use crate::addressing::{self, AddressError, AddressPair};
+use crate::names::{Names, Role};
+
+/// Result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Name of a host's link, inside the host.
+const HOST_LINK: &str = "eth0";
+/// The kernel makes a link operational in a work item of its own, usually within a millisecond.
+const OPERATIONAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Least MTU of IPv4 (RFC 791).
+const MIN_MTU_V4: u32 = 68;
+/// Least MTU of IPv6 (RFC 8200, 5).
+const MIN_MTU_V6: u32 = 1280;
+/// Greatest MTU of a veth.
+const MAX_MTU: u32 = 65_535;
+/// All that leaves a packet unfinished or joins several into one.
+const OFFLOADS: [Offload; 5] = [
+    Offload::TransmitChecksum,
+    Offload::ScatterGather,
+    Offload::Segmentation,
+    Offload::GenericSegmentation,
+    Offload::GenericReceive,
+];
+
+/// Why there are no end hosts.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The match leaves no addresses.
+    #[error("cannot make end hosts for chain `{chain}`: {cause}")]
+    Address {
+        /// The chain.
+        chain: String,
+        /// What is wrong with its match.
+        cause: AddressError,
+    },
+    /// The links cannot have this MTU.
+    #[error(
+        "cannot make end hosts for chain `{chain}`: an MTU of {mtu} bytes is out of range ({least} to {MAX_MTU})"
+    )]
+    Mtu {
+        /// The chain.
+        chain: String,
+        /// What was asked for, bytes.
+        mtu: u32,
+        /// What the hosts' address families need at least, bytes.
+        least: u32,
+    },
+    /// The system refused; nothing is left.
+    #[error("cannot make end hosts for chain `{chain}`: {cause}")]
+    Make {
+        /// The chain.
+        chain: String,
+        /// What was refused.
+        cause: myelin_linux::Error,
+    },
+    /// Something of them is still there.
+    #[error("cannot remove the end hosts of chain `{chain}`: {cause}")]
+    Remove {
+        /// The chain.
+        chain: String,
+        /// What could not be removed.
+        cause: myelin_linux::Error,
+    },
+}
+
+/// What end hosts are made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Config<'a> {
+    /// Identity of the run (agent): things of different runs never meet.
+    pub run: &'a str,
+    /// Name of the chain, unique in the run.
+    pub chain: &'a str,
+    /// What the chain takes: gives the addresses.
+    pub matches: &'a Match,
+    /// Largest packet without the link header, bytes.
+    pub mtu: u32,
+    /// Hosts whose `eth0` needs NAPI, because an XDP program redirects into their port (see [`Host::set_napi`]).
+    pub napi: &'a [Role],
+}
+
+/// One of the two hosts.
+#[derive(Debug)]
+pub struct Host {
+    /// Which one.
+    pub role: Role,
+    /// Its network namespace.
+    pub netns: Netns,
+    /// Its link, inside.
+    pub link: LinkId,
+    /// The link's address.
+    pub mac: Mac,
+    /// Its addresses, one a family.
+    pub addresses: Vec<IpAddr>,
+    /// The other end of its link, in the namespace that called [`EndHosts::create`].
+    pub port: LinkId,
+    /// The port's address.
+    pub port_mac: Mac,
+}
+
+impl Host {
+    /// Runs `f` on the host, on a thread of its own.
+    pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> myelin_linux::Result<T> {
+        self.netns.enter(f)
+    }
+
+    /// A command that will run on the host, with the caller's terminal.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> myelin_linux::Result<Command> {
+        process::command_in(&self.netns, program)
+    }
+
+    /// Gives the host's link NAPI, or takes it away. A frame that XDP redirects into the port arrives only with it; a
+    /// packet that comes any other way then takes a detour over another soft interrupt. The switch is GRO, which
+    /// also joins TCP segments behind the chain, where nobody minds.
+    pub fn set_napi(&self, on: bool) -> myelin_linux::Result<()> {
+        self.enter(|| Ethtool::open()?.set(HOST_LINK, &[(Offload::GenericReceive, on)]))?
+    }
+}
+
+/// A client and a server with nothing between them: the ports are up and wait for a chain.
+#[derive(Debug)]
+pub struct EndHosts {
+    names: Names,
+    /// Where the chain's traffic comes from.
+    pub client: Host,
+    /// Where it goes to.
+    pub server: Host,
+}
+
+impl EndHosts {
+    /// Makes both hosts, or nothing. What cannot be undone after a failure stays in the journal.
+    pub fn create(config: &Config<'_>, journal: &mut Journal) -> Result<Self> {
+        Self::create_with(config, journal, &|_| Ok(()))
+    }
+
+    /// `step` is called before each step and may end the attempt there.
+    fn create_with(config: &Config<'_>, journal: &mut Journal, step: &Step<'_>) -> Result<Self> {
+        let chain = || config.chain.to_owned();
+        let pairs = addressing::choose(config.matches).map_err(|cause| Error::Address {
+            chain: chain(),
+            cause,
+        })?;
+        let least = if pairs.iter().any(|pair| pair.server.is_ipv6()) {
+            MIN_MTU_V6
+        } else {
+            MIN_MTU_V4
+        };
+        if !(least..=MAX_MTU).contains(&config.mtu) {
+            return Err(Error::Mtu {
+                chain: chain(),
+                mtu: config.mtu,
+                least,
+            });
+        }
+        let names = Names::new(config.run, config.chain);
+        let mut attempt = Attempt {
+            config,
+            names: &names,
+            pairs,
+            journal,
+            step,
+            made: Vec::new(),
+        };
+        match attempt.make() {
+            Ok([client, server]) => Ok(Self {
+                names,
+                client,
+                server,
+            }),
+            Err(cause) => {
+                attempt.undo();
+                Err(Error::Make {
+                    chain: chain(),
+                    cause,
+                })
+            }
+        }
+    }
+
+    /// The host of that role.
+    pub fn host(&self, role: Role) -> &Host {
+        match role {
+            Role::Client => &self.client,
+            Role::Server => &self.server,
+        }
+    }
+
+    /// Removes both hosts. Programs that still run on one go on without a link.
+    pub fn destroy(self, journal: &mut Journal) -> Result<()> {
+        remove_all(&self.names, |resource| {
+            journal::remove(resource)?;
+            journal.removed(resource)
+        })
+    }
+}
+
+/// Removes what is there of a chain's hosts, without the object: after `kill -9`, also without a journal. What belongs
+/// to another run, or is not there, is left alone.
+pub fn destroy(run: &str, chain: &str) -> Result<()> {
+    remove_all(&Names::new(run, chain), journal::remove)
+}
+
+/// Newest first. A failure does not keep the others from being removed; the first one is reported.
+fn remove_all(
+    names: &Names,
+    remove: impl FnMut(&Resource) -> myelin_linux::Result<()>,
+) -> Result<()> {
+    let outcomes: Vec<_> = names.resources().iter().rev().map(remove).collect();
+    let outcome: myelin_linux::Result<()> = outcomes.into_iter().collect();
+    outcome.map_err(|cause| Error::Remove {
+        chain: names.chain().to_owned(),
+        cause,
+    })
+}
+
+type Step<'a> = dyn Fn(&'static str) -> myelin_linux::Result<()> + Sync + 'a;
+
+/// Hosts in the making.
+struct Attempt<'a> {
+    config: &'a Config<'a>,
+    names: &'a Names,
+    pairs: Vec<AddressPair>,
+    journal: &'a mut Journal,
+    step: &'a Step<'a>,
+    /// What this attempt made itself, oldest first: things of that name that were there before are not its own.
+    made: Vec<Resource>,
+}
+
+impl Attempt<'_> {
+    fn make(&mut self) -> myelin_linux::Result<[Host; 2]> {
+        capability::require(
+            "make network namespaces and links",
+            &[Capability::SysAdmin, Capability::NetAdmin],
+        )?;
+        let resources = self.names.resources();
+        for resource in &resources {
+            (self.step)("journal")?;
+            self.journal.intend(resource)?;
+        }
+        let [client, server, client_link, server_link] = &resources;
+        let mut netlink = Netlink::open()?;
+        let client = self.make_namespace(Role::Client, client)?;
+        let server = self.make_namespace(Role::Server, server)?;
+        self.make_links(&mut netlink, [&client, &server], [client_link, server_link])?;
+        (self.step)("look at the links")?;
+        let hosts = [
+            self.found(&mut netlink, Role::Client, client)?,
+            self.found(&mut netlink, Role::Server, server)?,
+        ];
+        self.furnish_ports(&mut netlink, &hosts)?;
+        for host in &hosts {
+            (self.step)("enter a host")?;
+            host.enter(|| self.furnish(host))??;
+        }
+        (self.step)("wait for the ports")?;
+        wait_until_operational(&mut netlink, &hosts)?;
+        (self.step)("done")?;
+        Ok(hosts)
+    }
+
+    fn make_namespace(&mut self, role: Role, resource: &Resource) -> myelin_linux::Result<Netns> {
+        (self.step)("make a namespace")?;
+        let name = self.names.netns(role);
+        let netns = Netns::create_owned(&name, &self.names.owner())
+            .map_err(|error| self.whose(&name, error))?;
+        self.made.push(resource.clone());
+        Ok(netns)
+    }
+
+    /// Says whose namespace is in the way.
+    fn whose(&self, name: &str, error: myelin_linux::Error) -> myelin_linux::Error {
+        if error.kind() != ErrorKind::Exists {
+            return error;
+        }
+        match netns::owner(name) {
+            Ok(Some(owner)) if owner == self.names.owner() => error.remedy(format!(
+                "a chain of that name is deployed: `myelin down {}` removes it",
+                self.names.chain()
+            )),
+            Ok(Some(owner)) => error.remedy(format!(
+                "it belongs to another agent ({owner}): rename the chain"
+            )),
+            _ => error,
+        }
+    }
+
+    fn found(&self, netlink: &mut Netlink, role: Role, netns: Netns) -> myelin_linux::Result<Host> {
+        let port = netlink.link(&self.names.port(role))?;
+        Ok(Host {
+            role,
+            netns,
+            link: LinkId {
+                index: port.peer.unwrap_or_default(),
+                name: HOST_LINK.to_owned(),
+            },
+            mac: self.names.host_mac(role),
+            addresses: self
+                .pairs
+                .iter()
+                .map(|pair| address_of(pair, role))
+                .collect(),
+            port: port.id(),
+            port_mac: self.names.port_mac(role),
+        })
+    }
+
+    fn make_links(
+        &mut self,
+        netlink: &mut Netlink,
+        namespaces: [&Netns; 2],
+        resources: [&Resource; 2],
+    ) -> myelin_linux::Result<()> {
+        (self.step)("make the links")?;
+        let mut requests = Vec::new();
+        for (role, netns) in Role::BOTH.into_iter().zip(namespaces) {
+            let mtu = Some(self.config.mtu);
+            let name = self.names.port(role);
+            let port = VethEnd {
+                name: &name,
+                namespace: None,
+                mac: Some(self.names.port_mac(role)),
+                mtu,
+            };
+            let inside = VethEnd {
+                name: HOST_LINK,
+                namespace: Some(netns),
+                mac: Some(self.names.host_mac(role)),
+                mtu,
+            };
+            requests.push(link::veth(&port, &inside)?);
+        }
+        let outcomes = netlink.apply_each(requests)?;
+        for (outcome, resource) in outcomes.iter().zip(resources) {
+            if outcome.is_ok() {
+                self.made.push(resource.clone());
+            }
+        }
+        outcomes.into_iter().collect()
+    }
+
+    /// A port has no address and no opinion: whatever the host's stack would send out of it would be noise in the
+    /// chain.
+    fn furnish_ports(&self, netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
+        (self.step)("ports")?;
+        let mut ethtool = Ethtool::open()?;
+        for host in hosts {
+            sysctl::disable_ipv6(&host.port.name, true)?;
+            ethtool.set(&host.port.name, &OFFLOADS.map(|offload| (offload, false)))?;
+        }
+        (self.step)("ports up")?;
+        netlink.apply(hosts.iter().flat_map(|host| {
+            [
+                link::no_ipv6_autoconfiguration(&host.port),
+                link::up(&host.port),
+            ]
+        }))
+    }
+
+    /// Runs inside the host.
+    fn furnish(&self, host: &Host) -> myelin_linux::Result<()> {
+        let napi = self.config.napi.contains(&host.role);
+        let offloads =
+            OFFLOADS.map(|offload| (offload, napi && offload == Offload::GenericReceive));
+        Ethtool::open()?.set(HOST_LINK, &offloads)?;
+        (self.step)("offloads")?;
+        if host.addresses.iter().any(IpAddr::is_ipv6) {
+            // For addresses that a user adds; those given here skip the detection anyway.
+            sysctl::accept_dad(HOST_LINK, 0)?;
+            sysctl::router_solicitations(HOST_LINK, 0)?;
+        } else {
+            sysctl::disable_ipv6(HOST_LINK, true)?;
+        }
+        (self.step)("parameters")?;
+        let mut netlink = Netlink::open()?;
+        let loopback = netlink.link("lo")?;
+        let opposite = host.role.opposite();
+        let mut requests = vec![
+            link::up(&loopback.id()),
+            link::no_ipv6_autoconfiguration(&host.link),
+        ];
+        requests.extend(self.pairs.iter().map(|pair| {
+            let own = address_of(pair, host.role);
+            address::add(&host.link, own, full_length(own))
+        }));
+        requests.push(link::up(&host.link));
+        let far_mac = self.names.host_mac(opposite);
+        requests.extend(
+            self.pairs
+                .iter()
+                .flat_map(|pair| way_to(&host.link, address_of(pair, opposite), far_mac)),
+        );
+        netlink.apply(requests)?;
+        (self.step)("addresses")
+    }
+
+    /// Newest first; what resists stays in the journal, for the next `down`.
+    fn undo(&mut self) {
+        for resource in self.names.resources().iter().rev() {
+            let gone = if self.made.contains(resource) {
+                journal::remove(resource)
+            } else {
+                Ok(())
+            };
+            // The failure that led here is the one to report.
+            let _ = gone.and_then(|()| self.journal.removed(resource));
+        }
+    }
+}
+
+/// The far host is a neighbour, and the way to everywhere else: packets to any address a chain may match get to it.
+fn way_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
+    [
+        neighbour::permanent(link, address, mac),
+        route::on_link(link, address, full_length(address)),
+        route::default_via(link, address),
+    ]
+}
+
+fn address_of(pair: &AddressPair, role: Role) -> IpAddr {
+    match role {
+        Role::Client => pair.client,
+        Role::Server => pair.server,
+    }
+}
+
+fn full_length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// Until a port is operational it drops what is sent out of it. (The hosts' links come up behind their ports, so
+/// the kernel activates those at once.)
+fn wait_until_operational(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
+    let deadline = Instant::now() + OPERATIONAL_TIMEOUT;
+    for host in hosts {
+        while !netlink.link_by_index(host.port.index)?.operational {
+            if Instant::now() > deadline {
+                let action = format!("bring link `{}` into operation", host.port.name);
+                return Err(myelin_linux::Error::new(
+                    action,
+                    ErrorKind::Busy,
+                    "the kernel has not done so for 2 s",
+                ));
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! What the end hosts of a chain are called. Everything follows from the run and the chain, so that they can be found
+//! again without a record, and two runs on one machine never meet on a link.
+
+use std::fmt;
+
+use myelin_linux::journal::Resource;
+use myelin_linux::link::Mac;
+
+/// Which of the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Where the chain's traffic comes from.
+    Client,
+    /// Where it goes to.
+    Server,
+}
+
+impl Role {
+    /// Both, the client first.
+    pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
+
+    /// The other one.
+    #[must_use]
+    pub fn opposite(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    fn letter(self) -> char {
+        match self {
+            Self::Client => 'c',
+            Self::Server => 's',
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        })
+    }
+}
+
+/// The names of one chain's end hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    run: String,
+    chain: String,
+    hash: u32,
+}
+
+impl Names {
+    /// `run` tells apart the runs (agents) on a machine, `chain` the chains of a run.
+    pub fn new(run: &str, chain: &str) -> Self {
+        // FNV-1a: stable across builds, which the standard library's hasher is not; the zero ends the run's name.
+        let bytes = run.bytes().chain([0]).chain(chain.bytes());
+        let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        Self {
+            run: run.to_owned(),
+            chain: chain.to_owned(),
+            hash,
+        }
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> &str {
+        &self.chain
+    }
+
+    /// The network namespace, `myelin-<chain>-client`.
+    pub fn netns(&self, role: Role) -> String {
+        format!("myelin-{}-{role}", self.chain)
+    }
+
+    /// What the namespaces carry to tell whose they are.
+    pub fn owner(&self) -> String {
+        format!("myelin run {}", self.run)
+    }
+
+    /// The host's link in the caller's namespace: `my<8 hex digits>c`, 11 bytes.
+    pub fn port(&self, role: Role) -> String {
+        format!("my{:08x}{}", self.hash, role.letter())
+    }
+
+    /// Address of the host's `eth0`.
+    pub fn host_mac(&self, role: Role) -> Mac {
+        self.mac(role, 0)
+    }
+
+    /// Address of the host's port.
+    pub fn port_mac(&self, role: Role) -> Mac {
+        self.mac(role, 0x10)
+    }
+
+    /// Everything that outlives its maker, in the order it is made. A link goes before its namespace: the namespace
+    /// may live on in a process that is still inside.
+    pub fn resources(&self) -> [Resource; 4] {
+        let netns = |role| Resource::Netns {
+            name: self.netns(role),
+            owner: self.owner(),
+        };
+        let link = |role| Resource::Link {
+            name: self.port(role),
+        };
+        [
+            netns(Role::Client),
+            netns(Role::Server),
+            link(Role::Client),
+            link(Role::Server),
+        ]
+    }
+
+    /// Locally administered (02), unicast.
+    fn mac(&self, role: Role, side: u8) -> Mac {
+        let role = match role {
+            Role::Client => 1,
+            Role::Server => 2,
+        };
+        let [a, b, c, d] = self.hash.to_be_bytes();
+        Mac([0x02, side | role, a, b, c, d])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_as_a_user_expects_and_links_fit() {
+        let names = Names::new("5f3a", "tactile");
+        assert_eq!(names.netns(Role::Client), "myelin-tactile-client");
+        assert_eq!(names.netns(Role::Server), "myelin-tactile-server");
+        assert_eq!(names.owner(), "myelin run 5f3a");
+        let port = names.port(Role::Client);
+        assert!(
+            port.starts_with("my") && port.ends_with('c') && port.len() == 11,
+            "{port}"
+        );
+        assert!(
+            names
+                .host_mac(Role::Client)
+                .to_string()
+                .starts_with("02:01:")
+        );
+    }
+
+    #[test]
+    fn runs_and_chains_do_not_meet() {
+        let mut ports = HashSet::new();
+        for run in 0..30 {
+            for chain in 0..30 {
+                for role in Role::BOTH {
+                    assert!(
+                        ports.insert(Names::new(&run.to_string(), &chain.to_string()).port(role))
+                    );
+                }
+            }
+        }
+        assert_ne!(
+            Names::new("ab", "c").port(Role::Client),
+            Names::new("a", "bc").port(Role::Client)
+        );
+        let names = Names::new("r", "c");
+        let macs: HashSet<Mac> = Role::BOTH
+            .into_iter()
+            .flat_map(|role| [names.host_mac(role), names.port_mac(role)])
+            .collect();
+        assert_eq!(macs.len(), 4);
+    }
+}

@@ -1,0 +1,354 @@
+//! What a user sees of the end hosts, with the tools a user has.
+
+use std::process::{self, Command};
+use std::time::Duration;
+
+use myelin_emulator::{Config, EndHosts, Role, destroy};
+use myelin_linux::journal::Journal;
+use myelin_linux::link;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns;
+use myelin_packet::Match;
+
+/// End hosts of one test, removed however it ends.
+struct Fixture {
+    run: String,
+    chain: String,
+    _directory: tempfile::TempDir,
+    journal: Journal,
+    hosts: Option<EndHosts>,
+    bridge: Option<String>,
+}
+
+impl Fixture {
+    /// `None`: not root, and said so.
+    fn new(purpose: &str, matches: &Match, mtu: u32, napi: &[Role]) -> Option<Self> {
+        if !myelin_linux::capability::is_root() {
+            println!("skipped {purpose}: it makes network namespaces and needs root");
+            return None;
+        }
+        let (run, chain) = (
+            format!("test {}", process::id()),
+            format!("t{}-{purpose}", process::id()),
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        let config = Config {
+            run: &run,
+            chain: &chain,
+            matches,
+            mtu,
+            napi,
+        };
+        let hosts = EndHosts::create(&config, &mut journal).unwrap();
+        Some(Self {
+            run,
+            chain,
+            _directory: directory,
+            journal,
+            hosts: Some(hosts),
+            bridge: None,
+        })
+    }
+
+    fn hosts(&self) -> &EndHosts {
+        self.hosts.as_ref().unwrap()
+    }
+
+    /// What a chain would do: joins the two ports.
+    fn join(&mut self) {
+        let name = format!("{}b", self.hosts().client.port.name.trim_end_matches('c'));
+        let mut netlink = Netlink::open().unwrap();
+        netlink.apply([link::bridge(&name).unwrap()]).unwrap();
+        self.bridge = Some(name.clone());
+        let bridge = netlink.link(&name).unwrap().id();
+        myelin_linux::sysctl::disable_ipv6(&name, true).unwrap();
+        let ports = [&self.hosts().client.port, &self.hosts().server.port];
+        netlink
+            .apply(ports.map(|port| link::enslave(port, &bridge)))
+            .unwrap();
+        netlink.apply([link::up(&bridge)]).unwrap();
+    }
+
+    fn on(&self, role: Role, line: &str) -> String {
+        let name = self.hosts().host(role).netns.name().unwrap().to_owned();
+        ip(&format!("netns exec {name} {line}"))
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if let Some(name) = &self.bridge {
+            let mut netlink = Netlink::open().unwrap();
+            if let Ok(bridge) = netlink.link(name) {
+                let _ = netlink.apply([link::delete(&bridge.id())]);
+            }
+        }
+        let _ = destroy(&self.run, &self.chain);
+    }
+}
+
+/// `ip LINE`, which must succeed.
+fn ip(line: &str) -> String {
+    let output = Command::new("ip").args(line.split(' ')).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "ip {line}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+#[test]
+fn ordinary_tools_work_between_the_hosts() {
+    let Some(mut fixture) = Fixture::new("ping", &Match::default(), 1500, &[]) else {
+        return;
+    };
+    for role in Role::BOTH {
+        let port = Netlink::open()
+            .unwrap()
+            .link(&fixture.hosts().host(role).port.name)
+            .unwrap();
+        assert!(port.up && port.carrier && port.operational, "{port:?}");
+    }
+    let listed = ip("netns list");
+    for role in Role::BOTH {
+        let name = format!("myelin-{}-{role}", fixture.chain);
+        assert!(
+            listed
+                .lines()
+                .any(|line| line.split(' ').next() == Some(&name)),
+            "{listed}"
+        );
+        let alias = ip(&format!("-n {name} link show lo"));
+        assert!(
+            alias.contains(&format!("alias myelin run {}", fixture.run)),
+            "{alias}"
+        );
+    }
+    // Nothing joins them yet.
+    let client = format!("myelin-{}-client", fixture.chain);
+    let lonely = Command::new("ip")
+        .args(["netns", "exec", &client, "ping", "-c1", "-W1", "10.0.0.2"])
+        .output()
+        .unwrap();
+    assert!(!lonely.status.success());
+
+    fixture.join();
+    for (role, far) in [
+        (Role::Client, "10.0.0.2"),
+        (Role::Server, "10.0.0.1"),
+        (Role::Client, "fd00::2"),
+        (Role::Server, "fd00::1"),
+    ] {
+        let text = fixture.on(role, &format!("ping -c3 -i0.01 -W2 {far}"));
+        assert!(text.contains("3 received, 0% packet loss"), "{text}");
+    }
+    // The first packet arrives: nobody is asked for an address.
+    let neighbours = ip(&format!("-n {client} neighbour"));
+    assert_eq!(neighbours.lines().count(), 2, "{neighbours}");
+    assert!(
+        neighbours
+            .lines()
+            .all(|line| line.ends_with("PERMANENT ") || line.ends_with("PERMANENT")),
+        "{neighbours}"
+    );
+    // A full frame fits, one more byte does not.
+    assert!(
+        fixture
+            .on(Role::Client, "ping -c1 -W2 -Mdo -s1472 10.0.0.2")
+            .contains("1 received")
+    );
+
+    let link = &fixture.hosts().client.link;
+    let shown = ip(&format!("-n {client} -o link show {}", link.name));
+    assert!(
+        shown.starts_with(&format!("{}: eth0@", link.index))
+            && shown.contains(&fixture.hosts().client.mac.to_string()),
+        "{shown}"
+    );
+    // Myelin's own way onto a host: standard output of a program there.
+    let output = fixture
+        .hosts()
+        .client
+        .command("ls")
+        .unwrap()
+        .arg("/sys/class/net")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "eth0\nlo\n");
+}
+
+#[test]
+fn hosts_are_silent_and_packets_are_finished() {
+    let matches = Match {
+        destination: Some("192.0.2.9".parse().unwrap()),
+        ..Match::default()
+    };
+    let Some(mut fixture) = Fixture::new("quiet", &matches, 1500, &[Role::Server]) else {
+        return;
+    };
+    assert_eq!(
+        fixture.hosts().server.addresses,
+        ["192.0.2.9".parse::<std::net::IpAddr>().unwrap()]
+    );
+    fixture.join();
+    let received = |fixture: &Fixture| {
+        let port = &fixture.hosts().client.port.name;
+        let text = ip(&format!("-s -o link show {port}"));
+        let counters = text.split("RX:").nth(1).unwrap();
+        counters
+            .split('\\')
+            .nth(1)
+            .unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(received(&fixture), 0, "an idle client sends");
+    // Any other address goes to the far host as well: chains may match more than that one.
+    fixture.on(Role::Client, "ping -c2 -i0.01 -W2 192.0.2.9");
+    assert_eq!(received(&fixture), 2);
+    let lost = fixture
+        .hosts()
+        .client
+        .command("ping")
+        .unwrap()
+        .args(["-c1", "-W1", "198.51.100.7"])
+        .output()
+        .unwrap();
+    assert!(!lost.status.success());
+    assert_eq!(received(&fixture), 3);
+
+    for (role, gro) in [(Role::Client, "off"), (Role::Server, "on")] {
+        let features = fixture.on(role, "ethtool -k eth0");
+        for (feature, state) in [
+            ("tx-checksumming", "off"),
+            ("scatter-gather", "off"),
+            ("tcp-segmentation-offload", "off"),
+            ("generic-segmentation-offload", "off"),
+            ("tx-udp-segmentation", "off"),
+            ("generic-receive-offload", gro),
+        ] {
+            let line = features
+                .lines()
+                .find(|line| line.trim().starts_with(feature))
+                .unwrap();
+            assert!(line.contains(&format!(": {state}")), "{role}: {line}");
+        }
+    }
+    let server = &fixture.hosts().server;
+    server.set_napi(false).unwrap();
+    assert!(
+        fixture
+            .on(Role::Server, "ethtool -k eth0")
+            .contains("generic-receive-offload: off")
+    );
+    for role in Role::BOTH {
+        let port = &fixture.hosts().host(role).port.name;
+        assert_eq!(ip(&format!("-6 -o address show dev {port}")), "");
+        assert_eq!(fixture.on(role, "ip -6 -o address show dev eth0"), "");
+        let off = |link: &str| {
+            myelin_linux::sysctl::get(&format!("net/ipv6/conf/{link}/disable_ipv6")).unwrap()
+        };
+        assert_eq!(off(port), "1");
+        let features = Command::new("ethtool")
+            .args(["-k", port])
+            .output()
+            .unwrap()
+            .stdout;
+        let features = String::from_utf8(features).unwrap();
+        for feature in [
+            "tx-checksumming: off",
+            "tcp-segmentation-offload: off",
+            "generic-receive-offload: off",
+        ] {
+            assert!(features.contains(feature), "{port}: {features}");
+        }
+        assert_eq!(
+            fixture.hosts().host(role).enter(|| off("eth0")).unwrap(),
+            "1"
+        );
+    }
+}
+
+#[test]
+fn ipv6_chains_and_other_mtus() {
+    let matches = Match {
+        source: Some("2001:db8::/64".parse().unwrap()),
+        ..Match::default()
+    };
+    let Some(mut fixture) = Fixture::new("v6", &matches, 3000, &[]) else {
+        return;
+    };
+    fixture.join();
+    let address = fixture.on(Role::Client, "ip -o -6 address show dev eth0");
+    assert!(
+        address.contains("2001:db8::1/128 scope global") && !address.contains("tentative"),
+        "{address}"
+    );
+    assert!(!address.contains("fe80"), "{address}");
+    let text = fixture.on(Role::Client, "ping -c2 -i0.01 -W2 -Mdo -s2952 fd00::2");
+    assert!(text.contains("2 received"), "{text}");
+    assert_eq!(
+        fixture.on(Role::Client, "ip -4 -o address show dev eth0"),
+        ""
+    );
+}
+
+#[test]
+fn destroyed_by_object_or_by_name_nothing_is_left() {
+    let Some(mut fixture) = Fixture::new("down", &Match::default(), 1500, &[]) else {
+        return;
+    };
+    let (run, chain) = (fixture.run.clone(), fixture.chain.clone());
+    let ports = [
+        fixture.hosts().client.port.name.clone(),
+        fixture.hosts().server.port.name.clone(),
+    ];
+    let is_left = || {
+        let mut netlink = Netlink::open().unwrap();
+        ports.iter().any(|port| netlink.link(port).is_ok())
+            || Role::BOTH
+                .iter()
+                .any(|role| netns::exists(&format!("myelin-{chain}-{role}")))
+    };
+    assert!(is_left());
+    // A program that still runs on a host keeps the namespace, not its name and not the link.
+    let mut sleeper = fixture
+        .hosts()
+        .client
+        .command("sleep")
+        .unwrap()
+        .arg("4716")
+        .spawn()
+        .unwrap();
+    let hosts = fixture.hosts.take().unwrap();
+    let outcome = hosts.destroy(&mut fixture.journal);
+    let left = is_left();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    outcome.unwrap();
+    assert!(!left);
+    assert_eq!(fixture.journal.replay(), []);
+
+    let matches = Match::default();
+    let config = Config {
+        run: &run,
+        chain: &chain,
+        matches: &matches,
+        mtu: 1500,
+        napi: &[],
+    };
+    drop(EndHosts::create(&config, &mut fixture.journal).unwrap());
+    assert!(is_left(), "hosts outlive their object");
+    destroy("another run", &chain).unwrap();
+    assert!(is_left(), "another run's hosts are nobody else's to remove");
+    destroy(&run, &chain).unwrap();
+    assert!(!is_left());
+    destroy(&run, &chain).unwrap();
+}

@@ -1,0 +1,73 @@
+//! Which CPUs a thread may run on.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Pins a thread to `cpus`. `thread` is its identifier, 0 the calling thread; a process identifier means its main thread.
+pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
+    let action = || format!("pin {} to CPUs {cpus:?}", crate::sched::thread_name(thread));
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        set.set(*cpu).map_err(|_| {
+            Error::new(
+                action(),
+                ErrorKind::Invalid,
+                format!("CPU numbers end at {}", CpuSet::count() - 1),
+            )
+        })?;
+    }
+    sched_setaffinity(Pid::from_raw(thread.cast_signed()), &set).map_err(|errno| {
+        let error = Error::os(action(), errno);
+        match error.kind() {
+            ErrorKind::Invalid => error
+                .because("none of them is online and allowed")
+                .remedy(format!("choose from {:?}", get(0).unwrap_or_default())),
+            _ => error,
+        }
+    })
+}
+
+/// The CPUs a thread may run on, ascending. 0 is the calling thread.
+pub fn get(thread: u32) -> Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(thread.cast_signed())).map_err(|errno| {
+        Error::os(
+            format!("read the CPUs of {}", crate::sched::thread_name(thread)),
+            errno,
+        )
+    })?;
+    Ok((0..CpuSet::count())
+        .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_pinned_and_the_others_are_not() {
+        let all = get(0).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set(0, &all[..1]).unwrap();
+                assert_eq!(get(0).unwrap(), all[..1]);
+            });
+        });
+        assert_eq!(get(0).unwrap(), all);
+    }
+
+    #[test]
+    fn impossible_cpus_are_refused_with_a_choice() {
+        let error = set(0, &[1000]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(
+            error.to_string().contains("[1000]") && error.to_string().contains("choose from [0"),
+            "{error}"
+        );
+        assert_eq!(set(0, &[1 << 20]).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(set(0, &[]).unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(get(u32::MAX >> 1).unwrap_err().is_not_found());
+    }
+}

@@ -1,0 +1,118 @@
+//! The eBPF file system, where programs, maps and links are pinned so that they outlive the process that made them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount as mount_at, umount2};
+use nix::sys::statfs::{FsType, statfs};
+
+use crate::error::{Error, Result};
+
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const MAGIC: FsType = FsType(0xcafe_4a11);
+
+/// Mounts an eBPF file system of its own at `directory` (made if missing), readable by root alone. One that is mounted
+/// exactly there already is left as it is.
+pub fn mount(directory: &Path) -> Result<()> {
+    let action = || format!("mount an eBPF file system at {}", directory.display());
+    fs::create_dir_all(directory).map_err(|error| Error::os(action(), error))?;
+    if is_bpffs(directory) && is_mount_point(directory) {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount_at(
+        Some("bpf"),
+        directory,
+        Some("bpf"),
+        flags,
+        Some("mode=0700"),
+    )
+    .map_err(|errno| match errno {
+        Errno::ENODEV => Error::os(action(), errno)
+            .because("this kernel has no eBPF file system")
+            .remedy("it needs CONFIG_BPF_SYSCALL"),
+        _ => Error::os(action(), errno),
+    })
+}
+
+/// True when `path` lies on an eBPF file system.
+pub fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|stat| stat.filesystem_type() == MAGIC)
+}
+
+/// Unmounts the eBPF file system mounted at `directory`, which lets go of all that is pinned there, and removes the
+/// empty directory. Nothing mounted there, or no such directory, is no error.
+pub fn unmount(directory: &Path) -> Result<()> {
+    let action = || format!("unmount the eBPF file system at {}", directory.display());
+    while is_bpffs(directory) && is_mount_point(directory) {
+        umount2(directory, MntFlags::MNT_DETACH).map_err(|errno| Error::os(action(), errno))?;
+    }
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(action(), error)),
+        _ => Ok(()),
+    }
+}
+
+fn is_mount_point(directory: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+    match (
+        device(directory),
+        directory.canonicalize().as_deref().map(Path::parent),
+    ) {
+        (Ok(own), Ok(Some(parent))) => device(parent).is_ok_and(|above| above != own),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    struct Mounted<'a>(&'a Path);
+
+    impl Drop for Mounted<'_> {
+        fn drop(&mut self) {
+            let _ = unmount(self.0);
+        }
+    }
+
+    #[test]
+    fn is_mounted_once_and_goes_with_its_content() {
+        if !root_or_skip("is_mounted_once_and_goes_with_its_content") {
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("run/bpf");
+        let _guard = Mounted(&directory);
+        mount(&directory).unwrap();
+        assert!(is_bpffs(&directory) && !is_bpffs(parent.path()));
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        fs::create_dir(directory.join("chain")).unwrap();
+        mount(&directory).unwrap();
+        assert!(
+            directory.join("chain").exists(),
+            "a second mount hides the first"
+        );
+        unmount(&directory).unwrap();
+        assert!(!directory.exists());
+        unmount(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_something_else_is_not_touched() {
+        let parent = tempfile::tempdir().unwrap();
+        fs::write(parent.path().join("file"), "x").unwrap();
+        let error = unmount(parent.path()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&parent.path().display().to_string()),
+            "{error}"
+        );
+        assert!(parent.path().join("file").exists());
+    }
+}

@@ -1,0 +1,178 @@
+//! The one error of this crate: what was attempted on which object, why it failed, what to do about it.
+
+use std::fmt;
+use std::io;
+
+/// Result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failed operation, as a user reads it: `cannot <action>: <cause>; <remedy>`.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action}: {cause}{}", Remedy(remedy.as_deref()))]
+pub struct Error {
+    action: String,
+    kind: ErrorKind,
+    cause: String,
+    remedy: Option<String>,
+    source: Option<io::Error>,
+}
+
+/// What a caller may want to tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The object does not exist.
+    NotFound,
+    /// An object of that name exists already.
+    Exists,
+    /// A capability is missing.
+    Denied,
+    /// The kernel was built without it, or is too old.
+    Unsupported,
+    /// The request makes no sense: a bad name, a value out of range.
+    Invalid,
+    /// The object is in use.
+    Busy,
+    /// Everything else.
+    Other,
+}
+
+struct Remedy<'a>(Option<&'a str>);
+
+impl fmt::Display for Remedy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ErrorKind {
+    fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ESRCH | libc::ENXIO) => Self::NotFound,
+            Some(libc::EEXIST) => Self::Exists,
+            Some(libc::EPERM | libc::EACCES) => Self::Denied,
+            Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => {
+                Self::Unsupported
+            }
+            Some(libc::EINVAL | libc::ERANGE | libc::ENAMETOOLONG | libc::EADDRNOTAVAIL) => {
+                Self::Invalid
+            }
+            Some(libc::EBUSY | libc::EADDRINUSE) => Self::Busy,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Error {
+    /// From a system call's error. `action` completes "cannot ..." and names the object.
+    pub fn os(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        let source = source.into();
+        let kind = ErrorKind::of(&source);
+        let cause = match kind {
+            ErrorKind::NotFound => "it does not exist".to_owned(),
+            ErrorKind::Exists => "it exists already".to_owned(),
+            ErrorKind::Unsupported => "this kernel does not support it".to_owned(),
+            _ => describe(&source),
+        };
+        let remedy = (kind == ErrorKind::Denied).then(|| "run as root".to_owned());
+        Self {
+            action: action.into(),
+            kind,
+            cause,
+            remedy,
+            source: Some(source),
+        }
+    }
+
+    /// From a check made before any system call.
+    pub fn new(action: impl Into<String>, kind: ErrorKind, cause: impl Into<String>) -> Self {
+        Self {
+            action: action.into(),
+            kind,
+            cause: cause.into(),
+            remedy: None,
+            source: None,
+        }
+    }
+
+    /// With the kernel's own words (netlink extended acknowledgement) in place of the error number's.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<String>) -> Self {
+        self.cause = cause.into();
+        self
+    }
+
+    /// With a way out.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// What happened, for a caller to branch on.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The error number, when a system call failed.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.as_ref().and_then(io::Error::raw_os_error)
+    }
+
+    /// The cause alone, without what was attempted.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// True when the object was not there: what removal treats as done.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == ErrorKind::NotFound
+    }
+}
+
+/// `No such process (os error 3)` without the number: the reader wants the words.
+fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(letters).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_as_action_cause_and_remedy() {
+        let denied = Error::os(
+            "create veth `my0`",
+            io::Error::from_raw_os_error(libc::EPERM),
+        );
+        assert_eq!(
+            denied.to_string(),
+            "cannot create veth `my0`: operation not permitted; run as root"
+        );
+        assert_eq!(denied.kind(), ErrorKind::Denied);
+        let missing = Error::os(
+            "set link `x` up",
+            io::Error::from_raw_os_error(libc::ENODEV),
+        );
+        assert_eq!(
+            missing.to_string(),
+            "cannot set link `x` up: it does not exist"
+        );
+        assert!(missing.is_not_found());
+        assert_eq!(missing.errno(), Some(libc::ENODEV));
+        let custom = Error::new("name it", ErrorKind::Invalid, "it is longer than 15 bytes")
+            .remedy("choose a shorter name");
+        assert_eq!(
+            custom.to_string(),
+            "cannot name it: it is longer than 15 bytes; choose a shorter name"
+        );
+    }
+}

@@ -1,0 +1,483 @@
+//! Offloads, driver and channels of a link (`SIOCETHTOOL`, linux/ethtool.h).
+//!
+//! Offloads leave work for a card to do: a checksum to fill in, a large segment to cut. On a virtual link nobody does
+//! it, so a packet function would see unfinished packets. Hence the switches here.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::check_name;
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_SS_FEATURES: u32 = 4;
+/// `ETH_GSTRING_LEN`.
+const STRING_BYTES: usize = 32;
+const WORD_BYTES: usize = size_of::<u32>();
+/// A device has less than 2^12 features in any foreseeable kernel; more is an answer not to be trusted.
+const MAX_FEATURES: usize = 1 << 12;
+
+/// A group of a link's features that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Offload {
+    /// The sender leaves the transport checksum to the card.
+    TransmitChecksum,
+    /// The receiver believes the card that the checksum is right.
+    ReceiveChecksum,
+    /// One packet in several pieces of memory.
+    ScatterGather,
+    /// The sender leaves cutting to the card: TCP (TSO), UDP (USO), SCTP, tunnels, lists.
+    Segmentation,
+    /// The sender cuts late, just before the driver (GSO).
+    GenericSegmentation,
+    /// The receiver joins packets (GRO). On a veth it also turns NAPI on, which an XDP redirect into its peer needs.
+    GenericReceive,
+}
+
+impl Offload {
+    /// True for the kernel's names (`ethtool -k`) of the features in the group.
+    fn holds(self, feature: &str) -> bool {
+        match self {
+            Self::TransmitChecksum => feature.starts_with("tx-checksum-"),
+            Self::ReceiveChecksum => feature == "rx-checksum",
+            Self::ScatterGather => feature.starts_with("tx-scatter-gather"),
+            // tx-tcp-segmentation, tx-udp-segmentation, tx-gre-csum-segmentation and a dozen more.
+            Self::Segmentation => {
+                feature == "tx-gso-list"
+                    || feature.starts_with("tx-")
+                        && feature.ends_with("segmentation")
+                        && feature != "tx-generic-segmentation"
+            }
+            Self::GenericSegmentation => feature == "tx-generic-segmentation",
+            Self::GenericReceive => feature == "rx-gro",
+        }
+    }
+}
+
+/// State of one feature of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feature {
+    /// In effect now.
+    pub active: bool,
+    /// It can be changed.
+    pub changeable: bool,
+}
+
+/// Receive and transmit channels (hardware queues with an interrupt).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive only, in use.
+    pub receive: u32,
+    /// Transmit only, in use.
+    pub transmit: u32,
+    /// Both ways, in use.
+    pub combined: u32,
+    /// The most `receive` can be.
+    pub max_receive: u32,
+    /// The most `transmit` can be.
+    pub max_transmit: u32,
+    /// The most `combined` can be.
+    pub max_combined: u32,
+}
+
+/// A handle on the links of the namespace it was opened in.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: OwnedFd,
+    /// Names of the features; the same for every link of a kernel.
+    names: Vec<String>,
+}
+
+impl Ethtool {
+    /// Opens a handle in the calling thread's namespace.
+    pub fn open() -> Result<Self> {
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .map_err(|errno| Error::os("open a socket for ethtool requests", errno))?;
+        Ok(Self {
+            socket,
+            names: Vec::new(),
+        })
+    }
+
+    /// All features of the link by the kernel's names (`ethtool -k`).
+    pub fn features(&mut self, link: &str) -> Result<BTreeMap<String, Feature>> {
+        let action = format!("read the offloads of link `{link}`");
+        self.read_names(link, &action)?;
+        // Per 32 features: available, requested, active, never changed.
+        let blocks = self.names.len().div_ceil(32);
+        let mut buffer = vec![0; 2 + 4 * blocks];
+        buffer[0] = ETHTOOL_GFEATURES;
+        buffer[1] = blocks as u32;
+        self.request(link, &action, &mut buffer)?;
+        let bit = |word: usize, feature: usize| {
+            buffer
+                .get(2 + 4 * (feature / 32) + word)
+                .is_some_and(|bits| bits >> (feature % 32) & 1 == 1)
+        };
+        let names = self
+            .names
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !name.is_empty());
+        Ok(names
+            .map(|(feature, name)| {
+                let state = Feature {
+                    active: bit(2, feature),
+                    changeable: bit(0, feature) && !bit(3, feature),
+                };
+                (name.clone(), state)
+            })
+            .collect())
+    }
+
+    /// True when any feature of the group is in effect.
+    pub fn is_on(&mut self, link: &str, offload: Offload) -> Result<bool> {
+        Ok(self
+            .features(link)?
+            .iter()
+            .any(|(name, feature)| offload.holds(name) && feature.active))
+    }
+
+    /// Turns offloads on or off, all in one request. Turning off what the link does not have is no error; what the
+    /// driver holds on to is one. Turning on takes what the link has of the group.
+    pub fn set(&mut self, link: &str, wanted: &[(Offload, bool)]) -> Result<()> {
+        let before = self.features(link)?;
+        let changes: Vec<(&str, bool)> = before
+            .iter()
+            .filter(|(_, feature)| feature.changeable)
+            .filter_map(|(name, _)| {
+                let (_, on) = wanted.iter().find(|(offload, _)| offload.holds(name))?;
+                Some((name.as_str(), *on))
+            })
+            .collect();
+        self.write(link, &changes)?;
+        let after = self.features(link)?;
+        let stuck = after.iter().find(|(name, feature)| {
+            feature.active
+                && wanted
+                    .iter()
+                    .any(|(offload, on)| !on && offload.holds(name))
+        });
+        match stuck {
+            None => Ok(()),
+            Some((name, _)) => Err(Error::new(
+                format!("turn `{name}` of link `{link}` off"),
+                ErrorKind::Unsupported,
+                "its driver does not let it be changed",
+            )),
+        }
+    }
+
+    /// As [`Ethtool::set`]; what was active before comes back when the guard is dropped.
+    pub fn set_for_now(mut self, link: &str, wanted: &[(Offload, bool)]) -> Result<OffloadGuard> {
+        let before = self.features(link)?;
+        let mut guard = OffloadGuard {
+            ethtool: self,
+            link: link.to_owned(),
+            before,
+        };
+        // When this fails half-way, the guard undoes what was done.
+        guard.ethtool.set(link, wanted)?;
+        Ok(guard)
+    }
+
+    /// Name of the link's driver: `veth`, `virtio_net`, `ixgbe`, ...
+    pub fn driver(&self, link: &str) -> Result<String> {
+        // struct ethtool_drvinfo: 196 bytes, the driver's name in the 32 after the command.
+        let mut buffer = [0; 49];
+        buffer[0] = ETHTOOL_GDRVINFO;
+        self.request(
+            link,
+            &format!("read the driver of link `{link}`"),
+            &mut buffer,
+        )?;
+        Ok(text(&buffer[1..9]))
+    }
+
+    /// The link's channels; `None` when its driver does not say.
+    pub fn channels(&self, link: &str) -> Result<Option<Channels>> {
+        let mut buffer = [0; 9];
+        buffer[0] = ETHTOOL_GCHANNELS;
+        match self.request(
+            link,
+            &format!("read the channels of link `{link}`"),
+            &mut buffer,
+        ) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) => {
+                let [
+                    _,
+                    max_receive,
+                    max_transmit,
+                    _,
+                    max_combined,
+                    receive,
+                    transmit,
+                    _,
+                    combined,
+                ] = buffer;
+                Ok(Some(Channels {
+                    receive,
+                    transmit,
+                    combined,
+                    max_receive,
+                    max_transmit,
+                    max_combined,
+                }))
+            }
+        }
+    }
+
+    fn write(&self, link: &str, changes: &[(&str, bool)]) -> Result<()> {
+        // Per 32 features: which to change, and to what.
+        let blocks = self.names.len().div_ceil(32);
+        let mut buffer = vec![0; 2 + 2 * blocks];
+        buffer[0] = ETHTOOL_SFEATURES;
+        buffer[1] = blocks as u32;
+        for (feature, name) in self.names.iter().enumerate() {
+            if let Some((_, on)) = changes.iter().find(|(changed, _)| changed == name) {
+                let block = 2 + 2 * (feature / 32);
+                buffer[block] |= 1 << (feature % 32);
+                buffer[block + 1] |= u32::from(*on) << (feature % 32);
+            }
+        }
+        self.request(
+            link,
+            &format!("change the offloads of link `{link}`"),
+            &mut buffer,
+        )
+    }
+
+    fn read_names(&mut self, link: &str, action: &str) -> Result<()> {
+        if !self.names.is_empty() {
+            return Ok(());
+        }
+        // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then one length a set.
+        let mut buffer = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
+        let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
+        let (low, high) = mask.split_at(WORD_BYTES);
+        buffer[2] = u32::from_ne_bytes(low.try_into().unwrap_or_default());
+        buffer[3] = u32::from_ne_bytes(high.try_into().unwrap_or_default());
+        self.request(link, action, &mut buffer)?;
+        let count = (buffer[4] as usize).min(MAX_FEATURES);
+        let mut buffer = vec![0; 3 + count * STRING_BYTES / WORD_BYTES];
+        buffer[0] = ETHTOOL_GSTRINGS;
+        buffer[1] = ETH_SS_FEATURES;
+        buffer[2] = count as u32;
+        self.request(link, action, &mut buffer)?;
+        self.names = buffer[3..]
+            .chunks(STRING_BYTES / WORD_BYTES)
+            .map(text)
+            .collect();
+        Ok(())
+    }
+
+    fn request(&self, link: &str, action: &str, buffer: &mut [u32]) -> Result<()> {
+        check_name(link)?;
+        // SAFETY: all-zero bytes are a valid `ifreq`: arrays of integers and a union of plain data.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(link.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        request.ifr_ifru.ifru_data = buffer.as_mut_ptr().cast();
+        // SAFETY: the name is zero-terminated (check_name), the data pointer is valid and exclusively borrowed for the
+        // call, and each command above is given a buffer of the length its header words announce to the kernel.
+        let result = unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                libc::SIOCETHTOOL as _,
+                &raw mut request,
+            )
+        };
+        if result < 0 {
+            Err(Error::os(action, io::Error::last_os_error()))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Gives a link its offloads back when dropped.
+#[derive(Debug)]
+#[must_use = "the offloads come back when this is dropped"]
+pub struct OffloadGuard {
+    ethtool: Ethtool,
+    link: String,
+    before: BTreeMap<String, Feature>,
+}
+
+impl OffloadGuard {
+    /// Leaves the offloads as they are now.
+    pub fn keep(mut self) {
+        self.before.clear();
+    }
+}
+
+impl Drop for OffloadGuard {
+    fn drop(&mut self) {
+        let changeable = self.before.iter().filter(|(_, feature)| feature.changeable);
+        let changes: Vec<(&str, bool)> = changeable
+            .map(|(name, feature)| (name.as_str(), feature.active))
+            .collect();
+        if !changes.is_empty() {
+            // The link may be gone by now, which is no loss.
+            let _ = self.ethtool.write(&self.link, &changes);
+        }
+    }
+}
+
+/// A zero-padded string in native words.
+fn text(words: &[u32]) -> String {
+    let bytes = words
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .take_while(|byte| *byte != 0)
+        .collect::<Vec<u8>>();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{self, VethEnd};
+    use crate::netlink::Netlink;
+    use crate::testing::{Namespace, root_or_skip, stdout_of};
+
+    const ALL: [Offload; 6] = [
+        Offload::TransmitChecksum,
+        Offload::ReceiveChecksum,
+        Offload::ScatterGather,
+        Offload::Segmentation,
+        Offload::GenericSegmentation,
+        Offload::GenericReceive,
+    ];
+
+    fn veth(namespace: &Namespace) -> Ethtool {
+        let mut netlink = Netlink::open_in(namespace).unwrap();
+        netlink
+            .apply([link::veth(&VethEnd::named("mya"), &VethEnd::named("myb")).unwrap()])
+            .unwrap();
+        namespace.enter(Ethtool::open).unwrap().unwrap()
+    }
+
+    #[test]
+    fn offloads_of_a_veth_go_off_and_come_back() {
+        if !root_or_skip("offloads_of_a_veth_go_off_and_come_back") {
+            return;
+        }
+        let namespace = Namespace::new("ethtool");
+        let mut ethtool = veth(&namespace);
+        assert_eq!(ethtool.driver("mya").unwrap(), "veth");
+        assert!(ethtool.channels("mya").unwrap().is_some());
+        let before = ethtool.features("mya").unwrap();
+        assert!(
+            before["tx-generic-segmentation"].active && before["tx-checksum-ip-generic"].changeable
+        );
+
+        let off = [
+            Offload::TransmitChecksum,
+            Offload::ScatterGather,
+            Offload::Segmentation,
+            Offload::GenericSegmentation,
+        ];
+        let guard = ethtool
+            .set_for_now("mya", &off.map(|offload| (offload, false)))
+            .unwrap();
+        // `ethtool -k` must agree, for every feature that makes large or unfinished packets.
+        let shown = stdout_of(
+            "ip",
+            &[
+                "netns",
+                "exec",
+                namespace.name().unwrap(),
+                "ethtool",
+                "-k",
+                "mya",
+            ],
+        );
+        let on: Vec<&str> = shown
+            .lines()
+            .map(str::trim)
+            .filter(|line| {
+                line.contains(": on")
+                    && (line.contains("segmentation")
+                        || line.contains("tx-checksum")
+                        || line.contains("scatter"))
+            })
+            .collect();
+        assert!(on.is_empty(), "{on:?}");
+        drop(guard);
+        let mut ethtool = namespace.enter(Ethtool::open).unwrap().unwrap();
+        assert_eq!(ethtool.features("mya").unwrap(), before);
+
+        ethtool
+            .set("mya", &[(Offload::GenericReceive, true)])
+            .unwrap();
+        assert!(ethtool.is_on("mya", Offload::GenericReceive).unwrap());
+        let guard = ethtool
+            .set_for_now("mya", &[(Offload::GenericReceive, false)])
+            .unwrap();
+        guard.keep();
+        let mut ethtool = namespace.enter(Ethtool::open).unwrap().unwrap();
+        assert!(!ethtool.is_on("mya", Offload::GenericReceive).unwrap());
+    }
+
+    #[test]
+    fn what_a_driver_holds_on_to_and_missing_links_are_named() {
+        if !root_or_skip("what_a_driver_holds_on_to_and_missing_links_are_named") {
+            return;
+        }
+        let namespace = Namespace::new("ethtool2");
+        let mut ethtool = veth(&namespace);
+        // The loopback link's checksum offloads are fixed.
+        let error = ethtool
+            .set("lo", &[(Offload::TransmitChecksum, false)])
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(
+            error.to_string().contains("tx-checksum") && error.to_string().contains("`lo`"),
+            "{error}"
+        );
+        let error = ethtool.features("absent").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot read the offloads of link `absent`: it does not exist"
+        );
+        assert_eq!(
+            ethtool.driver("sixteen-bytes-xx").unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
+    }
+
+    #[test]
+    fn no_feature_is_in_two_groups() {
+        for (name, groups) in [
+            ("tx-checksum-ipv4", 1),
+            ("tx-tcp6-segmentation", 1),
+            ("tx-generic-segmentation", 1),
+            ("tx-gso-list", 1),
+            ("rx-gro", 1),
+            ("rx-checksum", 1),
+            // They say how GRO joins; without GRO they do nothing.
+            ("rx-gro-list", 0),
+            ("rx-udp-gro-forwarding", 0),
+        ] {
+            let count = ALL.iter().filter(|offload| offload.holds(name)).count();
+            assert_eq!(count, groups, "{name}");
+        }
+    }
+}

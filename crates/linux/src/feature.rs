@@ -1,0 +1,233 @@
+//! What this kernel's network can do, found out by doing it in a namespace of its own that is thrown away.
+
+use std::fmt;
+
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoMacVlan, InfoVlan, InfoVxlan, MacVlanMode,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::{self, LinkId, VethEnd};
+use crate::netlink::{Netlink, Request};
+use crate::netns::Netns;
+use crate::qdisc;
+
+/// Something a kernel may be built without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Feature {
+    /// Link delay and loss in the kernel.
+    Netem,
+    /// Token bucket shaper.
+    Tbf,
+    /// Hierarchical token bucket shaper.
+    Htb,
+    /// Hook for tc programs and filters on both ways.
+    Clsact,
+    /// tc filter that runs an eBPF program.
+    ClsBpf,
+    /// tc filter on header fields.
+    ClsFlower,
+    /// tc action that limits a rate.
+    ActPolice,
+    /// Bridges.
+    Bridge,
+    /// 802.1Q links.
+    Vlan,
+    /// Links that swallow everything.
+    Dummy,
+    /// Links with an address of their own on another link.
+    Macvlan,
+    /// Ethernet in UDP.
+    Vxlan,
+}
+
+/// Answer of a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It works: it was just done.
+    Yes,
+    /// The kernel does not know it.
+    NotSupported,
+    /// It could not be tried, or failed for a reason that says nothing about support.
+    Error(String),
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::NotSupported => f.write_str("no"),
+            Self::Error(error) => write!(f, "unknown: {error}"),
+        }
+    }
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Netem,
+        Self::Tbf,
+        Self::Htb,
+        Self::Clsact,
+        Self::ClsBpf,
+        Self::ClsFlower,
+        Self::ActPolice,
+        Self::Bridge,
+        Self::Vlan,
+        Self::Dummy,
+        Self::Macvlan,
+        Self::Vxlan,
+    ];
+
+    /// As the field calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Netem => "netem",
+            Self::Tbf => "tbf",
+            Self::Htb => "htb",
+            Self::Clsact => "clsact",
+            Self::ClsBpf => "cls_bpf",
+            Self::ClsFlower => "cls_flower",
+            Self::ActPolice => "act_police",
+            Self::Bridge => "bridge",
+            Self::Vlan => "vlan",
+            Self::Dummy => "dummy",
+            Self::Macvlan => "macvlan",
+            Self::Vxlan => "vxlan",
+        }
+    }
+
+    /// What must be sent before, and what proves it.
+    fn requests(self, link: &LinkId) -> Result<(Vec<Request>, Request)> {
+        let alone = |request| Ok((Vec::new(), request));
+        let on_clsact = |request| Ok((vec![qdisc::clsact(link)], request));
+        let device =
+            |kind, data, lower| Ok((Vec::new(), link::create("probe", kind, data, lower)?));
+        match self {
+            Self::Netem => alone(qdisc::netem(link)),
+            Self::Tbf => alone(qdisc::tbf(link)),
+            Self::Htb => alone(qdisc::htb(link)),
+            Self::Clsact => alone(qdisc::clsact(link)),
+            Self::ClsBpf => on_clsact(qdisc::cls_bpf(link)),
+            Self::ClsFlower => on_clsact(qdisc::cls_flower(link)),
+            Self::ActPolice => alone(qdisc::act_police()),
+            Self::Bridge => device(InfoKind::Bridge, None, None),
+            Self::Vlan => device(
+                InfoKind::Vlan,
+                Some(InfoData::Vlan(vec![InfoVlan::Id(7)])),
+                Some(link.index),
+            ),
+            Self::Dummy => device(InfoKind::Dummy, None, None),
+            Self::Macvlan => {
+                let mode = InfoMacVlan::Mode(MacVlanMode::Bridge);
+                device(
+                    InfoKind::MacVlan,
+                    Some(InfoData::MacVlan(vec![mode])),
+                    Some(link.index),
+                )
+            }
+            Self::Vxlan => {
+                let options = vec![InfoVxlan::Id(7), InfoVxlan::Port(4789)];
+                device(InfoKind::Vxlan, Some(InfoData::Vxlan(options)), None)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Tries one feature. Needs CAP_SYS_ADMIN; leaves nothing behind, even when killed.
+pub fn probe(feature: Feature) -> Answer {
+    match try_out(feature) {
+        Ok(answer) => answer,
+        Err(error) => Answer::Error(error.to_string()),
+    }
+}
+
+fn try_out(feature: Feature) -> Result<Answer> {
+    let namespace = Netns::anonymous()?;
+    let mut netlink = Netlink::open_in(&namespace)?;
+    netlink.apply([link::veth(
+        &VethEnd::named("lower"),
+        &VethEnd::named("peer"),
+    )?])?;
+    let lower = netlink.link("lower")?.id();
+    let (before, proof) = feature.requests(&lower)?;
+    netlink.apply(before)?;
+    match netlink.apply([proof]) {
+        Ok(()) => Ok(Answer::Yes),
+        Err(error) if is_unknown(&error) => Ok(Answer::NotSupported),
+        Err(error) => Err(error),
+    }
+}
+
+/// An unknown kind of link is EOPNOTSUPP, an unknown qdisc, filter or action ENOENT.
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Namespace, root_or_skip};
+    use std::process::{Command, Stdio};
+
+    /// What `ip` and `tc` answer to the same question.
+    fn with_tools(feature: Feature) -> bool {
+        let namespace = Namespace::new(&format!("tool-{feature}"));
+        let name = namespace.name().unwrap();
+        let run = |line: &str| {
+            // `_` stands for a space inside an argument.
+            let words: Vec<String> = line.split(' ').map(|word| word.replace('_', " ")).collect();
+            let mut command = Command::new(&words[0]);
+            command
+                .args(["-n", name])
+                .args(&words[1..])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.status().unwrap().success()
+        };
+        assert!(run("ip link add lower type veth peer name peer"));
+        match feature {
+            Feature::Netem => run("tc qdisc add dev lower root netem delay 1ms"),
+            Feature::Tbf => run("tc qdisc add dev lower root tbf rate 8mbit burst 10k limit 100k"),
+            Feature::Htb => run("tc qdisc add dev lower root htb"),
+            Feature::Clsact => run("tc qdisc add dev lower clsact"),
+            Feature::ClsBpf => {
+                run("tc qdisc add dev lower clsact")
+                    && run("tc filter add dev lower ingress bpf bytecode 1,6_0_0_0")
+            }
+            Feature::ClsFlower => {
+                run("tc qdisc add dev lower clsact")
+                    && run("tc filter add dev lower ingress protocol ip flower")
+            }
+            Feature::ActPolice => run("tc actions add action police rate 8mbit burst 10k"),
+            Feature::Bridge => run("ip link add probe type bridge"),
+            Feature::Vlan => run("ip link add link lower name probe type vlan id 7"),
+            Feature::Dummy => run("ip link add probe type dummy"),
+            Feature::Macvlan => run("ip link add link lower name probe type macvlan mode bridge"),
+            Feature::Vxlan => run("ip link add probe type vxlan id 7 dstport 4789"),
+        }
+    }
+
+    #[test]
+    fn answers_agree_with_ip_and_tc() {
+        if !root_or_skip("answers_agree_with_ip_and_tc") {
+            return;
+        }
+        for feature in Feature::ALL {
+            let answer = probe(feature);
+            println!("{feature}: {answer}");
+            let expected = if with_tools(feature) {
+                Answer::Yes
+            } else {
+                Answer::NotSupported
+            };
+            assert_eq!(answer, expected, "{feature}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! What was made, written down before it is made, so that it can be removed after `kill -9` at any point.
+//!
+//! One file, one line a record, only ever appended to. A line is written by one system call before the thing it names
+//! comes into being; so whatever exists is written down, and what is written down may or may not exist. Removal is
+//! therefore idempotent, and never takes what belongs to somebody else: a namespace tells its owner, a process its
+//! start time, a link has a name that only this run gives.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::LinkId;
+use crate::netlink::{Netlink, Request};
+use crate::process::Process;
+use crate::{bpffs, link, netns, procfs};
+
+/// Something that outlives the process that makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Resource {
+    /// A named network namespace, made by [`netns::Netns::create_owned`].
+    Netns {
+        /// Its name under `/run/netns`.
+        name: String,
+        /// Its owner; one of another owner is left alone.
+        owner: String,
+    },
+    /// A link in the namespace of the process that removes it; a veth's other end goes with it.
+    Link {
+        /// Its name, which nobody else gives.
+        name: String,
+    },
+    /// That a link of somebody else's was made promiscuous, which it was not before.
+    Promiscuous {
+        /// The link's name.
+        name: String,
+    },
+    /// A mounted eBPF file system, with all that is pinned there.
+    Bpffs {
+        /// Its mount point.
+        path: PathBuf,
+    },
+    /// A process and its descendants.
+    Process(Process),
+    /// All processes that have this argument, with their descendants. For a process whose number is not known yet.
+    Processes {
+        /// One whole argument of their command line, which nobody else uses.
+        argument: String,
+    },
+    /// A file, a socket, or an object pinned in an eBPF file system.
+    File {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A directory and all that is in it.
+    Directory {
+        /// Where it is.
+        path: PathBuf,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Record {
+    Intended(Resource),
+    Removed(Resource),
+}
+
+/// An open journal file.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Oldest first.
+    live: Vec<Resource>,
+}
+
+impl Journal {
+    /// Opens the journal at `path` (made, with its directory, when missing) and reads what an earlier process left.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed =
+            |error: io::Error| Error::os(format!("open journal {}", path.display()), error);
+        if let Some(directory) = path.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .map_err(failed)?;
+        }
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let mut text = String::new();
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| file.read_to_string(&mut text))
+            .map_err(failed)?;
+        let live = parse(path, &text)?;
+        // A line that was cut off belongs to something that was never made. The next one must not continue it.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(failed)?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            live,
+        })
+    }
+
+    /// To be called before `resource` is made.
+    pub fn intend(&mut self, resource: &Resource) -> Result<()> {
+        self.append(&Record::Intended(resource.clone()))?;
+        self.live.push(resource.clone());
+        Ok(())
+    }
+
+    /// To be called when `resource` is gone again.
+    pub fn removed(&mut self, resource: &Resource) -> Result<()> {
+        if let Some(position) = self.live.iter().rposition(|live| live == resource) {
+            self.append(&Record::Removed(resource.clone()))?;
+            self.live.remove(position);
+        }
+        Ok(())
+    }
+
+    /// What may exist, in the order to remove it: newest first.
+    pub fn replay(&self) -> Vec<Resource> {
+        self.live.iter().rev().cloned().collect()
+    }
+
+    /// Removes all that may exist, then the journal. What cannot be removed stays in the journal; the rest is removed
+    /// nevertheless, and the first failure reported.
+    pub fn remove_all(mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for resource in self.replay() {
+            let done = remove(&resource).and_then(|()| self.removed(&resource));
+            if outcome.is_ok() {
+                outcome = done;
+            }
+        }
+        outcome?;
+        fs::remove_file(&self.path)
+            .map_err(|error| Error::os(format!("remove journal {}", self.path.display()), error))
+    }
+
+    fn append(&mut self, record: &Record) -> Result<()> {
+        let action = || format!("write journal {}", self.path.display());
+        let mut line = serde_json::to_string(record)
+            .map_err(|error| Error::os(action(), io::Error::from(error)))?;
+        line.push('\n');
+        // No fsync: the journal must survive this process, and nothing it names survives the machine.
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|error| Error::os(action(), error))
+    }
+}
+
+/// Removes a resource; that it is gone already, or belongs to somebody else, is no error.
+pub fn remove(resource: &Resource) -> Result<()> {
+    match resource {
+        Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
+        Resource::Link { name } => change_link(name, link::delete),
+        Resource::Promiscuous { name } => change_link(name, |link| link::promiscuous(link, false)),
+        Resource::Bpffs { path } => bpffs::unmount(path),
+        Resource::Process(process) => process.kill_tree(),
+        Resource::Processes { argument } => {
+            for pid in procfs::find(|arguments| arguments.contains(argument))? {
+                if pid != std::process::id()
+                    && let Ok(process) = Process::of(pid)
+                {
+                    process.kill_tree()?;
+                }
+            }
+            Ok(())
+        }
+        Resource::File { path } => gone(fs::remove_file(path), "file", path),
+        Resource::Directory { path } => gone(fs::remove_dir_all(path), "directory", path),
+    }
+}
+
+/// Does something to a link, if it is still there.
+fn change_link(name: &str, change: impl FnOnce(&LinkId) -> Request) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let found = netlink
+        .link(name)
+        .and_then(|found| netlink.apply([change(&found.id())]));
+    match found {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+fn gone(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(
+            format!("remove {what} {}", path.display()),
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the records leave, oldest first.
+fn parse(path: &Path, text: &str) -> Result<Vec<Resource>> {
+    let mut live = Vec::new();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    for (number, line) in whole.lines().enumerate() {
+        match serde_json::from_str(line) {
+            Ok(Record::Intended(resource)) => live.push(resource),
+            Ok(Record::Removed(resource)) => {
+                if let Some(position) = live.iter().rposition(|other| *other == resource) {
+                    live.remove(position);
+                }
+            }
+            Err(error) => {
+                let action = format!("read line {} of journal {}", number + 1, path.display());
+                return Err(Error::new(action, ErrorKind::Invalid, error.to_string())
+                    .remedy("remove by hand what the file names, then the file"));
+            }
+        }
+    }
+    Ok(live)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::VethEnd;
+    use crate::netns::Netns;
+    use crate::testing::{Child, link_name, namespace_name, root_or_skip};
+    use proptest::prelude::*;
+
+    /// Removes what a failed test leaves.
+    struct Cleanup<'a>(&'a [Resource]);
+
+    impl Drop for Cleanup<'_> {
+        fn drop(&mut self) {
+            for resource in self.0.iter().rev() {
+                let _ = remove(resource);
+            }
+        }
+    }
+
+    fn file(number: u8) -> Resource {
+        Resource::File {
+            path: format!("/nowhere/{number}").into(),
+        }
+    }
+
+    proptest! {
+        /// Cut off anywhere (which is what `kill -9` does), the journal names a beginning of what was written, and
+        /// goes on from there.
+        #[test]
+        fn any_beginning_of_a_journal_is_a_journal(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("run/journal");
+            let mut journal = Journal::open(&path).unwrap();
+            let mut states = vec![Vec::new()];
+            for (make, number) in steps {
+                let mut state: Vec<Resource> = states.last().unwrap().clone();
+                if make {
+                    journal.intend(&file(number)).unwrap();
+                    state.push(file(number));
+                } else {
+                    journal.removed(&file(number)).unwrap();
+                    if let Some(position) = state.iter().rposition(|live| *live == file(number)) {
+                        state.remove(position);
+                    }
+                }
+                let reversed: Vec<Resource> = state.iter().rev().cloned().collect();
+                prop_assert_eq!(journal.replay(), reversed);
+                states.push(state);
+            }
+            let text = fs::read(&path).unwrap();
+            let cut = cut.index(text.len() + 1);
+            fs::write(&path, &text[..cut]).unwrap();
+            let mut journal = Journal::open(&path).unwrap();
+            prop_assert!(states.contains(&journal.live));
+            let mut expected = journal.live.clone();
+            expected.push(file(9));
+            journal.intend(&file(9)).unwrap();
+            prop_assert_eq!(Journal::open(&path).unwrap().live, expected);
+        }
+    }
+
+    #[test]
+    fn everything_written_down_is_removed_and_nothing_else() {
+        if !root_or_skip("everything_written_down_is_removed_and_nothing_else") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let below = |name: &str| directory.path().join(name);
+        let mut journal = Journal::open(&below("journal")).unwrap();
+        let (name, link) = (namespace_name("journal"), link_name('j'));
+        let mut sleeper = Child::sleeping("4715");
+        let argument = format!("47{}.125", std::process::id());
+        let mut marked = Child::sleeping(&argument);
+        let resources = [
+            Resource::Netns {
+                name: name.clone(),
+                owner: "run 1".into(),
+            },
+            Resource::Link { name: link.clone() },
+            Resource::Bpffs { path: below("bpf") },
+            Resource::Process(Process::of(sleeper.id()).unwrap()),
+            Resource::Processes {
+                argument: argument.clone(),
+            },
+            Resource::File {
+                path: below("file"),
+            },
+            Resource::Directory {
+                path: below("directory"),
+            },
+        ];
+        let _guard = Cleanup(&resources);
+        for resource in &resources {
+            journal.intend(resource).unwrap();
+        }
+        let namespace = Netns::create_owned(&name, "run 1").unwrap();
+        let far = VethEnd {
+            namespace: Some(&namespace),
+            ..VethEnd::named("eth0")
+        };
+        Netlink::open()
+            .unwrap()
+            .apply([link::veth(&VethEnd::named(&link), &far).unwrap()])
+            .unwrap();
+        bpffs::mount(&below("bpf")).unwrap();
+        fs::write(below("file"), "x").unwrap();
+        fs::create_dir_all(below("directory/deeper")).unwrap();
+        fs::write(below("other"), "x").unwrap();
+
+        // Another process picks the journal up, as after `kill -9`.
+        drop(journal);
+        let journal = Journal::open(&below("journal")).unwrap();
+        assert_eq!(
+            journal.replay(),
+            resources.iter().rev().cloned().collect::<Vec<_>>()
+        );
+        journal.remove_all().unwrap();
+        assert!(
+            !netns::exists(&name)
+                && Netlink::open()
+                    .unwrap()
+                    .link(&link)
+                    .unwrap_err()
+                    .is_not_found()
+        );
+        assert!(
+            sleeper.wait().unwrap().code().is_none() && marked.wait().unwrap().code().is_none()
+        );
+        let left: Vec<_> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left, ["other"]);
+        for resource in &resources {
+            remove(resource).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_removed_stays_written_down() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        fs::create_dir(directory.path().join("not-a-file")).unwrap();
+        fs::write(directory.path().join("file"), "x").unwrap();
+        let stuck = Resource::File {
+            path: directory.path().join("not-a-file"),
+        };
+        let mut journal = Journal::open(&path).unwrap();
+        journal
+            .intend(&Resource::File {
+                path: directory.path().join("file"),
+            })
+            .unwrap();
+        journal.intend(&stuck).unwrap();
+        let error = journal.remove_all().unwrap_err();
+        assert!(error.to_string().contains("not-a-file"), "{error}");
+        assert!(!directory.path().join("file").exists());
+        assert_eq!(Journal::open(&path).unwrap().replay(), [stuck]);
+    }
+
+    #[test]
+    fn a_malformed_line_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        fs::write(&path, "{\"intended\":{\"kind\":\"link\",\"name\":\"my0\"}}\n{\"intended\":{\"kind\":\"moon\"}}\n").unwrap();
+        let error = Journal::open(&path).unwrap_err();
+        assert!(error.to_string().contains("line 2 of journal"), "{error}");
+        assert!(error.to_string().contains("moon"), "{error}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Linux mechanisms, thin and typed: what Myelin does to the machine it runs on, one file a mechanism.
+//!
+//! Everything is synchronous and starts no thread that outlives a call. Nothing here knows a chain or decides
+//! anything; what exists is said as data, what is refused as an [`Error`] that names object, cause and remedy.
+//!
+//! | wanted | file |
+//! |---|---|
+//! | a network of one's own | [`netns`]: namespaces that `ip netns` sees too |
+//! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
+//! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
+//! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`] |
+//! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
+//! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
+//!
+//! A pair of links, one end in another namespace:
+//!
+//! ```no_run
+//! use myelin_linux::link::{self, VethEnd};
+//! use myelin_linux::netlink::Netlink;
+//! use myelin_linux::netns::Netns;
+//!
+//! let host = Netns::create("myelin-example")?;
+//! let mut netlink = Netlink::open()?;
+//! let inside = VethEnd { namespace: Some(&host), ..VethEnd::named("eth0") };
+//! netlink.apply([link::veth(&VethEnd::named("myexample"), &inside)?])?;
+//! let port = netlink.link("myexample")?;
+//! netlink.apply([link::mtu(&port.id(), 9000), link::up(&port.id())])?;
+//! # Ok::<(), myelin_linux::Error>(())
+//! ```
+
+pub mod address;
+pub mod affinity;
+pub mod bpffs;
+pub mod capability;
+pub mod error;
+pub mod ethtool;
+pub mod feature;
+pub mod journal;
+pub mod link;
+pub mod machine;
+pub mod neighbour;
+pub mod netlink;
+pub mod netns;
+pub mod process;
+pub mod procfs;
+mod qdisc;
+pub mod rlimit;
+pub mod route;
+pub mod sched;
+pub mod sysctl;
+#[cfg(test)]
+mod testing;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,431 @@
+//! Links (network interfaces): what they are, and requests that make, change and remove them.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute,
+    LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, LinkXdp, State,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::netlink::{Mode, Netlink, Request};
+use crate::netns::Netns;
+
+/// `IFNAMSIZ` less the final zero.
+pub const MAX_NAME_BYTES: usize = 15;
+
+/// An Ethernet address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if position == 0 { "" } else { ":" })?;
+        }
+        Ok(())
+    }
+}
+
+/// A link as requests name it: the index is for the kernel, the name for the reader of an error.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    /// Interface index, unique in its namespace.
+    pub index: u32,
+    /// Interface name, at most 15 bytes.
+    pub name: String,
+}
+
+/// What the kernel says of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index, unique in its namespace.
+    pub index: u32,
+    /// Interface name.
+    pub name: String,
+    /// Free text that an administrator gave it (`ip link set X alias TEXT`).
+    pub alias: Option<String>,
+    /// Its Ethernet address, if it is an Ethernet-like link.
+    pub mac: Option<Mac>,
+    /// Largest packet without the link header, bytes.
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    /// Up, and the other side is there (`LOWER_UP`).
+    pub carrier: bool,
+    /// The kernel has put it to work (RFC 2863): until then it drops what it is given to send.
+    pub operational: bool,
+    /// Administratively promiscuous.
+    pub promiscuous: bool,
+    /// `veth`, `bridge`, ...; empty for hardware and loopback.
+    pub kind: String,
+    /// Transmit queues allocated.
+    pub tx_queues: u32,
+    /// Receive queues allocated.
+    pub rx_queues: u32,
+    /// The link below, or a veth's other end. Its index belongs to the namespace of [`Link::peer_namespace`].
+    pub peer: Option<u32>,
+    /// Namespace identifier of the peer, when that is another namespace (`ip netns list-id`).
+    pub peer_namespace: Option<i32>,
+    /// Index of the bridge or bond it is a port of.
+    pub master: Option<u32>,
+    /// Identifier of the XDP program attached to it.
+    pub xdp_program: Option<u32>,
+}
+
+impl Link {
+    /// As requests name it.
+    pub fn id(&self) -> LinkId {
+        LinkId {
+            index: self.index,
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// One end of a veth pair that is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct VethEnd<'a> {
+    /// Interface name.
+    pub name: &'a str,
+    /// The namespace it is made in; `None`: that of the socket which sends the request.
+    pub namespace: Option<&'a Netns>,
+    /// Its address; `None`: a random one.
+    pub mac: Option<Mac>,
+    /// Bytes; `None`: 1500.
+    pub mtu: Option<u32>,
+}
+
+impl<'a> VethEnd<'a> {
+    /// An end with the kernel's defaults, in the namespace of the socket.
+    pub fn named(name: &'a str) -> Self {
+        Self {
+            name,
+            namespace: None,
+            mac: None,
+            mtu: None,
+        }
+    }
+
+    fn attributes(&self, files: &mut Vec<OwnedFd>) -> Result<Vec<LinkAttribute>> {
+        check_name(self.name)?;
+        // One queue a direction: the kernel would reserve one for each CPU and use one.
+        let mut attributes = vec![
+            LinkAttribute::IfName(self.name.to_owned()),
+            LinkAttribute::NumTxQueues(1),
+            LinkAttribute::NumRxQueues(1),
+        ];
+        attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+        attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        if let Some(namespace) = self.namespace {
+            let file = namespace
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|error| Error::os(format!("hold {}", namespace.describe()), error))?;
+            attributes.push(LinkAttribute::NetNsFd(file.as_raw_fd()));
+            files.push(file);
+        }
+        Ok(attributes)
+    }
+}
+
+/// Checks what the kernel would refuse with a bare "invalid argument".
+pub fn check_name(name: &str) -> Result<()> {
+    let cause = if name.is_empty() {
+        "it is empty".to_owned()
+    } else if name.len() > MAX_NAME_BYTES {
+        format!(
+            "it is {} bytes long, at most {MAX_NAME_BYTES} are allowed",
+            name.len()
+        )
+    } else if name == "."
+        || name == ".."
+        || name.contains(|c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace())
+    {
+        "`/`, `:`, white space, `.` and `..` are not allowed".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(
+        Error::new(format!("name a link `{name}`"), ErrorKind::Invalid, cause)
+            .remedy("choose another name"),
+    )
+}
+
+/// Makes a veth pair, both ends down.
+pub fn veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
+    let mut files = Vec::new();
+    let mut peer = LinkMessage::default();
+    peer.attributes = other.attributes(&mut files)?;
+    let mut message = LinkMessage::default();
+    message.attributes = one.attributes(&mut files)?;
+    message.attributes.push(kind(
+        InfoKind::Veth,
+        Some(InfoData::Veth(InfoVeth::Peer(peer))),
+    ));
+    let action = format!("create veth pair `{}` - `{}`", one.name, other.name);
+    Ok(Request::new(action, Mode::Create, RouteNetlinkMessage::NewLink(message)).holding(files))
+}
+
+/// Makes a bridge with the kernel's defaults (no spanning tree), down.
+pub fn bridge(name: &str) -> Result<Request> {
+    create(name, InfoKind::Bridge, None, None)
+}
+
+/// Makes any kind of link, down. `lower` is the link it stands on.
+pub(crate) fn create(
+    name: &str,
+    info: InfoKind,
+    data: Option<InfoData>,
+    lower: Option<u32>,
+) -> Result<Request> {
+    check_name(name)?;
+    let action = format!("create {info} `{name}`");
+    let mut message = LinkMessage::default();
+    message.attributes = vec![LinkAttribute::IfName(name.to_owned()), kind(info, data)];
+    message.attributes.extend(lower.map(LinkAttribute::Link));
+    Ok(Request::new(
+        action,
+        Mode::Create,
+        RouteNetlinkMessage::NewLink(message),
+    ))
+}
+
+/// Removes the link; a veth's other end goes with it.
+pub fn delete(link: &LinkId) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = link.index;
+    Request::new(
+        format!("delete link `{}`", link.name),
+        Mode::Change,
+        RouteNetlinkMessage::DelLink(message),
+    )
+}
+
+/// Sets the link administratively up.
+pub fn up(link: &LinkId) -> Request {
+    flag(link, LinkFlags::Up, true, "up")
+}
+
+/// Sets the link administratively down.
+pub fn down(link: &LinkId) -> Request {
+    flag(link, LinkFlags::Up, false, "down")
+}
+
+/// Lets the link take frames for any address, or not.
+pub fn promiscuous(link: &LinkId, on: bool) -> Request {
+    flag(
+        link,
+        LinkFlags::Promisc,
+        on,
+        if on { "promiscuous" } else { "not promiscuous" },
+    )
+}
+
+/// Sets the largest packet without the link header, bytes.
+pub fn mtu(link: &LinkId, bytes: u32) -> Request {
+    change(
+        link,
+        &format!("set the MTU of link `{}` to {bytes}", link.name),
+        vec![LinkAttribute::Mtu(bytes)],
+    )
+}
+
+/// Sets the Ethernet address.
+pub fn mac(link: &LinkId, mac: Mac) -> Request {
+    change(
+        link,
+        &format!("give link `{}` the address {mac}", link.name),
+        vec![LinkAttribute::Address(mac.0.to_vec())],
+    )
+}
+
+/// Sets the alias, a free text that `ip link show` prints.
+pub fn alias(link: &LinkId, text: &str) -> Request {
+    change(
+        link,
+        &format!("set the alias of link `{}`", link.name),
+        vec![LinkAttribute::IfAlias(text.to_owned())],
+    )
+}
+
+/// Gives the link another name; kernels before 6.2 want it down for that.
+pub fn rename(link: &LinkId, name: &str) -> Result<Request> {
+    check_name(name)?;
+    let action = format!("rename link `{}` to `{name}`", link.name);
+    Ok(change(
+        link,
+        &action,
+        vec![LinkAttribute::IfName(name.to_owned())],
+    ))
+}
+
+/// Makes the link a port of the bridge.
+pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
+    let action = format!(
+        "make link `{}` a port of bridge `{}`",
+        port.name, bridge.name
+    );
+    change(port, &action, vec![LinkAttribute::Controller(bridge.index)])
+}
+
+/// Lets the link have no IPv6 address but those given to it: no link-local one, so no duplicate address detection
+/// and no router solicitation. To be set before it goes up.
+pub fn no_ipv6_autoconfiguration(link: &LinkId) -> Request {
+    let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+    let action = format!("turn IPv6 autoconfiguration of link `{}` off", link.name);
+    change(
+        link,
+        &action,
+        vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
+            vec![mode],
+        )])],
+    )
+}
+
+fn kind(kind: InfoKind, data: Option<InfoData>) -> LinkAttribute {
+    let mut info = vec![LinkInfo::Kind(kind)];
+    info.extend(data.map(LinkInfo::Data));
+    LinkAttribute::LinkInfo(info)
+}
+
+fn flag(link: &LinkId, flag: LinkFlags, on: bool, state: &str) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = link.index;
+    message.header.change_mask = flag;
+    if on {
+        message.header.flags = flag;
+    }
+    Request::new(
+        format!("set link `{}` {state}", link.name),
+        Mode::Change,
+        RouteNetlinkMessage::SetLink(message),
+    )
+}
+
+fn change(link: &LinkId, action: &str, attributes: Vec<LinkAttribute>) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = link.index;
+    message.attributes = attributes;
+    Request::new(
+        action.to_owned(),
+        Mode::Change,
+        RouteNetlinkMessage::SetLink(message),
+    )
+}
+
+impl Netlink {
+    /// The link of that name.
+    pub fn link(&mut self, name: &str) -> Result<Link> {
+        check_name(name)?;
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned()), without_statistics()];
+        self.get_link(&format!("find link `{name}`"), message)
+            .map_err(|error| {
+                if error.is_not_found() {
+                    error.remedy("`ip link` shows those that exist")
+                } else {
+                    error
+                }
+            })
+    }
+
+    /// The link with that index.
+    pub fn link_by_index(&mut self, index: u32) -> Result<Link> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes = vec![without_statistics()];
+        self.get_link(&format!("find the link with index {index}"), message)
+    }
+
+    /// All links of the socket's namespace.
+    pub fn links(&mut self) -> Result<Vec<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![without_statistics()];
+        let objects = self.dump("list links", &RouteNetlinkMessage::GetLink(message))?;
+        Ok(objects.iter().filter_map(link_of).collect())
+    }
+
+    /// The links whose names begin with `prefix`.
+    pub fn links_with_prefix(&mut self, prefix: &str) -> Result<Vec<Link>> {
+        let mut links = self.links()?;
+        links.retain(|link| link.name.starts_with(prefix));
+        Ok(links)
+    }
+
+    fn get_link(&mut self, action: &str, message: LinkMessage) -> Result<Link> {
+        let answer = self.get(action, &RouteNetlinkMessage::GetLink(message))?;
+        link_of(&answer).ok_or_else(|| {
+            Error::new(
+                action,
+                ErrorKind::Other,
+                "the kernel answered with something else",
+            )
+        })
+    }
+}
+
+/// Counters are most of an answer's bytes and nobody here reads them.
+fn without_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
+
+fn link_of(message: &RouteNetlinkMessage) -> Option<Link> {
+    let RouteNetlinkMessage::NewLink(message) = message else {
+        return None;
+    };
+    let flags = message.header.flags;
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        alias: None,
+        mac: None,
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
+        operational: false,
+        promiscuous: flags.contains(LinkFlags::Promisc),
+        kind: String::new(),
+        tx_queues: 0,
+        rx_queues: 0,
+        peer: None,
+        peer_namespace: None,
+        master: None,
+        xdp_program: None,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
+            LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok().map(Mac),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::OperState(state) => link.operational = *state == State::Up,
+            LinkAttribute::NumTxQueues(queues) => link.tx_queues = *queues,
+            LinkAttribute::NumRxQueues(queues) => link.rx_queues = *queues,
+            LinkAttribute::Link(peer) => link.peer = Some(*peer),
+            LinkAttribute::LinkNetNsId(namespace) => link.peer_namespace = Some(*namespace),
+            LinkAttribute::Controller(master) => link.master = Some(*master),
+            LinkAttribute::LinkInfo(infos) => {
+                if let Some(kind) = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                }) {
+                    link.kind = kind;
+                }
+            }
+            LinkAttribute::Xdp(states) => {
+                link.xdp_program = states.iter().find_map(|state| match state {
+                    LinkXdp::ProgId(program) => Some(*program),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! What a report must say about the machine its figures come from.
+
+use std::fs;
+
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use serde::Serialize;
+
+use crate::procfs;
+
+/// The machine, as far as the kernel tells. Missing answers stay empty: a report says what is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// Kernel release, as `uname -r`.
+    pub kernel: String,
+    /// `x86_64`, `aarch64`, ...
+    pub architecture: String,
+    /// CPU model.
+    pub cpu: String,
+    /// CPUs online.
+    pub cores: usize,
+    /// Runs under a hypervisor.
+    pub virtualized: bool,
+    /// The hypervisor or the virtual machine's product name, if known.
+    pub hypervisor: Option<String>,
+    /// Driver of frequency scaling; none: the frequency cannot be set or read.
+    pub cpufreq_driver: Option<String>,
+    /// Where energy figures can come from.
+    pub power_source: PowerSource,
+    /// The kernel's clock: `tsc` is cheap to read, others cost a microsecond.
+    pub clock_source: Option<String>,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Huge pages of the default size.
+    pub huge_pages: HugePages,
+    /// Version of control groups.
+    pub cgroup: CgroupVersion,
+}
+
+/// A meter of energy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PowerSource {
+    /// Running average power limit counters of the CPU.
+    Rapl,
+    /// No meter: a figure can only be modelled, and must say so.
+    None,
+}
+
+/// Huge pages of the default size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct HugePages {
+    /// Size of one, bytes.
+    pub size_bytes: u64,
+    /// Reserved.
+    pub total: u64,
+    /// Reserved and unused.
+    pub free: u64,
+}
+
+/// Which control group hierarchy is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupVersion {
+    /// One hierarchy a controller.
+    V1,
+    /// One hierarchy.
+    V2,
+    /// Controllers in v1, processes also in a v2 hierarchy.
+    Hybrid,
+    /// None is mounted.
+    None,
+}
+
+impl Machine {
+    /// Looks at the machine; takes about a millisecond.
+    pub fn detect() -> Self {
+        let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
+        let meminfo = read("/proc/meminfo").unwrap_or_default();
+        let hypervisor = hypervisor();
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            architecture: std::env::consts::ARCH.to_owned(),
+            cpu: cpu_model(&cpuinfo).unwrap_or("unknown").to_owned(),
+            cores: procfs::cpu_times().map_or(0, |cpus| cpus.len()),
+            virtualized: hypervisor.is_some() || has_flag(&cpuinfo, "hypervisor"),
+            hypervisor,
+            cpufreq_driver: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
+            power_source: power_source(),
+            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            memory_bytes: procfs::kib_field(&meminfo, "MemTotal:").unwrap_or(0),
+            huge_pages: huge_pages(&meminfo),
+            cgroup: cgroup_version(),
+        }
+    }
+}
+
+/// The trimmed content of a file; `None` when it is missing or empty.
+fn read(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    // x86 says "model name"; other architectures have one of the rest, or only numbers.
+    ["model name", "Hardware", "cpu model", "uarch"]
+        .into_iter()
+        .find_map(|key| value_of(cpuinfo, key))
+}
+
+fn value_of<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
+    cpuinfo.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then_some(value.trim())
+    })
+}
+
+fn has_flag(cpuinfo: &str, flag: &str) -> bool {
+    value_of(cpuinfo, "flags")
+        .is_some_and(|flags| flags.split_whitespace().any(|word| word == flag))
+}
+
+fn hypervisor() -> Option<String> {
+    if let Some(kind) = read("/sys/hypervisor/type") {
+        return Some(kind);
+    }
+    let product = read("/sys/class/dmi/id/product_name").unwrap_or_default();
+    let vendor = read("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
+    let machine = format!("{vendor} {product}");
+    let virtual_machines = [
+        "KVM",
+        "QEMU",
+        "VMware",
+        "VirtualBox",
+        "Virtual Machine",
+        "Xen",
+        "Bochs",
+        "Amazon EC2",
+        "Google",
+        "OpenStack",
+        "Firecracker",
+    ];
+    if virtual_machines.iter().any(|name| machine.contains(name)) && !machine.contains("metal") {
+        return Some(machine.trim().to_owned());
+    }
+    // Minimal machines have no DMI tables, but their kernels offer the hypervisor's clock.
+    let clocks = read("/sys/devices/system/clocksource/clocksource0/available_clocksource")?;
+    [
+        ("kvm-clock", "KVM"),
+        ("hyperv_clocksource_tsc_page", "Hyper-V"),
+        ("xen", "Xen"),
+    ]
+    .into_iter()
+    .find_map(|(clock, name)| {
+        clocks
+            .split_whitespace()
+            .any(|word| word == clock)
+            .then(|| name.to_owned())
+    })
+}
+
+fn power_source() -> PowerSource {
+    // Readable by root alone since CVE-2020-8694; what counts is that the counter is there.
+    let zones = fs::read_dir("/sys/class/powercap")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let rapl = zones.into_iter().any(|zone| {
+        zone.file_name().to_string_lossy().contains("rapl:")
+            && zone.path().join("energy_uj").exists()
+    });
+    if rapl {
+        PowerSource::Rapl
+    } else {
+        PowerSource::None
+    }
+}
+
+fn huge_pages(meminfo: &str) -> HugePages {
+    let count = |name: &str| {
+        value_of(meminfo, name)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(0)
+    };
+    HugePages {
+        size_bytes: procfs::kib_field(meminfo, "Hugepagesize:").unwrap_or(0),
+        total: count("HugePages_Total"),
+        free: count("HugePages_Free"),
+    }
+}
+
+fn cgroup_version() -> CgroupVersion {
+    let is_v2 =
+        |path: &str| statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
+    let v1 = fs::exists("/sys/fs/cgroup/cpu").unwrap_or(false);
+    if is_v2("/sys/fs/cgroup") {
+        CgroupVersion::V2
+    } else if is_v2("/sys/fs/cgroup/unified") {
+        CgroupVersion::Hybrid
+    } else if v1 {
+        CgroupVersion::V1
+    } else {
+        CgroupVersion::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine() {
+        let machine = Machine::detect();
+        assert!(
+            !machine.kernel.is_empty() && machine.cores > 0 && machine.memory_bytes > 1 << 20,
+            "{machine:?}"
+        );
+        let json = serde_json::to_value(&machine).unwrap();
+        for key in [
+            "kernel",
+            "cpu",
+            "cores",
+            "virtualized",
+            "power_source",
+            "clock_source",
+            "cgroup",
+        ] {
+            assert!(json.get(key).is_some(), "{key} in {json}");
+        }
+    }
+
+    #[test]
+    fn texts_of_other_machines() {
+        let x86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu hypervisor sse\n";
+        assert_eq!(cpu_model(x86), Some("AMD EPYC"));
+        assert!(has_flag(x86, "hypervisor") && !has_flag(x86, "hyper"));
+        assert_eq!(
+            cpu_model("processor: 0\nHardware\t: BCM2835\n"),
+            Some("BCM2835")
+        );
+        assert_eq!(cpu_model("processor: 0\n"), None);
+        assert!(!has_flag("flags2: hypervisor\nflags: fpu\n", "hypervisor"));
+        let pages = huge_pages(
+            "HugePages_Total:      16\nHugePages_Free:        7\nHugepagesize:       2048 kB\n",
+        );
+        assert_eq!(
+            pages,
+            HugePages {
+                size_bytes: 2 << 20,
+                total: 16,
+                free: 7
+            }
+        );
+        assert_eq!(huge_pages(""), HugePages::default());
+    }
+}

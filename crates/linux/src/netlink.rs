@@ -1,0 +1,360 @@
+//! rtnetlink, synchronously: send requests, wait for every acknowledgement.
+//!
+//! The other files of this crate build [`Request`]s; a [`Netlink`] socket sends them, many in one system call.
+//! A socket stays in the namespace it was opened in, whatever its thread does later.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use netlink_packet_core::{
+    ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_CREATE, NLM_F_DUMP,
+    NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NlasIterator,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::netns::Netns;
+
+/// Requests in one send. Each acknowledgement takes about 1 KiB of the receive buffer (208 KiB by default), and all of
+/// them wait there until the kernel has worked off the whole send.
+const MAX_BATCH: usize = 64;
+/// A dump is cut into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and the kernel's upper limit).
+const RECEIVE_BYTES: usize = 1 << 16;
+/// The request's header comes back in front of the extended acknowledgement.
+const HEADER_BYTES: usize = 16;
+/// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
+const ATTRIBUTE_MESSAGE: u16 = 1;
+/// A dump is repeated when the table changed under it, at most this often.
+const DUMP_ATTEMPTS: usize = 16;
+
+/// What the kernel shall do when the object exists or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Create; an existing object is an error.
+    Create,
+    /// Create or overwrite.
+    Replace,
+    /// Change or delete what exists.
+    Change,
+}
+
+/// One change, ready to be sent. Built by [`crate::link`], [`crate::address`], [`crate::route`] and
+/// [`crate::neighbour`].
+#[derive(Debug)]
+pub struct Request {
+    action: String,
+    message: RouteNetlinkMessage,
+    flags: u16,
+    /// Descriptors the message names by number: open until it is sent.
+    files: Vec<OwnedFd>,
+}
+
+impl Request {
+    /// `action` completes "cannot ..." in the error and names the object.
+    pub(crate) fn new(action: String, mode: Mode, message: RouteNetlinkMessage) -> Self {
+        let flags = match mode {
+            Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
+            Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
+            Mode::Change => 0,
+        };
+        Self {
+            action,
+            message,
+            flags,
+            files: Vec::new(),
+        }
+    }
+
+    /// Keeps what the message refers to.
+    pub(crate) fn holding(mut self, files: Vec<OwnedFd>) -> Self {
+        self.files = files;
+        self
+    }
+}
+
+/// An rtnetlink socket in one network namespace.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's namespace.
+    pub fn open() -> Result<Self> {
+        let failed = |error: io::Error| Error::os("open a netlink socket", error);
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
+        socket.bind_auto().map_err(failed)?;
+        socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
+        // Both only improve the error text, and exist on every supported kernel.
+        let _ = socket.set_ext_ack(true);
+        let _ = socket.set_cap_ack(true);
+        Ok(Self {
+            socket,
+            sequence: 0,
+            buffer: Vec::with_capacity(RECEIVE_BYTES),
+        })
+    }
+
+    /// Opens a socket in `namespace`.
+    pub fn open_in(namespace: &Netns) -> Result<Self> {
+        namespace.enter(Self::open)?
+    }
+
+    /// Carries out `requests` in order and reports the first failure. The kernel works off all requests of one send
+    /// (64), also those after a failed one: an undo must expect both.
+    pub fn apply(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
+        self.apply_each(requests)?.into_iter().collect()
+    }
+
+    /// As [`Netlink::apply`], with the outcome of each request: for removals, where some may have nothing to remove.
+    /// A send in which a request failed is the last one.
+    pub fn apply_each(
+        &mut self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<Vec<Result<()>>> {
+        let mut outcomes = Vec::new();
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() && outcomes.iter().all(Result::is_ok) {
+            let batch: Vec<Request> = requests.by_ref().take(MAX_BATCH).collect();
+            let messages = batch
+                .iter()
+                .map(|request| (&request.message, request.flags | NLM_F_ACK));
+            let first = self.send(&batch[0].action, messages)?;
+            for (sequence, request) in (first..).zip(&batch) {
+                outcomes.push(self.acknowledgement(&request.action, sequence)?);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Asks for one object.
+    pub(crate) fn get(
+        &mut self,
+        action: &str,
+        message: &RouteNetlinkMessage,
+    ) -> Result<RouteNetlinkMessage> {
+        let sequence = self.send(action, [(message, 0)])?;
+        loop {
+            for Answer { payload, flags } in self.receive(action, sequence)? {
+                match payload {
+                    NetlinkPayload::InnerMessage(message) => return Ok(message),
+                    NetlinkPayload::Error(error) => return Err(explain(action, &error, flags)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind.
+    pub(crate) fn dump(
+        &mut self,
+        action: &str,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>> {
+        for _ in 0..DUMP_ATTEMPTS {
+            if let Some(objects) = self.try_dump(action, message)? {
+                return Ok(objects);
+            }
+        }
+        Err(Error::new(
+            action,
+            ErrorKind::Busy,
+            "it keeps changing while it is read",
+        )
+        .remedy("try again"))
+    }
+
+    /// `None`: the table changed meanwhile, so objects may be missing or doubled.
+    fn try_dump(
+        &mut self,
+        action: &str,
+        message: &RouteNetlinkMessage,
+    ) -> Result<Option<Vec<RouteNetlinkMessage>>> {
+        let sequence = self.send(action, [(message, NLM_F_DUMP)])?;
+        let mut objects = Vec::new();
+        let mut consistent = true;
+        loop {
+            for Answer { payload, flags } in self.receive(action, sequence)? {
+                consistent &= flags & NLM_F_DUMP_INTR == 0;
+                match payload {
+                    NetlinkPayload::InnerMessage(message) => objects.push(message),
+                    NetlinkPayload::Done(done) if done.code == 0 => {
+                        return Ok(consistent.then_some(objects));
+                    }
+                    NetlinkPayload::Done(done) => {
+                        return Err(Error::os(
+                            action,
+                            io::Error::from_raw_os_error(done.code.abs()),
+                        ));
+                    }
+                    NetlinkPayload::Error(error) => return Err(explain(action, &error, flags)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Sends `messages` in one system call; gives the sequence number of the first.
+    fn send<'a>(
+        &mut self,
+        action: &str,
+        messages: impl IntoIterator<Item = (&'a RouteNetlinkMessage, u16)>,
+    ) -> Result<u32> {
+        let first = self.sequence;
+        let mut bytes = Vec::new();
+        for (message, flags) in messages {
+            let mut header = NetlinkHeader::default();
+            header.flags = NLM_F_REQUEST | flags;
+            header.sequence_number = self.sequence;
+            self.sequence += 1;
+            let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message.clone()));
+            message.finalize();
+            // rtnetlink messages end on the 4-byte boundary that NLMSG_ALIGN asks for: every attribute is padded.
+            let start = bytes.len();
+            bytes.resize(start + message.buffer_len(), 0);
+            message.serialize(&mut bytes[start..]);
+        }
+        self.socket
+            .send(&bytes, 0)
+            .map_err(|error| Error::os(action, error))?;
+        Ok(first)
+    }
+
+    fn acknowledgement(&mut self, action: &str, sequence: u32) -> Result<Result<()>> {
+        loop {
+            for Answer { payload, flags } in self.receive(action, sequence)? {
+                if let NetlinkPayload::Error(error) = payload {
+                    return Ok(if error.code.is_none() {
+                        Ok(())
+                    } else {
+                        Err(explain(action, &error, flags))
+                    });
+                }
+            }
+        }
+    }
+
+    /// The next datagram's answers to `sequence`. Others in it belong to a dump that was given up.
+    fn receive(&mut self, action: &str, sequence: u32) -> Result<Vec<Answer>> {
+        self.buffer.clear();
+        self.socket
+            .recv(&mut self.buffer, 0)
+            .map_err(|error| Error::os(action, error))?;
+        let mut answers = Vec::new();
+        let mut rest = self.buffer.as_slice();
+        while !rest.is_empty() {
+            let message =
+                NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(|error| {
+                    Error::new(
+                        action,
+                        ErrorKind::Other,
+                        format!("the kernel's answer cannot be read: {error}"),
+                    )
+                })?;
+            let length = (message.header.length as usize)
+                .next_multiple_of(4)
+                .max(HEADER_BYTES);
+            if message.header.sequence_number == sequence {
+                answers.push(Answer {
+                    payload: message.payload,
+                    flags: message.header.flags,
+                });
+            }
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        Ok(answers)
+    }
+}
+
+struct Answer {
+    payload: NetlinkPayload<RouteNetlinkMessage>,
+    flags: u16,
+}
+
+/// An error with the kernel's own explanation, where it gives one (`NETLINK_EXT_ACK`).
+fn explain(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
+    let error = Error::os(action, answer.to_io());
+    let explained = NLM_F_ACK_TLVS | NLM_F_CAPPED;
+    let attributes = answer
+        .header
+        .get(HEADER_BYTES..)
+        .filter(|_| flags & explained == explained);
+    let words = attributes.and_then(|attributes| {
+        NlasIterator::new(attributes)
+            .flatten()
+            .find(|attribute| attribute.kind() == ATTRIBUTE_MESSAGE)
+    });
+    match words {
+        Some(words) => {
+            error.because(String::from_utf8_lossy(words.value()).trim_end_matches(['\0', '.']))
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link;
+    use crate::testing::{Namespace, root_or_skip};
+
+    #[test]
+    fn a_batch_longer_than_one_send_is_carried_out_in_order() {
+        if !root_or_skip("a_batch_longer_than_one_send_is_carried_out_in_order") {
+            return;
+        }
+        let namespace = Namespace::new("batch");
+        let mut netlink = Netlink::open_in(&namespace).unwrap();
+        let names: Vec<String> = (0..MAX_BATCH + 10)
+            .map(|number| format!("br{number}"))
+            .collect();
+        netlink
+            .apply(names.iter().map(|name| link::bridge(name).unwrap()))
+            .unwrap();
+        let found = netlink.links_with_prefix("br").unwrap();
+        assert_eq!(found.len(), names.len());
+        let outcomes = netlink
+            .apply_each(found.iter().map(|link| link::delete(&link.id())))
+            .unwrap();
+        assert!(outcomes.iter().all(Result::is_ok));
+        assert!(netlink.links_with_prefix("br").unwrap().is_empty());
+    }
+
+    #[test]
+    fn errors_carry_the_kernels_words_and_later_requests_are_tried() {
+        if !root_or_skip("errors_carry_the_kernels_words_and_later_requests_are_tried") {
+            return;
+        }
+        let namespace = Namespace::new("words");
+        let mut netlink = Netlink::open_in(&namespace).unwrap();
+        let lo = netlink.link("lo").unwrap().id();
+        let outcomes = netlink
+            .apply_each([
+                link::bridge("br0").unwrap(),
+                link::bridge("br0").unwrap(),
+                link::up(&lo),
+            ])
+            .unwrap();
+        assert!(outcomes[0].is_ok() && outcomes[2].is_ok());
+        let error = outcomes[1].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exists);
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot create bridge `br0`: "),
+            "{error}"
+        );
+        assert!(netlink.link("lo").unwrap().up);
+        // The kernel explains what is wrong with a bad MTU.
+        let bridge = netlink.link("br0").unwrap().id();
+        let error = netlink.apply([link::mtu(&bridge, 1)]).unwrap_err();
+        assert!(
+            error.cause().contains("mtu less than device minimum"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,470 @@
+//! Named network namespaces, made so that `ip netns` sees them as its own.
+//!
+//! A name is a bind mount of the namespace's `nsfs` file under `/run/netns`, exactly as iproute2 does it, so
+//! `ip netns list`, `ip netns exec` and `ip -n` work on what is made here and the other way round.
+//!
+//! A namespace can carry an *owner*: a word written before its name exists (into the name's file, and as the alias
+//! of its loopback link, where `ip -n NAME link show lo` shows it). So who cleans up after a crash can tell its own
+//! namespace from a stranger's of the same name, whenever the crash happened.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
+use nix::unistd::linkat;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::link;
+use crate::netlink::Netlink;
+use crate::procfs;
+
+/// Where names of network namespaces live (iproute2's `NETNS_RUN_DIR`).
+pub const DIRECTORY: &str = "/run/netns";
+
+/// `NSFS_MAGIC` of linux/magic.h: the file system of namespace files.
+const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
+/// The calling thread's own network namespace (`/proc/self` would be the main thread's).
+const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/net";
+
+/// An open network namespace. It lives as long as this handle, a process in it, or its name.
+#[derive(Debug)]
+pub struct Netns {
+    name: Option<String>,
+    fd: OwnedFd,
+}
+
+impl Netns {
+    /// Creates the namespace `name`; its loopback link is down, as the kernel makes it.
+    pub fn create(name: &str) -> Result<Self> {
+        Self::create_for(name, None)
+    }
+
+    /// Creates the namespace `name` and marks it as belonging to `owner` (see [`owner`]).
+    pub fn create_owned(name: &str, owner: &str) -> Result<Self> {
+        Self::create_for(name, Some(owner))
+    }
+
+    fn create_for(name: &str, owner: Option<&str>) -> Result<Self> {
+        let action = || format!("create network namespace `{name}`");
+        let path = path_of(name)?;
+        prepare_directory()?;
+        reserve(&path, owner.unwrap_or_default()).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::os(action(), error).remedy(format!(
+                "`ip netns delete {name}` removes it, if nobody uses it"
+            )),
+            _ => Error::os(action(), error),
+        })?;
+        let created = on_new_thread(&action(), || {
+            let fd = unshare_namespace(&action())?;
+            if let Some(owner) = owner {
+                set_owner(owner)?;
+            }
+            mount(
+                Some(THREAD_NAMESPACE),
+                &path,
+                None::<&str>,
+                MsFlags::MS_BIND,
+                None::<&str>,
+            )
+            .map_err(|errno| Error::os(action(), errno))?;
+            Ok(fd)
+        });
+        match created {
+            Ok(fd) => Ok(Self {
+                name: Some(name.to_owned()),
+                fd,
+            }),
+            Err(error) => {
+                // The first error is the one to report; the reserved name must not outlive it.
+                let _ = remove_name(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the namespace `name`, whoever made it.
+    pub fn open(name: &str) -> Result<Self> {
+        let action = || format!("open network namespace `{name}`");
+        let file = File::open(path_of(name)?).map_err(|error| {
+            let missing = error.kind() == io::ErrorKind::NotFound;
+            let error = Error::os(action(), error);
+            if missing {
+                error.remedy("`ip netns list` shows those that exist")
+            } else {
+                error
+            }
+        })?;
+        if !is_namespace(&file) {
+            return Err(Error::new(
+                action(),
+                ErrorKind::Invalid,
+                "its file is not a namespace (a creation was cut off)",
+            )
+            .remedy(format!("`ip netns delete {name}` removes it")));
+        }
+        Ok(Self {
+            name: Some(name.to_owned()),
+            fd: file.into(),
+        })
+    }
+
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Self> {
+        let file = File::open(THREAD_NAMESPACE)
+            .map_err(|error| Error::os("open this thread's network namespace", error))?;
+        Ok(Self {
+            name: None,
+            fd: file.into(),
+        })
+    }
+
+    /// A new namespace without a name: it is gone when the handle is, even after `kill -9`.
+    pub fn anonymous() -> Result<Self> {
+        let action = "create an unnamed network namespace";
+        let fd = on_new_thread(action, || unshare_namespace(action))?;
+        Ok(Self { name: None, fd })
+    }
+
+    /// The name under `/run/netns`; `None` for [`Netns::current`] and [`Netns::anonymous`].
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Runs `f` inside this namespace, on a thread of its own: the caller's thread stays where it is. A panic in
+    /// `f` goes on in the caller.
+    pub fn enter<T, F>(&self, f: F) -> Result<T>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let action = format!("enter {}", self.describe());
+        on_new_thread(&action, || {
+            setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|errno| Error::os(&action, errno))?;
+            Ok(f())
+        })
+    }
+
+    /// The processes in this namespace, as `ip netns pids`.
+    pub fn processes(&self) -> Result<Vec<u32>> {
+        let stat = fstat(&self.fd)
+            .map_err(|errno| Error::os(format!("look into {}", self.describe()), errno))?;
+        let mut pids = procfs::processes()?;
+        pids.retain(|pid| {
+            // A process may end between the listing and the look.
+            let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
+            metadata.is_ok_and(|other| (other.dev(), other.ino()) == (stat.st_dev, stat.st_ino))
+        });
+        Ok(pids)
+    }
+
+    /// As an error or a log line names it.
+    pub(crate) fn describe(&self) -> String {
+        self.name.as_ref().map_or_else(
+            || "a network namespace".to_owned(),
+            |name| format!("network namespace `{name}`"),
+        )
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// True when the name is taken, be it by a namespace or by the rest of an interrupted creation.
+pub fn exists(name: &str) -> bool {
+    path_of(name).is_ok_and(|path| path.exists())
+}
+
+/// All names, sorted, as `ip netns list` has them.
+pub fn list() -> Result<Vec<String>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries,
+        // No namespace has ever been named on this machine.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::os(format!("list {DIRECTORY}"), error)),
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Removes the name. The namespace itself goes when no process and no handle is left in it; its links go with it.
+pub fn delete(name: &str) -> Result<()> {
+    remove_name(&path_of(name)?)
+        .map_err(|error| Error::os(format!("delete network namespace `{name}`"), error))
+}
+
+/// The owner that [`Netns::create_owned`] wrote, also when that creation was cut off. `None`: made by someone else.
+pub fn owner(name: &str) -> Result<Option<String>> {
+    let action = || format!("read the owner of network namespace `{name}`");
+    let path = path_of(name)?;
+    let file = File::open(&path).map_err(|error| Error::os(action(), error))?;
+    if !is_namespace(&file) {
+        let text = fs::read_to_string(&path).map_err(|error| Error::os(action(), error))?;
+        return Ok(Some(text).filter(|text| !text.is_empty()));
+    }
+    let namespace = Netns {
+        name: Some(name.to_owned()),
+        fd: file.into(),
+    };
+    let loopback = Netlink::open_in(&namespace)?.link("lo")?;
+    Ok(loopback.alias)
+}
+
+/// [`delete`]s the name if it belongs to `owner`; says whether it did. A missing name is no error.
+pub fn delete_owned(name: &str, by: &str) -> Result<bool> {
+    match owner(name) {
+        Ok(Some(found)) if found == by => delete(name).map(|()| true),
+        Ok(_) => Ok(false),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn path_of(name: &str) -> Result<PathBuf> {
+    let reason = if name.is_empty() {
+        "it is empty"
+    } else if name == "." || name == ".." || name.contains(['/', '\0']) {
+        "it is not a file name"
+    } else if name.len() > 255 {
+        "it is longer than 255 bytes"
+    } else {
+        return Ok(Path::new(DIRECTORY).join(name));
+    };
+    Err(Error::new(
+        format!("use `{name}` as the name of a network namespace"),
+        ErrorKind::Invalid,
+        reason,
+    ))
+}
+
+fn is_namespace(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC)
+}
+
+/// A thread has a namespace of its own, and one that entered another must not go on to do anything else.
+fn on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new()
+            .spawn_scoped(scope, f)
+            .map_err(|error| Error::os(action, error))?;
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn unshare_namespace(action: &str) -> Result<OwnedFd> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| {
+        let error = Error::os(action, errno);
+        if errno == Errno::ENOSPC {
+            error.because("the limit user.max_net_namespaces is reached")
+        } else {
+            error
+        }
+    })?;
+    File::open(THREAD_NAMESPACE)
+        .map(OwnedFd::from)
+        .map_err(|error| Error::os(action, error))
+}
+
+fn set_owner(owner: &str) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let loopback = netlink.link("lo")?;
+    netlink.apply([link::alias(&loopback.id(), owner)])
+}
+
+/// Makes `/run/netns` as iproute2 does: a shared mount, so that names made here appear in the other mount
+/// namespaces of the machine, and their removal too (or a namespace would live on as long as one of those).
+fn prepare_directory() -> Result<()> {
+    let failed = |error: io::Error| Error::os(format!("prepare {DIRECTORY}"), error);
+    fs::create_dir_all(DIRECTORY).map_err(failed)?;
+    let directory = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(DIRECTORY)
+        .map_err(failed)?;
+    // Two creators at once would stack two mounts, each with names the other cannot see.
+    let _lock = Flock::lock(directory, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| failed(errno.into()))?;
+    let none = None::<&str>;
+    let share = || {
+        mount(
+            none,
+            DIRECTORY,
+            none,
+            MsFlags::MS_SHARED | MsFlags::MS_REC,
+            none,
+        )
+    };
+    match share() {
+        // Not a mount point yet: only a mount point can be shared.
+        Err(Errno::EINVAL) => mount(
+            Some(DIRECTORY),
+            DIRECTORY,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+        .and_then(|()| share())
+        .map_err(|errno| failed(errno.into())),
+        other => other.map_err(|errno| failed(errno.into())),
+    }
+}
+
+/// Takes the name: the file appears at once with its content, so that no crash leaves a name without an owner.
+fn reserve(path: &Path, content: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new(DIRECTORY));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .mode(0o444)
+        .open(directory)?;
+    file.write_all(content.as_bytes())?;
+    let anonymous = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(
+        AT_FDCWD,
+        anonymous.as_str(),
+        AT_FDCWD,
+        path,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )?;
+    Ok(())
+}
+
+fn remove_name(path: &Path) -> io::Result<()> {
+    // EINVAL: nothing (more) is mounted there.
+    loop {
+        match umount2(path, MntFlags::MNT_DETACH) {
+            Ok(()) => {}
+            Err(Errno::EINVAL) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    fs::remove_file(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process;
+    use crate::testing::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
+
+    #[test]
+    fn ip_netns_sees_what_is_made_here_and_the_other_way_round() {
+        if !root_or_skip("ip_netns_sees_what_is_made_here_and_the_other_way_round") {
+            return;
+        }
+        let ours = Namespace::new("ours");
+        let name = ours.name().unwrap();
+        assert!(
+            stdout_of("ip", &["netns", "list"])
+                .lines()
+                .any(|line| line.split_whitespace().next() == Some(name))
+        );
+        assert!(
+            stdout_of("ip", &["netns", "exec", name, "ip", "-o", "link"]).starts_with("1: lo:")
+        );
+        assert!(exists(name) && list().unwrap().contains(&name.to_owned()));
+        let child = Child::spawn(process::command_in(&ours, "sleep").unwrap().arg("4714"));
+        assert_eq!(ours.processes().unwrap(), [child.id()]);
+
+        let theirs = namespace_name("theirs");
+        let _guard = NameGuard(theirs.clone());
+        stdout_of("ip", &["netns", "add", &theirs]);
+        assert_eq!(Netns::open(&theirs).unwrap().name(), Some(theirs.as_str()));
+        assert_eq!(owner(&theirs).unwrap(), None);
+        let error = Netns::create(&theirs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exists);
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("`ip netns delete {theirs}`")),
+            "{error}"
+        );
+        delete(&theirs).unwrap();
+        assert!(!exists(&theirs) && !stdout_of("ip", &["netns", "list"]).contains(&theirs));
+    }
+
+    #[test]
+    fn enter_runs_elsewhere_and_leaves_the_caller_where_it_is() {
+        if !root_or_skip("enter_runs_elsewhere_and_leaves_the_caller_where_it_is") {
+            return;
+        }
+        let namespace = |path: &str| fs::read_link(path).unwrap();
+        let before = namespace(THREAD_NAMESPACE);
+        let other = Netns::anonymous().unwrap();
+        let inside = other.enter(|| namespace(THREAD_NAMESPACE)).unwrap();
+        assert_ne!(inside, before);
+        assert_eq!(namespace(THREAD_NAMESPACE), before);
+        let back = Netns::current()
+            .unwrap()
+            .enter(|| namespace(THREAD_NAMESPACE))
+            .unwrap();
+        assert_eq!(back, before);
+        let panicked = std::panic::catch_unwind(|| other.enter(|| panic!("inside")));
+        assert!(panicked.is_err());
+    }
+
+    #[test]
+    fn an_owner_is_known_also_when_creation_was_cut_off() {
+        if !root_or_skip("an_owner_is_known_also_when_creation_was_cut_off") {
+            return;
+        }
+        let name = namespace_name("owned");
+        let _guard = NameGuard(name.clone());
+        assert_eq!(
+            Netns::create_owned(&name, "run 1").unwrap().name(),
+            Some(name.as_str())
+        );
+        let shown = stdout_of("ip", &["-n", &name, "link", "show", "lo"]);
+        assert!(shown.contains("alias run 1"), "{shown}");
+        assert_eq!(owner(&name).unwrap().as_deref(), Some("run 1"));
+        assert!(!delete_owned(&name, "run 2").unwrap() && exists(&name));
+        assert!(delete_owned(&name, "run 1").unwrap() && !exists(&name));
+        assert!(!delete_owned(&name, "run 1").unwrap());
+
+        // What `kill -9` between the reservation and the mount leaves.
+        reserve(&path_of(&name).unwrap(), "run 1").unwrap();
+        let opened = Netns::open(&name).unwrap_err();
+        assert!(
+            exists(&name) && opened.to_string().contains("ip netns delete"),
+            "{opened}"
+        );
+        assert_eq!(owner(&name).unwrap().as_deref(), Some("run 1"));
+        assert!(!delete_owned(&name, "run 2").unwrap() && exists(&name));
+        assert!(delete_owned(&name, "run 1").unwrap() && !exists(&name));
+    }
+
+    #[test]
+    fn bad_names_and_missing_ones_are_clear_errors() {
+        for bad in ["", ".", "..", "a/b", "nul\0byte", &"x".repeat(256)] {
+            assert_eq!(
+                Netns::create(bad).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{bad:?}"
+            );
+            assert!(!exists(bad));
+        }
+        let missing = Netns::open("myelin-t-missing").unwrap_err();
+        assert!(
+            missing.is_not_found() && missing.to_string().contains("`myelin-t-missing`"),
+            "{missing}"
+        );
+        assert!(delete("myelin-t-missing").unwrap_err().is_not_found());
+    }
+}

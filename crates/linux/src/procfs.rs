@@ -1,0 +1,392 @@
+//! CPU time, memory and processes as `/proc` shows them (proc(5)).
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How one CPU spent its time since boot. Resolution: one tick of the kernel's accounting, 10 ms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// Number of the CPU.
+    pub cpu: usize,
+    /// In programs, also at low priority.
+    pub user: Duration,
+    /// In the kernel on behalf of programs.
+    pub system: Duration,
+    /// In hardware interrupts.
+    pub irq: Duration,
+    /// In soft interrupts: most packet processing.
+    pub softirq: Duration,
+    /// Ready to run while the hypervisor ran something else.
+    pub steal: Duration,
+    /// Nothing to do, also while waiting for a disk.
+    pub idle: Duration,
+}
+
+impl CpuTimes {
+    /// What was spent since `earlier`. Never negative, although the kernel's idle time may jump back a little.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            cpu: self.cpu,
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+            irq: self.irq.saturating_sub(earlier.irq),
+            softirq: self.softirq.saturating_sub(earlier.softirq),
+            steal: self.steal.saturating_sub(earlier.steal),
+            idle: self.idle.saturating_sub(earlier.idle),
+        }
+    }
+
+    /// All but idle time, what the hypervisor took included.
+    pub fn busy(&self) -> Duration {
+        self.user + self.system + self.irq + self.softirq + self.steal
+    }
+
+    /// All of it.
+    pub fn total(&self) -> Duration {
+        self.busy() + self.idle
+    }
+}
+
+/// The times of every CPU that is online, ascending.
+pub fn cpu_times() -> Result<Vec<CpuTimes>> {
+    let tick = tick()?;
+    let text = read("/proc/stat", "read CPU times")?;
+    Ok(text
+        .lines()
+        .filter_map(|line| parse_cpu(line, tick))
+        .collect())
+}
+
+/// CPU time of a process, all its threads together. Resolution: 10 ms; see [`run_time`] for a finer one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessTimes {
+    /// In the program.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+/// CPU time of a process.
+pub fn process_times(pid: u32) -> Result<ProcessTimes> {
+    let tick = tick()?;
+    let stat = Stat::read(pid)?;
+    Ok(ProcessTimes {
+        user: tick * stat.user_ticks,
+        system: tick * stat.system_ticks,
+    })
+}
+
+/// CPU time of a process in nanosecond resolution, all its threads together, in program and kernel.
+pub fn run_time(pid: u32) -> Result<Duration> {
+    let failed = |errno| Error::os(format!("read the CPU time of process {pid}"), errno);
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).map_err(failed)?;
+    clock_gettime(clock).map(Duration::from).map_err(failed)
+}
+
+/// When a process started, clock ticks since boot: with its number it names the process for good, as numbers are
+/// used again.
+pub fn start_time(pid: u32) -> Result<u64> {
+    Stat::read(pid).map(|stat| stat.start_ticks)
+}
+
+/// Memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Resident, bytes, shared pages in full (`VmRSS`).
+    pub resident_bytes: u64,
+    /// Resident, bytes, each shared page divided among its users (`Pss`): these can be added up.
+    pub proportional_bytes: u64,
+}
+
+/// Memory of a process.
+pub fn memory(pid: u32) -> Result<Memory> {
+    let action = format!("read the memory of process {pid}");
+    let field = |file: &str, name: &str| {
+        let text = read(&format!("/proc/{pid}/{file}"), &action)?;
+        kib_field(&text, name).ok_or_else(|| unreadable(&action, name))
+    };
+    Ok(Memory {
+        resident_bytes: field("status", "VmRSS:")?,
+        proportional_bytes: field("smaps_rollup", "Pss:")?,
+    })
+}
+
+/// A thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Its identifier, as [`crate::affinity`] and [`crate::sched`] take it.
+    pub id: u32,
+    /// Its name, at most 15 bytes.
+    pub name: String,
+}
+
+/// The threads of a process, ascending by identifier.
+pub fn threads(pid: u32) -> Result<Vec<Thread>> {
+    let action = format!("list the threads of process {pid}");
+    let mut threads: Vec<Thread> = numbers_in(&format!("/proc/{pid}/task"), &action)?
+        .into_iter()
+        // A thread may end between the listing and the reading.
+        .filter_map(|id| {
+            let name = fs::read_to_string(format!("/proc/{pid}/task/{id}/comm")).ok()?;
+            Some(Thread { id, name: name.trim_end().to_owned() })
+        })
+        .collect();
+    threads.sort_unstable_by_key(|thread| thread.id);
+    Ok(threads)
+}
+
+/// The arguments a process was started with; empty for kernel threads and for processes that have ended.
+pub fn command_line(pid: u32) -> Result<Vec<String>> {
+    let file = format!("/proc/{pid}/cmdline");
+    let bytes = fs::read(file)
+        .map_err(|error| Error::os(format!("read the command line of process {pid}"), error))?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text
+        .strip_suffix('\0')
+        .map(|text| text.split('\0').map(str::to_owned).collect())
+        .unwrap_or_default())
+}
+
+/// The processes whose command line satisfies `wanted`, ascending.
+pub fn find(wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
+    let mut found = processes()?;
+    // A process may end between the listing and the reading.
+    found.retain(|pid| command_line(*pid).is_ok_and(|arguments| wanted(&arguments)));
+    Ok(found)
+}
+
+/// All processes, ascending.
+pub fn processes() -> Result<Vec<u32>> {
+    let mut pids = numbers_in("/proc", "list processes")?;
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// What is needed of `/proc/PID/stat`.
+pub(crate) struct Stat {
+    pub(crate) parent: u32,
+    user_ticks: u32,
+    system_ticks: u32,
+    pub(crate) start_ticks: u64,
+}
+
+impl Stat {
+    pub(crate) fn read(pid: u32) -> Result<Self> {
+        let action = format!("read the state of process {pid}");
+        let text = read(&format!("/proc/{pid}/stat"), &action)?;
+        Self::parse(&text).ok_or_else(|| unreadable(&action, "stat"))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The name, in parentheses, may hold anything, also parentheses. Behind it comes field 3.
+        let (_, rest) = text.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Self {
+            parent: field(4)?.parse().ok()?,
+            user_ticks: field(14)?.parse().ok()?,
+            system_ticks: field(15)?.parse().ok()?,
+            start_ticks: field(22)?.parse().ok()?,
+        })
+    }
+}
+
+fn read(path: &str, action: &str) -> Result<String> {
+    fs::read_to_string(path).map_err(|error| Error::os(action, error))
+}
+
+fn unreadable(action: &str, what: &str) -> Error {
+    Error::new(
+        action,
+        ErrorKind::Other,
+        format!("`{what}` is missing or malformed"),
+    )
+}
+
+fn numbers_in(directory: &str, action: &str) -> Result<Vec<u32>> {
+    let entries = fs::read_dir(directory).map_err(|error| Error::os(action, error))?;
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// Length of a tick of the kernel's accounting (`USER_HZ`).
+fn tick() -> Result<Duration> {
+    let per_second = sysconf(SysconfVar::CLK_TCK)
+        .map_err(io::Error::from)
+        .map_err(|error| Error::os("read the clock tick", error))?;
+    let per_second = per_second
+        .and_then(|ticks| u32::try_from(ticks).ok())
+        .filter(|ticks| *ticks > 0)
+        .unwrap_or(100);
+    Ok(Duration::from_secs(1) / per_second)
+}
+
+fn parse_cpu(line: &str, tick: Duration) -> Option<CpuTimes> {
+    let mut fields = line.strip_prefix("cpu")?.split(' ');
+    let cpu = fields.next()?.parse().ok()?;
+    // Guest time, which follows, is in the user time already.
+    let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    let time = |ticks: u64| Duration::from_nanos((tick.as_nanos() as u64).saturating_mul(ticks));
+    Some(CpuTimes {
+        cpu,
+        user: time(user + nice),
+        system: time(system),
+        irq: time(irq),
+        softirq: time(softirq),
+        steal: time(steal),
+        idle: time(idle + iowait),
+    })
+}
+
+/// The value in bytes of a line `Name:   123 kB`.
+pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Child;
+    use std::process;
+    use std::time::Instant;
+
+    fn own() -> u32 {
+        process::id()
+    }
+
+    #[test]
+    fn a_line_of_proc_stat() {
+        let times = parse_cpu(
+            "cpu3 100 20 30 400 50 6 7 8 90 10",
+            Duration::from_millis(10),
+        )
+        .unwrap();
+        assert_eq!(
+            (times.cpu, times.user, times.idle),
+            (3, Duration::from_millis(1200), Duration::from_millis(4500))
+        );
+        assert_eq!(
+            (times.irq, times.softirq, times.steal),
+            (
+                Duration::from_millis(60),
+                Duration::from_millis(70),
+                Duration::from_millis(80)
+            )
+        );
+        assert_eq!(times.total(), Duration::from_millis(6210));
+        assert_eq!(
+            parse_cpu("cpu  1 2 3 4 5 6 7 8", Duration::from_millis(10)),
+            None
+        );
+        assert_eq!(parse_cpu("cpu0 1 2", Duration::from_millis(10)), None);
+        assert_eq!(parse_cpu("intr 5", Duration::from_millis(10)), None);
+    }
+
+    #[test]
+    fn differences_never_go_below_zero() {
+        let early = CpuTimes {
+            idle: Duration::from_secs(2),
+            ..CpuTimes::default()
+        };
+        let late = CpuTimes {
+            idle: Duration::from_secs(1),
+            user: Duration::from_secs(3),
+            ..CpuTimes::default()
+        };
+        assert_eq!(late.since(&early).total(), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn names_with_parentheses_and_spaces() {
+        let stat =
+            Stat::parse("7 (a) b) (c) S 42 7 7 0 -1 4194560 1 2 3 4 55 66 0 0 20 0 1 0 777 8 9\n")
+                .unwrap();
+        assert_eq!(
+            (
+                stat.parent,
+                stat.user_ticks,
+                stat.system_ticks,
+                stat.start_ticks
+            ),
+            (42, 55, 66, 777)
+        );
+        assert!(Stat::parse("7 (a S").is_none() && Stat::parse("7 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn a_busy_second_is_seen_by_all_clocks() {
+        let (cpus, own_times, run) = (
+            cpu_times().unwrap(),
+            process_times(own()).unwrap(),
+            run_time(own()).unwrap(),
+        );
+        // CPU time, not wall time: other tests and the machine's other work take turns with this one.
+        while run_time(own()).unwrap() < run + Duration::from_millis(300) {
+            std::hint::spin_loop();
+        }
+        let later = process_times(own()).unwrap();
+        assert!(
+            (later.user + later.system).saturating_sub(own_times.user + own_times.system)
+                >= Duration::from_millis(250)
+        );
+        let spent: Duration = cpu_times()
+            .unwrap()
+            .iter()
+            .zip(&cpus)
+            .map(|(now, then)| now.since(then).busy())
+            .sum();
+        assert!(spent >= Duration::from_millis(200), "{spent:?}");
+    }
+
+    #[test]
+    fn memory_threads_and_start_time_of_this_process() {
+        let before = memory(own()).unwrap();
+        let block = vec![1_u8; 8 << 20];
+        let after = memory(own()).unwrap();
+        assert!(
+            after.resident_bytes >= before.resident_bytes + (6 << 20),
+            "{before:?} {after:?}"
+        );
+        assert!(after.proportional_bytes <= after.resident_bytes && block[4096] == 1);
+        let name = "named-by-test";
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let threads = threads(own()).unwrap();
+                assert!(threads.iter().any(|thread| thread.name == name));
+            })
+            .unwrap()
+            .join()
+            .unwrap();
+        assert_eq!(start_time(own()).unwrap(), start_time(own()).unwrap());
+        assert!(start_time(u32::MAX >> 1).unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_arguments() {
+        let mark = format!("3{}.25", process::id());
+        let child = Child::sleeping(&mark);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut found = Vec::new();
+        // The arguments are those of this test until the child has called exec.
+        while found.is_empty() && Instant::now() < deadline {
+            found = find(|arguments| arguments.len() == 2 && arguments[1] == mark).unwrap();
+        }
+        assert_eq!(found, [child.id()]);
+        assert_eq!(command_line(child.id()).unwrap(), ["sleep", &mark]);
+    }
+}

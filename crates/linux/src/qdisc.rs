@@ -1,0 +1,183 @@
+//! Queueing disciplines, filters and actions of traffic control (tc(8)), as far as [`crate::feature`] tries them.
+//!
+//! The options are the kernel's structures of linux/pkt_sched.h and linux/pkt_cls.h, written field by field.
+
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{
+    TcActionMessage, TcActionMessageAttribute, TcAttribute, TcHandle, TcMessage,
+};
+
+use crate::link::LinkId;
+use crate::netlink::{Mode, Request};
+
+const TCA_OPTIONS: u16 = 2;
+const ETH_P_ALL: u16 = 0x0003;
+const ETH_P_IP: u16 = 0x0800;
+/// Ticks of the packet scheduler's clock in a microsecond: 64 ns each (`/proc/net/psched`).
+const TICKS_PER_MICROSECOND: u32 = 1_000_000 / 64_000;
+
+/// A hook for eBPF programs and filters on both ways of the link.
+pub(crate) fn clsact(link: &LinkId) -> Request {
+    add(
+        link,
+        "clsact",
+        TcHandle {
+            major: u16::MAX,
+            minor: 0,
+        },
+        TcHandle::CLSACT,
+        None,
+    )
+}
+
+/// Delay and loss: here 1 ms.
+pub(crate) fn netem(link: &LinkId) -> Request {
+    // struct tc_netem_qopt: latency, limit (packets), loss, gap, duplicate, jitter.
+    root(
+        link,
+        "netem",
+        words(&[1000 * TICKS_PER_MICROSECOND, 1000, 0, 0, 0, 0]),
+    )
+}
+
+/// A token bucket in front of a queue: here 1 MB/s, 10 KB.
+pub(crate) fn tbf(link: &LinkId) -> Request {
+    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes), buffer (ticks that the burst takes), mtu.
+    let mut parameters = rate(1_000_000);
+    parameters.extend(rate(0));
+    parameters.extend(words(&[100_000, 10_000 * TICKS_PER_MICROSECOND, 0]));
+    root(link, "tbf", attribute(1, parameters))
+}
+
+/// A hierarchy of token buckets.
+pub(crate) fn htb(link: &LinkId) -> Request {
+    // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
+    root(link, "htb", attribute(2, words(&[3, 10, 0, 0, 0])))
+}
+
+/// A filter that runs an eBPF program; here a classic one that matches nothing, so that none need be loaded.
+pub(crate) fn cls_bpf(link: &LinkId) -> Request {
+    // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
+    let mut options = attribute(4, 1_u16.to_ne_bytes().to_vec());
+    options.extend(attribute(5, [0x06, 0, 0, 0, 0, 0, 0, 0].to_vec()));
+    filter(link, "bpf", ETH_P_ALL, options)
+}
+
+/// A filter on header fields.
+pub(crate) fn cls_flower(link: &LinkId) -> Request {
+    // TCA_FLOWER_KEY_ETH_TYPE.
+    filter(
+        link,
+        "flower",
+        ETH_P_IP,
+        attribute(8, ETH_P_IP.to_be_bytes().to_vec()),
+    )
+}
+
+/// An action that limits a rate. It belongs to the namespace, not to a link. Here it limits the packet size only: a rate
+/// would need the kernel's old rate tables.
+pub(crate) fn act_police() -> Request {
+    // struct tc_police: index, action (1: reclassify), limit, burst, mtu, rate, peakrate, reference and bind counts,
+    // capabilities.
+    let mut police = words(&[0, 1, 0, 0, 2000]);
+    police.extend(rate(0));
+    police.extend(rate(0));
+    police.extend(words(&[0, 0, 0]));
+    // TCA_ACT_TAB { 1: { TCA_ACT_KIND, TCA_ACT_OPTIONS { TCA_POLICE_TBF } } }
+    let mut action = attribute(1, b"police\0".to_vec());
+    action.extend(attribute(2 | NLA_F_NESTED, attribute(1, police)));
+    let mut message = TcActionMessage::default();
+    message.attributes = vec![TcActionMessageAttribute::Other(DefaultNla::new(
+        1,
+        attribute(1, action),
+    ))];
+    Request::new(
+        "add a police action".to_owned(),
+        Mode::Create,
+        RouteNetlinkMessage::NewTrafficAction(message),
+    )
+}
+
+fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
+    add(
+        link,
+        kind,
+        TcHandle { major: 1, minor: 0 },
+        TcHandle::ROOT,
+        Some(options),
+    )
+}
+
+fn add(
+    link: &LinkId,
+    kind: &str,
+    handle: TcHandle,
+    parent: TcHandle,
+    options: Option<Vec<u8>>,
+) -> Request {
+    let action = format!("add qdisc {kind} to link `{}`", link.name);
+    let message = message(link, kind, handle, parent, options);
+    Request::new(
+        action,
+        Mode::Create,
+        RouteNetlinkMessage::NewQueueDiscipline(message),
+    )
+}
+
+/// On the ingress side of a clsact.
+fn filter(link: &LinkId, kind: &str, protocol: u16, options: Vec<u8>) -> Request {
+    let action = format!("add filter {kind} to link `{}`", link.name);
+    let mut message = message(
+        link,
+        kind,
+        TcHandle::UNSPEC,
+        TcHandle {
+            major: u16::MAX,
+            minor: 0xfff2,
+        },
+        Some(options),
+    );
+    let priority: u32 = 1;
+    message.header.info = priority << 16 | u32::from(protocol.to_be());
+    Request::new(
+        action,
+        Mode::Create,
+        RouteNetlinkMessage::NewTrafficFilter(message),
+    )
+}
+
+fn message(
+    link: &LinkId,
+    kind: &str,
+    handle: TcHandle,
+    parent: TcHandle,
+    options: Option<Vec<u8>>,
+) -> TcMessage {
+    let mut message = TcMessage::with_index(link.index.cast_signed());
+    message.header.handle = handle;
+    message.header.parent = parent;
+    message.attributes = vec![TcAttribute::Kind(kind.to_owned())];
+    message
+        .attributes
+        .extend(options.map(|options| TcAttribute::Other(DefaultNla::new(TCA_OPTIONS, options))));
+    message
+}
+
+/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum packet, bytes/s.
+fn rate(bytes_per_second: u32) -> Vec<u8> {
+    let mut spec = vec![0, u8::from(bytes_per_second > 0), 0, 0, 0, 0, 0, 0];
+    spec.extend(bytes_per_second.to_ne_bytes());
+    spec
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn attribute(kind: u16, value: Vec<u8>) -> Vec<u8> {
+    let attribute = DefaultNla::new(kind, value);
+    let mut bytes = vec![0; attribute.buffer_len()];
+    attribute.emit(&mut bytes);
+    bytes
+}

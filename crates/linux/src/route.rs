@@ -1,0 +1,103 @@
+//! Routes of the main table.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+
+use crate::address::family_of;
+use crate::link::LinkId;
+use crate::netlink::{Mode, Request};
+
+/// `destination` is a neighbour on the link.
+pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
+    let action = format!(
+        "add the route to {destination}/{prefix_length} on link `{}`",
+        link.name
+    );
+    let mut message = message(link, destination);
+    message.header.destination_prefix_length = prefix_length;
+    message.header.scope = if destination.is_ipv4() {
+        RouteScope::Link
+    } else {
+        RouteScope::Universe
+    };
+    message
+        .attributes
+        .push(RouteAttribute::Destination(RouteAddress::from(destination)));
+    Request::new(action, Mode::Create, RouteNetlinkMessage::NewRoute(message))
+}
+
+/// Everything else of `gateway`'s family goes to `gateway`, which is a neighbour on the link whatever its address.
+pub fn default_via(link: &LinkId, gateway: IpAddr) -> Request {
+    let action = format!(
+        "add the default route via {gateway} on link `{}`",
+        link.name
+    );
+    let mut message = message(link, gateway);
+    message.header.flags = RouteFlags::Onlink;
+    message
+        .attributes
+        .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
+    Request::new(action, Mode::Create, RouteNetlinkMessage::NewRoute(message))
+}
+
+fn message(link: &LinkId, family: IpAddr) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family_of(family);
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Unicast;
+    message.attributes = vec![RouteAttribute::Oif(link.index)];
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::Netlink;
+    use crate::testing::{Namespace, root_or_skip, stdout_of};
+    use crate::{address, link};
+
+    #[test]
+    fn ip_route_shows_them() {
+        if !root_or_skip("ip_route_shows_them") {
+            return;
+        }
+        let namespace = Namespace::new("route");
+        let mut netlink = Netlink::open_in(&namespace).unwrap();
+        netlink.apply([link::bridge("br0").unwrap()]).unwrap();
+        let bridge = netlink.link("br0").unwrap().id();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        netlink
+            .apply([
+                link::up(&bridge),
+                address::add(&bridge, ip("10.9.0.1"), 32),
+                address::add(&bridge, ip("fd00::9:1"), 128),
+                on_link(&bridge, ip("10.9.0.2"), 32),
+                on_link(&bridge, ip("fd00::9:2"), 128),
+                default_via(&bridge, ip("10.9.0.2")),
+                default_via(&bridge, ip("fd00::9:2")),
+            ])
+            .unwrap();
+        let name = namespace.name().unwrap();
+        let v4 = stdout_of("ip", &["-n", name, "route"]);
+        assert!(
+            v4.contains("10.9.0.2 dev br0 proto static scope link"),
+            "{v4}"
+        );
+        assert!(
+            v4.contains("default via 10.9.0.2 dev br0 proto static onlink"),
+            "{v4}"
+        );
+        let v6 = stdout_of("ip", &["-n", name, "-6", "route"]);
+        assert!(v6.contains("fd00::9:2 dev br0 proto static"), "{v6}");
+        assert!(
+            v6.contains("default via fd00::9:2 dev br0 proto static"),
+            "{v6}"
+        );
+    }
+}

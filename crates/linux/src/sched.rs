@@ -1,0 +1,139 @@
+//! Scheduling policy of a thread (sched(7)).
+
+use std::fmt;
+use std::io;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How the kernel chooses a thread to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// A fair share of the time (`SCHED_OTHER`).
+    Other,
+    /// Until it sleeps or a higher priority (1 to 99) wants the CPU (`SCHED_FIFO`).
+    Fifo(u8),
+    /// As FIFO, in turns with threads of the same priority (`SCHED_RR`).
+    RoundRobin(u8),
+    /// Only when nobody else wants the CPU (`SCHED_IDLE`).
+    Idle,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other => f.write_str("SCHED_OTHER"),
+            Self::Fifo(priority) => write!(f, "SCHED_FIFO {priority}"),
+            Self::RoundRobin(priority) => write!(f, "SCHED_RR {priority}"),
+            Self::Idle => f.write_str("SCHED_IDLE"),
+        }
+    }
+}
+
+/// Sets the policy of a thread, 0 being the calling one. Children it starts begin with it as well.
+pub fn set(thread: u32, policy: Policy) -> Result<()> {
+    let (number, priority) = match policy {
+        Policy::Other => (libc::SCHED_OTHER, 0),
+        Policy::Fifo(priority) => (libc::SCHED_FIFO, priority),
+        Policy::RoundRobin(priority) => (libc::SCHED_RR, priority),
+        Policy::Idle => (libc::SCHED_IDLE, 0),
+    };
+    let parameters = libc::sched_param {
+        sched_priority: priority.into(),
+    };
+    // SAFETY: the parameters outlive the call, which only reads them.
+    let result =
+        unsafe { libc::sched_setscheduler(thread.cast_signed(), number, &raw const parameters) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = Error::os(
+        format!("set {} to {policy}", thread_name(thread)),
+        io::Error::last_os_error(),
+    );
+    Err(match (error.kind(), policy) {
+        (ErrorKind::Invalid, _) => error.because("real-time priorities are 1 to 99"),
+        // Not only for want of a capability: cgroup v1 gives a CPU group no real-time budget of its own.
+        (ErrorKind::Denied, Policy::Fifo(_) | Policy::RoundRobin(_)) => error.remedy(
+            "run as root, in the root CPU control group (real-time threads have no budget in others)",
+        ),
+        _ => error,
+    })
+}
+
+/// The policy of a thread, 0 being the calling one. Policies that are not in [`Policy`] (batch, deadline) read as
+/// [`Policy::Other`].
+pub fn get(thread: u32) -> Result<Policy> {
+    let failed = || {
+        Error::os(
+            format!("read the scheduling policy of {}", thread_name(thread)),
+            io::Error::last_os_error(),
+        )
+    };
+    // SAFETY: no pointers are involved.
+    let number = unsafe { libc::sched_getscheduler(thread.cast_signed()) };
+    if number < 0 {
+        return Err(failed());
+    }
+    let mut parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are exclusively borrowed for the call, which fills them.
+    if unsafe { libc::sched_getparam(thread.cast_signed(), &raw mut parameters) } < 0 {
+        return Err(failed());
+    }
+    let priority = u8::try_from(parameters.sched_priority).unwrap_or(0);
+    Ok(match number & !libc::SCHED_RESET_ON_FORK {
+        libc::SCHED_FIFO => Policy::Fifo(priority),
+        libc::SCHED_RR => Policy::RoundRobin(priority),
+        libc::SCHED_IDLE => Policy::Idle,
+        _ => Policy::Other,
+    })
+}
+
+pub(crate) fn thread_name(thread: u32) -> String {
+    if thread == 0 {
+        "this thread".to_owned()
+    } else {
+        format!("thread {thread}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::root_or_skip;
+
+    #[test]
+    fn idle_needs_no_root() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set(0, Policy::Idle).unwrap();
+                assert_eq!(get(0).unwrap(), Policy::Idle);
+            });
+        });
+        assert_eq!(get(0).unwrap(), Policy::Other);
+    }
+
+    #[test]
+    fn real_time_policies_and_priorities_out_of_range() {
+        if !root_or_skip("real_time_policies_and_priorities_out_of_range") {
+            return;
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for policy in [Policy::Fifo(1), Policy::RoundRobin(2), Policy::Other] {
+                    set(0, policy).unwrap();
+                    assert_eq!(get(0).unwrap(), policy);
+                }
+            });
+        });
+        let error = set(0, Policy::Fifo(100)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot set this thread to SCHED_FIFO 100: real-time priorities are 1 to 99"
+        );
+        assert!(
+            set(u32::MAX >> 1, Policy::Other)
+                .unwrap_err()
+                .is_not_found()
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Kernel parameters under `/proc/sys`.
+//!
+//! Those under `net.` belong to the namespace of the calling thread: run these functions in
+//! [`Netns::enter`](crate::netns::Netns::enter) to reach another one. A parameter of IPv6 is missing where the kernel runs without
+//! IPv6, which the functions about IPv6 take for done.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The directory that stands for links made from now on.
+pub const NEW_LINKS: &str = "default";
+
+/// Reads a parameter by its path, `net/ipv4/ip_forward`.
+pub fn get(path: &str) -> Result<String> {
+    let file = file_of(path)?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| Error::os(format!("read kernel parameter {path}"), error))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Writes a parameter.
+pub fn set(path: &str, value: &str) -> Result<()> {
+    let file = file_of(path)?;
+    // No `fs::write`: it would create what does not exist, and truncation means nothing to the kernel here.
+    fs::OpenOptions::new()
+        .write(true)
+        .open(file)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, value.as_bytes()))
+        .map_err(|error| Error::os(format!("set kernel parameter {path} to {value}"), error))
+}
+
+/// IPv6 on the link: off, it has no address and takes no packet. `link` may be [`NEW_LINKS`].
+pub fn disable_ipv6(link: &str, off: bool) -> Result<()> {
+    ipv6(link, "disable_ipv6", off.into())
+}
+
+/// Duplicate address detection on the link (RFC 4862): 0 never, 1 yes, 2 yes and turn IPv6 off when it fails.
+pub fn accept_dad(link: &str, mode: u8) -> Result<()> {
+    ipv6(link, "accept_dad", mode)
+}
+
+/// How many router solicitations (RFC 4861) the link sends when it comes up.
+pub fn router_solicitations(link: &str, count: u8) -> Result<()> {
+    ipv6(link, "router_solicitations", count)
+}
+
+/// IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The larger of `all` and the link's counts.
+pub fn rp_filter(link: &str, mode: u8) -> Result<()> {
+    set(
+        &format!("net/ipv4/conf/{link}/rp_filter"),
+        &mode.to_string(),
+    )
+}
+
+/// Forwarding of both families between all links of the namespace.
+pub fn forwarding(on: bool) -> Result<()> {
+    set("net/ipv4/ip_forward", if on { "1" } else { "0" })?;
+    ipv6("all", "forwarding", on.into())
+}
+
+fn ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
+    let outcome = set(
+        &format!("net/ipv6/conf/{link}/{parameter}"),
+        &value.to_string(),
+    );
+    match outcome {
+        Err(error) if error.is_not_found() && !fs::exists("/proc/sys/net/ipv6").unwrap_or(true) => {
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+fn file_of(path: &str) -> Result<PathBuf> {
+    // A link may be named `a.b`, so the parts are separated as in the file system; nothing may lead out of it.
+    if path
+        .split('/')
+        .any(|part| part.is_empty() || part == "." || part == "..")
+    {
+        return Err(Error::new(
+            format!("use `{path}` as a kernel parameter"),
+            ErrorKind::Invalid,
+            "it is not a path below /proc/sys",
+        ));
+    }
+    Ok(PathBuf::from("/proc/sys").join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Namespace, root_or_skip};
+
+    #[test]
+    fn parameters_are_those_of_the_entered_namespace() {
+        if !root_or_skip("parameters_are_those_of_the_entered_namespace") {
+            return;
+        }
+        let here = get("net/ipv4/ip_forward").unwrap();
+        let namespace = Namespace::new("sysctl");
+        namespace
+            .enter(|| {
+                forwarding(true).unwrap();
+                disable_ipv6("lo", true).unwrap();
+                accept_dad(NEW_LINKS, 0).unwrap();
+                router_solicitations(NEW_LINKS, 0).unwrap();
+                rp_filter("lo", 2).unwrap();
+                for (path, value) in [
+                    ("net/ipv4/ip_forward", "1"),
+                    ("net/ipv6/conf/all/forwarding", "1"),
+                    ("net/ipv6/conf/lo/disable_ipv6", "1"),
+                    ("net/ipv6/conf/default/accept_dad", "0"),
+                    ("net/ipv6/conf/default/router_solicitations", "0"),
+                    ("net/ipv4/conf/lo/rp_filter", "2"),
+                ] {
+                    assert_eq!(get(path).unwrap(), value, "{path}");
+                }
+                let error = disable_ipv6("absent", true).unwrap_err();
+                assert_eq!(
+                    error.to_string(),
+                    "cannot set kernel parameter net/ipv6/conf/absent/disable_ipv6 to 1: it does not exist"
+                );
+            })
+            .unwrap();
+        assert_eq!(get("net/ipv4/ip_forward").unwrap(), here);
+    }
+
+    #[test]
+    fn no_path_leads_out() {
+        for path in ["../../etc/passwd", "net//x", "", "net/./x", "/etc/passwd"] {
+            assert_eq!(
+                get(path).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{path:?}"
+            );
+        }
+        assert!(get("net/absent").unwrap_err().is_not_found());
+    }
+}
