@@ -1,0 +1,37 @@
+//! The clock of every time stamp here: CLOCK_MONOTONIC, which `bpf_ktime_get_ns` reads too.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
+    // The call fails for unknown clocks only.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
+        t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
+    })
+}
+
+/// A duration in nanoseconds, at most the 584 years that fit.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_forward_in_nanoseconds() {
+        let before = now_ns();
+        assert!(
+            before > 1_000_000_000,
+            "no machine runs tests within a second of its boot"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+        let passed = now_ns() - before;
+        assert!((5_000_000..5_000_000_000).contains(&passed), "{passed}");
+        assert_eq!(nanos(Duration::from_micros(3)), 3000);
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
+    }
+}

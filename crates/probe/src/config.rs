@@ -1,0 +1,327 @@
+//! What a probe sends, how often, and how its two ends wait.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use myelin_linux::affinity;
+use serde::Serialize;
+
+use crate::Error;
+use crate::payload::HEADER_BYTES;
+use crate::tracker::LONGEST_SAMPLE_NS;
+
+/// Most packets of one repeat: 20 bytes each are kept until its end.
+pub const MAX_COUNT: u32 = 1_000_000;
+/// Headers in front of the payload: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768).
+const IPV4_UDP_BYTES: usize = 20 + 8;
+const IPV6_UDP_BYTES: usize = 40 + 8;
+
+/// How the two ends wait for a packet, which decides what is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One thread polls both ends in turn: no wake-up, no second core; the datapath alone.
+    Inline,
+    /// A thread an end, both poll, on two cores.
+    Spin,
+    /// A thread an end, both sleep until the system wakes them: what an application sees. A wake-up costs more than the datapath.
+    Blocking,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Inline => "inline",
+            Self::Spin => "spin",
+            Self::Blocking => "blocking",
+        })
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "inline" => Ok(Self::Inline),
+            "spin" => Ok(Self::Spin),
+            "blocking" => Ok(Self::Blocking),
+            _ => Err(Error::option(
+                "mode",
+                format!("`{text}`"),
+                "expected inline, spin or blocking",
+            )),
+        }
+    }
+}
+
+/// The cores that the two ends' threads are bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Cores {
+    /// The client's core, and in inline mode the only one.
+    pub client: usize,
+    /// The server's core. The same as the client's only in blocking mode.
+    pub server: usize,
+}
+
+/// A measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// How the ends wait.
+    pub mode: Mode,
+    /// Where the client sends to.
+    pub destination: SocketAddr,
+    /// UDP payload, bytes: at least [`HEADER_BYTES`], at most what fits in `mtu`.
+    pub payload_bytes: usize,
+    /// Largest IP packet of the way, bytes.
+    pub mtu: usize,
+    /// Time from one send to the next, kept on an absolute timeline whether or not answers came. Zero: back to back, the next packet
+    /// leaves when the answer to the last one is there or given up.
+    pub interval: Duration,
+    /// Packets of a repeat, at most [`MAX_COUNT`].
+    pub count: u32,
+    /// Repeats: the samples of the confidence interval.
+    pub repeats: u32,
+    /// Packets before the first repeat, which are not counted.
+    pub warm_up: u32,
+    /// After this a packet is given up; at most 4.2 s.
+    pub timeout: Duration,
+    /// After this the whole measurement ends, with what it has by then.
+    pub deadline: Duration,
+    /// The key that the chain's xor functions leave on the payload on the way to the server (all their keys xored together).
+    pub forward_key: u8,
+    /// The same for the way back.
+    pub reply_key: u8,
+    /// Where the threads run; `None` leaves it to the scheduler.
+    pub cores: Option<Cores>,
+    /// Whether to keep every packet's times (4 bytes a time).
+    pub keep_samples: bool,
+    /// Bound on the round trip whose share of packets is reported.
+    pub rtt_bound: Option<Duration>,
+    /// Bound on the one-way delay to the server whose share of packets is reported.
+    pub forward_bound: Option<Duration>,
+}
+
+impl Config {
+    /// CALVIN's measurement: 500 packets of 256 B every 5 ms, 50 repeats; here inline.
+    pub fn new(destination: SocketAddr) -> Self {
+        Self {
+            mode: Mode::Inline,
+            destination,
+            payload_bytes: 256,
+            mtu: 1500,
+            interval: Duration::from_millis(5),
+            count: 500,
+            repeats: 50,
+            warm_up: 50,
+            timeout: Duration::from_millis(200),
+            deadline: Duration::from_secs(300),
+            forward_key: 0,
+            reply_key: 0,
+            cores: None,
+            keep_samples: false,
+            rtt_bound: None,
+            forward_bound: None,
+        }
+    }
+
+    /// Most payload bytes that one packet to `destination` carries within `mtu`.
+    pub fn max_payload_bytes(destination: SocketAddr, mtu: usize) -> usize {
+        mtu.saturating_sub(if destination.is_ipv4() {
+            IPV4_UDP_BYTES
+        } else {
+            IPV6_UDP_BYTES
+        })
+    }
+
+    /// Packets that all repeats send together.
+    pub fn total(&self) -> u64 {
+        u64::from(self.count) * u64::from(self.repeats)
+    }
+
+    /// Whether the machine can run it.
+    ///
+    /// # Errors
+    /// [`Error::Option`] with the option, its value and its range.
+    pub fn validate(&self) -> Result<(), Error> {
+        check_payload(self.destination, self.payload_bytes, self.mtu)?;
+        if !(1..=MAX_COUNT).contains(&self.count) {
+            return Err(Error::option(
+                "count",
+                self.count,
+                format!("expected 1 to {MAX_COUNT}; use repeats for more"),
+            ));
+        }
+        if self.warm_up > MAX_COUNT {
+            return Err(Error::option(
+                "warm_up",
+                self.warm_up,
+                format!("expected 0 to {MAX_COUNT}"),
+            ));
+        }
+        if self.repeats == 0 {
+            return Err(Error::option("repeats", 0, "expected at least 1"));
+        }
+        let longest = Duration::from_nanos(LONGEST_SAMPLE_NS);
+        if self.timeout.is_zero() || self.timeout > longest {
+            return Err(Error::option(
+                "timeout",
+                format!("{:?}", self.timeout),
+                "expected more than 0 and at most 4.2 s",
+            ));
+        }
+        check_deadline(self.deadline)?;
+        if let Some(cores) = self.cores {
+            let used = if self.mode == Mode::Inline {
+                vec![cores.client]
+            } else {
+                vec![cores.client, cores.server]
+            };
+            check_cores(&used)?;
+        }
+        if self.mode == Mode::Spin {
+            check_two_pollers(self.cores)?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn check_payload(
+    destination: SocketAddr,
+    payload_bytes: usize,
+    mtu: usize,
+) -> Result<(), Error> {
+    let most = Config::max_payload_bytes(destination, mtu);
+    if (HEADER_BYTES..=most).contains(&payload_bytes) {
+        return Ok(());
+    }
+    Err(Error::option(
+        "payload_bytes",
+        payload_bytes,
+        format!("expected {HEADER_BYTES} (the probe's header) to {most} (an MTU of {mtu})"),
+    ))
+}
+
+pub(crate) fn check_deadline(deadline: Duration) -> Result<(), Error> {
+    if deadline.is_zero() || deadline > Duration::from_secs(86_400) {
+        return Err(Error::option(
+            "deadline",
+            format!("{deadline:?}"),
+            "expected more than 0 and at most 24 h",
+        ));
+    }
+    Ok(())
+}
+
+fn check_cores(cores: &[usize]) -> Result<(), Error> {
+    let usable = affinity::get(0)?;
+    match cores.iter().find(|core| !usable.contains(core)) {
+        Some(core) => Err(Error::option(
+            "cores",
+            core,
+            format!("this process may run on {usable:?}"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Two threads that poll on one core would wait for the scheduler, not for packets.
+pub(crate) fn check_two_pollers(cores: Option<Cores>) -> Result<(), Error> {
+    if let Some(Cores { client, server }) = cores {
+        check_cores(&[client, server])?;
+        if client == server {
+            return Err(Error::option(
+                "cores",
+                client,
+                "two polling threads need two different cores; use inline mode on one",
+            ));
+        }
+    } else if affinity::get(0)?.len() < 2 {
+        return Err(Error::option(
+            "mode",
+            "spin",
+            "it polls on two cores and this process may run on one; use inline or blocking",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Config {
+        Config::new("127.0.0.1:9000".parse().unwrap())
+    }
+
+    fn refusal(change: impl FnOnce(&mut Config)) -> String {
+        let mut config = base();
+        change(&mut config);
+        config.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_are_calvins() {
+        let config = base();
+        config.validate().unwrap();
+        assert_eq!(
+            (config.payload_bytes, config.count, config.repeats),
+            (256, 500, 50)
+        );
+        assert_eq!(config.interval, Duration::from_millis(5));
+        assert_eq!(config.total(), 25_000);
+    }
+
+    #[test]
+    fn payload_is_from_the_header_to_the_mtu() {
+        let v4 = "10.0.0.2:9".parse().unwrap();
+        let v6 = "[fd00::2]:9".parse().unwrap();
+        assert!(check_payload(v4, 48, 1500).is_ok() && check_payload(v4, 1472, 1500).is_ok());
+        assert!(check_payload(v6, 1452, 1500).is_ok() && check_payload(v6, 1453, 1500).is_err());
+        let text = check_payload(v4, 1473, 1500).unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "probe option `payload_bytes` is 1473: expected 48 (the probe's header) to 1472 (an MTU of 1500)"
+        );
+        assert!(check_payload(v4, 47, 1500).is_err() && check_payload(v4, 48, 20).is_err());
+    }
+
+    #[test]
+    fn refusals_name_option_and_range() {
+        assert!(refusal(|c| c.count = 0).contains("`count` is 0: expected 1 to 1000000"));
+        assert!(refusal(|c| c.count = MAX_COUNT + 1).contains("use repeats"));
+        assert!(refusal(|c| c.warm_up = MAX_COUNT + 1).contains("`warm_up`"));
+        assert!(refusal(|c| c.repeats = 0).contains("`repeats` is 0"));
+        assert!(refusal(|c| c.timeout = Duration::from_secs(5)).contains("`timeout` is 5s"));
+        assert!(refusal(|c| c.timeout = Duration::ZERO).contains("`timeout`"));
+        assert!(refusal(|c| c.deadline = Duration::ZERO).contains("`deadline`"));
+        let far = Cores {
+            client: 1000,
+            server: 0,
+        };
+        assert!(refusal(|c| c.cores = Some(far)).contains("`cores` is 1000"));
+        let one = Cores {
+            client: 0,
+            server: 0,
+        };
+        assert!(refusal(|c| (c.mode, c.cores) = (Mode::Spin, Some(one))).contains("two different"));
+        let mut blocking = base();
+        (blocking.mode, blocking.cores) = (Mode::Blocking, Some(one));
+        blocking.validate().unwrap();
+    }
+
+    #[test]
+    fn modes_are_written_as_they_are_read() {
+        for mode in [Mode::Inline, Mode::Spin, Mode::Blocking] {
+            assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
+        }
+        assert!(
+            "poll"
+                .parse::<Mode>()
+                .unwrap_err()
+                .to_string()
+                .contains("inline, spin or blocking")
+        );
+    }
+}

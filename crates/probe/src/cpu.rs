@@ -1,0 +1,258 @@
+//! What the CPUs did during a measurement.
+
+use myelin_linux::procfs::{self, CpuTimes};
+use serde::Serialize;
+
+use crate::Error;
+use crate::clock::now_ns;
+
+/// How a core, or all together, spent the time: shares that add up to 1. Resolution is the kernel's tick of 10 ms, so measure for a second at least.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Shares {
+    /// In programs.
+    pub user_share: f64,
+    /// In the kernel on behalf of programs.
+    pub system_share: f64,
+    /// In hardware interrupts.
+    pub irq_share: f64,
+    /// In soft interrupts: most packet processing. On veth links it happens on the sender's core and is charged to no program.
+    pub softirq_share: f64,
+    /// Ready to run while the hypervisor ran something else: figures of a run with much of it are the neighbour's.
+    pub steal_share: f64,
+    /// Nothing to do.
+    pub idle_share: f64,
+}
+
+impl Shares {
+    /// The shares by the names a table shows, in the order of a stacked bar.
+    pub fn parts(&self) -> [(&'static str, f64); 6] {
+        [
+            ("user", self.user_share),
+            ("system", self.system_share),
+            ("softirq", self.softirq_share),
+            ("irq", self.irq_share),
+            ("steal", self.steal_share),
+            ("idle", self.idle_share),
+        ]
+    }
+
+    /// `None` when less than a tick passed.
+    fn of(times: &CpuTimes) -> Option<Self> {
+        let total = times.total().as_secs_f64();
+        let share = |part: std::time::Duration| part.as_secs_f64() / total;
+        (total > 0.0).then(|| Self {
+            user_share: share(times.user),
+            system_share: share(times.system),
+            irq_share: share(times.irq),
+            softirq_share: share(times.softirq),
+            steal_share: share(times.steal),
+            idle_share: share(times.idle),
+        })
+    }
+}
+
+/// One core's use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CoreUse {
+    /// The core's number.
+    pub core: usize,
+    /// How it spent the time.
+    #[serde(flatten)]
+    pub shares: Shares,
+}
+
+/// One process's use, all its threads together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessUse {
+    /// What the caller calls it.
+    pub name: String,
+    /// Its number.
+    pub pid: u32,
+    /// CPU time it took, seconds; `None` when it ended meanwhile.
+    pub cpu_s: Option<f64>,
+    /// The same in cores: 1 is one core all the time.
+    pub cores: Option<f64>,
+}
+
+/// What a [`CpuMeter`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CpuUse {
+    /// Length of the measurement, seconds.
+    pub duration_s: f64,
+    /// All cores together; `None` when less than a tick passed.
+    #[serde(flatten)]
+    pub overall: Option<Shares>,
+    /// Core by core, those that were online at both ends.
+    pub per_core: Vec<CoreUse>,
+    /// The processes that were asked for.
+    pub processes: Vec<ProcessUse>,
+}
+
+/// A running measurement of CPU use.
+#[derive(Debug)]
+pub struct CpuMeter {
+    started_ns: u64,
+    cpus: Vec<CpuTimes>,
+    processes: Vec<(String, u32, std::time::Duration)>,
+}
+
+impl CpuMeter {
+    /// Starts now, with an eye on `processes`: (what to call it, its number).
+    ///
+    /// # Errors
+    /// [`Error::Linux`] when `/proc/stat` cannot be read or a process is not there.
+    pub fn start(processes: &[(&str, u32)]) -> Result<Self, Error> {
+        let processes = processes
+            .iter()
+            .map(|&(name, pid)| Ok((name.to_owned(), pid, procfs::run_time(pid)?)))
+            .collect::<Result<_, Error>>()?;
+        Ok(Self {
+            processes,
+            cpus: procfs::cpu_times()?,
+            started_ns: now_ns(),
+        })
+    }
+
+    /// What was used since the start; may be asked again later.
+    ///
+    /// # Errors
+    /// [`Error::Linux`] when `/proc/stat` cannot be read.
+    pub fn stop(&self) -> Result<CpuUse, Error> {
+        let duration_s = now_ns().saturating_sub(self.started_ns) as f64 / 1e9;
+        let (overall, per_core) = between(&self.cpus, &procfs::cpu_times()?);
+        let processes = self
+            .processes
+            .iter()
+            .map(|(name, pid, before)| {
+                let cpu_s = procfs::run_time(*pid)
+                    .ok()
+                    .map(|now| now.saturating_sub(*before).as_secs_f64());
+                ProcessUse {
+                    name: name.clone(),
+                    pid: *pid,
+                    cpu_s,
+                    cores: cpu_s.map(|s| s / duration_s.max(1e-9)),
+                }
+            })
+            .collect();
+        Ok(CpuUse {
+            duration_s,
+            overall,
+            per_core,
+            processes,
+        })
+    }
+}
+
+fn between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
+    let mut sum = CpuTimes::default();
+    let mut per_core = Vec::new();
+    for now in later {
+        let Some(before) = earlier.iter().find(|before| before.cpu == now.cpu) else {
+            continue;
+        };
+        let spent = now.since(before);
+        sum = CpuTimes {
+            cpu: 0,
+            user: sum.user + spent.user,
+            system: sum.system + spent.system,
+            irq: sum.irq + spent.irq,
+            softirq: sum.softirq + spent.softirq,
+            steal: sum.steal + spent.steal,
+            idle: sum.idle + spent.idle,
+        };
+        per_core.extend(Shares::of(&spent).map(|shares| CoreUse {
+            core: now.cpu,
+            shares,
+        }));
+    }
+    (Shares::of(&sum), per_core)
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact by construction")]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn times(cpu: usize, ms: [u64; 6]) -> CpuTimes {
+        let [user, system, irq, softirq, steal, idle] = ms.map(Duration::from_millis);
+        CpuTimes {
+            cpu,
+            user,
+            system,
+            irq,
+            softirq,
+            steal,
+            idle,
+        }
+    }
+
+    #[test]
+    fn shares_of_cores_and_of_all() {
+        let earlier = [
+            times(0, [10, 10, 0, 0, 0, 10]),
+            times(1, [0; 6]),
+            times(3, [0; 6]),
+        ];
+        let later = [
+            times(0, [260, 260, 0, 0, 0, 510]),
+            times(1, [0, 0, 50, 450, 500, 0]),
+            times(2, [9; 6]),
+            times(3, [0; 6]),
+        ];
+        let (overall, cores) = between(&earlier, &later);
+        let overall = overall.unwrap();
+        let rounded = overall.parts().map(|(_, share)| (share * 1000.0).round());
+        assert_eq!(rounded, [125.0, 125.0, 225.0, 25.0, 250.0, 250.0]);
+        assert_eq!(
+            cores.iter().map(|c| c.core).collect::<Vec<_>>(),
+            [0, 1],
+            "2 came, 3 saw no tick"
+        );
+        assert!((cores[0].shares.idle_share - 0.5).abs() < 1e-9);
+        assert!((cores[1].shares.softirq_share - 0.45).abs() < 1e-9);
+        assert_eq!(between(&earlier, &earlier), (None, vec![]));
+    }
+
+    #[test]
+    fn a_busy_thread_is_seen() {
+        let own = std::process::id();
+        let meter = CpuMeter::start(&[("probe", own)]).unwrap();
+        let before = procfs::run_time(own).unwrap();
+        while procfs::run_time(own).unwrap() < before + Duration::from_millis(300) {
+            std::hint::spin_loop();
+        }
+        let used = meter.stop().unwrap();
+        let sum: f64 = used.overall.unwrap().parts().iter().map(|(_, s)| s).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{used:?}");
+        assert!(used.overall.unwrap().idle_share < 0.95);
+        let process = &used.processes[0];
+        assert!(
+            process.cpu_s.unwrap() >= 0.3 && process.cores.unwrap() > 0.0,
+            "{process:?}"
+        );
+        let json = serde_json::to_value(&used).unwrap();
+        assert!(json["user_share"].is_number() && json["per_core"][0]["softirq_share"].is_number());
+    }
+
+    #[test]
+    fn a_missing_process_is_named() {
+        // Numbers end below 2^22 (PID_MAX_LIMIT).
+        let error = CpuMeter::start(&[("ghost", 1 << 22)]).unwrap_err();
+        assert!(error.to_string().contains("4194304"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_ended_has_no_figure() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let meter = CpuMeter::start(&[("sleeper", child.id())]).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(meter.stop().unwrap().processes[0].cpu_s, None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The far end: stamps what arrives and sends it back.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::Error;
+use crate::clock::now_ns;
+use crate::payload::Codec;
+
+/// Longest datagram there is.
+pub(crate) const LARGEST_DATAGRAM: usize = 65_536;
+
+/// What the two ends tell each other beside the packets.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Answers are matched by order: the server sends back whatever arrives.
+    pub(crate) by_order: AtomicBool,
+    /// Datagrams that the server could read, and those it could not.
+    pub(crate) decoded: AtomicU64,
+    pub(crate) foreign: AtomicU64,
+    /// Echoes that the system refused to send.
+    pub(crate) send_errors: AtomicU64,
+    /// The server's times of the last packet, for answers that cannot be read.
+    pub(crate) receive_ns: AtomicU64,
+    pub(crate) send_ns: AtomicU64,
+    /// One end is done, or cannot go on.
+    pub(crate) done: AtomicBool,
+}
+
+/// The server's side of a probe.
+#[derive(Debug)]
+pub(crate) struct Echo<'a> {
+    socket: &'a UdpSocket,
+    codec: Codec,
+    shared: &'a Shared,
+    buffer: Vec<u8>,
+    /// One more than the highest id of the current repeat that was sent back.
+    next_id: u64,
+    repeat: u32,
+}
+
+impl<'a> Echo<'a> {
+    pub(crate) fn new(socket: &'a UdpSocket, codec: Codec, shared: &'a Shared) -> Self {
+        Self {
+            socket,
+            codec,
+            shared,
+            buffer: vec![0; LARGEST_DATAGRAM],
+            next_id: 0,
+            repeat: 0,
+        }
+    }
+
+    /// Receives once, as the socket waits or does not, and sends back what belongs to the run. True when a datagram was there.
+    pub(crate) fn turn(&mut self) -> Result<bool, Error> {
+        let (length, peer) = match self.socket.recv_from(&mut self.buffer) {
+            Ok(received) => received,
+            Err(error) if is_nothing(&error) => return Ok(false),
+            Err(error) => {
+                return Err(Error::system(
+                    "receive at the probe's server",
+                    error,
+                    "is its namespace still there?",
+                ));
+            }
+        };
+        let receive_ns = now_ns();
+        let datagram = &mut self.buffer[..length];
+        if self.shared.by_order.load(Ordering::Relaxed) {
+            self.shared.receive_ns.store(receive_ns, Ordering::Relaxed);
+            // Release: the client reads the times after the answer that this very send makes.
+            self.shared.send_ns.store(now_ns(), Ordering::Release);
+        } else if let Ok(header) = self.codec.read(datagram) {
+            self.codec
+                .write_server_times(datagram, receive_ns, now_ns());
+            if header.repeat != self.repeat {
+                (self.repeat, self.next_id) = (header.repeat, 0);
+            }
+            self.next_id = self.next_id.max(header.id + 1);
+            self.shared.decoded.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.shared.foreign.fetch_add(1, Ordering::Relaxed);
+            return Ok(true);
+        }
+        if self.socket.send_to(datagram, peer).is_err() {
+            // The client sees a lost packet; why is told by this count.
+            self.shared.send_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// One more than the highest id of `repeat` that was sent back.
+    pub(crate) fn next_id(&self, repeat: u32) -> u64 {
+        if self.repeat == repeat {
+            self.next_id
+        } else {
+            0
+        }
+    }
+
+    /// Answers until the client is done.
+    pub(crate) fn serve(mut self) -> Result<(), Error> {
+        while !self.shared.done.load(Ordering::Relaxed) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+}
+
+/// Errors that mean "nothing arrived": an empty queue, a read timeout, a signal, an ICMP answer to an earlier send.
+pub(crate) fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,219 @@
+//! The probe packet's UDP payload: a header with identity and time stamps, then a pattern.
+//!
+//! ```text
+//!  0 magic u32 | 4 run u32 | 8 id u64 | 16 repeat u32 | 20 check u32
+//! 24 client send ns u64 | 32 server receive ns u64 | 40 server send ns u64 | 48 pattern ...
+//! ```
+//! All big endian; times are CLOCK_MONOTONIC. `check` covers what the client writes. A chain of xor functions leaves every byte
+//! changed by one key; the reader undoes it ([`Codec`]).
+
+/// Bytes of the header: the least payload of a probe packet.
+pub const HEADER_BYTES: usize = 48;
+
+const MAGIC: u32 = u32::from_be_bytes(*b"MYLP");
+const SERVER_TIMES: usize = 32;
+
+/// What the header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) id: u64,
+    pub(crate) repeat: u32,
+    pub(crate) client_send_ns: u64,
+    pub(crate) server_receive_ns: u64,
+    pub(crate) server_send_ns: u64,
+}
+
+/// Why a payload is not a packet of this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Undecodable {
+    /// No magic, or a damaged header: another program's packet, or a transformation without a known key.
+    Unknown,
+    /// A probe packet of another run.
+    OtherRun,
+}
+
+/// Writes and reads the payloads of one run at one point of the packet's way.
+#[derive(Debug, Clone)]
+pub(crate) struct Codec {
+    run: u32,
+    key: u8,
+    pattern: Vec<u8>,
+}
+
+impl Codec {
+    /// For packets of `run`, `payload_bytes` long, whose bytes carry `key` where this codec stands.
+    pub(crate) fn new(run: u32, key: u8, payload_bytes: usize) -> Self {
+        // A multiplicative generator seeded by the run: no period a chain's block size could hide in.
+        let mut state = u64::from(run) | 1;
+        let pattern = (HEADER_BYTES..payload_bytes)
+            .map(|_| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        Self { run, key, pattern }
+    }
+
+    /// A whole payload, its header still to be written.
+    pub(crate) fn template(&self) -> Vec<u8> {
+        let keyed = self.pattern.iter().map(|byte| byte ^ self.key);
+        std::iter::repeat_n(0, HEADER_BYTES).chain(keyed).collect()
+    }
+
+    /// Writes the header into a payload of at least [`HEADER_BYTES`].
+    pub(crate) fn write(&self, payload: &mut [u8], header: &Header) {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&MAGIC.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.run.to_be_bytes());
+        bytes[8..16].copy_from_slice(&header.id.to_be_bytes());
+        bytes[16..20].copy_from_slice(&header.repeat.to_be_bytes());
+        bytes[20..24].copy_from_slice(&self.check(header).to_be_bytes());
+        bytes[24..32].copy_from_slice(&header.client_send_ns.to_be_bytes());
+        bytes[32..40].copy_from_slice(&header.server_receive_ns.to_be_bytes());
+        bytes[40..48].copy_from_slice(&header.server_send_ns.to_be_bytes());
+        for (out, byte) in payload.iter_mut().zip(bytes) {
+            *out = byte ^ self.key;
+        }
+    }
+
+    /// Writes the server's two times alone: the rest goes back byte for byte as it came.
+    pub(crate) fn write_server_times(&self, payload: &mut [u8], receive_ns: u64, send_ns: u64) {
+        let times = receive_ns
+            .to_be_bytes()
+            .into_iter()
+            .chain(send_ns.to_be_bytes());
+        for (out, byte) in payload.iter_mut().skip(SERVER_TIMES).zip(times) {
+            *out = byte ^ self.key;
+        }
+    }
+
+    /// Reads the header of whatever arrived.
+    pub(crate) fn read(&self, payload: &[u8]) -> Result<Header, Undecodable> {
+        let Some(keyed) = payload.first_chunk::<HEADER_BYTES>() else {
+            return Err(Undecodable::Unknown);
+        };
+        let plain = keyed.map(|byte| byte ^ self.key);
+        let word = |at: usize| {
+            u32::from_be_bytes([plain[at], plain[at + 1], plain[at + 2], plain[at + 3]])
+        };
+        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
+        if word(0) != MAGIC {
+            return Err(Undecodable::Unknown);
+        }
+        if word(4) != self.run {
+            return Err(Undecodable::OtherRun);
+        }
+        let header = Header {
+            id: long(8),
+            repeat: word(16),
+            client_send_ns: long(24),
+            server_receive_ns: long(32),
+            server_send_ns: long(40),
+        };
+        if word(20) == self.check(&header) {
+            Ok(header)
+        } else {
+            Err(Undecodable::Unknown)
+        }
+    }
+
+    /// Whether the pattern behind the header came through unchanged. Bytes appended after it are no damage (CALVIN's ATS adds
+    /// time stamps there).
+    pub(crate) fn intact(&self, payload: &[u8]) -> bool {
+        payload
+            .get(HEADER_BYTES..HEADER_BYTES + self.pattern.len())
+            .is_some_and(|rest| {
+                rest.iter()
+                    .zip(&self.pattern)
+                    .all(|(got, sent)| got ^ self.key == *sent)
+            })
+    }
+
+    fn check(&self, header: &Header) -> u32 {
+        let mixed = (u64::from(self.run) << 32 | u64::from(header.repeat))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ header.id.wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
+            ^ header.client_send_ns.wrapping_mul(0x1656_67b1_9e37_79f9);
+        (mixed >> 32) as u32 ^ mixed as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(id: u64, repeat: u32, time: u64) -> Header {
+        Header {
+            id,
+            repeat,
+            client_send_ns: time,
+            server_receive_ns: 0,
+            server_send_ns: 0,
+        }
+    }
+
+    proptest! {
+        /// What the client wrote comes back through a keyed chain and the server's time stamps.
+        #[test]
+        fn survives_keys_in_both_directions(
+            run: u32, id: u64, repeat: u32, time: u64, forward: u8, reply: u8, bytes in HEADER_BYTES..1473, receive: u64, send: u64,
+        ) {
+            let client = Codec::new(run, 0, bytes);
+            let mut payload = client.template();
+            client.write(&mut payload, &header(id, repeat, time));
+            prop_assert_eq!(payload.len(), bytes);
+            for b in &mut payload { *b ^= forward; }
+
+            let server = Codec::new(run, forward, bytes);
+            prop_assert_eq!(server.read(&payload), Ok(header(id, repeat, time)));
+            prop_assert!(server.intact(&payload));
+            server.write_server_times(&mut payload, receive, send);
+            for b in &mut payload { *b ^= reply; }
+
+            let back = Codec::new(run, forward ^ reply, bytes);
+            let expected = Header { server_receive_ns: receive, server_send_ns: send, ..header(id, repeat, time) };
+            prop_assert_eq!(back.read(&payload), Ok(expected));
+            prop_assert!(back.intact(&payload));
+        }
+
+        #[test]
+        fn damage_is_seen(at in 0..200_usize, flip in 1..=255_u8) {
+            let codec = Codec::new(7, 0, 200);
+            let mut payload = codec.template();
+            codec.write(&mut payload, &header(3, 1, 99));
+            payload[at] ^= flip;
+            let server_times = SERVER_TIMES..HEADER_BYTES;
+            let seen = codec.read(&payload).is_err() || !codec.intact(&payload);
+            prop_assert_eq!(seen, !server_times.contains(&at));
+        }
+
+        #[test]
+        fn anything_may_arrive(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
+            let codec = Codec::new(7, key, 64);
+            prop_assert!(codec.read(&bytes).is_err());
+            prop_assert!(bytes.len() >= 64 || !codec.intact(&bytes));
+        }
+    }
+
+    #[test]
+    fn runs_are_told_apart_and_appended_bytes_tolerated() {
+        let codec = Codec::new(7, 0x5a, 100);
+        let mut payload = codec.template();
+        codec.write(&mut payload, &header(3, 1, 99));
+        assert_eq!(
+            Codec::new(8, 0x5a, 100).read(&payload),
+            Err(Undecodable::OtherRun)
+        );
+        assert_eq!(
+            Codec::new(7, 0, 100).read(&payload),
+            Err(Undecodable::Unknown)
+        );
+        payload.extend([1; 16]);
+        assert!(codec.intact(&payload));
+        assert!(!codec.intact(&payload[..99]));
+    }
+}

@@ -1,0 +1,153 @@
+//! Starts the ends of a probe, each on its thread, and collects the result.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use myelin_linux::affinity;
+use nix::sys::prctl::set_timerslack;
+
+use crate::Error;
+use crate::client::{Client, Outcome};
+use crate::clock::{nanos, now_ns};
+use crate::config::{Config, Mode};
+use crate::control::{Control, Watch};
+use crate::echo::{Echo, Shared};
+use crate::payload::Codec;
+use crate::result::ProbeResult;
+use crate::socket::{Sockets, forbid_fragments};
+
+/// Longest sleep in a socket: after it, deadline and cancel flag are looked at again.
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
+
+/// Measures round trips from `sockets.client` through whatever lies between to `sockets.server` and back.
+///
+/// Takes at most `config.deadline` and a fifth of a second. Polls on one core in inline mode, on two in spin mode, and on none in blocking mode.
+/// Nothing is allocated while packets are under way. A chain that answers nothing is a result (everything lost,
+/// [`Stop::NoAnswer`](crate::Stop::NoAnswer)), not an error.
+///
+/// # Errors
+/// [`Error::Option`] for options out of range, [`Error::System`] when a socket or a core cannot be used.
+pub fn probe(
+    config: &Config,
+    sockets: &Sockets,
+    control: Control<'_>,
+) -> Result<ProbeResult, Error> {
+    config.validate()?;
+    prepare(config, sockets)?;
+    let deadline_ns = now_ns().saturating_add(nanos(config.deadline));
+    let run = fresh_run();
+    let shared = Shared::default();
+    let watch = Watch::new(control, deadline_ns, &shared.done);
+    let echo = Echo::new(
+        &sockets.server,
+        Codec::new(run, config.forward_key, config.payload_bytes),
+        &shared,
+    );
+    let outcome = if config.mode == Mode::Inline {
+        run_inline(config, sockets, run, echo, &shared, watch)
+    } else {
+        run_two_threads(config, sockets, run, echo, &shared, watch)
+    }?;
+    Ok(ProbeResult::new(config, outcome))
+}
+
+fn run_inline<'a>(
+    config: &'a Config,
+    sockets: &'a Sockets,
+    run: u32,
+    echo: Echo<'a>,
+    shared: &'a Shared,
+    watch: Watch<'a>,
+) -> Result<Outcome, Error> {
+    thread::scope(|scope| {
+        // A thread of its own, so that the caller's core binding stays as it is.
+        let client = scope.spawn(move || {
+            pin(config.cores.map(|cores| cores.client))?;
+            Client::new(config, &sockets.client, run, Some(echo), shared, watch).run()
+        });
+        client.join().map_err(|_| Error::Thread("inline"))?
+    })
+}
+
+fn run_two_threads<'a>(
+    config: &'a Config,
+    sockets: &'a Sockets,
+    run: u32,
+    echo: Echo<'a>,
+    shared: &'a Shared,
+    watch: Watch<'a>,
+) -> Result<Outcome, Error> {
+    thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let served = pin(config.cores.map(|cores| cores.server)).and_then(|()| echo.serve());
+            // When the server fails the client must not wait for answers.
+            shared.done.store(true, Ordering::Relaxed);
+            served
+        });
+        let client = scope.spawn(move || {
+            pin(config.cores.map(|cores| cores.client))?;
+            // The default slack of 50 us would delay every send by up to that.
+            let _ = set_timerslack(1);
+            Client::new(config, &sockets.client, run, None, shared, watch).run()
+        });
+        let outcome = client.join();
+        shared.done.store(true, Ordering::Relaxed);
+        server.join().map_err(|_| Error::Thread("server"))??;
+        outcome.map_err(|_| Error::Thread("client"))?
+    })
+}
+
+/// Sets how the sockets wait, and empties them of what earlier measurements left.
+fn prepare(config: &Config, sockets: &Sockets) -> Result<(), Error> {
+    let set = || -> io::Result<()> {
+        for socket in [&sockets.client, &sockets.server] {
+            forbid_fragments(socket)?;
+            socket.set_nonblocking(true)?;
+            let mut datagram = [0; 1];
+            // Bounded, so that a flood does not hold the probe up.
+            for _ in 0..10_000 {
+                if socket.recv_from(&mut datagram).is_err() {
+                    break;
+                }
+            }
+        }
+        if config.mode == Mode::Blocking {
+            // A lost answer may hold up the client's next sends for about this long.
+            let client_waits = match config.interval {
+                Duration::ZERO => LONGEST_WAIT,
+                interval => interval.clamp(Duration::from_millis(1), LONGEST_WAIT),
+            };
+            for (socket, wait) in [
+                (&sockets.client, client_waits),
+                (&sockets.server, LONGEST_WAIT),
+            ] {
+                socket.set_nonblocking(false)?;
+                socket.set_read_timeout(Some(wait))?;
+                socket.set_write_timeout(Some(LONGEST_WAIT))?;
+            }
+        }
+        Ok(())
+    };
+    set().map_err(|error| {
+        Error::system(
+            "prepare the probe's sockets",
+            error,
+            "are both still open UDP sockets?",
+        )
+    })
+}
+
+/// Binds the calling thread to a core.
+pub(crate) fn pin(core: Option<usize>) -> Result<(), Error> {
+    core.map_or(Ok(()), |core| {
+        affinity::set(0, &[core]).map_err(Error::Linux)
+    })
+}
+
+/// A number that tells this run's packets from any other's.
+pub(crate) fn fresh_run() -> u32 {
+    RandomState::new().hash_one(now_ns()) as u32
+}

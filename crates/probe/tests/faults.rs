@@ -1,0 +1,284 @@
+//! The probe's view of a way that loses, doubles, swaps, delays, damages or transforms what it carries.
+#![allow(clippy::float_cmp, reason = "exact by construction")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use myelin_probe::{Config, Control, Matching, Mode, ProbeResult, Stop, probe};
+use support::{Policy, Relay, config, honest, sockets};
+
+fn relayed(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {
+    let sockets = sockets();
+    let relay = Relay::start(sockets.server.local_addr().unwrap(), forward, reply);
+    config.destination = relay.address;
+    probe(&config, &sockets, Control::default()).unwrap()
+}
+
+/// Acts on each datagram whose number ends in 9; number 0 is the hello, so ten of the hundred are hit.
+fn each_tenth(mut act: impl FnMut(Vec<u8>) -> Vec<Vec<u8>> + Send + 'static) -> Policy {
+    Box::new(move |n, datagram| {
+        if n % 10 == 9 {
+            act(datagram)
+        } else {
+            vec![datagram]
+        }
+    })
+}
+
+#[test]
+fn loss_is_counted() {
+    for (forward, reply) in [
+        (each_tenth(|_| vec![]), honest()),
+        (honest(), each_tenth(|_| vec![])),
+    ] {
+        let result = relayed(
+            Config {
+                ..config(Mode::Blocking)
+            },
+            forward,
+            reply,
+        );
+        assert_eq!(
+            (
+                result.counts.received,
+                result.counts.lost,
+                result.counts.late
+            ),
+            (90, 10, 0)
+        );
+        assert!((result.loss_ratio - 0.1).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn duplicates_are_counted() {
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let result = relayed(
+            config(mode),
+            honest(),
+            each_tenth(|datagram| vec![datagram.clone(), datagram]),
+        );
+        assert_eq!(result.counts.received, 100, "{mode}");
+        // The last one's copy may come after the end.
+        assert!(
+            (9..=10).contains(&result.counts.duplicates),
+            "{mode}: {:?}",
+            result.counts
+        );
+    }
+}
+
+#[test]
+fn reordering_is_counted() {
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let mut held = None;
+        let swap: Policy = Box::new(move |n, datagram| match n % 10 {
+            5 => {
+                held = Some(datagram);
+                vec![]
+            }
+            6 => vec![datagram, held.take().unwrap()],
+            _ => vec![datagram],
+        });
+        let result = relayed(config(mode), swap, honest());
+        assert_eq!(
+            (result.counts.received, result.counts.reordered),
+            (100, 10),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn late_answers_are_lost_and_counted_late() {
+    let mut held = None;
+    let delay: Policy = Box::new(move |n, datagram| match n {
+        20 => {
+            held = Some(datagram);
+            vec![]
+        }
+        70 => vec![datagram, held.take().unwrap()],
+        _ => vec![datagram],
+    });
+    let result = relayed(
+        Config {
+            interval: Duration::from_millis(20),
+            timeout: Duration::from_millis(500),
+            count: 100,
+            repeats: 1,
+            ..config(Mode::Blocking)
+        },
+        delay,
+        honest(),
+    );
+    assert_eq!(
+        (
+            result.counts.received,
+            result.counts.lost,
+            result.counts.late
+        ),
+        (99, 1, 1)
+    );
+    assert_eq!(result.counts.reordered, 1);
+}
+
+#[test]
+fn damage_behind_the_header_is_corruption() {
+    let flip = each_tenth(|mut datagram| {
+        datagram[200] ^= 1;
+        vec![datagram]
+    });
+    let result = relayed(config(Mode::Blocking), flip, honest());
+    assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
+
+    let cut = each_tenth(|mut datagram| {
+        datagram.truncate(100);
+        vec![datagram]
+    });
+    let result = relayed(config(Mode::Blocking), honest(), cut);
+    assert_eq!((result.counts.received, result.counts.corrupted), (100, 10));
+
+    let longer: Policy = Box::new(|_, mut datagram| {
+        datagram.extend([7; 16]);
+        vec![datagram]
+    });
+    let result = relayed(config(Mode::Blocking), longer, honest());
+    assert_eq!((result.counts.received, result.counts.corrupted), (100, 0));
+}
+
+#[test]
+fn known_keys_are_undone_in_both_directions() {
+    let xor = |key: u8| -> Policy {
+        Box::new(move |_, datagram| vec![datagram.into_iter().map(|b| b ^ key).collect()])
+    };
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let result = relayed(
+            Config {
+                forward_key: 0x5a,
+                reply_key: 0x33,
+                ..config(mode)
+            },
+            xor(0x5a),
+            xor(0x33),
+        );
+        assert_eq!(result.matching, Matching::ById);
+        assert_eq!(
+            (
+                result.counts.received,
+                result.counts.corrupted,
+                result.counts.foreign
+            ),
+            (100, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn unknown_transformations_are_matched_by_order() {
+    let reverse = || -> Policy {
+        Box::new(|_, mut datagram| {
+            datagram.reverse();
+            vec![datagram]
+        })
+    };
+    for mode in [Mode::Inline, Mode::Blocking] {
+        for (forward, reply) in [(reverse(), honest() as Policy), (honest(), reverse())] {
+            let base = Config { ..config(mode) };
+            let result = relayed(base, forward, reply);
+            assert_eq!(result.matching, Matching::ByOrder, "{mode}");
+            assert_eq!(
+                (
+                    result.counts.received,
+                    result.counts.lost,
+                    result.counts.foreign
+                ),
+                (100, 0, 0),
+                "{mode}"
+            );
+            let (rtt, forward) = (result.rtt.unwrap(), result.forward.unwrap());
+            assert!(
+                forward.p50_us > 0.0 && forward.p50_us < rtt.p50_us,
+                "{mode}: one-way times come beside the packets"
+            );
+        }
+    }
+}
+
+#[test]
+fn by_order_survives_loss() {
+    let reverse_and_drop: Policy = Box::new(|n, mut datagram| {
+        datagram.reverse();
+        if n == 40 { vec![] } else { vec![datagram] }
+    });
+    let result = relayed(
+        Config {
+            timeout: Duration::from_millis(500),
+            ..config(Mode::Blocking)
+        },
+        reverse_and_drop,
+        honest(),
+    );
+    assert_eq!(result.matching, Matching::ByOrder);
+    assert_eq!((result.counts.received, result.counts.lost), (99, 1));
+}
+
+#[test]
+fn silence_is_a_result_and_soon_told() {
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let started = Instant::now();
+        let result = relayed(
+            Config {
+                timeout: Duration::from_millis(20),
+                interval: Duration::ZERO,
+                ..config(mode)
+            },
+            Box::new(|_, _| vec![]),
+            honest(),
+        );
+        assert_eq!(result.stopped, Some(Stop::NoAnswer), "{mode}");
+        assert_eq!((result.counts.received, result.loss_ratio), (0, 1.0));
+        assert!(result.rtt.is_none() && started.elapsed() < Duration::from_secs(5));
+        let row = serde_json::to_value(&result).unwrap();
+        assert_eq!(row["stopped"], "no_answer");
+        assert!(row.get("rtt_p50_us").is_none());
+    }
+}
+
+#[test]
+fn long_delays_do_not_slow_the_timeline() {
+    for mode in [Mode::Inline, Mode::Blocking] {
+        // Six packets are always under way: 30 ms at one in 5 ms. The hello goes straight through.
+        let mut under_way = std::collections::VecDeque::new();
+        let delay: Policy = Box::new(move |n, datagram| {
+            if n == 0 {
+                return vec![datagram];
+            }
+            under_way.push_back(datagram);
+            if under_way.len() > 6 {
+                under_way.pop_front().into_iter().collect()
+            } else {
+                vec![]
+            }
+        });
+        let paced = Config {
+            interval: Duration::from_millis(5),
+            count: 200,
+            repeats: 1,
+            ..config(mode)
+        };
+        let result = relayed(paced, delay, honest());
+        assert_eq!(
+            (result.counts.received, result.counts.lost),
+            (194, 6),
+            "{mode}"
+        );
+        // Not: each send waits until the last answer is given up on.
+        assert!(
+            result.counts.behind_schedule < 100,
+            "{mode}: {:?}",
+            result.counts
+        );
+        assert!(result.rtt.unwrap().p50_us > 25_000.0, "{mode}");
+    }
+}

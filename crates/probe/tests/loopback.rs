@@ -1,0 +1,245 @@
+//! The probe over loopback, in all modes, with nothing in its way.
+#![allow(clippy::float_cmp, reason = "exact by construction")]
+
+mod support;
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use myelin_probe::{Config, Control, Cores, Matching, Mode, ProbeResult, Sockets, Stop, probe};
+use support::{config, sockets};
+
+fn direct(mut config: Config) -> ProbeResult {
+    let sockets = sockets();
+    config.destination = sockets.server.local_addr().unwrap();
+    probe(&config, &sockets, Control::default()).unwrap()
+}
+
+fn two_cores() -> bool {
+    let enough = myelin_linux::affinity::get(0).unwrap().len() >= 2;
+    if !enough {
+        println!("skipped: spin mode needs two cores");
+    }
+    enough
+}
+
+#[test]
+fn every_mode_answers_every_packet() {
+    for mode in [Mode::Inline, Mode::Spin, Mode::Blocking] {
+        if mode == Mode::Spin && !two_cores() {
+            continue;
+        }
+        for interval in [Duration::ZERO, Duration::from_millis(1)] {
+            for payload_bytes in [48, 1472] {
+                let result = direct(Config {
+                    interval,
+                    payload_bytes,
+                    warm_up: 10,
+                    keep_samples: true,
+                    rtt_bound: Some(Duration::from_secs(1)),
+                    ..config(mode)
+                });
+                let what = format!("{mode} {interval:?} {payload_bytes}: {:?}", result.counts);
+                assert_eq!(result.matching, Matching::ById, "{what}");
+                assert_eq!(result.stopped, None, "{what}");
+                assert_eq!(
+                    (result.counts.sent, result.counts.received),
+                    (100, 100),
+                    "{what}"
+                );
+                assert_eq!(result.counts.lost + result.counts.reordered, 0, "{what}");
+                assert_eq!(
+                    result.counts.duplicates + result.counts.corrupted + result.counts.foreign,
+                    0,
+                    "{what}"
+                );
+                let (rtt, forward) = (result.rtt.unwrap(), result.forward.unwrap());
+                assert!(
+                    rtt.min_us > forward.min_us && forward.min_us > 0.1,
+                    "{what}"
+                );
+                assert!(rtt.max_us < 1e6 && rtt.mean_ci95_us.is_some(), "{what}");
+                assert_eq!(rtt.share_within_bound, Some(1.0));
+                let samples = result.samples.unwrap();
+                assert_eq!((samples.rtt_ns.len(), samples.forward_ns.len()), (100, 100));
+                assert_eq!(result.timeline.len(), 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn blocking_runs_on_one_core_and_on_two() {
+    let usable = myelin_linux::affinity::get(0).unwrap();
+    for server in usable.iter().take(2) {
+        let result = direct(Config {
+            cores: Some(Cores {
+                client: usable[0],
+                server: *server,
+            }),
+            ..config(Mode::Blocking)
+        });
+        assert_eq!(result.counts.received, 100);
+    }
+}
+
+#[test]
+fn the_timeline_is_absolute() {
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let result = direct(config(mode));
+        // 2 repeats of 50 slots, the last slot of each without a wait after it.
+        assert!(
+            (0.098..2.0).contains(&result.duration_s),
+            "{mode}: {}",
+            result.duration_s
+        );
+        let last_of_first = result.timeline[49].at_s;
+        assert!(last_of_first >= 0.049, "{mode}: {last_of_first}");
+    }
+}
+
+#[test]
+fn foreign_datagrams_are_ignored_and_counted_at_both_ends() {
+    for at_server in [true, false] {
+        let sockets = sockets();
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let server = sockets.server.local_addr().unwrap();
+        let end = if at_server {
+            server
+        } else {
+            sockets.client.local_addr().unwrap()
+        };
+        let strange = std::thread::spawn(move || {
+            for _ in 0..20 {
+                stranger.send_to(&[0x4d; 100], end).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let config = Config {
+            destination: server,
+            interval: Duration::from_millis(4),
+            ..config(Mode::Blocking)
+        };
+        let result = probe(&config, &sockets, Control::default()).unwrap();
+        strange.join().unwrap();
+        assert_eq!(result.matching, Matching::ById);
+        assert_eq!(result.counts.received, 100);
+        assert!(
+            (5..=20).contains(&result.counts.foreign),
+            "{:?}",
+            result.counts
+        );
+    }
+}
+
+#[test]
+fn a_failing_server_ends_the_probe_at_once() {
+    // A listening TCP socket in the server's place: bound, but nothing can be received from it.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = listener.local_addr().unwrap();
+    let sockets = Sockets::from_factories(
+        || UdpSocket::bind("127.0.0.1:0"),
+        || Ok(UdpSocket::from(std::os::fd::OwnedFd::from(listener))),
+    )
+    .unwrap();
+    let config = Config {
+        destination,
+        ..config(Mode::Blocking)
+    };
+    let started = Instant::now();
+    let error = probe(&config, &sockets, Control::default()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot receive at the probe's server"),
+        "{error}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_millis(900),
+        "not after a timeout of 1 s"
+    );
+}
+
+#[test]
+fn deadline_and_cancel_end_it_with_what_is_there() {
+    let sockets = sockets();
+    let long = Config {
+        destination: sockets.server.local_addr().unwrap(),
+        count: 100_000,
+        deadline: Duration::from_millis(200),
+        ..config(Mode::Blocking)
+    };
+    for mode in [Mode::Inline, Mode::Blocking] {
+        let config = Config {
+            mode,
+            ..long.clone()
+        };
+        let started = Instant::now();
+        let result = probe(&config, &sockets, Control::default()).unwrap();
+        assert_eq!(result.stopped, Some(Stop::Deadline));
+        assert!(started.elapsed() < Duration::from_secs(2));
+        assert!(result.counts.sent > 10 && result.counts.lost == 0);
+        assert_eq!(result.counts.sent, result.counts.received);
+    }
+
+    let cancel = AtomicBool::new(false);
+    let calls = AtomicU64::new(0);
+    let progress = |done: u64, total: u64| {
+        assert!(done <= total && total == 200_000);
+        if calls.fetch_add(1, Ordering::Relaxed) == 1 {
+            cancel.store(true, Ordering::Relaxed);
+        }
+    };
+    let config = Config {
+        deadline: Duration::from_secs(60),
+        ..long
+    };
+    let control = Control {
+        cancel: Some(&cancel),
+        progress: Some(&progress),
+    };
+    let result = probe(&config, &sockets, control).unwrap();
+    assert_eq!(result.stopped, Some(Stop::Cancelled));
+    assert!(calls.load(Ordering::Relaxed) >= 2);
+}
+
+#[test]
+fn sockets_serve_one_measurement_after_another() {
+    let sockets = sockets();
+    for mode in [Mode::Blocking, Mode::Inline, Mode::Blocking] {
+        let config = Config {
+            destination: sockets.server.local_addr().unwrap(),
+            ..config(mode)
+        };
+        let result = probe(&config, &sockets, Control::default()).unwrap();
+        assert_eq!((result.counts.received, result.counts.foreign), (100, 0));
+    }
+}
+
+#[test]
+fn a_row_is_flat_and_carries_units() {
+    let mut result = direct(config(Mode::Inline));
+    result.without_curves();
+    let row = serde_json::to_value(&result).unwrap();
+    let row = row.as_object().unwrap();
+    for key in [
+        "mode",
+        "matching",
+        "payload_bytes",
+        "interval_us",
+        "sent",
+        "lost",
+        "loss_ratio",
+        "rtt_p50_us",
+        "rtt_p99_99_us",
+        "forward_p99_us",
+        "reply_p50_us",
+        "duration_s",
+    ] {
+        assert!(row.contains_key(key), "{key} in {row:?}");
+    }
+    assert!(row.values().all(|v| !v.is_object() && !v.is_array()));
+    assert_eq!(row["mode"], "inline");
+    assert_eq!(row["matching"], "by_id");
+}
