@@ -1,0 +1,90 @@
+//! Compiles each eBPF program of `src/bpf` for each hook that it runs at; `src/object.rs` embeds the results.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Program, and the hooks it is built for.
+const PROGRAMS: [(&str, &[&str]); 6] = [
+    ("door", &["XDP", "TC"]),
+    ("forward", &["XDP", "TC"]),
+    ("xor", &["XDP", "TC"]),
+    ("firewall", &["XDP", "TC"]),
+    ("closed", &["XDP", "TC"]),
+    ("reentry", &["XDP"]),
+];
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let out = PathBuf::from(variable("OUT_DIR"));
+    for (program, hooks) in PROGRAMS {
+        for hook in hooks {
+            let object = out.join(format!("{program}.{}.o", hook.to_lowercase()));
+            if let Err(problem) = compile(program, hook, &object) {
+                // Not a panic: its backtrace would bury the remedy.
+                eprintln!("error: {problem}");
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
+    let source = format!("src/bpf/{program}.bpf.c");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let mut command = Command::new(&clang);
+    command
+        .args(["-target", "bpf", "-mcpu=v3", "-O2"])
+        // BTF describes the maps; the path of this tree has no place in it.
+        .args(["-g", "-fdebug-compilation-dir=."])
+        .args(["-fno-stack-protector", "-Wall", "-Wextra"])
+        // The two hooks share signatures of which one may ignore the context.
+        .arg("-Wno-unused-parameter")
+        .arg(format!("-DMYELIN_HOOK_{hook}"))
+        .args(include_paths().iter().map(|path| format!("-I{}", path.display())))
+        .args(["-c", &source, "-o"])
+        .arg(object);
+    let output = command.output().map_err(|error| {
+        format!(
+            "cannot run {clang}, which compiles the eBPF programs: {error}\n\
+             install clang 14 or newer (Debian, Ubuntu: apt install clang llvm; Fedora: dnf install clang llvm), \
+             or name it in the variable CLANG"
+        )
+    })?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        for line in messages.lines() {
+            println!("cargo:warning={line}");
+        }
+        return Ok(());
+    }
+    let remedy = if messages.contains("asm/types.h") || messages.contains("file not found") {
+        "\ninstall the kernel's user-space headers (Debian, Ubuntu: apt install linux-libc-dev; Fedora: dnf install kernel-headers)"
+    } else if messages.contains("bpf") && messages.contains("target") {
+        "\nthis clang has no BPF target: install clang 14 or newer from the distribution"
+    } else {
+        ""
+    };
+    Err(format!(
+        "{clang} did not compile {source}:\n{messages}{remedy}"
+    ))
+}
+
+/// The headers of the libbpf that is linked, and where Debian and its kin keep `asm/`, which clang looks for only when it
+/// compiles for the machine itself.
+fn include_paths() -> Vec<PathBuf> {
+    let multiarch = format!(
+        "/usr/include/{}-linux-gnu",
+        variable("CARGO_CFG_TARGET_ARCH")
+    );
+    let mut paths = vec![PathBuf::from(variable("DEP_BPF_INCLUDE"))];
+    if Path::new(&multiarch).is_dir() {
+        paths.push(multiarch.into());
+    }
+    paths
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * The front door of a port: parse, classify, count, stamp, hand on. Both hooks of a port run this
+ * source. A chain belongs to one hook and is counted there; the XDP door passes on whatever is not
+ * its own, so what no chain takes is seen, and counted, by the tc door.
+ */
+#include "classify.h"
+#include "next.h"
+
+/* Lines of a port's block of counters; twin: myelin_kernel::port. */
+enum port_line {
+	PORT_UNMATCHED = 0,
+	/* 1 to 6: not parsed, by enum unparsed. */
+	PORT_LOST = 7, /* matched, but the metadata found no room */
+};
+
+/* Twin: myelin_kernel::port::Door. */
+const volatile struct door {
+	__u32 lines;	/* counter lines a CPU */
+	__u32 line;	/* first of the port's block */
+	__u32 port;	/* the port's number in the classifier */
+	__u32 opposite; /* interface for what no chain takes; 0: the host's stack */
+	__u32 opposite_is_peer;
+	__u32 spare;
+} INSTANCE INSTANCE_SECTION;
+
+static __always_inline int unmatched(hook_ctx *ctx, __u32 line)
+{
+	if (THIS_HOOK == HOOK_XDP)
+		return HOOK_PASS;
+	count_at(ctx, INSTANCE.lines, INSTANCE.line + line);
+	if (!INSTANCE.opposite)
+		return HOOK_PASS;
+	return hook_redirect(INSTANCE.opposite, INSTANCE.opposite_is_peer);
+}
+
+/* A packet of a chain that cannot be handed on. */
+static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
+{
+	if (chain->on_failure == ON_FAILURE_PASS)
+		return unmatched(ctx, PORT_UNMATCHED);
+	count_drop(ctx, INSTANCE.lines, chain->line);
+	return HOOK_DROP;
+}
+
+static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
+				 const struct headers *headers)
+{
+	struct myelin_line *line = counter_line(INSTANCE.lines, chain->line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	const struct myelin_meta meta = {
+		.stamp_ns = bpf_ktime_get_ns(),
+		.spi = chain->spi,
+		.generation = chain->generation,
+		.flags = headers->flags,
+		.l3 = headers->l3,
+		.l4 = headers->l4,
+		.payload = headers->payload,
+		.end = headers->end,
+	};
+
+	count(ctx, line);
+	line->last_ns = meta.stamp_ns;
+	if (!hook_save(ctx, &meta)) {
+		count_at(ctx, INSTANCE.lines, INSTANCE.line + PORT_LOST);
+		return failed(ctx, chain);
+	}
+#if defined(MYELIN_HOOK_XDP)
+	if (chain->entry == ENTRY_USER)
+		return to_user(ctx) ? XDP_REDIRECT : failed(ctx, chain);
+#endif
+	bpf_tail_call(ctx, &programs, chain->slot);
+	return failed(ctx, chain);
+}
+
+HOOK_SECTION
+int myelin_door(hook_ctx *ctx)
+{
+	struct headers headers = {};
+	union key key = {};
+	enum unparsed why = parse(ctx, &headers, &key);
+
+#if defined(MYELIN_HOOK_TC)
+	if (why == PARSE_PULL) {
+		if (!hook_pull(ctx, ctx->len))
+			return unmatched(ctx, UNPARSED_TRUNCATED);
+		why = parse(ctx, &headers, &key);
+	}
+#endif
+	if (why)
+		return unmatched(ctx, why);
+
+	const struct chain *chain = classify(&headers, &key, INSTANCE.port);
+
+	if (!chain)
+		return unmatched(ctx, PORT_UNMATCHED);
+	if (chain->hook == THIS_HOOK)
+		return enter(ctx, chain, &headers);
+	/* The XDP door comes first and keeps what is its own: what gets past it could not be handed
+	 * on. */
+	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : failed(ctx, chain);
+}
+
+char LICENSE[] SEC("license") = "GPL";

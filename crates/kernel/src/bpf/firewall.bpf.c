@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Drops what its rules deny: aggregated bit vectors (Baboescu, Varghese, SIGCOMM 2001) over the
+ * tables of myelin_packet::rules, copied one to one into the single element of an array. Where each
+ * table starts and how long it is, is read-only data, so that the verifier can check every access.
+ */
+#include "protocol.h"
+#include "next.h"
+
+/* Twin: myelin_packet::rules::ClassVector. */
+#define WORDS 16
+
+struct class_vector {
+	__u64 summary;
+	__u64 words[WORDS];
+};
+
+_Static_assert(sizeof(struct class_vector) == 136, "the layout is shared with user space");
+
+/* Byte offsets in the element, and numbers of entries. Twin: myelin_kernel::firewall::Table. */
+struct table {
+	__u32 entries; /* IPv4: u32 by the first 16 bits; IPv6: u32 by interval; else u16 by value
+			*/
+	__u32 starts;  /* IPv6: first address of each interval, two u64, high one first */
+	__u32 first_step;  /* IPv6: half the number of intervals, which is filled up to a power of
+			      two */
+	__u32 blocks;	   /* IPv4: u32, 256 a block */
+	__u32 block_count; /* entries of all blocks */
+	__u32 vectors;
+	__u32 vector_count;
+	__u32 spare;
+};
+
+#define IS_BLOCK 0x80000000u
+
+/* Twin: myelin_kernel::firewall::Instance. */
+const volatile struct firewall {
+	struct hop hop;
+	struct table source_v4;
+	struct table destination_v4;
+	struct table source_v6;
+	struct table destination_v6;
+	struct table protocol;
+	struct table source_port;
+	struct table destination_port;
+	__u32 allow; /* WORDS u64: bit r tells whether rule r allows */
+	__u32 default_allow;
+	__u32 drops_fragments;
+	__u32 spare;
+} INSTANCE INSTANCE_SECTION;
+
+/* The loader sets the size of the element. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} tables SEC(".maps");
+
+typedef const volatile struct table table;
+
+static __always_inline const struct class_vector *vector_of(const void *base, table *table,
+							    __u32 class)
+{
+	if (class >= table->vector_count)
+		return NULL;
+	return base + table->vectors + class * sizeof(struct class_vector);
+}
+
+static __always_inline const struct class_vector *by_address4(const void *base, table *table,
+							      __be32 address)
+{
+	__u32 host = bpf_ntohl(address);
+	__u32 entry = *(const __u32 *)(base + table->entries + (host >> 16) * sizeof(__u32));
+
+	if (entry & IS_BLOCK) {
+		__u32 at = (entry & ~IS_BLOCK) * 256 + (host >> 8 & 0xff);
+
+		if (at >= table->block_count)
+			return NULL;
+		entry = *(const __u32 *)(base + table->blocks + at * sizeof(__u32));
+	}
+	if (entry & IS_BLOCK) {
+		__u32 at = (entry & ~IS_BLOCK) * 256 + (host & 0xff);
+
+		if (at >= table->block_count)
+			return NULL;
+		entry = *(const __u32 *)(base + table->blocks + at * sizeof(__u32));
+	}
+	return vector_of(base, table, entry);
+}
+
+/* Whether a - b - borrow is below zero: the carry of a subtractor, without a branch. */
+static __always_inline __u64 borrows(__u64 a, __u64 b, __u64 borrow)
+{
+	return ((~a & b) | ((~a | b) & (a - b - borrow))) >> 63;
+}
+
+/*
+ * Binary search without branches: the verifier would follow each way through it by itself, and the
+ * CPU could not foretell them.
+ */
+static __always_inline const struct class_vector *by_address6(const void *base, table *table,
+							      const struct in6_addr *address)
+{
+	const __be32 *words = address->in6_u.u6_addr32;
+	__u64 high = (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
+	__u64 low = (__u64)bpf_ntohl(words[2]) << 32 | bpf_ntohl(words[3]);
+	__u64 at = 0;
+
+#pragma clang loop unroll(disable)
+	for (__u32 step = table->first_step; step; step /= 2) {
+		const __u64 *start = base + table->starts + (at + step) * 2 * sizeof(__u64);
+		__u64 below = borrows(high, start[0], borrows(low, start[1], 0));
+
+		/* Or the compiler makes it a branch after all. */
+		barrier_var(below);
+		at += step & (below - 1);
+	}
+	return vector_of(base, table, *(const __u32 *)(base + table->entries + at * sizeof(__u32)));
+}
+
+static __always_inline const struct class_vector *by_value(const void *base, table *table,
+							   __u16 value)
+{
+	return vector_of(base, table,
+			 *(const __u16 *)(base + table->entries + value * sizeof(__u16)));
+}
+
+/* A packet without ports is of class 0. */
+static __always_inline const struct class_vector *by_port(const void *base, table *table,
+							  const __be16 *port)
+{
+	return port ? by_value(base, table, bpf_ntohs(*port)) : vector_of(base, table, 0);
+}
+
+/* Number of the lowest bit of a non-zero 16-bit set: how many bits are below it. */
+static __always_inline __u32 lowest(__u32 set)
+{
+	__u32 below = (set & -set) - 1;
+
+	below -= below >> 1 & 0x5555;
+	below = (below & 0x3333) + (below >> 2 & 0x3333);
+	below = (below + (below >> 4)) & 0x0f0f;
+	return (below + (below >> 8)) & (WORDS - 1);
+}
+
+struct vectors {
+	const struct class_vector *source;
+	const struct class_vector *destination;
+	const struct class_vector *protocol;
+	const struct class_vector *source_port;
+	const struct class_vector *destination_port;
+};
+
+/* What the first rule that fits says. */
+static __always_inline bool first_common(const void *base, const struct vectors *of)
+{
+	const __u64 *allow = base + INSTANCE.allow;
+	__u32 candidates = of->source->summary & of->destination->summary & of->protocol->summary &
+			   of->source_port->summary & of->destination_port->summary;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < WORDS && candidates; i++) {
+		__u32 word = lowest(candidates);
+		__u64 common = of->source->words[word] & of->destination->words[word] &
+			       of->protocol->words[word] & of->source_port->words[word] &
+			       of->destination_port->words[word];
+
+		if (common)
+			return common & -common & allow[word];
+		candidates &= candidates - 1;
+	}
+	return INSTANCE.default_allow;
+}
+
+static __always_inline bool allowed(hook_ctx *ctx)
+{
+	__u32 zero = 0;
+	const void *base = bpf_map_lookup_elem(&tables, &zero);
+	const void *data_end = (void *)(long)ctx->data_end;
+	struct headers headers;
+	struct vectors vectors;
+	__u8 protocol;
+
+	if (!base || !hook_headers(ctx, &headers))
+		return false;
+	if (INSTANCE.drops_fragments && headers.flags & FLAG_FRAGMENT)
+		return false;
+	if (!read_protocol(ctx, &headers, &protocol))
+		return false;
+
+	const void *l3 = (void *)(long)ctx->data + (headers.l3 & MAX_OFFSET);
+
+	if (headers.flags & FLAG_IPV6) {
+		const struct ipv6hdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		vectors.source = by_address6(base, &INSTANCE.source_v6, &ip->saddr);
+		vectors.destination = by_address6(base, &INSTANCE.destination_v6, &ip->daddr);
+	} else {
+		const struct iphdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		vectors.source = by_address4(base, &INSTANCE.source_v4, ip->saddr);
+		vectors.destination = by_address4(base, &INSTANCE.destination_v4, ip->daddr);
+	}
+
+	const __be16 *ports = NULL;
+
+	if (!vectors.source || !vectors.destination)
+		return false;
+	if (headers.flags & FLAG_PORTS) {
+		ports = (void *)(long)ctx->data + (headers.l4 & MAX_OFFSET);
+		if ((const void *)(ports + 2) > data_end)
+			return false;
+	}
+	vectors.protocol = by_value(base, &INSTANCE.protocol, protocol);
+	if (!vectors.protocol)
+		return false;
+	vectors.source_port = by_port(base, &INSTANCE.source_port, ports);
+	if (!vectors.source_port)
+		return false;
+	vectors.destination_port =
+		by_port(base, &INSTANCE.destination_port, ports ? ports + 1 : NULL);
+	if (!vectors.destination_port)
+		return false;
+	return first_common(base, &vectors);
+}
+
+HOOK_SECTION
+int myelin_firewall(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+	bool pass = allowed(ctx);
+
+	hop_leave(line, entered);
+	return pass ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+}
+
+char LICENSE[] SEC("license") = "GPL";

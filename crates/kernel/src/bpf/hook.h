@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The two hooks under one set of names. Every program is compiled twice: with MYELIN_HOOK_XDP,
+ * where the metadata lies in front of the frame, and with MYELIN_HOOK_TC (tcx or clsact), where it
+ * lies in skb->cb: stamp low, stamp high, l3 | l4 << 16, payload | end << 16, flags.
+ */
+#ifndef MYELIN_HOOK_H
+#define MYELIN_HOOK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+
+#include <bpf/bpf_helpers.h>
+
+#include "meta.h"
+
+/* Twin: the numbers of myelin_kernel's `hook_number`. */
+enum hook {
+	HOOK_XDP = 1,
+	HOOK_TC = 2,
+};
+
+/* Offsets in a frame are below this; it lets the verifier bound `packet + offset`. */
+#define MAX_OFFSET 0x7fff
+
+#if defined(MYELIN_HOOK_XDP)
+
+#define THIS_HOOK    HOOK_XDP
+#define HOOK_SECTION SEC("xdp")
+#define HOOK_PASS    XDP_PASS
+#define HOOK_DROP    XDP_DROP
+
+typedef struct xdp_md hook_ctx;
+
+/* Bytes of the whole frame. */
+static __always_inline __u32 hook_length(const hook_ctx *ctx)
+{
+	return ctx->data_end - ctx->data;
+}
+
+/* Packets the frame stands for. */
+static __always_inline __u32 hook_segments(const hook_ctx *ctx)
+{
+	return 1;
+}
+
+/* VLAN tags that the frame carries outside of its bytes. */
+static __always_inline __u32 hook_stripped_tags(const hook_ctx *ctx)
+{
+	return 0;
+}
+
+static __always_inline bool hook_save(hook_ctx *ctx, const struct myelin_meta *meta)
+{
+	/* A frame redirected here from another front door still has that one's metadata. */
+	int present = ctx->data - ctx->data_meta;
+
+	if (bpf_xdp_adjust_meta(ctx, present - (int)sizeof(*meta)))
+		return false;
+
+	struct myelin_meta *to = (void *)(long)ctx->data_meta;
+
+	if ((void *)(to + 1) > (void *)(long)ctx->data)
+		return false;
+	*to = *meta;
+	return true;
+}
+
+static __always_inline bool hook_stamp(const hook_ctx *ctx, __u64 *stamp_ns)
+{
+	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data)
+		return false;
+	*stamp_ns = meta->stamp_ns;
+	return true;
+}
+
+static __always_inline bool hook_headers(const hook_ctx *ctx, struct headers *headers)
+{
+	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data)
+		return false;
+	headers->l3 = meta->l3;
+	headers->l4 = meta->l4;
+	headers->payload = meta->payload;
+	headers->end = meta->end;
+	headers->flags = meta->flags;
+	return true;
+}
+
+/* User space finds its function by the position in the metadata. */
+static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position)
+{
+	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data)
+		return false;
+	meta->position = position;
+	return true;
+}
+
+/* An XDP frame is contiguous and writable as it is. */
+static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
+{
+	return true;
+}
+
+/* `peer`: straight to the far end of a veth, past this end's transmit path; tc only. */
+static __always_inline int hook_redirect(__u32 ifindex, bool peer)
+{
+	return bpf_redirect(ifindex, 0);
+}
+
+#elif defined(MYELIN_HOOK_TC)
+
+#define THIS_HOOK    HOOK_TC
+#define HOOK_SECTION SEC("tc")
+/* TCX_NEXT: the next program, then the stack; under clsact the same number means "no verdict". */
+#define HOOK_PASS    TC_ACT_UNSPEC
+#define HOOK_DROP    TC_ACT_SHOT
+
+typedef struct __sk_buff hook_ctx;
+
+static __always_inline __u32 hook_length(const hook_ctx *ctx)
+{
+	return ctx->len;
+}
+
+static __always_inline __u32 hook_segments(const hook_ctx *ctx)
+{
+	__u32 segments = ctx->gso_segs;
+
+	return segments ? segments : 1;
+}
+
+/* The stack takes the outer tag out of the frame before tc sees it. */
+static __always_inline __u32 hook_stripped_tags(const hook_ctx *ctx)
+{
+	return ctx->vlan_present ? 1 : 0;
+}
+
+static __always_inline bool hook_save(hook_ctx *ctx, const struct myelin_meta *meta)
+{
+	ctx->cb[0] = (__u32)meta->stamp_ns;
+	ctx->cb[1] = meta->stamp_ns >> 32;
+	ctx->cb[2] = meta->l3 | (__u32)meta->l4 << 16;
+	ctx->cb[3] = meta->payload | (__u32)meta->end << 16;
+	ctx->cb[4] = meta->flags;
+	return true;
+}
+
+static __always_inline bool hook_stamp(const hook_ctx *ctx, __u64 *stamp_ns)
+{
+	*stamp_ns = ctx->cb[0] | (__u64)ctx->cb[1] << 32;
+	return true;
+}
+
+static __always_inline bool hook_headers(const hook_ctx *ctx, struct headers *headers)
+{
+	__u32 network = ctx->cb[2], payload = ctx->cb[3];
+
+	headers->l3 = network;
+	headers->l4 = network >> 16;
+	headers->payload = payload;
+	headers->end = payload >> 16;
+	headers->flags = ctx->cb[4];
+	return true;
+}
+
+/* Makes the first `length` bytes contiguous; packet pointers must be taken anew afterwards. */
+static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
+{
+	if (ctx->data_end - ctx->data >= length)
+		return true;
+	return bpf_skb_pull_data(ctx, length) == 0;
+}
+
+static __always_inline int hook_redirect(__u32 ifindex, bool peer)
+{
+	return peer ? bpf_redirect_peer(ifindex, 0) : bpf_redirect(ifindex, 0);
+}
+
+#else
+#error "define MYELIN_HOOK_XDP or MYELIN_HOOK_TC"
+#endif
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * How a packet leaves a kernel function. Each function of each chain is a program of its own whose
+ * `struct hop` is read-only data frozen before the program is loaded: the verifier knows it, cuts
+ * the branches that cannot be taken, and the JIT turns the tail call into a direct jump.
+ */
+#ifndef MYELIN_NEXT_H
+#define MYELIN_NEXT_H
+
+#include "counters.h"
+#include "sojourn.h"
+
+enum exit {
+	EXIT_NEXT = 1,	   /* the next kernel function */
+	EXIT_REDIRECT = 2, /* out at `ifindex` */
+	EXIT_PEER = 3,	   /* straight to the far end of the veth `ifindex` */
+	EXIT_USER = 4,	   /* the AF_XDP socket of the receive queue */
+};
+
+/* Twin: myelin_kernel::instance::Hop. */
+struct hop {
+	__u32 lines; /* counter lines a CPU */
+	__u32 line;  /* of this function */
+	__u32 exit;
+	__u32 slot;	   /* EXIT_NEXT */
+	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER */
+	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
+	__u32 fallback;	   /* verdict when the next function or the socket is not there */
+	__u32 position;	   /* EXIT_USER: of the function that is next */
+};
+
+/* Read-only data of a program, filled by the loader. */
+#define INSTANCE_SECTION SEC(".rodata.instance")
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} programs SEC(".maps");
+
+#if defined(MYELIN_HOOK_XDP)
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} sockets SEC(".maps");
+
+/* Hands the packet to the socket of its receive queue; false when there is none. */
+static __always_inline bool to_user(const hook_ctx *ctx)
+{
+	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_ABORTED) == XDP_REDIRECT;
+}
+#endif
+
+/* Every 1024th packet of a function on a CPU is timed. */
+#define SAMPLE_EVERY 1024
+
+/* Counts a packet in; the time if this one is to be timed, else 0. */
+static __always_inline __u64 hop_enter(const hook_ctx *ctx, struct myelin_line *line)
+{
+	count(ctx, line);
+	return line->packets % SAMPLE_EVERY ? 0 : bpf_ktime_get_ns();
+}
+
+static __always_inline void hop_leave(struct myelin_line *line, __u64 entered)
+{
+	if (entered) {
+		line->sampled_ns += bpf_ktime_get_ns() - entered;
+		line->samples++;
+	}
+}
+
+static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *line)
+{
+	line->drops += hook_segments(ctx);
+	return HOOK_DROP;
+}
+
+static __always_inline int hop_egress(const hook_ctx *ctx, const volatile struct hop *hop,
+				      bool peer)
+{
+	struct myelin_line *line = counter_line(hop->lines, hop->egress_line);
+	__u64 stamp_ns, now = bpf_ktime_get_ns();
+
+	if (!line || !hook_stamp(ctx, &stamp_ns))
+		return HOOK_DROP;
+	count(ctx, line);
+	line->last_ns = now;
+	sojourn_record(now - stamp_ns);
+	return hook_redirect(hop->ifindex, peer);
+}
+
+/* The next function or the socket is not there. */
+static __always_inline int hop_failed(const hook_ctx *ctx, const volatile struct hop *hop)
+{
+	if (hop->fallback == HOOK_DROP)
+		count_drop(ctx, hop->lines, hop->line);
+	return hop->fallback;
+}
+
+static __always_inline int hop_exit(hook_ctx *ctx, const volatile struct hop *hop)
+{
+	if (hop->exit == EXIT_NEXT) {
+		bpf_tail_call(ctx, &programs, hop->slot);
+		return hop_failed(ctx, hop);
+	}
+#if defined(MYELIN_HOOK_XDP)
+	if (hop->exit == EXIT_USER) {
+		if (hook_set_position(ctx, hop->position) && to_user(ctx))
+			return XDP_REDIRECT;
+		return hop_failed(ctx, hop);
+	}
+#endif
+	return hop_egress(ctx, hop, hop->exit == EXIT_PEER);
+}
+
+#endif

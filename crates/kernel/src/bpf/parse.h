@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * From the bytes of a frame to the places of its headers. Follows myelin_packet::parse to the
+ * letter: the rules are written there.
+ */
+#ifndef MYELIN_PARSE_H
+#define MYELIN_PARSE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+
+#include "hook.h"
+
+/* Why a frame was not parsed; twin: myelin_packet::Unparsed. */
+enum unparsed {
+	PARSED = 0,
+	UNPARSED_NOT_IP = 1,
+	UNPARSED_TRUNCATED = 2,
+	UNPARSED_BAD_IP_HEADER = 3,
+	UNPARSED_BAD_LENGTH = 4,
+	UNPARSED_TOO_MANY_TAGS = 5,
+	UNPARSED_TOO_MANY_EXTENSIONS = 6,
+	/* Not an answer: a header lies beyond the linear part of the skb. */
+	PARSE_PULL = 7,
+};
+
+#define MAX_TAGS       2
+#define MAX_EXTENSIONS 8
+
+/* Numbers of the IPv6 extension headers that are walked, as a set. */
+#define EXTENSIONS                                                                      \
+	(1ULL << IPPROTO_HOPOPTS | 1ULL << IPPROTO_ROUTING | 1ULL << IPPROTO_FRAGMENT | \
+	 1ULL << IPPROTO_AH | 1ULL << IPPROTO_DSTOPTS)
+
+/*
+ * What the classifier looks at, in network order. Packed so that a masked key is a few 64-bit
+ * words; ports are 0 where the packet has none. Twins: myelin_kernel::classifier::{Key4, Key6}.
+ */
+struct fields {
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 mask;  /* number of the mask the key was made with */
+	__u16 port; /* number of the ingress port */
+};
+
+struct key4 {
+	__be32 source;
+	__be32 destination;
+	struct fields fields;
+};
+
+struct key6 {
+	__u8 source[16];
+	__u8 destination[16];
+	struct fields fields;
+};
+
+union key {
+	struct key4 v4;
+	struct key6 v6;
+	__u64 words[sizeof(struct key6) / sizeof(__u64)];
+};
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 ethertype;
+};
+
+/* The smallest part of an extension header: next header, length, 6 bytes more. */
+struct extension {
+	__u8 next;
+	__u8 length;
+	__be16 fragment; /* offset and "more fragments", in a fragment header */
+	__u8 rest[4];
+};
+
+struct packet {
+	const void *data;
+	const void *data_end;
+	__u32 length; /* of the frame; more than data_end - data in a non-linear skb */
+	__u32 tags;
+};
+
+/* Why `size` bytes at `offset` of the frame, found to lie beyond data_end, are not there. */
+static __always_inline enum unparsed missing(const struct packet *packet, __u32 offset, __u32 size)
+{
+#if defined(MYELIN_HOOK_TC)
+	if (offset + size <= packet->length)
+		return PARSE_PULL;
+#endif
+	return UNPARSED_TRUNCATED;
+}
+
+static __always_inline enum unparsed parse_ethernet(const struct packet *packet, __be16 *ethertype,
+						    __u32 *l3)
+{
+	const struct ethhdr *ethernet = packet->data;
+	__u32 at = sizeof(*ethernet), tags = packet->tags;
+
+	if ((const void *)(ethernet + 1) > packet->data_end)
+		return missing(packet, 0, sizeof(*ethernet));
+	*ethertype = ethernet->h_proto;
+#pragma unroll
+	for (int i = 0; i <= MAX_TAGS; i++) {
+		if (*ethertype != bpf_htons(ETH_P_8021Q) && *ethertype != bpf_htons(ETH_P_8021AD))
+			break;
+		if (tags >= MAX_TAGS)
+			return UNPARSED_TOO_MANY_TAGS;
+
+		const struct vlan_tag *tag = packet->data + at;
+
+		if ((const void *)(tag + 1) > packet->data_end)
+			return missing(packet, at, sizeof(*tag));
+		*ethertype = tag->ethertype;
+		at += sizeof(*tag);
+		tags++;
+	}
+	*l3 = at;
+	return PARSED;
+}
+
+/* UDP and TCP: ports, start of the payload, end of the datagram. */
+static __always_inline enum unparsed parse_transport(const struct packet *packet, __u32 l4,
+						     __u32 *payload, __u32 *end,
+						     struct headers *headers, struct fields *fields)
+{
+	*payload = l4;
+	if (headers->protocol == IPPROTO_UDP) {
+		const struct udphdr *udp = packet->data + l4;
+
+		if (l4 + sizeof(*udp) > *end)
+			return UNPARSED_TRUNCATED;
+		if ((const void *)(udp + 1) > packet->data_end)
+			return missing(packet, l4, sizeof(*udp));
+
+		__u32 length = bpf_ntohs(udp->len);
+
+		if (length < sizeof(*udp) || l4 + length > *end)
+			return UNPARSED_BAD_LENGTH;
+		fields->source_port = udp->source;
+		fields->destination_port = udp->dest;
+		*payload = l4 + sizeof(*udp);
+		*end = l4 + length;
+		headers->flags |= FLAG_PORTS;
+	} else if (headers->protocol == IPPROTO_TCP) {
+		const struct tcphdr *tcp = packet->data + l4;
+
+		if (l4 + sizeof(*tcp) > *end)
+			return UNPARSED_TRUNCATED;
+		if ((const void *)(tcp + 1) > packet->data_end)
+			return missing(packet, l4, sizeof(*tcp));
+
+		__u32 length = tcp->doff * 4;
+
+		if (length < sizeof(*tcp) || l4 + length > *end)
+			return UNPARSED_BAD_LENGTH;
+		fields->source_port = tcp->source;
+		fields->destination_port = tcp->dest;
+		*payload = l4 + length;
+		headers->flags |= FLAG_PORTS;
+	}
+	return PARSED;
+}
+
+static __always_inline enum unparsed finish(struct headers *headers, __u32 l3, __u32 l4,
+					    __u32 payload, __u32 end)
+{
+	/* The metadata holds 16-bit offsets. */
+	if (end > 0xffff)
+		return UNPARSED_BAD_LENGTH;
+	headers->l3 = l3;
+	headers->l4 = l4;
+	headers->payload = payload;
+	headers->end = end;
+	return PARSED;
+}
+
+static __always_inline enum unparsed parse_ipv4(const struct packet *packet, __u32 l3,
+						struct headers *headers, struct key4 *key)
+{
+	const struct iphdr *ip = packet->data + l3;
+
+	if ((const void *)(ip + 1) > packet->data_end)
+		return missing(packet, l3, sizeof(*ip));
+
+	__u32 header_length = ip->ihl * 4, total = bpf_ntohs(ip->tot_len);
+
+	if (ip->version != 4 || header_length < sizeof(*ip))
+		return UNPARSED_BAD_IP_HEADER;
+	if (total < header_length || l3 + total > packet->length)
+		return UNPARSED_BAD_LENGTH;
+
+	__u32 l4 = l3 + header_length, end = l3 + total, payload = l4;
+
+	headers->protocol = ip->protocol;
+	key->source = ip->saddr;
+	key->destination = ip->daddr;
+	key->fields.protocol = ip->protocol;
+	/* "More fragments" or an offset. */
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		headers->flags = FLAG_FRAGMENT;
+	} else {
+		headers->flags = 0;
+
+		enum unparsed why =
+			parse_transport(packet, l4, &payload, &end, headers, &key->fields);
+
+		if (why)
+			return why;
+	}
+	return finish(headers, l3, l4, payload, end);
+}
+
+/* What a walk over extension headers found, in one number. */
+#define WALK(why, fragment, protocol, at) \
+	((__u64)(why) << 32 | (__u64)(fragment) << 24 | (__u64)(protocol) << 16 | (at))
+#define WALK_WHY(walk)	    ((__u32)((walk) >> 32))
+#define WALK_FLAGS(walk)    ((walk) >> 24 & 1 ? FLAG_FRAGMENT : 0)
+#define WALK_PROTOCOL(walk) ((__u8)((walk) >> 16))
+#define WALK_AT(walk)	    ((__u16)(walk))
+
+/* Whether `next` is an extension header that is walked. */
+static __always_inline bool is_extension(__u32 next)
+{
+	return next < 64 && EXTENSIONS >> next & 1;
+}
+
+/*
+ * Walks extension headers from `at` on, of which the first is of type `next`; `end` is where the
+ * IPv6 packet ends. A global function: the verifier looks at it once, whatever it knows of the
+ * packet at the call, instead of at each way through the loop times each way to it.
+ */
+__noinline __u64 walk_extensions(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
+{
+	const struct packet packet = {
+		.data = (void *)(long)ctx->data,
+		.data_end = (void *)(long)ctx->data_end,
+		.length = hook_length(ctx),
+	};
+
+	at &= MAX_OFFSET;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i <= MAX_EXTENSIONS; i++) {
+		if (!is_extension(next))
+			break;
+		if (i == MAX_EXTENSIONS)
+			return WALK(UNPARSED_TOO_MANY_EXTENSIONS, 0, 0, 0);
+
+		const struct extension *header = packet.data + at;
+
+		if (at + sizeof(*header) > end)
+			return WALK(UNPARSED_TRUNCATED, 0, 0, 0);
+		if ((const void *)(header + 1) > packet.data_end)
+			return WALK(missing(&packet, at, sizeof(*header)), 0, 0, 0);
+
+		__u32 kind = next;
+
+		next = header->next;
+		if (kind == IPPROTO_FRAGMENT)
+			at += sizeof(*header);
+		else if (kind == IPPROTO_AH)
+			at += (header->length + 2) * 4;
+		else
+			at += (header->length + 1) * 8;
+		if (at > end)
+			return WALK(UNPARSED_TRUNCATED, 0, 0, 0);
+		/* Neither offset nor "more fragments": a whole packet (RFC 6946). */
+		if (kind == IPPROTO_FRAGMENT && (header->fragment & bpf_htons(0xfff9)))
+			return WALK(PARSED, 1, next, at);
+	}
+	return WALK(PARSED, 0, next, at);
+}
+
+static __always_inline enum unparsed parse_ipv6(hook_ctx *ctx, const struct packet *packet,
+						__u32 l3, struct headers *headers, struct key6 *key)
+{
+	const struct ipv6hdr *ip = packet->data + l3;
+
+	if ((const void *)(ip + 1) > packet->data_end)
+		return missing(packet, l3, sizeof(*ip));
+	if (ip->version != 6)
+		return UNPARSED_BAD_IP_HEADER;
+
+	__u32 length = bpf_ntohs(ip->payload_len), l4 = l3 + sizeof(*ip), end = l4 + length;
+
+	/* Length 0 with a hop-by-hop header is a jumbogram (RFC 2675). */
+	if (end > packet->length || (length == 0 && ip->nexthdr == IPPROTO_HOPOPTS))
+		return UNPARSED_BAD_LENGTH;
+	headers->flags = FLAG_IPV6;
+	headers->protocol = ip->nexthdr;
+	__builtin_memcpy(key->source, &ip->saddr, sizeof(key->source));
+	__builtin_memcpy(key->destination, &ip->daddr, sizeof(key->destination));
+
+	if (is_extension(ip->nexthdr)) {
+		__u64 walk = walk_extensions(ctx, l4, end, ip->nexthdr);
+
+		if (WALK_WHY(walk))
+			return WALK_WHY(walk);
+		headers->protocol = WALK_PROTOCOL(walk);
+		headers->flags |= WALK_FLAGS(walk);
+		l4 = WALK_AT(walk) & MAX_OFFSET;
+	}
+	key->fields.protocol = headers->protocol;
+
+	__u32 payload = l4;
+
+	if (!(headers->flags & FLAG_FRAGMENT)) {
+		enum unparsed why =
+			parse_transport(packet, l4, &payload, &end, headers, &key->fields);
+
+		if (why)
+			return why;
+	}
+	return finish(headers, l3, l4, payload, end);
+}
+
+/* Fills `headers` and `key`, which must be zero at first. */
+static __always_inline enum unparsed parse(hook_ctx *ctx, struct headers *headers, union key *key)
+{
+	const struct packet packet = {
+		.data = (void *)(long)ctx->data,
+		.data_end = (void *)(long)ctx->data_end,
+		.length = hook_length(ctx),
+		.tags = hook_stripped_tags(ctx),
+	};
+	__be16 ethertype;
+	__u32 l3;
+	enum unparsed why = parse_ethernet(&packet, &ethertype, &l3);
+
+	if (why)
+		return why;
+	if (ethertype == bpf_htons(ETH_P_IP))
+		return parse_ipv4(&packet, l3, headers, &key->v4);
+	if (ethertype == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(ctx, &packet, l3, headers, &key->v6);
+	return UNPARSED_NOT_IP;
+}
+
+#endif

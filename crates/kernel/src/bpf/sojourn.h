@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Histogram of the time from the front door to the egress, one per chain. Layout and bucket rule
+ * are those of myelin_packet::sojourn: 32 buckets an octave, values of 2^36 ns and more in the last
+ * one.
+ */
+#ifndef MYELIN_SOJOURN_H
+#define MYELIN_SOJOURN_H
+
+#include "hook.h"
+
+#define SOJOURN_SUB_BITS 5
+#define SOJOURN_BUCKETS	 1024
+#define SOJOURN_LIMIT	 (1ULL << 36)
+
+struct myelin_sojourn {
+	__u64 sum_ns;
+	__u64 min_ns; /* user space starts it at the largest number */
+	__u64 max_ns;
+	__u64 spare[5];
+	__u64 buckets[SOJOURN_BUCKETS];
+};
+
+/* One element a CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct myelin_sojourn);
+	__uint(max_entries, 1);
+} sojourn SEC(".maps");
+
+static __always_inline __u32 sojourn_bucket(__u64 ns)
+{
+	if (ns >= SOJOURN_LIMIT)
+		return SOJOURN_BUCKETS - 1;
+
+	/* The machine has no "count leading zeros": bit length of `high` by halving. */
+	__u32 high = ns >> SOJOURN_SUB_BITS, octave = 0;
+
+	if (high >> 16) {
+		octave = 16;
+		high >>= 16;
+	}
+	if (high >> 8) {
+		octave += 8;
+		high >>= 8;
+	}
+	if (high >> 4) {
+		octave += 4;
+		high >>= 4;
+	}
+	if (high >> 2) {
+		octave += 2;
+		high >>= 2;
+	}
+	/* `high` is 0 to 3 here, and 0 only below 32 ns: 0, 1, 2, 2 more bits. */
+	octave += high - (high == 3);
+	/* Octave 0 is the linear part; it and octave 1 have buckets of 1 ns. */
+	if (octave == 0)
+		return ns;
+	return (octave - 1) * (1 << SOJOURN_SUB_BITS) + (__u32)(ns >> (octave - 1));
+}
+
+static __always_inline void sojourn_record(__u64 ns)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct myelin_sojourn *at = bpf_map_lookup_elem(&sojourn, &cpu);
+
+	if (!at)
+		return;
+	at->sum_ns += ns;
+	if (ns < at->min_ns)
+		at->min_ns = ns;
+	if (ns > at->max_ns)
+		at->max_ns = ns;
+	at->buckets[sojourn_bucket(ns) & (SOJOURN_BUCKETS - 1)]++;
+}
+
+#endif

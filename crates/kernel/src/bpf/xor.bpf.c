@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * XORs every byte of the UDP or TCP payload with a key and keeps the checksum right in the same
+ * pass.
+ *
+ * A word w becomes w ^ K, which grows it by K - 2 * (w & K) in every bit and so in every 16-bit
+ * lane: the checksum's sum grows by n * K - 2 * sum(w & K). All sums are in native byte order, in
+ * which ones' complement sums are as good as in network order (RFC 1071, section 2B).
+ *
+ * A packet that cannot be transformed is dropped: neither UDP nor TCP, a fragment, a payload above
+ * MAX_PAYLOAD, a GSO skb (its segments' checksums do not exist yet).
+ */
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "protocol.h"
+#include "next.h"
+
+/* What fits in an MTU of 1500. */
+#define MAX_PAYLOAD 1500
+#define BLOCK	    32
+#define MAX_BLOCKS  (MAX_PAYLOAD / BLOCK)
+
+const volatile struct xor {
+	struct hop hop;
+	__u64 key; /* the key byte in all eight bytes */
+} INSTANCE INSTANCE_SECTION;
+
+/* Transforms the word at `at` and adds what the key selects of it to `sum`, in halves. */
+#define XOR(type, at, key, sum)                        \
+	({                                             \
+		type *word = (void *)(at);             \
+		__u64 picked = *word & (type)(key);    \
+		*word ^= (type)(key);                  \
+		sum += (__u32)picked + (picked >> 32); \
+	})
+
+static __always_inline __u32 fold(__u64 sum)
+{
+	sum = (sum >> 32) + (__u32)sum;
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return (sum >> 16) + (sum & 0xffff);
+}
+
+/* The one byte that is left of `key` in the last word of an odd length. */
+static __always_inline __u32 odd_lane(__u64 key)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return key & 0xff;
+#else
+	return key & 0xff00;
+#endif
+}
+
+/* XORs `length` bytes at `at`; false when they are not all there. `growth` is never 0. */
+static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length, __u64 key,
+					__u32 *growth)
+{
+	__u8 *const start = at;
+	__u64 selected = 0;
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < MAX_BLOCKS; i++) {
+		if (i >= length / BLOCK)
+			break;
+		if ((void *)at + BLOCK > end)
+			return false;
+		XOR(__u64, at, key, selected);
+		XOR(__u64, at + 8, key, selected);
+		XOR(__u64, at + 16, key, selected);
+		XOR(__u64, at + 24, key, selected);
+		at += BLOCK;
+	}
+	/* Not how far the loop came, or the verifier would go through the rest for every length. */
+	at = start + (length & (MAX_OFFSET & ~(BLOCK - 1)));
+	if (length & 16) {
+		if ((void *)at + 16 > end)
+			return false;
+		XOR(__u64, at, key, selected);
+		XOR(__u64, at + 8, key, selected);
+		at += 16;
+	}
+	if (length & 8) {
+		if ((void *)at + 8 > end)
+			return false;
+		XOR(__u64, at, key, selected);
+		at += 8;
+	}
+	if (length & 4) {
+		if ((void *)at + 4 > end)
+			return false;
+		XOR(__u32, at, key, selected);
+		at += 4;
+	}
+	if (length & 2) {
+		if ((void *)at + 2 > end)
+			return false;
+		XOR(__u16, at, key, selected);
+		at += 2;
+	}
+
+	__u64 added = (__u64)(length / 2) * (key & 0xffff);
+
+	if (length & 1) {
+		if ((void *)at + 1 > end)
+			return false;
+
+		__u32 lane = odd_lane(key);
+		/* The byte sits where it would in a word of which the other byte is zero. */
+		__u32 byte = *at & (__u8)key;
+
+		selected += odd_lane(byte | byte << 8);
+		*at ^= (__u8)key;
+		added += lane;
+	}
+	/* Ones' complement: less by s is more by 0xffff - s. */
+	*growth = fold(added + 2 * (0xffff - fold(selected)));
+	return true;
+}
+
+/* The checksum at `offset` of the frame after the sum it covers grew by `growth`. */
+static __always_inline bool fix_checksum(hook_ctx *ctx, __u32 offset, __u32 growth, bool udp)
+{
+#if defined(MYELIN_HOOK_XDP)
+	__sum16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
+
+	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
+		return false;
+	if (udp && !*field)
+		return true;
+
+	__u16 sum = ~fold((__u16) ~*field + growth);
+
+	*field = udp && !sum ? 0xffff : sum;
+	return true;
+#else
+	const __sum16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
+
+	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
+		return false;
+	if (udp && !*field) {
+		/* Nothing in the packet makes up for the payload: correct what the NIC summed, if
+		 * it did. */
+		bpf_csum_update(ctx, growth);
+		return true;
+	}
+	/*
+	 * Does nothing when the checksum is yet to be filled in (CHECKSUM_PARTIAL), and need not
+	 * touch a sum over the whole packet (CHECKSUM_COMPLETE), to which payload and field
+	 * together add nothing.
+	 */
+	return bpf_l4_csum_replace(ctx, offset, 0, growth, udp ? BPF_F_MARK_MANGLED_0 : 0) == 0;
+#endif
+}
+
+static __always_inline bool transform(hook_ctx *ctx)
+{
+	struct headers headers;
+
+	if (!hook_headers(ctx, &headers) || !(headers.flags & FLAG_PORTS))
+		return false;
+#if defined(MYELIN_HOOK_TC)
+	if (ctx->gso_segs > 1 || ctx->gso_size)
+		return false;
+#endif
+
+	__u32 length = headers.end - headers.payload;
+	__u8 protocol;
+	__u32 growth;
+
+	if (headers.end < headers.payload || length > MAX_PAYLOAD || !hook_pull(ctx, headers.end) ||
+	    !xor_payload((void *)(long)ctx->data + (headers.payload & MAX_OFFSET),
+			 (void *)(long)ctx->data_end, length, INSTANCE.key, &growth) ||
+	    !read_protocol(ctx, &headers, &protocol))
+		return false;
+
+	bool udp = protocol == IPPROTO_UDP;
+	__u32 field = udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check);
+
+	return fix_checksum(ctx, headers.l4 + field, growth, udp);
+}
+
+HOOK_SECTION
+int myelin_xor(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+
+	if (!transform(ctx))
+		return hop_drop(ctx, line);
+	hop_leave(line, entered);
+	return hop_exit(ctx, &INSTANCE.hop);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,388 @@
+//! The kernel functions of one generation of one chain.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::{MapCore, MapFlags};
+use myelin_packet::meta::MAX_SPI;
+use myelin_packet::sojourn::Histogram;
+use myelin_spec::{FunctionConfig, OnFailure};
+
+use crate::blocks::Block;
+use crate::classifier::Target;
+use crate::instance::{self, Hop, Way};
+use crate::plane::Shared;
+use crate::port::Sockets;
+use crate::sojourn::Sojourn;
+use crate::{Error, Hook};
+
+/// Functions of a chain at most. The kernel allows 33 tail calls; the front door's is one for each segment.
+pub const MAX_FUNCTIONS: u8 = 32;
+
+/// A chain's part in the kernel.
+#[derive(Clone, Debug)]
+pub struct ChainConfig {
+    /// Service path identifier: 24 bits, one for each chain of the plane.
+    pub spi: u32,
+    /// Another one for each live change of the chain.
+    pub generation: u16,
+    /// Where the front door takes the chain's packets.
+    pub hook: Hook,
+    /// What happens to a packet when the function or the socket that is next is not there.
+    pub on_failure: OnFailure,
+    /// Functions of the whole chain, in both spaces.
+    pub positions: u8,
+    /// Which space its first function is in.
+    pub entry: Entry,
+    /// Maximal runs of kernel functions, in the order of the chain.
+    pub segments: Vec<KernelSegment>,
+}
+
+/// Where a chain starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// With a kernel function.
+    Kernel,
+    /// With a function in user space, behind the AF_XDP sockets of the port.
+    User,
+}
+
+/// Kernel functions in a row.
+#[derive(Clone, Debug)]
+pub struct KernelSegment {
+    /// Position of the first one in the chain.
+    pub first_position: u8,
+    /// The functions; at least one.
+    pub functions: Vec<FunctionConfig>,
+    /// Where packets go from the last one.
+    pub exit: Exit,
+}
+
+/// Where packets go from the last function of a segment.
+#[derive(Clone, Debug)]
+pub enum Exit {
+    /// Out of the chain.
+    Egress {
+        /// The interface.
+        ifindex: u32,
+        /// At tcx: it is a veth whose far end is in another namespace, and packets go straight there.
+        peer: bool,
+    },
+    /// On to user space.
+    User {
+        /// The sockets of the interface where this segment's packets come in: a port or a re-entry door.
+        sockets: Sockets,
+    },
+}
+
+/// `struct chain`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct ChainEntry {
+    spi: u32,
+    line: u32,
+    slot: u32,
+    generation: u16,
+    hook: u8,
+    entry: u8,
+    on_failure: u8,
+    spare: [u8; 15],
+}
+
+/// A chain's kernel functions, loaded. Take its matches and paths away, then drop it: the programs are unloaded and their
+/// places are free for others.
+#[derive(Debug)]
+pub struct LoadedChain {
+    target: Arc<Target>,
+    generation: u16,
+    positions: u8,
+    hook: Hook,
+    /// Line 0 is the front door's, then the functions', the last one the egress's.
+    lines: Block,
+    sojourn: Option<Sojourn>,
+    segments: Vec<LoadedSegment>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct LoadedSegment {
+    first_position: u8,
+    slots: Block,
+    /// In the order of the chain.
+    programs: Vec<OwnedFd>,
+}
+
+impl LoadedSegment {
+    fn positions(&self) -> Range<usize> {
+        let first = usize::from(self.first_position);
+        first..first + self.programs.len()
+    }
+}
+
+impl LoadedChain {
+    pub(crate) fn load(shared: &Arc<Shared>, config: &ChainConfig) -> Result<Self, Error> {
+        check(config)?;
+        let lines = shared.counters.take(u32::from(config.positions) + 2)?;
+        let has_egress = config
+            .segments
+            .iter()
+            .any(|segment| matches!(segment.exit, Exit::Egress { .. }));
+        let sojourn = has_egress.then(|| Sojourn::new(shared.cpus)).transpose()?;
+        let number = Block::take(&shared.chain_numbers, 1)?;
+        let mut chain = Self {
+            target: Arc::new(Target {
+                spi: config.spi,
+                number,
+            }),
+            generation: config.generation,
+            positions: config.positions,
+            hook: config.hook,
+            lines,
+            sojourn,
+            segments: Vec::with_capacity(config.segments.len()),
+            shared: Arc::clone(shared),
+        };
+        for segment in &config.segments {
+            chain.load_segment(config, segment)?;
+        }
+        chain.write_entry(config)?;
+        Ok(chain)
+    }
+
+    fn load_segment(&mut self, config: &ChainConfig, segment: &KernelSegment) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let slots = Block::take(shared.slots(self.hook), segment.functions.len() as u32)?;
+        // Kept at once, so that a failure half-way empties the slots that were filled.
+        self.segments.push(LoadedSegment {
+            first_position: segment.first_position,
+            slots,
+            programs: Vec::new(),
+        });
+        let (base, lines) = (self.lines.start(), shared.counters.lines());
+        let mut maps = Vec::new();
+        let mut way = match &segment.exit {
+            Exit::Egress { ifindex, peer } => Way::Out {
+                ifindex: *ifindex,
+                peer: *peer && self.hook == Hook::Tcx,
+                line: self.egress_slot(),
+            },
+            Exit::User { sockets } => {
+                maps.push(("sockets", sockets.0.as_fd()));
+                Way::User {
+                    position: segment.first_position + segment.functions.len() as u8,
+                }
+            }
+        };
+        let sojourn = self.sojourn.take();
+        maps.extend(sojourn.as_ref().map(|sojourn| ("sojourn", sojourn.as_fd())));
+        maps.extend(shared.maps(self.hook));
+        let fallback = fallback(config, segment.first_position);
+        // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
+        // code is patched afterwards.
+        let mut result = Ok(());
+        for (i, function) in segment.functions.iter().enumerate().rev() {
+            let position = segment.first_position + i as u8;
+            let hop = Hop::new(lines, base + 1 + u32::from(position), way, fallback);
+            let loaded = instance::load(self.hook, position, function, hop, &maps);
+            let Some(held) = self.segments.last_mut() else {
+                break;
+            };
+            let slot = held.slots.start() + i as u32;
+            result = loaded.and_then(|program| {
+                shared.set_slot(self.hook, slot, program.as_fd())?;
+                held.programs.insert(0, program);
+                Ok(())
+            });
+            if result.is_err() {
+                break;
+            }
+            way = Way::Next { slot };
+        }
+        drop(maps);
+        self.sojourn = sojourn;
+        result
+    }
+
+    fn write_entry(&self, config: &ChainConfig) -> Result<(), Error> {
+        let entry = ChainEntry {
+            spi: config.spi,
+            line: self.lines.start(),
+            slot: self.segment_slot(0).unwrap_or_default(),
+            generation: config.generation,
+            hook: config.hook.number(),
+            entry: match config.entry {
+                Entry::Kernel => 1,
+                Entry::User => 2,
+            },
+            on_failure: (config.on_failure == OnFailure::Pass).into(),
+            spare: [0; 15],
+        };
+        self.shared
+            .chains
+            .update(
+                &self.target.number.start().to_ne_bytes(),
+                bytemuck::bytes_of(&entry),
+                MapFlags::ANY,
+            )
+            .map_err(|cause| Error::map("chains", "add a chain to", &cause))
+    }
+
+    /// Service path identifier.
+    pub fn spi(&self) -> u32 {
+        self.target.spi
+    }
+
+    /// Generation.
+    pub fn generation(&self) -> u16 {
+        self.generation
+    }
+
+    /// Where the front door takes its packets.
+    pub fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// Slot of the front door's counters, for [`Counters::read`](crate::Counters::read).
+    pub fn door_slot(&self) -> u32 {
+        self.lines.start()
+    }
+
+    /// Slot of a function's counters; all zero for a function in user space, which counts elsewhere. `None` beyond the
+    /// chain's end.
+    pub fn counter_slot(&self, position: u8) -> Option<u32> {
+        (position < self.positions).then(|| self.lines.start() + 1 + u32::from(position))
+    }
+
+    /// Slot of the counters of what left by a kernel egress.
+    pub fn egress_slot(&self) -> u32 {
+        self.lines.start() + 1 + u32::from(self.positions)
+    }
+
+    /// Time from the front door to a kernel egress of all packets so far; empty when the chain's egress is in user space.
+    pub fn sojourn(&self) -> Histogram {
+        self.sojourn
+            .as_ref()
+            .map_or_else(Histogram::new, Sojourn::read)
+    }
+
+    /// The program of a kernel function, for test runs.
+    pub fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
+        let position = usize::from(position);
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| segment.positions().contains(&position))?;
+        Some(segment.programs[position - usize::from(segment.first_position)].as_fd())
+    }
+
+    /// Slot of the kernel function at the start of a segment.
+    pub(crate) fn segment_slot(&self, position: u8) -> Option<u32> {
+        self.segments
+            .iter()
+            .find(|segment| segment.first_position == position)
+            .map(|segment| segment.slots.start())
+    }
+
+    pub(crate) fn target(&self) -> &Arc<Target> {
+        &self.target
+    }
+}
+
+impl Drop for LoadedChain {
+    fn drop(&mut self) {
+        for segment in &self.segments {
+            self.shared.close_slots(self.hook, segment.slots.range());
+        }
+    }
+}
+
+/// The verdict when the next function or the socket is not there. A packet that came back from user space has no place in
+/// the host's stack: it would come in at the internal link.
+fn fallback(config: &ChainConfig, first_position: u8) -> u32 {
+    match (config.on_failure, config.hook) {
+        (OnFailure::Pass, hook) if first_position == 0 => hook.pass(),
+        (_, hook) => hook.drop(),
+    }
+}
+
+/// The rules that user space must keep so that no packet takes a wrong way.
+fn check(config: &ChainConfig) -> Result<(), Error> {
+    let fail = |problem: String| Err(Error::chain(config.spi, problem));
+    if config.spi == 0 || config.spi > MAX_SPI {
+        return fail(format!("a path identifier is 1 to {MAX_SPI}"));
+    }
+    if config.positions == 0 || config.positions > MAX_FUNCTIONS {
+        return fail(format!(
+            "{} functions: a chain has 1 to {MAX_FUNCTIONS}",
+            config.positions
+        ));
+    }
+    let starts_in_kernel = config
+        .segments
+        .first()
+        .is_some_and(|segment| segment.first_position == 0);
+    if starts_in_kernel != (config.entry == Entry::Kernel) {
+        return fail("its entry and its first segment are in different spaces".into());
+    }
+    let mut free_from = 0;
+    for segment in &config.segments {
+        let first = usize::from(segment.first_position);
+        let end = first + segment.functions.len();
+        if segment.functions.is_empty() || end > usize::from(config.positions) {
+            return fail(format!(
+                "the segment at position {first} is empty or longer than the chain"
+            ));
+        }
+        if first < free_from {
+            return fail(format!(
+                "the segment at position {first} does not leave the one before by user space"
+            ));
+        }
+        let last = end == usize::from(config.positions);
+        if last != matches!(segment.exit, Exit::Egress { .. }) {
+            return fail(format!(
+                "the segment at position {first} must leave by the egress if and only if it is the last"
+            ));
+        }
+        if config.hook == Hook::Tcx && (first > 0 || !last) {
+            return fail(
+                "packets reach user space from the XDP hook only: set `hook: xdp` or `auto`".into(),
+            );
+        }
+        // A function in user space lies between two segments.
+        free_from = end + 1;
+    }
+    if config.hook == Hook::Tcx && config.entry == Entry::User {
+        return fail(
+            "packets reach user space from the XDP hook only: set `hook: xdp` or `auto`".into(),
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::DOOR;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn entries_lie_as_in_c() {
+        assert_twins!(
+            DOOR,
+            "chain",
+            ChainEntry {
+                spi,
+                line,
+                slot,
+                generation,
+                hook,
+                entry,
+                on_failure,
+                spare
+            }
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! The front doors' classifier: hash tables shared by all ports of a plane, a list of masks for each port, and bits that
+//! tell that a key is absent. Twin of `classify.h`; what it finds is what [`myelin_packet::classifier`] says.
+
+mod keys;
+mod tables;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapHandle, MapType};
+use myelin_packet::Match;
+use myelin_packet::classifier::{ClassifierError, Key, MAX_MASKS, Mask};
+
+use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
+pub(crate) use self::tables::Tables;
+use crate::Error;
+use crate::blocks::Block;
+use crate::map::{MMAPABLE, create};
+use crate::mapping::Mapping;
+
+/// A mask in use at a port.
+#[derive(Debug)]
+struct UsedMask {
+    mask: Mask,
+    /// Of this port's masks, below [`MAX_MASKS`].
+    number: u8,
+    keys: usize,
+}
+
+/// A chain that a match leads to. Its number in the `chains` map is free for others once the last match is gone.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) spi: u32,
+    pub(crate) number: Block,
+}
+
+/// One port's matches.
+#[derive(Debug)]
+pub(crate) struct PortMatches {
+    tables: Arc<Tables>,
+    map: MapHandle,
+    banks: Mapping,
+    active: u64,
+    /// The port's number in the keys.
+    port: u16,
+    /// By family, most specific first.
+    masks: [Vec<UsedMask>; 2],
+    /// The match that each key stands for, as it was given, and where it leads.
+    entries: HashMap<(Mask, Key), (Match, Arc<Target>)>,
+    keep: bool,
+}
+
+impl PortMatches {
+    pub(crate) fn new(tables: &Arc<Tables>, port: u16) -> Result<Self, Error> {
+        let bytes = BANKS_WORDS * 8;
+        let map = create(
+            "masks",
+            MapType::Array,
+            size_of::<u32>(),
+            bytes,
+            1,
+            MMAPABLE,
+        )?;
+        let banks = Mapping::new(map.as_fd(), "masks", bytes)?;
+        Ok(Self {
+            tables: Arc::clone(tables),
+            map,
+            banks,
+            active: 0,
+            port,
+            masks: [Vec::new(), Vec::new()],
+            entries: HashMap::new(),
+            keep: false,
+        })
+    }
+
+    /// Whether the matches stay in the tables when the port is dropped: its front door may outlive the process.
+    pub(crate) fn keep_on_drop(&mut self, keep: bool) {
+        self.keep = keep;
+    }
+
+    /// The port's list of masks.
+    pub(crate) fn map(&self) -> &MapHandle {
+        &self.map
+    }
+
+    /// Leads `rule` to `target`. The same match of the same chain is led to the new target in one step; any other that is
+    /// equally specific and takes the same packets is a tie. On an error nothing has changed.
+    pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<Target>) -> Result<(), InsertError> {
+        let key = Key::of(rule);
+        let masks = masks_of(rule);
+        if masks.is_empty() {
+            return Err(ClassifierError::TakesNothing.into());
+        }
+        for mask in &masks {
+            let used = &self.masks[mask.family as usize];
+            if let Some((held, to)) = self.entries.get(&(*mask, key))
+                && (held != rule || to.spi != target.spi)
+            {
+                return Err(ClassifierError::Tie.into());
+            }
+            if used.len() == MAX_MASKS && used.iter().all(|u| u.mask != *mask) {
+                return Err(ClassifierError::TooManyMasks {
+                    family: mask.family,
+                }
+                .into());
+            }
+        }
+        let before = self
+            .entries
+            .get(&(masks[0], key))
+            .map(|(_, to)| Arc::clone(to));
+        for (i, mask) in masks.iter().enumerate() {
+            if let Err(error) = self.put(*mask, rule, target) {
+                for mask in &masks[..i] {
+                    // As far as the kernel lets us: the error that made it necessary is the one to report.
+                    let _ = match &before {
+                        Some(before) => self.put(*mask, rule, before),
+                        None => self.take_out(*mask, rule).map(drop),
+                    };
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
+        let (family, key) = (mask.family, Key::of(rule));
+        let used = &mut self.masks[family as usize];
+        let at = used.binary_search_by(|u| mask.specificity().cmp(&u.mask.specificity()));
+        let number = match at {
+            Ok(at) => used[at].number,
+            // Some number is free: there are fewer masks than numbers.
+            Err(_) => (0..MAX_MASKS as u8)
+                .find(|n| used.iter().all(|u| u.number != *n))
+                .unwrap_or(0),
+        };
+        let words = key_words(family, &key, number, self.port);
+        let is_new = !self.entries.contains_key(&(mask, key));
+        self.tables
+            .put(family, &words, target.number.start(), is_new)?;
+        self.entries
+            .insert((mask, key), (*rule, Arc::clone(target)));
+        let used = &mut self.masks[family as usize];
+        match at {
+            Ok(at) => used[at].keys += usize::from(is_new),
+            // Only now, when its first key is there, are packets looked up under the mask.
+            Err(at) => {
+                used.insert(
+                    at,
+                    UsedMask {
+                        mask,
+                        number,
+                        keys: 1,
+                    },
+                );
+                self.publish();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `rule` out; false when it was not there.
+    pub(crate) fn remove(&mut self, rule: &Match) -> Result<bool, Error> {
+        let mut removed = false;
+        for mask in masks_of(rule) {
+            removed |= self.take_out(mask, rule)?;
+        }
+        Ok(removed)
+    }
+
+    fn take_out(&mut self, mask: Mask, rule: &Match) -> Result<bool, Error> {
+        let key = Key::of(rule);
+        if self
+            .entries
+            .get(&(mask, key))
+            .is_none_or(|(held, _)| held != rule)
+        {
+            return Ok(false);
+        }
+        let used = &mut self.masks[mask.family as usize];
+        let Some(at) = used.iter().position(|u| u.mask == mask) else {
+            return Ok(false);
+        };
+        let number = used[at].number;
+        used[at].keys -= 1;
+        if used[at].keys == 0 {
+            used.remove(at);
+            self.publish();
+        }
+        let words = key_words(mask.family, &key, number, self.port);
+        self.tables.take_out(mask.family, &words)?;
+        self.entries.remove(&(mask, key));
+        Ok(true)
+    }
+
+    /// Writes the masks into the bank that no reader uses, then makes it the one they use.
+    fn publish(&mut self) {
+        let next = 1 - self.active;
+        let mut bank = vec![0_u64; BANK_WORDS];
+        let counts = [self.masks[0].len() as u32, self.masks[1].len() as u32];
+        bank[0] = bytemuck::cast(counts);
+        for (family, used) in self.masks.iter().enumerate() {
+            for (i, mask) in used.iter().enumerate() {
+                let at = 1 + (family * MAX_MASKS + i) * MASK_WORDS;
+                bank[at..at + MASK_WORDS].copy_from_slice(bytemuck::cast_slice(&[MaskEntry::new(
+                    mask.mask,
+                    mask.number,
+                )]));
+            }
+        }
+        let at = 1 + next as usize * BANK_WORDS;
+        self.banks.write(at * 8, bytemuck::cast_slice(&bank));
+        let active: u64 = bytemuck::cast([next as u32, 0]);
+        self.banks.words()[0].store(active, Ordering::Release);
+        self.active = next;
+    }
+}
+
+impl Drop for PortMatches {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        let entries: Vec<(Mask, Match)> = self
+            .entries
+            .iter()
+            .map(|((mask, _), (rule, _))| (*mask, *rule))
+            .collect();
+        for (mask, rule) in entries {
+            // Nobody is left to tell; a key that stays behind belongs to a port number that is used again late.
+            let _ = self.take_out(mask, &rule);
+        }
+    }
+}
+
+/// Why a match was not taken in; the port adds its interface.
+#[derive(Debug)]
+pub(crate) enum InsertError {
+    Classifier(ClassifierError),
+    Map(Error),
+}
+
+impl From<ClassifierError> for InsertError {
+    fn from(cause: ClassifierError) -> Self {
+        Self::Classifier(cause)
+    }
+}
+
+impl From<Error> for InsertError {
+    fn from(error: Error) -> Self {
+        Self::Map(error)
+    }
+}
+
+fn masks_of(rule: &Match) -> Vec<Mask> {
+    rule.families()
+        .filter_map(|family| Mask::of(rule, family))
+        .collect()
+}

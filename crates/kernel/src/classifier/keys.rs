@@ -1,0 +1,228 @@
+//! How keys and masks lie in the maps: `parse.h` and `classify.h`.
+
+use bytemuck::{Pod, Zeroable};
+use myelin_packet::Family;
+use myelin_packet::classifier::{Key, MAX_MASKS, Mask};
+
+/// Bits of the presence array, `PRESENCE_BITS`.
+pub(super) const PRESENCE_BITS: usize = 1 << 20;
+/// Set in the mask field of a packet's key when it has no ports; a mask that names a port keeps it, and then no key
+/// matches. `NO_PORTS`.
+const NO_PORTS: u8 = 0x80;
+/// 64-bit words of the longest key.
+const KEY_WORDS: usize = 5;
+
+/// `struct fields`: the part of a key that both families have. Ports in network order.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Fields {
+    source_port: [u8; 2],
+    destination_port: [u8; 2],
+    protocol: u8,
+    mask: u8,
+    port: u16,
+}
+
+/// `struct key4`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Key4 {
+    source: [u8; 4],
+    destination: [u8; 4],
+    fields: Fields,
+}
+
+/// `struct key6`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Key6 {
+    source: [u8; 16],
+    destination: [u8; 16],
+    fields: Fields,
+}
+
+/// The words of a `struct key4` or `struct key6`; what is not used is zero.
+pub(super) type Words = [u64; KEY_WORDS];
+
+/// `struct mask`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct MaskEntry {
+    keep: Words,
+    tag: u64,
+}
+
+impl MaskEntry {
+    /// `number` is below [`MAX_MASKS`]; it is part of the keys, so that equal bits under different masks are different keys.
+    pub(super) fn new(mask: Mask, number: u8) -> Self {
+        let all = |counts: bool| if counts { [0xff; 2] } else { [0; 2] };
+        let keep = Fields {
+            source_port: all(mask.source_port),
+            destination_port: all(mask.destination_port),
+            protocol: if mask.protocol { 0xff } else { 0 },
+            mask: if mask.source_port || mask.destination_port {
+                NO_PORTS
+            } else {
+                0
+            },
+            port: u16::MAX,
+        };
+        let tag = Fields {
+            mask: number,
+            ..Fields::default()
+        };
+        let (source, destination) = (
+            prefix_bytes(mask.source_len),
+            prefix_bytes(mask.destination_len),
+        );
+        Self {
+            keep: words(mask.family, &source, &destination, keep),
+            tag: bytemuck::cast(tag),
+        }
+    }
+}
+
+fn prefix_bytes(len: u8) -> [u8; 16] {
+    u128::MAX
+        .checked_shl(128 - u32::from(len))
+        .unwrap_or(0)
+        .to_be_bytes()
+}
+
+/// `struct masks`, in words: two counts of 32 bits, then the masks of both families.
+pub(super) const BANK_WORDS: usize = 1 + 2 * MAX_MASKS * MASK_WORDS;
+pub(super) const MASK_WORDS: usize = size_of::<MaskEntry>() / 8;
+/// `struct mask_banks`, in words: the active bank's number, then the banks.
+pub(super) const BANKS_WORDS: usize = 1 + 2 * BANK_WORDS;
+
+/// Bytes of a key of this family in its table.
+pub(super) fn key_len(family: Family) -> usize {
+    match family {
+        Family::V4 => size_of::<Key4>(),
+        Family::V6 => size_of::<Key6>(),
+    }
+}
+
+/// Lays out a key; of IPv4 addresses the first four bytes count.
+fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fields) -> Words {
+    let mut words = [0; KEY_WORDS];
+    let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+    let first = |address: &[u8; 16]| [address[0], address[1], address[2], address[3]];
+    match family {
+        Family::V4 => {
+            let key = Key4 {
+                source: first(source),
+                destination: first(destination),
+                fields,
+            };
+            bytes[..size_of::<Key4>()].copy_from_slice(bytemuck::bytes_of(&key));
+        }
+        Family::V6 => {
+            let key = Key6 {
+                source: *source,
+                destination: *destination,
+                fields,
+            };
+            bytes.copy_from_slice(bytemuck::bytes_of(&key));
+        }
+    }
+    words
+}
+
+/// The key of what is left under a mask, at a port.
+pub(super) fn key_words(family: Family, key: &Key, mask: u8, port: u16) -> Words {
+    let fields = Fields {
+        source_port: key.source_port.to_be_bytes(),
+        destination_port: key.destination_port.to_be_bytes(),
+        protocol: key.protocol,
+        mask,
+        port,
+    };
+    words(family, &key.source, &key.destination, fields)
+}
+
+/// The bit that stands for a key: `presence_bit`.
+pub(super) fn presence_bit(family: Family, key: &Words) -> usize {
+    let words = key_len(family) / 8;
+    let hash = key[..words].iter().fold(0_u64, |hash, word| {
+        let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ (hash >> 32)
+    });
+    hash as usize % PRESENCE_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::DOOR;
+    use crate::twin::{assert_twins, layout};
+
+    #[test]
+    fn keys_and_masks_lie_as_in_c() {
+        assert_twins!(
+            DOOR,
+            "fields",
+            Fields {
+                source_port,
+                destination_port,
+                protocol,
+                mask,
+                port
+            }
+        );
+        assert_twins!(
+            DOOR,
+            "key4",
+            Key4 {
+                source,
+                destination,
+                fields
+            }
+        );
+        assert_twins!(
+            DOOR,
+            "key6",
+            Key6 {
+                source,
+                destination,
+                fields
+            }
+        );
+        assert_twins!(DOOR, "mask", MaskEntry { keep, tag });
+    }
+
+    #[test]
+    fn banks_lie_as_in_c() {
+        let (size, members) = layout(&DOOR, "masks");
+        let v6 = 8 * (1 + MAX_MASKS * MASK_WORDS);
+        assert_eq!(
+            (size, members["count4"], members["count6"]),
+            (BANK_WORDS * 8, 0, 4)
+        );
+        assert_eq!((members["v4"], members["v6"]), (8, v6));
+        let (size, members) = layout(&DOOR, "mask_banks");
+        assert_eq!(
+            (size, members["active"], members["banks"]),
+            (BANKS_WORDS * 8, 0, 8)
+        );
+        assert_eq!(layout(&DOOR, "presence").0, PRESENCE_BITS / 8);
+    }
+
+    #[test]
+    fn the_tag_lies_where_keys_have_the_number_of_their_mask() {
+        let mask = Mask {
+            family: Family::V6,
+            source_len: 64,
+            destination_len: 0,
+            protocol: false,
+            source_port: false,
+            destination_port: true,
+        };
+        let entry = MaskEntry::new(mask, 0x15);
+        let bytes = bytemuck::bytes_of(&entry);
+        assert_eq!(bytes[..8], [0xff; 8]);
+        assert_eq!(bytes[8..32], [0; 24]);
+        assert_eq!(bytes[32..40], [0, 0, 0xff, 0xff, 0, NO_PORTS, 0xff, 0xff]);
+        assert_eq!(bytes[40..], [0, 0, 0, 0, 0, 0x15, 0, 0]);
+    }
+}

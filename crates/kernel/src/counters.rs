@@ -1,0 +1,137 @@
+//! Packet counters, shared with the eBPF programs and read without a system call.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use libbpf_rs::{MapHandle, MapType};
+
+use crate::Error;
+use crate::blocks::{Block, Blocks};
+use crate::map::{MMAPABLE, create};
+use crate::mapping::Mapping;
+
+/// 64-bit words of a line: one cache line, `struct myelin_line`.
+const WORDS: usize = 8;
+
+/// What one station of a chain has counted, summed over the CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopCounters {
+    /// Packets that came in (at the egress: went out); a GSO packet counts as its segments.
+    pub packets: u64,
+    /// Their bytes, Ethernet header included.
+    pub bytes: u64,
+    /// Packets that were dropped here.
+    pub drops: u64,
+    /// When the last packet was counted: CLOCK_MONOTONIC, nanoseconds; 0 where that is not kept (functions).
+    pub last_ns: u64,
+    /// Time spent in the sampled runs of a function, nanoseconds, each with the cost of one clock reading.
+    pub sampled_ns: u64,
+    /// Sampled runs: one packet in 1024.
+    pub samples: u64,
+}
+
+/// All counters of a plane: line `cpu * lines + slot`, one writer each.
+#[derive(Debug)]
+pub struct Counters {
+    map: MapHandle,
+    mapping: Mapping,
+    lines: u32,
+    cpus: usize,
+    blocks: Arc<Mutex<Blocks>>,
+}
+
+impl Counters {
+    pub(crate) fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
+        let entries = u32::try_from(cpus)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(lines);
+        let map = create(
+            "counters",
+            MapType::Array,
+            size_of::<u32>(),
+            WORDS * 8,
+            entries,
+            MMAPABLE,
+        )?;
+        let mapping = Mapping::new(map.as_fd(), "counters", entries as usize * WORDS * 8)?;
+        Ok(Self {
+            map,
+            mapping,
+            lines,
+            cpus,
+            blocks: Blocks::new("counter lines", 0, lines),
+        })
+    }
+
+    /// The counters of a slot; all zero for one that does not exist.
+    pub fn read(&self, slot: u32) -> HopCounters {
+        let mut sum = HopCounters::default();
+        for cpu in 0..self.cpus {
+            let [packets, bytes, drops, last_ns, sampled_ns, samples, ..] = self.line(cpu, slot);
+            sum.packets += packets;
+            sum.bytes += bytes;
+            sum.drops += drops;
+            sum.last_ns = sum.last_ns.max(last_ns);
+            sum.sampled_ns += sampled_ns;
+            sum.samples += samples;
+        }
+        sum
+    }
+
+    fn line(&self, cpu: usize, slot: u32) -> [u64; WORDS] {
+        let at = (cpu * self.lines as usize + slot as usize) * WORDS;
+        match self.mapping.words().get(at..at + WORDS) {
+            Some(words) if slot < self.lines => {
+                std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+            }
+            _ => [0; WORDS],
+        }
+    }
+
+    /// Lines a CPU.
+    pub(crate) fn lines(&self) -> u32 {
+        self.lines
+    }
+
+    /// `count` lines in a row, all zero.
+    pub(crate) fn take(&self, count: u32) -> Result<Block, Error> {
+        let block = Block::take(&self.blocks, count)?;
+        // Now, not when they were given back: packets in flight may have counted since.
+        for cpu in 0..self.cpus {
+            for slot in block.range() {
+                let at = (cpu * self.lines as usize + slot as usize) * WORDS * 8;
+                self.mapping.write(at, &[0; WORDS * 8]);
+            }
+        }
+        Ok(block)
+    }
+}
+
+impl AsFd for Counters {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::DOOR;
+    use crate::twin::layout;
+
+    #[test]
+    fn lines_lie_as_in_c() {
+        let (size, members) = layout(&DOOR, "myelin_line");
+        let order = [
+            "packets",
+            "bytes",
+            "drops",
+            "last_ns",
+            "sampled_ns",
+            "samples",
+        ];
+        assert_eq!(order.map(|name| members[name]), [0, 8, 16, 24, 32, 40]);
+        assert_eq!(size, WORDS * 8);
+    }
+}

@@ -1,0 +1,371 @@
+//! What this kernel can do of what chains need, found out by trying.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
+
+use crate::attach::{Attachment, Place};
+use crate::error::io_error;
+use crate::{
+    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, PortConfig, XdpMode,
+    pins, sys,
+};
+
+/// Whether a feature is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It was tried and works.
+    Yes,
+    /// It was tried and does not; why.
+    No(String),
+    /// It could not be tried; why.
+    Unknown(String),
+}
+
+/// One feature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub state: State,
+    /// Without it no chain runs in the kernel.
+    pub required: bool,
+    /// What follows when it is not there.
+    pub consequence: &'static str,
+}
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// The kernel's release, as `uname -r` prints it.
+    pub release: String,
+    /// In the order in which a packet meets them.
+    pub all: Vec<Feature>,
+}
+
+impl Features {
+    /// Whether chains can run in the kernel, as far as is known.
+    pub fn usable(&self) -> bool {
+        self.all
+            .iter()
+            .all(|feature| !feature.required || !matches!(feature.state, State::No(_)))
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::No(why) => write!(f, "no: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+/// Tries everything out. Takes some ten milliseconds, needs root for most of it, and touches no interface of this machine:
+/// attaching is tried in a network namespace that is made for it and gone afterwards.
+pub fn features() -> Features {
+    let release = sys::kernel_release();
+    let plane = Plane::create(
+        None,
+        Capacity {
+            lines: 64,
+            programs: 4,
+            chains: 2,
+            matches: 4,
+            ports: 1,
+            queues: 1,
+        },
+    );
+    let loaded = |hook| {
+        plane
+            .as_ref()
+            .map_err(state_of)
+            .and_then(|plane| load(plane, hook).map_err(|error| state_of(&error)))
+    };
+    let all = vec![
+        feature(
+            "Linux 6.1 or newer",
+            true,
+            recent(&release),
+            "older kernels are not tested: what follows tells what works",
+        ),
+        feature(
+            "eBPF maps in memory",
+            true,
+            plane.as_ref().map_or_else(state_of, |_| State::Yes),
+            "no chain runs: counters are read through arrays that are mapped into memory",
+        ),
+        feature(
+            "front door and functions at XDP",
+            true,
+            loaded(Hook::Xdp).map_or_else(|state| state, |()| State::Yes),
+            "no chain can use XDP or user space: the verifier must know bounded loops and bpf_loop",
+        ),
+        feature(
+            "front door and functions at tc",
+            true,
+            loaded(Hook::Tcx).map_or_else(|state| state, |()| State::Yes),
+            "no port works: the tc front door is on each of them",
+        ),
+        feature(
+            "eBPF compiler (JIT)",
+            false,
+            jit(),
+            "kernel functions cost several times as much: set net.core.bpf_jit_enable to 1",
+        ),
+        in_scratch(
+            "tcx",
+            "clsact filters are used instead: slower, and an agent that is killed leaves them to `myelin down --all`",
+            &plane,
+            try_tcx,
+        ),
+        in_scratch(
+            "XDP attached by a link",
+            "chains that need XDP or user space are refused",
+            &plane,
+            try_xdp_link,
+        ),
+        in_scratch(
+            "native XDP on veth",
+            "on links that Myelin makes, XDP runs generic: chains in user space are several times slower",
+            &plane,
+            try_veth,
+        ),
+        feature(
+            "AF_XDP sockets",
+            false,
+            sys::af_xdp().map_or_else(|error| of_io(&error), |()| State::Yes),
+            "functions in user space are refused: build the kernel with CONFIG_XDP_SOCKETS",
+        ),
+        feature(
+            "bpffs at /sys/fs/bpf",
+            false,
+            bpffs(),
+            "chains end with the agent: `mount -t bpf bpf /sys/fs/bpf`",
+        ),
+        feature(
+            "BTF of the kernel",
+            false,
+            btf(),
+            "none for chains: bpftool and bpftrace show less of them",
+        ),
+    ];
+    Features { release, all }
+}
+
+fn feature(name: &'static str, required: bool, state: State, consequence: &'static str) -> Feature {
+    Feature {
+        name,
+        state,
+        required,
+        consequence,
+    }
+}
+
+/// Without the right to try nothing is known.
+fn of_io(error: &io::Error) -> State {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        State::Unknown("needs root to try".into())
+    } else {
+        State::No(error.to_string())
+    }
+}
+
+fn state_of(error: &Error) -> State {
+    match error {
+        Error::Map { cause, .. } | Error::Attach { cause, .. } => of_io(cause),
+        // The verifier too says that it does not permit what it cannot prove.
+        Error::Load { cause, .. } if !sys::is_root() => of_io(&io_error(cause)),
+        _ => State::No(error.to_string()),
+    }
+}
+
+fn recent(release: &str) -> State {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6_u32, 1_u32) => State::Yes,
+        (Some(Ok(_)), Some(Ok(_))) => State::No(format!("this is {release}")),
+        _ => State::Unknown(format!("{release} is no release that can be read")),
+    }
+}
+
+/// A front door, a loop over a payload, a table of programs.
+fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
+    plane.load_chain(&ChainConfig {
+        spi: 1,
+        generation: 0,
+        hook,
+        on_failure: OnFailure::Drop,
+        positions: 1,
+        entry: Entry::Kernel,
+        segments: vec![KernelSegment {
+            first_position: 0,
+            functions: vec![FunctionConfig::Xor(XorConfig { key: 1 })],
+            exit: Exit::Egress {
+                ifindex: LOOPBACK,
+                peer: false,
+            },
+        }],
+    })?;
+    port(plane)?.program(hook)?;
+    Ok(())
+}
+
+fn port(plane: &Plane) -> Result<crate::Port, Error> {
+    plane.add_port(PortConfig {
+        name: "lo".into(),
+        ifindex: LOOPBACK,
+        opposite: None,
+    })
+}
+
+/// The loopback interface's index, in every namespace.
+const LOOPBACK: u32 = 1;
+
+fn jit() -> State {
+    match std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
+        Ok(text) if text.trim() == "0" => State::No("it is switched off".into()),
+        Ok(_) => State::Yes,
+        Err(error) => State::Unknown(error.to_string()),
+    }
+}
+
+/// Tries something in a network namespace of its own.
+fn in_scratch(
+    name: &'static str,
+    consequence: &'static str,
+    plane: &Result<Plane, Error>,
+    attempt: fn(&Plane) -> State,
+) -> Feature {
+    let state = match plane {
+        Err(error) => state_of(error),
+        Ok(plane) => std::thread::scope(|scope| {
+            // The namespace belongs to the thread and ends with it.
+            let thread = scope.spawn(|| match sys::leave_network_namespace() {
+                Ok(()) => attempt(plane),
+                Err(error) => State::Unknown(format!("no network namespace to try in: {error}")),
+            });
+            thread
+                .join()
+                .unwrap_or_else(|_| State::Unknown("the attempt failed".into()))
+        }),
+    };
+    feature(name, false, state, consequence)
+}
+
+fn try_tcx(plane: &Plane) -> State {
+    attach(plane, Hook::Tcx, |program| {
+        sys::link_create(program, LOOPBACK, libbpf_sys::BPF_TCX_INGRESS, 0).map(drop)
+    })
+}
+
+fn try_xdp_link(plane: &Plane) -> State {
+    let flags = XdpMode::Generic.flags();
+    attach(plane, Hook::Xdp, |program| {
+        sys::link_create(program, LOOPBACK, libbpf_sys::BPF_XDP, flags).map(drop)
+    })
+}
+
+fn attach(
+    plane: &Plane,
+    hook: Hook,
+    attach: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> io::Result<()>,
+) -> State {
+    let program = match port(plane).and_then(|port| port.program(hook)) {
+        Ok(program) => program,
+        Err(error) => return State::Unknown(error.to_string()),
+    };
+    attach(program.as_fd()).map_or_else(|error| of_io(&error), |()| State::Yes)
+}
+
+fn try_veth(plane: &Plane) -> State {
+    // Free in a new namespace, which has the loopback interface only, or devices that the kernel puts into each.
+    const IFINDEX: u32 = 1000;
+    let made = Command::new("ip")
+        .args([
+            "link",
+            "add",
+            "index",
+            &IFINDEX.to_string(),
+            "name",
+            "my0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "my1",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match made {
+        Ok(status) if status.success() => {}
+        Ok(_) => return State::No("the kernel has no veth links".into()),
+        Err(error) => return State::Unknown(format!("cannot run ip: {error}")),
+    }
+    let program = match port(plane).and_then(|port| port.program(Hook::Xdp)) {
+        Ok(program) => program,
+        Err(error) => return State::Unknown(error.to_string()),
+    };
+    let place = Place {
+        interface: "my0".into(),
+        ifindex: IFINDEX,
+    };
+    Attachment::xdp(program.as_fd(), &place, XdpMode::Native, None)
+        .map_or_else(|error| state_of(&error), |_| State::Yes)
+}
+
+fn bpffs() -> State {
+    match sys::file_system(Path::new("/sys/fs/bpf")) {
+        Ok(pins::BPF_FS_MAGIC) => State::Yes,
+        Ok(_) => State::No("not mounted".into()),
+        Err(error) => of_io(&error),
+    }
+}
+
+fn btf() -> State {
+    if Path::new("/sys/kernel/btf/vmlinux").exists() {
+        State::Yes
+    } else {
+        State::No("built without CONFIG_DEBUG_INFO_BTF".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        for release in ["6.1.0-21-amd64", "6.10.2", "6.18.44-fc", "10.0"] {
+            assert_eq!(recent(release), State::Yes, "{release}");
+        }
+        for release in ["5.15.0-91-generic", "6.0.19", "4.19"] {
+            assert!(matches!(recent(release), State::No(_)), "{release}");
+        }
+        assert!(matches!(recent("Linux"), State::Unknown(_)));
+    }
+
+    #[test]
+    fn what_this_kernel_has_is_found_and_its_interfaces_are_left_alone() {
+        let features = features();
+        for feature in &features.all {
+            assert!(!feature.consequence.is_empty());
+            // Without root most of it cannot be known; with it, this suite runs only where all that is required is there.
+            if feature.required && sys::is_root() {
+                assert_eq!(feature.state, State::Yes, "{}", feature.name);
+            }
+        }
+        assert!(features.usable());
+        assert!(
+            !Path::new("/sys/class/net/my0").exists(),
+            "tried outside of its namespace"
+        );
+    }
+}

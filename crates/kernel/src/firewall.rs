@@ -1,0 +1,206 @@
+//! A firewall's rule tables in the form of `firewall.bpf.c`: end to end in the one element of an array, with their
+//! places in the read-only data.
+
+use std::os::fd::AsFd;
+
+use bytemuck::{NoUninit, Pod, Zeroable};
+use libbpf_rs::{MapHandle, MapType};
+use myelin_packet::rules::{
+    Action, ClassVector, Ipv4Table, Ipv6Table, RuleTables, RulesError, WORDS,
+};
+use myelin_spec::FirewallConfig;
+
+use crate::Error;
+use crate::instance::Hop;
+use crate::map::{MMAPABLE, create};
+use crate::mapping::Mapping;
+
+/// `struct table`: byte offsets and numbers of entries.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Table {
+    entries: u32,
+    starts: u32,
+    first_step: u32,
+    blocks: u32,
+    block_count: u32,
+    vectors: u32,
+    vector_count: u32,
+    spare: u32,
+}
+
+/// The read-only data of a `firewall`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Instance {
+    hop: Hop,
+    source_v4: Table,
+    destination_v4: Table,
+    source_v6: Table,
+    destination_v6: Table,
+    protocol: Table,
+    source_port: Table,
+    destination_port: Table,
+    allow: u32,
+    default_allow: u32,
+    drops_fragments: u32,
+    spare: u32,
+}
+
+/// The element under construction.
+#[derive(Default)]
+struct Layout {
+    bytes: Vec<u8>,
+}
+
+impl Layout {
+    /// Appends an array; its offset, a multiple of eight.
+    fn push<T: NoUninit>(&mut self, array: &[T]) -> u32 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytemuck::cast_slice(array));
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        at as u32
+    }
+
+    fn push_vectors(&mut self, vectors: &[ClassVector]) -> Table {
+        Table {
+            vectors: self.push(vectors),
+            vector_count: vectors.len() as u32,
+            ..Table::default()
+        }
+    }
+
+    fn push_v4(&mut self, table: &Ipv4Table) -> Table {
+        Table {
+            entries: self.push(&table.direct),
+            blocks: self.push(&table.blocks),
+            block_count: table.blocks.len() as u32,
+            ..self.push_vectors(&table.vectors)
+        }
+    }
+
+    /// Filled up to a power of two with intervals that start at the last address, of the last one's class, so that a search
+    /// need not look where the table ends.
+    fn push_v6(&mut self, table: &Ipv6Table) -> Table {
+        let count = table.starts.len().next_power_of_two();
+        let (mut starts, mut classes) = (table.starts.clone(), table.classes.clone());
+        starts.resize(count, [u64::MAX; 2]);
+        classes.resize(count, classes.last().copied().unwrap_or_default());
+        Table {
+            entries: self.push(&classes),
+            starts: self.push(&starts),
+            first_step: count as u32 / 2,
+            ..self.push_vectors(&table.vectors)
+        }
+    }
+
+    fn push_values(&mut self, classes: &[u16], vectors: &[ClassVector]) -> Table {
+        Table {
+            entries: self.push(classes),
+            ..self.push_vectors(vectors)
+        }
+    }
+}
+
+/// A firewall ready to be loaded: its read-only data, to which the hop is still to be added, and its tables.
+pub(crate) struct Tables {
+    instance: Instance,
+    bytes: Vec<u8>,
+}
+
+impl Tables {
+    pub(crate) fn new(config: &FirewallConfig) -> Result<Self, RulesError> {
+        let tables = RuleTables::new(&config.rules)?;
+        let mut allow = [0_u64; WORDS];
+        for (i, rule) in config.rules.iter().enumerate() {
+            allow[i / 64] |= u64::from(rule.action == Action::Allow) << (i % 64);
+        }
+        let mut layout = Layout::default();
+        let instance = Instance {
+            hop: Hop::zeroed(),
+            source_v4: layout.push_v4(&tables.source_v4),
+            destination_v4: layout.push_v4(&tables.destination_v4),
+            source_v6: layout.push_v6(&tables.source_v6),
+            destination_v6: layout.push_v6(&tables.destination_v6),
+            protocol: layout.push_values(&tables.protocol.classes, &tables.protocol.vectors),
+            source_port: layout
+                .push_values(&tables.source_port.classes, &tables.source_port.vectors),
+            destination_port: layout.push_values(
+                &tables.destination_port.classes,
+                &tables.destination_port.vectors,
+            ),
+            allow: layout.push(&allow),
+            default_allow: u32::from(config.default == Action::Allow),
+            drops_fragments: u32::from(config.drops_fragments()),
+            spare: 0,
+        };
+        Ok(Self {
+            instance,
+            bytes: layout.bytes,
+        })
+    }
+
+    pub(crate) fn instance(&self, hop: Hop) -> Instance {
+        Instance {
+            hop,
+            ..self.instance
+        }
+    }
+
+    /// A map that holds the tables.
+    pub(crate) fn map(&self) -> Result<MapHandle, Error> {
+        let map = create(
+            "tables",
+            MapType::Array,
+            size_of::<u32>(),
+            self.bytes.len(),
+            1,
+            MMAPABLE,
+        )?;
+        Mapping::new(map.as_fd(), "tables", self.bytes.len())?.write(0, &self.bytes);
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::FIREWALL;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn instances_lie_as_in_c() {
+        assert_twins!(
+            FIREWALL,
+            "table",
+            Table {
+                entries,
+                starts,
+                first_step,
+                blocks,
+                block_count,
+                vectors,
+                vector_count,
+                spare
+            }
+        );
+        assert_twins!(
+            FIREWALL,
+            "firewall",
+            Instance {
+                hop,
+                source_v4,
+                destination_v4,
+                source_v6,
+                destination_v6,
+                protocol,
+                source_port,
+                destination_port,
+                allow,
+                default_allow,
+                drops_fragments,
+                spare,
+            }
+        );
+    }
+}

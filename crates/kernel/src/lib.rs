@@ -1,0 +1,77 @@
+//! The kernel's part of a chain.
+//!
+//! eBPF programs in C (`src/bpf`) and their typed loader. A [`Port`] is an interface with a *front door*: one program for
+//! each hook that parses, classifies, counts and stamps what comes in and hands it to a chain. A [`LoadedChain`] is a
+//! chain's kernel functions, each a program of its own, chained by tail calls that the JIT makes direct jumps, because
+//! the slot of the next one is read-only data known when the program is loaded. A [`Reentry`] is the door by which packets
+//! come back from user space. All of them share the maps of one [`Plane`], among them the counters, which are read
+//! without a system call.
+//!
+//! Programs are written once and built for both hooks ([`Hook`]); what they do to a packet is what `myelin-packet` and
+//! `myelin-functions` do in user space, byte for byte, and both are tested on the same frames. The oldest kernel is 6.1:
+//! [`features()`] tells what the running one lacks.
+//!
+//! ```no_run
+//! use myelin_kernel::{Capacity, ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, PortConfig};
+//! use myelin_spec::{FunctionConfig, OnFailure};
+//!
+//! let plane = Plane::create(None, Capacity::default())?;
+//! let port = plane.add_port(PortConfig { name: "eth1".into(), ifindex: 2, opposite: None })?;
+//! let chain = plane.load_chain(&ChainConfig {
+//!     spi: 1,
+//!     generation: 0,
+//!     hook: Hook::Tcx,
+//!     on_failure: OnFailure::Drop,
+//!     positions: 1,
+//!     entry: Entry::Kernel,
+//!     segments: vec![KernelSegment {
+//!         first_position: 0,
+//!         functions: vec![FunctionConfig::Forward],
+//!         exit: Exit::Egress { ifindex: 3, peer: false },
+//!     }],
+//! })?;
+//! port.insert(&"10.0.0.2".parse().map(|to| myelin_packet::Match { destination: Some(to), ..Default::default() })?, &chain)?;
+//! port.attach_tcx()?;
+//! println!("{} packets", plane.counters().read(chain.door_slot()).packets);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod attach;
+mod blocks;
+mod chain;
+mod classifier;
+mod counters;
+mod error;
+mod features;
+mod firewall;
+mod hook;
+mod instance;
+mod map;
+mod mapping;
+mod object;
+mod pins;
+mod plane;
+mod port;
+mod reentry;
+mod sojourn;
+mod sys;
+pub mod test_run;
+#[cfg(test)]
+mod twin;
+
+pub use attach::XdpMode;
+pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
+pub use counters::{Counters, HopCounters};
+pub use error::Error;
+pub use features::{Feature, Features, State, features};
+pub use hook::Hook;
+pub use plane::{Capacity, Plane};
+pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
+pub use reentry::{Reentry, ReentryCounters};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A lock held through a panic elsewhere guards tables that are still whole: every change is made in one step.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,85 @@
+//! A memory-mapped eBPF array: counters are read, and tables written, without a system call.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Error;
+
+/// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel. Seen as 64-bit words, since
+/// the kernel pads every element to a multiple of eight bytes.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the memory is shared with the kernel anyway, and is only reached through atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of `map`.
+    pub(crate) fn new(
+        map: BorrowedFd<'_>,
+        name: &'static str,
+        bytes: usize,
+    ) -> Result<Self, Error> {
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Error::Map {
+                map: name,
+                action: "map into memory",
+                cause: io::Error::last_os_error(),
+            });
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::Map {
+            map: name,
+            action: "map into memory",
+            cause: io::Error::from(io::ErrorKind::AddrNotAvailable),
+        })?;
+        Ok(Self {
+            start,
+            words: bytes / size_of::<u64>(),
+        })
+    }
+
+    /// All words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `words` long, and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+
+    /// Copies `bytes` to byte offset `at`, a multiple of eight, word by word.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let words = &self.words()[at / 8..];
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for (word, value) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*value), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            words[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and length are those of the mapping, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * size_of::<u64>()) };
+    }
+}

@@ -1,0 +1,160 @@
+//! The compiled eBPF programs and how one instance of them is loaded.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Once;
+
+use libbpf_rs::{ObjectBuilder, PrintLevel, set_print};
+
+use crate::{Error, Hook};
+
+/// One source, built for each hook that it runs at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program {
+    name: &'static str,
+    xdp: &'static [u8],
+    /// Empty for a program that runs at XDP only.
+    tc: &'static [u8],
+}
+
+macro_rules! object {
+    ($file:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $file))
+    };
+}
+
+/// The front door.
+pub(crate) const DOOR: Program = Program {
+    name: "door",
+    xdp: object!("door.xdp.o"),
+    tc: object!("door.tc.o"),
+};
+/// The door back into the kernel.
+pub(crate) const REENTRY: Program = Program {
+    name: "reentry",
+    xdp: object!("reentry.xdp.o"),
+    tc: &[],
+};
+/// What stands in the slot of a function that is gone.
+pub(crate) const CLOSED: Program = Program {
+    name: "closed",
+    xdp: object!("closed.xdp.o"),
+    tc: object!("closed.tc.o"),
+};
+/// Kernel function `forward`.
+pub(crate) const FORWARD: Program = Program {
+    name: "forward",
+    xdp: object!("forward.xdp.o"),
+    tc: object!("forward.tc.o"),
+};
+/// Kernel function `xor`.
+pub(crate) const XOR: Program = Program {
+    name: "xor",
+    xdp: object!("xor.xdp.o"),
+    tc: object!("xor.tc.o"),
+};
+/// Kernel function `firewall`.
+pub(crate) const FIREWALL: Program = Program {
+    name: "firewall",
+    xdp: object!("firewall.xdp.o"),
+    tc: object!("firewall.tc.o"),
+};
+
+/// The section that every program's read-only data lies in.
+const INSTANCE: &str = ".rodata.instance";
+
+impl Program {
+    /// The object for the XDP hook, which every program has.
+    #[cfg(test)]
+    pub(crate) fn xdp(&self) -> &'static [u8] {
+        self.xdp
+    }
+
+    /// Loads an instance: `instance` becomes its read-only data, and its maps are those of `maps`, by name. The maps
+    /// live on in the program.
+    pub(crate) fn load(
+        &self,
+        hook: Hook,
+        instance: &[u8],
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<OwnedFd, Error> {
+        messages::take();
+        self.try_load(hook, instance, maps)
+            .map_err(|cause| Error::Load {
+                program: self.name,
+                hook,
+                cause,
+                log: messages::take(),
+            })
+    }
+
+    fn try_load(
+        &self,
+        hook: Hook,
+        instance: &[u8],
+        maps: &[(&str, BorrowedFd<'_>)],
+    ) -> Result<OwnedFd, libbpf_rs::Error> {
+        let object = match hook {
+            Hook::Xdp => self.xdp,
+            Hook::Tcx => self.tc,
+        };
+        let mut open = ObjectBuilder::default().open_memory(object)?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name == INSTANCE {
+                map.set_initial_value(instance)?;
+                continue;
+            }
+            let shared = maps.iter().find(|(shared, _)| *shared == name);
+            debug_assert!(shared.is_some(), "{} uses the map {name}", self.name);
+            if let Some((_, fd)) = shared {
+                map.reuse_fd(*fd)?;
+            }
+        }
+        let loaded = open.load()?;
+        let program = loaded.progs().next().ok_or_else(|| {
+            libbpf_rs::Error::from(std::io::Error::from(std::io::ErrorKind::InvalidData))
+        })?;
+        Ok(program.as_fd().try_clone_to_owned()?)
+    }
+}
+
+/// What libbpf would print on standard error.
+mod messages {
+    use super::{Once, PrintLevel, RefCell, set_print};
+
+    /// A verifier's log can be megabytes; the cause is at its end.
+    const KEPT: usize = 4096;
+
+    thread_local! {
+        static LOG: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // the signature is libbpf-rs's
+    fn keep(_: PrintLevel, message: String) {
+        LOG.with_borrow_mut(|log| {
+            log.push_str(&message);
+            if log.len() > KEPT {
+                let mut cut = log.len() - KEPT;
+                while !log.is_char_boundary(cut) {
+                    cut += 1;
+                }
+                log.drain(..cut);
+            }
+        });
+    }
+
+    /// The messages of this thread since the last call, on lines of their own.
+    pub(super) fn take() -> String {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            set_print(Some((PrintLevel::Warn, keep)));
+        });
+        let log = LOG.take();
+        if log.is_empty() {
+            log
+        } else {
+            format!("\n{}", log.trim_end())
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What outlives the process: names in a bpffs.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use libbpf_rs::{TC_INGRESS, TcHook};
+
+use crate::{Error, sys};
+
+/// `BPF_FS_MAGIC` of `linux/magic.h`.
+pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Beginnings of the names that a plane gives; nothing else is ever removed.
+const PREFIXES: [&str; 4] = ["programs-", "counters", LINK, CLSACT];
+/// Name of a pinned link: `link-xdp-7` on the interface with index 7.
+pub(crate) const LINK: &str = "link-";
+/// Name of a program pinned to remember its clsact filter: `clsact-7-1-49152`, interface index, handle, priority.
+pub(crate) const CLSACT: &str = "clsact-";
+
+/// Makes the directory; refuses one in which a plane is, or was and left pins.
+pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
+    let fail = |action, remedy| {
+        move |cause| Error::Pin {
+            action,
+            path: dir.to_path_buf(),
+            cause,
+            remedy,
+        }
+    };
+    let made = std::fs::create_dir_all(dir);
+    let magic = sys::file_system(dir).or_else(|error| made.and(Err(error)));
+    let magic = magic.map_err(fail("create", ""))?;
+    if magic != BPF_FS_MAGIC {
+        let cause = io::Error::other("it is not on a bpffs");
+        return Err(fail(
+            "pin in",
+            ": mount one with `mount -t bpf bpf /sys/fs/bpf`",
+        )(cause));
+    }
+    let left = ours(dir).map_err(fail("list", ""))?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let cause = io::Error::from_raw_os_error(libc::EEXIST);
+    Err(fail(
+        "pin in",
+        ": an agent is running, or a dead one left its chains: `myelin down --all` removes them",
+    )(cause))
+}
+
+/// Pins an object.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
+    sys::pin(object, path).map_err(|cause| Error::Pin {
+        action: "pin",
+        path: path.to_path_buf(),
+        cause,
+        remedy: "",
+    })
+}
+
+/// Removes one pin; it is no error when it is gone.
+pub(crate) fn unpin(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Error::Pin {
+            action: "unpin",
+            path: path.to_path_buf(),
+            cause,
+            remedy: "",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Removes every pin and the directory.
+pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
+    let fail = |action| {
+        move |cause| Error::Pin {
+            action,
+            path: dir.to_path_buf(),
+            cause,
+            remedy: "",
+        }
+    };
+    if !dir.exists() {
+        return Ok(());
+    }
+    let mut names = ours(dir).map_err(fail("list"))?;
+    // Detach before the programs behind the doors go.
+    names.sort_by_key(|name| !name.starts_with(LINK) && !name.starts_with(CLSACT));
+    for name in names {
+        let path = dir.join(&name);
+        if let Some(place) = name.strip_prefix(CLSACT) {
+            detach_clsact(&path, place);
+        } else if name.starts_with(LINK)
+            && let Ok(link) = sys::pinned(&path)
+        {
+            // Its interface may be gone.
+            let _ = sys::link_detach(link.as_fd());
+        }
+        unpin(&path)?;
+    }
+    match std::fs::remove_dir(dir) {
+        // Not ours alone.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        result => result.map_err(fail("remove")),
+    }
+}
+
+/// Removes the filter at `place` if it still runs the program pinned at `path`; the interface may be gone by now, or its
+/// filter another's.
+fn detach_clsact(path: &Path, place: &str) {
+    let numbers: Vec<u32> = place
+        .split('-')
+        .filter_map(|number| number.parse().ok())
+        .collect();
+    let ([ifindex, handle, priority], Ok(program)) = (numbers.as_slice(), sys::pinned(path)) else {
+        return;
+    };
+    let mut hook = TcHook::new(program.as_fd());
+    hook.ifindex(ifindex.cast_signed())
+        .attach_point(TC_INGRESS)
+        .handle(*handle)
+        .priority(*priority);
+    let id = libbpf_rs::Program::id_from_fd(program.as_fd()).ok();
+    if id.is_some() && hook.query().ok() == id {
+        let _ = hook.detach();
+    }
+}
+
+fn ours(dir: &Path) -> io::Result<Vec<String>> {
+    let names =
+        std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names
+        .filter(|name| {
+            name.as_ref().map_or(true, |name| {
+                PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,322 @@
+//! An interface with a front door.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use myelin_packet::classifier::ClassifierError;
+use myelin_packet::{Match, Unparsed};
+
+use crate::attach::{Attachment, Place, XdpMode};
+use crate::blocks::Block;
+use crate::chain::LoadedChain;
+use crate::classifier::{InsertError, PortMatches};
+use crate::counters::HopCounters;
+use crate::object::DOOR;
+use crate::plane::Shared;
+use crate::{Error, Hook, lock};
+
+/// The interface that unmatched traffic goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opposite {
+    /// Its index.
+    pub ifindex: u32,
+    /// It is a veth, and packets go straight to its far end, in another namespace.
+    pub peer: bool,
+}
+
+/// What a port is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Name of the interface, for errors.
+    pub name: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// Where unmatched traffic goes; `None` is the host's stack.
+    pub opposite: Option<Opposite>,
+}
+
+/// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
+/// packets came in.
+#[derive(Clone, Debug)]
+pub struct Sockets(pub(crate) Arc<MapHandle>);
+
+impl Sockets {
+    pub(crate) fn new(shared: &Shared) -> Result<Self, Error> {
+        Ok(Self(Arc::new(shared.sockets()?)))
+    }
+
+    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        self.0
+            .update(
+                &queue.to_ne_bytes(),
+                &socket.as_raw_fd().to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(|cause| Error::map("sockets", "put an AF_XDP socket into", &cause))
+    }
+
+    pub(crate) fn clear(&self, queue: u32) -> Result<(), Error> {
+        match self.0.delete(&queue.to_ne_bytes()) {
+            // A closed socket leaves the map by itself.
+            Err(cause)
+                if cause.kind() != libbpf_rs::ErrorKind::NotFound
+                    && cause.kind() != libbpf_rs::ErrorKind::InvalidInput =>
+            {
+                Err(Error::map(
+                    "sockets",
+                    "remove an AF_XDP socket from",
+                    &cause,
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Packets that came in at a port and no chain took. A packet is counted here only at the tc hook, which sees what the
+/// XDP hook passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Parsed, and no match fitted.
+    pub unmatched: HopCounters,
+    /// Not parsed, in the order of [`Unparsed::ALL`].
+    pub unparsed: [HopCounters; Unparsed::ALL.len()],
+    /// Matched, but the driver gives XDP no room for metadata.
+    pub lost: HopCounters,
+}
+
+impl PortCounters {
+    /// Frames not parsed for this reason.
+    pub fn unparsed(&self, reason: Unparsed) -> HopCounters {
+        self.unparsed[usize::from(reason.code()) - 1]
+    }
+}
+
+/// Lines of a port's block: unmatched, the reasons, lost.
+const LINES: u32 = 2 + Unparsed::ALL.len() as u32;
+
+/// The read-only data of a front door.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Door {
+    lines: u32,
+    line: u32,
+    port: u32,
+    opposite: u32,
+    opposite_is_peer: u32,
+    spare: u32,
+}
+
+/// A front door's program and where it is attached.
+#[derive(Debug, Default)]
+struct Doors {
+    programs: [Option<Arc<OwnedFd>>; 2],
+    attachments: [Option<Attachment>; 2],
+}
+
+/// An interface with a front door: its matches, its AF_XDP sockets, and the programs that look at what comes in.
+///
+/// Dropping it detaches them, unless the plane is pinned: then they stay until [`Port::detach`] or
+/// [`Plane::remove_pins`](crate::Plane::remove_pins).
+#[derive(Debug)]
+pub struct Port {
+    doors: Mutex<Doors>,
+    matches: Mutex<PortMatches>,
+    sockets: Sockets,
+    number: Block,
+    lines: Block,
+    config: PortConfig,
+    shared: Arc<Shared>,
+}
+
+impl Port {
+    pub(crate) fn new(shared: &Arc<Shared>, config: PortConfig) -> Result<Self, Error> {
+        let number = Block::take(&shared.port_numbers, 1)?;
+        let mut matches = PortMatches::new(&shared.tables, number.start() as u16)?;
+        matches.keep_on_drop(shared.pin_dir.is_some());
+        Ok(Self {
+            doors: Mutex::default(),
+            matches: Mutex::new(matches),
+            sockets: Sockets::new(shared)?,
+            number,
+            lines: shared.counters.take(LINES)?,
+            config,
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// What the port was made from.
+    pub fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    /// Attaches the front door at tcx (clsact before Linux 6.6). It is what passes unmatched traffic on and counts it, so
+    /// every port has it. Nothing happens when it is attached already.
+    pub fn attach_tcx(&self) -> Result<(), Error> {
+        self.attach(Hook::Tcx, |program, place, pin_dir| {
+            Attachment::tc(program, place, pin_dir)
+        })
+    }
+
+    /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
+    pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
+        self.attach(Hook::Xdp, |program, place, pin_dir| {
+            Attachment::xdp(program, place, mode, pin_dir)
+        })
+    }
+
+    /// Attaches the tc front door as a clsact filter even where there is tcx.
+    #[doc(hidden)]
+    pub fn attach_clsact(&self) -> Result<(), Error> {
+        self.attach(Hook::Tcx, |program, place, pin_dir| {
+            Attachment::clsact(program, place, pin_dir)
+        })
+    }
+
+    fn attach(
+        &self,
+        hook: Hook,
+        attach: impl Fn(BorrowedFd<'_>, &Place, Option<&std::path::Path>) -> Result<Attachment, Error>,
+    ) -> Result<(), Error> {
+        let program = self.program(hook)?;
+        let mut doors = lock(&self.doors);
+        let slot = &mut doors.attachments[hook as usize];
+        if slot.is_none() {
+            let place = Place {
+                interface: self.config.name.clone(),
+                ifindex: self.config.ifindex,
+            };
+            *slot = Some(attach(
+                program.as_fd(),
+                &place,
+                self.shared.pin_dir.as_deref(),
+            )?);
+        }
+        Ok(())
+    }
+
+    /// Detaches from the XDP hook alone, when the last of its chains is gone.
+    pub fn detach_xdp(&self) -> Result<(), Error> {
+        lock(&self.doors).attachments[Hook::Xdp as usize]
+            .take()
+            .map_or(Ok(()), Attachment::detach)
+    }
+
+    /// Detaches both front doors, pinned or not, and forgets all matches.
+    pub fn detach(self) -> Result<(), Error> {
+        lock(&self.matches).keep_on_drop(false);
+        let [xdp, tc] = std::mem::take(&mut lock(&self.doors).attachments);
+        let results = [xdp, tc].map(|attachment| attachment.map_or(Ok(()), Attachment::detach));
+        results.into_iter().collect()
+    }
+
+    /// The front door's program for a hook, loaded when first asked for; for test runs.
+    pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
+        let slot = &mut lock(&self.doors).programs[hook as usize];
+        if let Some(program) = slot {
+            return Ok(Arc::clone(program));
+        }
+        let door = Door {
+            lines: self.shared.counters.lines(),
+            line: self.lines.start(),
+            port: self.number.start(),
+            opposite: self.config.opposite.map_or(0, |opposite| opposite.ifindex),
+            opposite_is_peer: self
+                .config
+                .opposite
+                .is_some_and(|opposite| opposite.peer)
+                .into(),
+            spare: 0,
+        };
+        let matches = lock(&self.matches);
+        let mut maps = vec![
+            ("sockets", self.sockets.0.as_fd()),
+            ("masks", matches.map().as_fd()),
+            ("chains", self.shared.chains.as_fd()),
+        ];
+        maps.extend(
+            self.shared
+                .tables
+                .maps()
+                .map(|(name, map)| (name, map.as_fd())),
+        );
+        maps.extend(self.shared.maps(hook));
+        let program = Arc::new(DOOR.load(hook, bytemuck::bytes_of(&door), &maps)?);
+        *slot = Some(Arc::clone(&program));
+        Ok(program)
+    }
+
+    /// Hands the packets of a receive queue that go to user space to this AF_XDP socket, bound to that queue of this
+    /// interface.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        self.sockets.set(queue, socket)
+    }
+
+    /// Takes the socket of a queue away: its packets are treated as the chains' `onFailure` says.
+    pub fn clear_socket(&self, queue: u32) -> Result<(), Error> {
+        self.sockets.clear(queue)
+    }
+
+    /// The AF_XDP sockets of this interface.
+    pub fn sockets(&self) -> Sockets {
+        self.sockets.clone()
+    }
+
+    /// Leads the packets that `rule` takes, and no more specific match of this port, into `chain`. The same match with
+    /// the same service path is led to this generation in one step: no packet sees neither. Another match that takes the same
+    /// packets and is equally specific is an error.
+    pub fn insert(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
+        lock(&self.matches)
+            .insert(rule, chain.target())
+            .map_err(|error| match error {
+                InsertError::Map(error) => error,
+                InsertError::Classifier(cause) => self.classifier_error(cause),
+            })
+    }
+
+    /// Takes a match out; false when it was not there.
+    pub fn remove(&self, rule: &Match) -> Result<bool, Error> {
+        lock(&self.matches).remove(rule)
+    }
+
+    /// What came in and no chain took.
+    pub fn counters(&self) -> PortCounters {
+        let read = |line: u32| self.shared.counters.read(self.lines.start() + line);
+        PortCounters {
+            unmatched: read(0),
+            unparsed: Unparsed::ALL.map(|reason| read(reason.code().into())),
+            lost: read(LINES - 1),
+        }
+    }
+
+    fn classifier_error(&self, cause: ClassifierError) -> Error {
+        Error::Classifier {
+            interface: self.config.name.clone(),
+            cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn instances_lie_as_in_c() {
+        assert_twins!(
+            DOOR,
+            "door",
+            Door {
+                lines,
+                line,
+                port,
+                opposite,
+                opposite_is_peer,
+                spare
+            }
+        );
+    }
+}

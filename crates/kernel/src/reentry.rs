@@ -1,0 +1,221 @@
+//! The door back into the kernel, on the receiving end of an internal link.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::attach::{Attachment, Place, XdpMode};
+use crate::blocks::Block;
+use crate::chain::LoadedChain;
+use crate::counters::HopCounters;
+use crate::object::REENTRY;
+use crate::plane::Shared;
+use crate::port::Sockets;
+use crate::{Error, Hook, lock, sys};
+
+/// `struct path_key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct PathKey {
+    spi: u32,
+    generation: u16,
+    position: u8,
+    spare: u8,
+}
+
+/// The read-only data of the re-entry door.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Instance {
+    lines: u32,
+    line: u32,
+}
+
+/// Lines of the block: foreign, unparsed, unknown.
+const LINES: u32 = 3;
+
+/// Frames that a re-entry door dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReentryCounters {
+    /// Without Myelin's encapsulation: what the kernel itself sends on a new link.
+    pub foreign: HopCounters,
+    /// With an inner frame that cannot be parsed.
+    pub unparsed: HopCounters,
+    /// On a path at whose position no kernel function waits.
+    pub unknown: HopCounters,
+}
+
+/// The end of an internal link where packets come back from user space; the worker sends them at the other end behind
+/// Ethernet and NSH (see [`myelin_packet::nsh`]).
+///
+/// Dropping it detaches the program, unless the plane is pinned: then it stays until [`Reentry::detach`].
+#[derive(Debug)]
+pub struct Reentry {
+    attachment: Mutex<Option<Attachment>>,
+    program: Arc<OwnedFd>,
+    paths: Mutex<HashMap<PathKey, u32>>,
+    sockets: Sockets,
+    lines: Block,
+    place: Place,
+    shared: Arc<Shared>,
+}
+
+impl Reentry {
+    pub(crate) fn new(shared: &Arc<Shared>, ifindex: u32) -> Result<Self, Error> {
+        let interface = sys::interface_name(ifindex).map_err(|cause| Error::Attach {
+            interface: format!("interface {ifindex}"),
+            point: "XDP",
+            cause,
+            remedy: "the internal link is gone",
+        })?;
+        let lines = shared.counters.take(LINES)?;
+        Ok(Self {
+            attachment: Mutex::default(),
+            program: Arc::new(load(shared, lines.start())?),
+            paths: Mutex::default(),
+            sockets: Sockets::new(shared)?,
+            lines,
+            place: Place { interface, ifindex },
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// Attaches the door. Nothing happens when it is attached already.
+    pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
+        let mut attachment = lock(&self.attachment);
+        if attachment.is_none() {
+            let pin_dir = self.shared.pin_dir.as_deref();
+            *attachment = Some(Attachment::xdp(
+                self.program.as_fd(),
+                &self.place,
+                mode,
+                pin_dir,
+            )?);
+        }
+        Ok(())
+    }
+
+    /// Detaches the door, pinned or not.
+    pub fn detach(self) -> Result<(), Error> {
+        lock(&self.attachment)
+            .take()
+            .map_or(Ok(()), Attachment::detach)
+    }
+
+    /// The door's program, for test runs.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+
+    /// Hands packets that go to user space again after a kernel segment to this AF_XDP socket, bound to that queue of
+    /// this end of the link.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        self.sockets.set(queue, socket)
+    }
+
+    /// Takes the socket of a queue away: its packets are dropped.
+    pub fn clear_socket(&self, queue: u32) -> Result<(), Error> {
+        self.sockets.clear(queue)
+    }
+
+    /// The AF_XDP sockets of this end of the link.
+    pub fn sockets(&self) -> Sockets {
+        self.sockets.clone()
+    }
+
+    /// Lets packets of `chain` that come back from user space at `position` go on to the kernel segment that starts there.
+    pub fn insert(&self, position: u8, chain: &LoadedChain) -> Result<(), Error> {
+        let slot = chain.segment_slot(position).ok_or_else(|| {
+            Error::chain(
+                chain.spi(),
+                format!(
+                    "no kernel segment starts at position {position}, where a packet shall re-enter"
+                ),
+            )
+        })?;
+        let key = PathKey::new(chain, position);
+        self.shared
+            .paths
+            .update(bytemuck::bytes_of(&key), &slot.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|cause| Error::map("paths", "add a path to", &cause))?;
+        lock(&self.paths).insert(key, slot);
+        Ok(())
+    }
+
+    /// Takes the path away; false when it was not there.
+    pub fn remove(&self, position: u8, chain: &LoadedChain) -> Result<bool, Error> {
+        let key = PathKey::new(chain, position);
+        if lock(&self.paths).remove(&key).is_none() {
+            return Ok(false);
+        }
+        self.shared
+            .paths
+            .delete(bytemuck::bytes_of(&key))
+            .map_err(|cause| Error::map("paths", "remove a path from", &cause))?;
+        Ok(true)
+    }
+
+    /// What was dropped.
+    pub fn counters(&self) -> ReentryCounters {
+        let read = |line: u32| self.shared.counters.read(self.lines.start() + line);
+        ReentryCounters {
+            foreign: read(0),
+            unparsed: read(1),
+            unknown: read(2),
+        }
+    }
+}
+
+impl Drop for Reentry {
+    fn drop(&mut self) {
+        for key in lock(&self.paths).keys() {
+            // Harmless when it stays: its slot is empty once the chain is gone.
+            let _ = self.shared.paths.delete(bytemuck::bytes_of(key));
+        }
+    }
+}
+
+impl PathKey {
+    fn new(chain: &LoadedChain, position: u8) -> Self {
+        Self {
+            spi: chain.spi(),
+            generation: chain.generation(),
+            position,
+            spare: 0,
+        }
+    }
+}
+
+fn load(shared: &Shared, line: u32) -> Result<OwnedFd, Error> {
+    let instance = Instance {
+        lines: shared.counters.lines(),
+        line,
+    };
+    let mut maps = vec![("paths", shared.paths.as_fd())];
+    maps.extend(shared.maps(Hook::Xdp));
+    REENTRY.load(Hook::Xdp, bytemuck::bytes_of(&instance), &maps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn paths_and_instances_lie_as_in_c() {
+        assert_twins!(
+            REENTRY,
+            "path_key",
+            PathKey {
+                spi,
+                generation,
+                position,
+                spare
+            }
+        );
+        assert_twins!(REENTRY, "reentry", Instance { lines, line });
+    }
+}

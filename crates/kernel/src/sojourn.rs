@@ -1,0 +1,81 @@
+//! The sojourn histogram of a chain, recorded by the program that sends its packets out. Twin of `sojourn.h`.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapHandle, MapType};
+use myelin_packet::sojourn::{BUCKETS, Histogram};
+
+use crate::Error;
+use crate::map::{MMAPABLE, create};
+use crate::mapping::Mapping;
+
+/// 64-bit words of one CPU's part: sum, minimum, maximum, five spare ones, the buckets.
+const WORDS: usize = HEADER_WORDS + BUCKETS;
+const HEADER_WORDS: usize = 8;
+const MINIMUM: usize = 1;
+
+/// One part a CPU, mapped into memory.
+#[derive(Debug)]
+pub(crate) struct Sojourn {
+    map: MapHandle,
+    mapping: Mapping,
+}
+
+impl Sojourn {
+    pub(crate) fn new(cpus: usize) -> Result<Self, Error> {
+        let entries = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let map = create(
+            "sojourn",
+            MapType::Array,
+            size_of::<u32>(),
+            WORDS * 8,
+            entries,
+            MMAPABLE,
+        )?;
+        let mapping = Mapping::new(map.as_fd(), "sojourn", cpus * WORDS * 8)?;
+        for part in mapping.words().chunks_exact(WORDS) {
+            part[MINIMUM].store(u64::MAX, Ordering::Relaxed);
+        }
+        Ok(Self { map, mapping })
+    }
+
+    /// What was recorded so far, on all CPUs.
+    pub(crate) fn read(&self) -> Histogram {
+        let mut all = Histogram::new();
+        for part in self.mapping.words().chunks_exact(WORDS) {
+            let words: Vec<u64> = part
+                .iter()
+                .map(|word| word.load(Ordering::Relaxed))
+                .collect();
+            let (header, counts) = words.split_at(HEADER_WORDS);
+            if let [sum, minimum, maximum, ..] = *header {
+                all.merge(&Histogram::from_parts(counts, sum, minimum, maximum));
+            }
+        }
+        all
+    }
+}
+
+impl AsFd for Sojourn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::FORWARD;
+    use crate::twin::layout;
+
+    #[test]
+    fn histograms_lie_as_in_c() {
+        let (size, members) = layout(&FORWARD, "myelin_sojourn");
+        assert_eq!(
+            ["sum_ns", "min_ns", "max_ns"].map(|name| members[name]),
+            [0, 8 * MINIMUM, 16]
+        );
+        assert_eq!((members["buckets"], size), (HEADER_WORDS * 8, WORDS * 8));
+    }
+}

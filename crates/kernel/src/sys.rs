@@ -1,0 +1,168 @@
+//! The calls for which libbpf-rs has no safe form.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Attaches a program to an interface by a link, which detaches it when its last reference goes.
+/// `attach_type` and `flags` as the kernel numbers them.
+pub(crate) fn link_create(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    attach_type: libbpf_sys::bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let ifindex = i32::try_from(ifindex).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: the options are valid for the call and hold no pointers.
+    let fd = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            ifindex,
+            attach_type,
+            &raw const options,
+        )
+    };
+    owned(fd)
+}
+
+/// Detaches a link now; to let go of it would do so some time later when it is pinned.
+pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call.
+    check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
+}
+
+/// Pins a map, program or link at a path of a bpffs.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string that lives through the call.
+    let result = unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) };
+    check(result)
+}
+
+/// The pinned object at a path.
+pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string that lives through the call.
+    owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// The magic number of the file system that holds `path`.
+pub(crate) fn file_system(path: &Path) -> io::Result<i64> {
+    let path = c_path(path)?;
+    // SAFETY: an all-zero statfs is a valid value, which the call below overwrites.
+    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string, and `status` is valid for writes.
+    check(unsafe { libc::statfs(path.as_ptr(), &raw mut status) })?;
+    #[allow(clippy::unnecessary_cast)] // its width differs between architectures
+    Ok(status.f_type as i64)
+}
+
+/// The name of an interface of this network namespace.
+pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the IF_NAMESIZE bytes that the call may write.
+    if unsafe { libc::if_indextoname(ifindex, name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let end = name
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// Moves this thread into a new network namespace, which ends with it.
+pub(crate) fn leave_network_namespace() -> io::Result<()> {
+    // SAFETY: it concerns this thread alone and no memory.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
+/// Whether a socket of the family AF_XDP can be opened.
+pub(crate) fn af_xdp() -> io::Result<()> {
+    // SAFETY: opens a descriptor, no memory is involved.
+    owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
+}
+
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The release of the running kernel.
+pub(crate) fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "unknown".into(), |text| text.trim().into())
+}
+
+/// What goes into `BPF_PROG_TEST_RUN` and comes back.
+pub(crate) struct RunBuffers<'a> {
+    pub(crate) data_in: &'a [u8],
+    /// Its length is set to what the program left.
+    pub(crate) data_out: Option<&'a mut Vec<u8>>,
+    pub(crate) context_in: &'a [u8],
+    /// Its length is set to what the kernel wrote.
+    pub(crate) context_out: &'a mut Vec<u8>,
+    pub(crate) repeat: u32,
+}
+
+/// Runs a program on data: its return value and the mean time of a run, nanoseconds.
+pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::Result<(u32, u32)> {
+    let RunBuffers {
+        data_in,
+        data_out,
+        context_in,
+        context_out,
+        repeat,
+    } = buffers;
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: data_in.as_ptr().cast(),
+        data_size_in: data_in.len() as u32,
+        ctx_in: context_in.as_ptr().cast(),
+        ctx_size_in: context_in.len() as u32,
+        ctx_out: context_out.as_mut_ptr().cast(),
+        ctx_size_out: context_out.len() as u32,
+        repeat: i32::try_from(repeat).unwrap_or(i32::MAX),
+        ..Default::default()
+    };
+    if let Some(out) = &data_out {
+        options.data_out = out.as_ptr().cast_mut().cast();
+        options.data_size_out = out.len() as u32;
+    }
+    // SAFETY: every pointer comes from a slice or vector of the length given with it, which outlives the call;
+    // the two that are written to are borrowed mutably.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    context_out.truncate(options.ctx_size_out as usize);
+    if let Some(out) = data_out {
+        out.truncate(options.data_size_out as usize);
+    }
+    Ok((options.retval, options.duration))
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(result: i32) -> io::Result<()> {
+    // libbpf returns the negative error number, libc -1; both set errno.
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    check(fd)?;
+    // SAFETY: the call has just opened it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,190 @@
+//! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
+
+use std::os::fd::BorrowedFd;
+
+use bytemuck::{Pod, Zeroable};
+use myelin_packet::Meta;
+use myelin_packet::meta::META_LEN;
+
+use crate::sys::{self, RunBuffers};
+use crate::{Error, Hook};
+
+/// What a program runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct TestRun<'a> {
+    /// The frame, of at least 14 bytes.
+    pub frame: &'a [u8],
+    /// The metadata that the front door would have left; the tc hook carries stamp, offsets and flags of it.
+    pub meta: Option<Meta>,
+    /// Segments of a GSO packet; tc only.
+    pub gso_segs: u32,
+    /// Payload bytes of a segment; tc only.
+    pub gso_size: u32,
+    /// Runs, one after another on the same frame; at least 1.
+    pub repeat: u32,
+}
+
+impl<'a> TestRun<'a> {
+    /// One run on a plain frame.
+    pub fn new(frame: &'a [u8]) -> Self {
+        Self {
+            frame,
+            meta: None,
+            gso_segs: 0,
+            gso_size: 0,
+            repeat: 1,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The program's verdict, as its hook numbers them; see [`Hook::drop`], [`Hook::pass`] and [`Hook::redirect`].
+    pub verdict: u32,
+    /// The frame as the program left it; empty when there was more than one run.
+    pub frame: Vec<u8>,
+    /// The metadata as the program left it; of the tc hook, the path identifier, generation and position are 0.
+    pub meta: Option<Meta>,
+    /// Mean time of a run, nanoseconds.
+    pub mean_ns: u32,
+}
+
+/// `struct xdp_md`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct XdpContext {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    ingress_ifindex: u32,
+    rx_queue_index: u32,
+    egress_ifindex: u32,
+}
+
+/// `struct __sk_buff` up to `gso_size`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct SkbContext {
+    before_cb: [u32; 12],
+    cb: [u32; 5],
+    between: [u32; 24],
+    gso_segs: u32,
+    sk: [u32; 2],
+    gso_size: u32,
+}
+
+// Offsets of `linux/bpf.h`, which never change.
+const _: () = assert!(std::mem::offset_of!(SkbContext, cb) == 48);
+const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
+const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
+
+/// The kernel wants room for all of its `struct __sk_buff`, 192 bytes today.
+const SKB_CONTEXT_ROOM: usize = 512;
+
+/// Room for what a program may put in front of a frame.
+const HEADROOM: usize = 256;
+
+/// Runs a program of that hook.
+pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Outcome, Error> {
+    match hook {
+        Hook::Xdp => run_xdp(program, test),
+        Hook::Tcx => run_tc(program, test),
+    }
+    .map_err(Error::TestRun)
+}
+
+fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcome> {
+    let mut data = Vec::with_capacity(META_LEN + test.frame.len());
+    if let Some(meta) = test.meta {
+        data.extend_from_slice(&meta.to_bytes());
+    }
+    let context = XdpContext {
+        data: data.len() as u32,
+        data_end: (data.len() + test.frame.len()) as u32,
+        ..XdpContext::default()
+    };
+    data.extend_from_slice(test.frame);
+    let mut data_out = vec![
+        0;
+        if test.repeat > 1 {
+            0
+        } else {
+            data.len() + HEADROOM
+        }
+    ];
+    let mut context_out = vec![0; size_of::<XdpContext>()];
+    let (verdict, mean_ns) = sys::test_run(
+        program,
+        RunBuffers {
+            data_in: &data,
+            data_out: (test.repeat <= 1).then_some(&mut data_out),
+            context_in: bytemuck::bytes_of(&context),
+            context_out: &mut context_out,
+            repeat: test.repeat,
+        },
+    )?;
+    let context: XdpContext = bytemuck::pod_read_unaligned(&context_out);
+    let (meta, frame) = data_out.split_at(data_out.len().min(context.data as usize));
+    let meta = meta.first_chunk().map(Meta::from_bytes);
+    Ok(Outcome {
+        verdict,
+        frame: frame.to_vec(),
+        meta,
+        mean_ns,
+    })
+}
+
+fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcome> {
+    let mut context = SkbContext {
+        gso_segs: test.gso_segs,
+        gso_size: test.gso_size,
+        ..SkbContext::zeroed()
+    };
+    if let Some(meta) = test.meta {
+        context.cb = [
+            meta.stamp_ns as u32,
+            (meta.stamp_ns >> 32) as u32,
+            u32::from(meta.l3) | u32::from(meta.l4) << 16,
+            u32::from(meta.payload) | u32::from(meta.end) << 16,
+            u32::from(meta.flags),
+        ];
+    }
+    let mut data_out = vec![
+        0;
+        if test.repeat > 1 {
+            0
+        } else {
+            test.frame.len() + HEADROOM
+        }
+    ];
+    let mut context_out = vec![0; SKB_CONTEXT_ROOM];
+    let (verdict, mean_ns) = sys::test_run(
+        program,
+        RunBuffers {
+            data_in: test.frame,
+            data_out: (test.repeat <= 1).then_some(&mut data_out),
+            context_in: bytemuck::bytes_of(&context),
+            context_out: &mut context_out,
+            repeat: test.repeat,
+        },
+    )?;
+    let SkbContext { cb, .. } =
+        bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
+    let meta = Meta {
+        stamp_ns: u64::from(cb[0]) | u64::from(cb[1]) << 32,
+        l3: cb[2] as u16,
+        l4: (cb[2] >> 16) as u16,
+        payload: cb[3] as u16,
+        end: (cb[3] >> 16) as u16,
+        flags: cb[4] as u8,
+        ..Meta::default()
+    };
+    let meta = (cb != [0; 5]).then_some(meta);
+    Ok(Outcome {
+        verdict,
+        frame: data_out,
+        meta,
+        mean_ns,
+    })
+}

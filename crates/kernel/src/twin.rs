@@ -1,0 +1,44 @@
+//! Structures that eBPF programs and this crate share: their layout is compared with what the compiled programs say of
+//! theirs in their BTF.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::HasSize;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{MemberAttr, Struct};
+
+use crate::object::Program;
+
+/// Size of a C structure and the offsets of its members, bytes.
+pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, usize>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), program.xdp()).unwrap();
+    let btf = Btf::from_path(file.path()).unwrap();
+    let structure: Struct<'_> = btf
+        .type_by_name(name)
+        .unwrap_or_else(|| panic!("there is no struct {name}"));
+    let offset = |attr| match attr {
+        MemberAttr::Normal { offset } => offset as usize / 8,
+        MemberAttr::BitField { .. } => panic!("struct {name} has a bit field"),
+    };
+    let members = structure.iter().map(|member| {
+        let name = member
+            .name
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        (name, offset(member.attr))
+    });
+    (structure.size(), members.collect())
+}
+
+/// The fields of `$rust` lie where the members of the same names of `struct $c` lie, and there are no others.
+macro_rules! assert_twins {
+    ($program:expr, $c:literal, $rust:ty { $($field:ident),+ $(,)? }) => {{
+        let (size, members) = $crate::twin::layout(&$program, $c);
+        let fields = [$((stringify!($field).to_owned(), ::std::mem::offset_of!($rust, $field))),+];
+        assert_eq!(members, ::std::collections::BTreeMap::from(fields), "struct {}", $c);
+        assert_eq!(size, ::std::mem::size_of::<$rust>(), "struct {}", $c);
+    }};
+}
+pub(crate) use assert_twins;

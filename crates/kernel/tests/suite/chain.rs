@@ -1,0 +1,483 @@
+//! Chains of kernel functions: order, counters, sojourn, what happens when a part is missing.
+
+use std::os::fd::AsFd;
+
+use myelin_kernel::test_run::{TestRun, run};
+use myelin_kernel::{
+    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, MAX_FUNCTIONS, Plane,
+};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::rules::{Action, MAX_RULES, Rule};
+use myelin_packet::{Match, Meta, Unparsed, parse, sojourn};
+use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
+
+use crate::stand::{LOOPBACK, Stand, forwards, is_root, kernel_chain, plane, port, run_once};
+
+fn frame() -> Vec<u8> {
+    fixtures::named("udp-v4").frame
+}
+
+#[test]
+fn as_many_functions_as_a_chain_may_have_run_in_order() {
+    if !is_root() {
+        return;
+    }
+    // The keys cancel out only if each function runs exactly once.
+    let keys = (1..MAX_FUNCTIONS).chain([(1..MAX_FUNCTIONS).fold(0, |all, key| all ^ key)]);
+    let functions: Vec<_> = keys
+        .map(|key| FunctionConfig::Xor(XorConfig { key }))
+        .collect();
+    for hook in Hook::ALL {
+        let stand = Stand::new(hook, &functions);
+        let outcome = stand.run(&frame());
+        assert_eq!((outcome.verdict, outcome.frame), (hook.redirect(), frame()));
+        assert_eq!(stand.packets(), [1; MAX_FUNCTIONS as usize + 2]);
+    }
+}
+
+#[test]
+fn a_packet_is_counted_where_it_was_and_no_further() {
+    if !is_root() {
+        return;
+    }
+    let deny = FunctionConfig::Firewall(FirewallConfig {
+        rules: vec![Rule {
+            source: Some(build::client_v6().ip().into()),
+            ..Rule::any(Action::Deny)
+        }],
+        default: Action::Allow,
+        fragments: FragmentPolicy::Drop,
+    });
+    let denied = fixtures::named("vlan-tcp-v6").frame;
+    for hook in Hook::ALL {
+        let stand = Stand::new(
+            hook,
+            &[
+                FunctionConfig::Forward,
+                deny.clone(),
+                FunctionConfig::Forward,
+            ],
+        );
+        for frame in [&frame(), &frame(), &denied] {
+            stand.run(frame);
+        }
+        assert_eq!(stand.packets(), [3, 3, 3, 2, 2]);
+        let read = |slot| stand.plane.counters().read(slot);
+        let firewall = read(stand.chain.counter_slot(1).unwrap());
+        assert_eq!(
+            (firewall.drops, firewall.bytes),
+            (1, (2 * frame().len() + denied.len()) as u64)
+        );
+        let (door, egress) = (
+            read(stand.chain.door_slot()),
+            read(stand.chain.egress_slot()),
+        );
+        assert!(
+            0 < door.last_ns && door.last_ns > egress.last_ns,
+            "the last packet that came in did not leave"
+        );
+        assert_eq!(stand.chain.counter_slot(3), None);
+    }
+}
+
+#[test]
+fn the_sojourn_of_every_packet_is_recorded() {
+    if !is_root() {
+        return;
+    }
+    for hook in Hook::ALL {
+        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        assert!(stand.chain.sojourn().is_empty());
+        let repeat = 500;
+        stand.run_with(&TestRun {
+            repeat,
+            ..TestRun::new(&frame())
+        });
+        let sojourn = stand.chain.sojourn();
+        assert_eq!(sojourn.count(), u64::from(repeat));
+        let (least, most) = (sojourn.min_ns().unwrap(), sojourn.max_ns().unwrap());
+        assert!(
+            0 < least && least <= most && most < 1_000_000_000,
+            "{least} to {most} ns"
+        );
+        let mean = sojourn.mean_ns().unwrap();
+        assert!(least as f64 <= mean && mean <= most as f64, "{mean} ns");
+    }
+}
+
+/// The stamp can be chosen at a function that is run by itself, and with it the bucket.
+#[test]
+fn durations_fall_into_the_buckets_of_user_space() {
+    if !is_root() {
+        return;
+    }
+    for hook in Hook::ALL {
+        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        let mut before = stand.chain.sojourn();
+        let headers = parse(&frame()).unwrap();
+        for shift in 8..40 {
+            let duration = 3_u64 << shift;
+            let now = stand
+                .plane
+                .counters()
+                .read(stand.chain.egress_slot())
+                .last_ns;
+            let stamp_ns = clock_ns().wrapping_sub(duration);
+            let meta = Some(Meta::new(stamp_ns, 1, 0, 0, &headers));
+            run(
+                stand.chain.program(0).unwrap(),
+                hook,
+                &TestRun {
+                    meta,
+                    ..TestRun::new(&frame())
+                },
+            )
+            .unwrap();
+            let left = stand
+                .plane
+                .counters()
+                .read(stand.chain.egress_slot())
+                .last_ns;
+            assert!(left > now);
+            let after = stand.chain.sojourn();
+            let exact = left.wrapping_sub(stamp_ns);
+            let grown: Vec<usize> = (0..sojourn::BUCKETS)
+                .filter(|&i| after.counts()[i] > before.counts()[i])
+                .collect();
+            assert_eq!(grown, [sojourn::index(exact)], "{hook}: {exact} ns");
+            assert_eq!(after.sum_ns() - before.sum_ns(), exact);
+            assert_eq!(after.max_ns(), before.max_ns().max(Some(exact)));
+            before = after;
+        }
+    }
+}
+
+fn clock_ns() -> u64 {
+    // CLOCK_MONOTONIC, the clock of the stamp; seconds since start with two decimals would not do.
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid for writes.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[test]
+fn functions_are_timed_now_and_then() {
+    if !is_root() {
+        return;
+    }
+    let stand = Stand::new(Hook::Xdp, &[FunctionConfig::Xor(XorConfig { key: 1 })]);
+    let repeat = 5000;
+    stand.run_with(&TestRun {
+        repeat,
+        ..TestRun::new(&frame())
+    });
+    let counters = stand
+        .plane
+        .counters()
+        .read(stand.chain.counter_slot(0).unwrap());
+    // A run may be moved to another CPU, whose count starts anew.
+    assert!((1..=4).contains(&counters.samples), "{counters:?}");
+    assert!(
+        counters.sampled_ns > 0 && counters.sampled_ns < 1_000_000,
+        "{counters:?}"
+    );
+}
+
+/// A chain that begins in the kernel, goes through user space, and comes back.
+fn there_and_back(on_failure: OnFailure, sockets: myelin_kernel::Sockets) -> ChainConfig {
+    let segment = |first_position, exit| KernelSegment {
+        first_position,
+        functions: vec![FunctionConfig::Forward],
+        exit,
+    };
+    ChainConfig {
+        on_failure,
+        positions: 3,
+        segments: vec![
+            segment(0, Exit::User { sockets }),
+            segment(
+                2,
+                Exit::Egress {
+                    ifindex: LOOPBACK,
+                    peer: false,
+                },
+            ),
+        ],
+        ..kernel_chain(Hook::Xdp, 9, &[])
+    }
+}
+
+#[test]
+fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
+    if !is_root() {
+        return;
+    }
+    for (on_failure, verdict) in [
+        (OnFailure::Drop, Hook::Xdp.drop()),
+        (OnFailure::Pass, Hook::Xdp.pass()),
+    ] {
+        let plane = plane();
+        let port = port(&plane);
+        let program = port.program(Hook::Xdp).unwrap();
+        let user = ChainConfig {
+            on_failure,
+            entry: Entry::User,
+            segments: vec![],
+            ..kernel_chain(Hook::Xdp, 9, &[FunctionConfig::Forward])
+        };
+        let back = there_and_back(on_failure, port.sockets());
+        // Who hands on to user space counts what it could not, and which function is next there.
+        for (config, next) in [(back, 1), (user, 0)] {
+            let chain = plane.load_chain(&config).unwrap();
+            port.insert(&Match::default(), &chain).unwrap();
+            let outcome = run_once(program.as_fd(), Hook::Xdp, &frame());
+            assert_eq!((outcome.verdict, outcome.frame), (verdict, frame()));
+            let meta = outcome.meta.expect("metadata for the worker");
+            assert_eq!((meta.spi, meta.generation, meta.position), (9, 7, next));
+            assert!(chain.sojourn().is_empty());
+            let last = if next == 0 {
+                chain.door_slot()
+            } else {
+                chain.counter_slot(next - 1).unwrap()
+            };
+            let drops = u64::from(on_failure == OnFailure::Drop);
+            assert_eq!(plane.counters().read(last).drops, drops);
+        }
+        // What the XDP door passes on is at the tc door, which lets it go by the chain, or stops it.
+        let tc = run_once(
+            port.program(Hook::Tcx).unwrap().as_fd(),
+            Hook::Tcx,
+            &frame(),
+        );
+        let expected = if on_failure == OnFailure::Pass {
+            Hook::Tcx.pass()
+        } else {
+            Hook::Tcx.drop()
+        };
+        assert_eq!(tc.verdict, expected);
+    }
+}
+
+#[test]
+fn a_chain_that_is_gone_fails_as_it_said_and_leaves_its_places_to_others() {
+    if !is_root() {
+        return;
+    }
+    let functions = [
+        FunctionConfig::Forward,
+        FunctionConfig::Xor(XorConfig { key: 7 }),
+    ];
+    for hook in Hook::ALL {
+        for (on_failure, verdict) in [
+            (OnFailure::Drop, hook.drop()),
+            (OnFailure::Pass, hook.pass()),
+        ] {
+            let plane = plane();
+            let port = port(&plane);
+            let door = port.program(hook).unwrap();
+            let config = ChainConfig {
+                on_failure,
+                ..kernel_chain(hook, 1, &functions)
+            };
+            let chain = plane.load_chain(&config).unwrap();
+            port.insert(&Match::default(), &chain).unwrap();
+            drop(chain);
+            let outcome = run_once(door.as_fd(), hook, &frame());
+            assert_eq!(
+                (outcome.verdict, outcome.frame),
+                (verdict, frame()),
+                "{hook}: {on_failure}"
+            );
+            // Many more than there is room for at a time.
+            for generation in 1..200 {
+                let chain = plane
+                    .load_chain(&ChainConfig {
+                        generation,
+                        ..config.clone()
+                    })
+                    .unwrap();
+                port.insert(&Match::default(), &chain).unwrap();
+                assert_eq!(
+                    run_once(door.as_fd(), hook, &frame()).verdict,
+                    hook.redirect()
+                );
+                assert_eq!(
+                    plane.counters().read(chain.door_slot()).packets,
+                    1,
+                    "counters of another chain"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_full_says_so_and_what_was_there_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let capacity = Capacity {
+        lines: 64,
+        programs: 4,
+        chains: 8,
+        matches: 16,
+        ports: 1,
+        queues: 1,
+    };
+    let plane = Plane::create(None, capacity).unwrap();
+    let port = port(&plane);
+    let three = kernel_chain(Hook::Tcx, 1, &forwards(3));
+    let chain = plane.load_chain(&three).unwrap();
+    port.insert(&Match::default(), &chain).unwrap();
+    let error = plane
+        .load_chain(&ChainConfig {
+            spi: 2,
+            ..three.clone()
+        })
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("no room for 3 more kernel functions: the plane was made for 4"),
+        "{error}"
+    );
+    let error = plane.add_port(port.config().clone()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Full {
+                what: "ports",
+                wanted: 1,
+                capacity: 1
+            }
+        ),
+        "{error}"
+    );
+    let outcome = run_once(
+        port.program(Hook::Tcx).unwrap().as_fd(),
+        Hook::Tcx,
+        &frame(),
+    );
+    assert_eq!(outcome.verdict, Hook::Tcx.redirect());
+    drop(chain);
+    plane.load_chain(&ChainConfig { spi: 2, ..three }).unwrap();
+}
+
+#[test]
+fn a_chain_that_makes_no_sense_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let sockets = port(&plane).sockets();
+    let good = kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]);
+    let too_many = FunctionConfig::Firewall(FirewallConfig {
+        rules: vec![Rule::any(Action::Deny); MAX_RULES + 1],
+        default: Action::Allow,
+        fragments: FragmentPolicy::Drop,
+    });
+    let back = there_and_back(OnFailure::Drop, sockets.clone());
+    let mut out_of_order = back.clone();
+    out_of_order.segments[1].first_position = 1;
+    let mut no_exit = good.clone();
+    no_exit.segments[0].exit = Exit::User { sockets };
+    let cases = [
+        (
+            ChainConfig {
+                spi: 0,
+                ..good.clone()
+            },
+            "a path identifier is 1 to 16777215",
+        ),
+        (
+            ChainConfig {
+                spi: 1 << 24,
+                ..good.clone()
+            },
+            "a path identifier is 1 to",
+        ),
+        (
+            ChainConfig {
+                positions: 0,
+                ..good.clone()
+            },
+            "0 functions: a chain has 1 to 32",
+        ),
+        (kernel_chain(Hook::Tcx, 1, &forwards(33)), "33 functions"),
+        (
+            ChainConfig {
+                positions: 2,
+                ..good.clone()
+            },
+            "must leave by the egress if and only if it is the last",
+        ),
+        (
+            ChainConfig {
+                segments: vec![],
+                ..good.clone()
+            },
+            "different spaces",
+        ),
+        (
+            ChainConfig {
+                entry: Entry::User,
+                ..good.clone()
+            },
+            "different spaces",
+        ),
+        (
+            ChainConfig {
+                hook: Hook::Tcx,
+                ..back
+            },
+            "user space from the XDP hook only",
+        ),
+        (out_of_order, "does not leave the one before by user space"),
+        (no_exit, "must leave by the egress"),
+        (
+            kernel_chain(Hook::Xdp, 1, &[too_many]),
+            "firewall at position 0: 1025 rules are too many",
+        ),
+    ];
+    for (config, expected) in cases {
+        let error = plane.load_chain(&config).unwrap_err().to_string();
+        assert!(
+            error.contains(expected),
+            "{error:?} instead of {expected:?}"
+        );
+    }
+    // What was begun was undone: the places are still to be had.
+    let all = kernel_chain(Hook::Xdp, 1, &forwards(32));
+    let chains: Vec<_> = (1..=3)
+        .map(|spi| {
+            plane
+                .load_chain(&ChainConfig { spi, ..all.clone() })
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(chains.len(), 3);
+}
+
+#[test]
+fn counters_of_a_slot_that_does_not_exist_are_zero() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    for slot in [511, 512, 1023, u32::MAX] {
+        assert_eq!(
+            plane.counters().read(slot),
+            myelin_kernel::HopCounters::default()
+        );
+    }
+    assert_eq!(
+        port(&plane)
+            .counters()
+            .unparsed(Unparsed::TooManyExtensions)
+            .packets,
+        0
+    );
+}

@@ -1,0 +1,387 @@
+//! The front door finds the chain that the plain classifier finds.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+
+use myelin_kernel::{Error, Hook, LoadedChain, Plane, Port};
+use myelin_packet::classifier::{ClassifierError, MAX_MASKS, most_specific};
+use myelin_packet::fixtures::build;
+use myelin_packet::{Match, Prefix, parse};
+use myelin_spec::FunctionConfig;
+use proptest::prelude::*;
+
+use crate::stand::{for_all, forwards, is_root, kernel_chain, plane, port, run_once};
+
+/// A few chains, told apart by their path identifiers in the XDP metadata.
+struct Chains {
+    plane: Plane,
+    chains: Vec<LoadedChain>,
+}
+
+impl Chains {
+    fn new(count: u32) -> Self {
+        let plane = plane();
+        let chains = (1..=count)
+            .map(|spi| {
+                plane
+                    .load_chain(&kernel_chain(Hook::Xdp, spi, &[FunctionConfig::Forward]))
+                    .unwrap()
+            })
+            .collect();
+        Self { plane, chains }
+    }
+}
+
+/// The path identifier of the chain that takes the frame.
+fn taken_by(port: &Port, frame: &[u8]) -> Option<u32> {
+    let outcome = run_once(port.program(Hook::Xdp).unwrap().as_fd(), Hook::Xdp, frame);
+    assert_eq!(
+        outcome.verdict == Hook::Xdp.redirect(),
+        outcome.meta.is_some()
+    );
+    outcome.meta.map(|meta| meta.spi)
+}
+
+/// Fields from few values, so that matches and packets meet.
+fn rule() -> impl Strategy<Value = Match> {
+    let v4 = |host: u8| {
+        prop_oneof![
+            Just(None),
+            (0_u8..4, prop::sample::select(vec![0, 8, 24, 31, 32])).prop_map(move |(last, len)| {
+                Some(Prefix::new(Ipv4Addr::new(10, host, 0, last).into(), len).unwrap())
+            })
+        ]
+    };
+    let v6 = |host: u16| {
+        prop_oneof![
+            Just(None),
+            (0_u16..4, prop::sample::select(vec![0, 32, 64, 127, 128])).prop_map(
+                move |(last, len)| {
+                    Some(
+                        Prefix::new(
+                            Ipv6Addr::new(0x2001, 0xdb8, host, 0, 0, 0, 0, last).into(),
+                            len,
+                        )
+                        .unwrap(),
+                    )
+                }
+            )
+        ]
+    };
+    let addresses = prop_oneof![(v4(1), v4(2)), (v6(1), v6(2))];
+    let port = || prop::option::of(8_u16..11);
+    (
+        addresses,
+        prop::option::of(prop::sample::select(vec![1_u8, 6, 17, 58])),
+        port(),
+        port(),
+    )
+        .prop_map(
+            |((source, destination), protocol, source_port, destination_port)| Match {
+                source,
+                destination,
+                protocol,
+                source_port,
+                destination_port,
+            },
+        )
+}
+
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let ends = (0_u8..5, 0_u8..5, any::<bool>());
+    (ends, 8_u16..11, 8_u16..11, 0..4).prop_map(
+        |((from, to, is_v6), source_port, destination_port, kind)| {
+            let (source, destination) = if is_v6 {
+                let v6 = |host, last: u8| {
+                    Ipv6Addr::new(0x2001, 0xdb8, host, 0, 0, 0, 0, last.into()).into()
+                };
+                (v6(1, from), v6(2, to))
+            } else {
+                (
+                    Ipv4Addr::new(10, 1, 0, from).into(),
+                    Ipv4Addr::new(10, 2, 0, to).into(),
+                )
+            };
+            match kind {
+                0 => build::echo_request(source, destination, &[1, 2, 3]),
+                1 => build::tcp(
+                    (source, source_port).into(),
+                    (destination, destination_port).into(),
+                    b"tcp",
+                ),
+                2 => build::ip(source, destination, 132, &[0; 12]),
+                _ => build::udp(
+                    (source, source_port).into(),
+                    (destination, destination_port).into(),
+                    b"udp",
+                ),
+            }
+        },
+    )
+}
+
+#[test]
+fn the_most_specific_match_takes_the_packet() {
+    if !is_root() {
+        return;
+    }
+    let chains = Chains::new(8);
+    let rules = prop::collection::vec((rule(), 0_usize..8), 0..24);
+    for_all(
+        200,
+        &(rules, prop::collection::vec(frame(), 16)),
+        |(rules, frames)| {
+            let port = port(&chains.plane);
+            let mut reference: Vec<(Match, u32)> = Vec::new();
+            for (rule, chain) in rules {
+                let chain = &chains.chains[chain];
+                let again = (rule, chain.spi());
+                let ties = reference
+                    .iter()
+                    .any(|known| known.0.ties_with(&rule) && *known != again);
+                match port.insert(&rule, chain) {
+                    Ok(()) => {
+                        assert!(!ties, "{rule:?} ties");
+                        if !reference.contains(&again) {
+                            reference.push(again);
+                        }
+                    }
+                    Err(Error::Classifier {
+                        cause: ClassifierError::Tie,
+                        ..
+                    }) => {
+                        assert!(ties, "{rule:?} ties with nothing");
+                    }
+                    Err(error) => panic!("{rule:?}: {error}"),
+                }
+            }
+            for frame in frames {
+                let tuple = parse(&frame).unwrap().five_tuple(&frame);
+                assert_eq!(
+                    taken_by(&port, &frame),
+                    most_specific(&reference, &tuple).copied(),
+                    "{tuple}"
+                );
+            }
+            // Taken out in another order than put in, the rest still decides.
+            while let Some((rule, _)) =
+                (!reference.is_empty()).then(|| reference.swap_remove(reference.len() / 2))
+            {
+                assert!(port.remove(&rule).unwrap());
+                let frame = build::udp(
+                    "10.1.0.1:9".parse().unwrap(),
+                    "10.2.0.1:9".parse().unwrap(),
+                    b"",
+                );
+                let tuple = parse(&frame).unwrap().five_tuple(&frame);
+                assert_eq!(
+                    taken_by(&port, &frame),
+                    most_specific(&reference, &tuple).copied()
+                );
+            }
+        },
+    );
+}
+
+#[test]
+fn fragments_fit_no_match_that_names_a_port() {
+    if !is_root() {
+        return;
+    }
+    let chains = Chains::new(2);
+    let port = port(&chains.plane);
+    let udp = Match {
+        protocol: Some(17),
+        ..Match::default()
+    };
+    port.insert(
+        &Match {
+            destination_port: Some(9000),
+            ..udp
+        },
+        &chains.chains[0],
+    )
+    .unwrap();
+    port.insert(
+        &Match {
+            source_port: Some(0),
+            ..udp
+        },
+        &chains.chains[0],
+    )
+    .unwrap();
+    let segment = build::udp_segment(build::client_v4(), build::server_v4(), &[7; 64]);
+    for (offset, more) in [(0, true), (3, true), (9, false)] {
+        let fragment = build::ipv4_fragment(17, &segment[..48], offset, more);
+        assert_eq!(taken_by(&port, &fragment), None);
+        port.insert(&udp, &chains.chains[1]).unwrap();
+        assert_eq!(taken_by(&port, &fragment), Some(2));
+        port.remove(&udp).unwrap();
+    }
+}
+
+#[test]
+fn ports_do_not_see_each_others_matches() {
+    if !is_root() {
+        return;
+    }
+    let chains = Chains::new(2);
+    let ports = [port(&chains.plane), port(&chains.plane)];
+    let frame = build::udp(build::client_v4(), build::server_v4(), b"");
+    for (port, chain) in ports.iter().zip(&chains.chains) {
+        assert_eq!(taken_by(port, &frame), None);
+        port.insert(&Match::default(), chain).unwrap();
+    }
+    assert_eq!(
+        ports.each_ref().map(|port| taken_by(port, &frame)),
+        [Some(1), Some(2)]
+    );
+    drop(ports);
+    let port = port(&chains.plane);
+    assert_eq!(
+        taken_by(&port, &frame),
+        None,
+        "a port left its matches behind"
+    );
+}
+
+#[test]
+fn a_new_generation_takes_over_in_one_step_and_another_chain_does_not() {
+    if !is_root() {
+        return;
+    }
+    let chains = Chains::new(2);
+    let port = port(&chains.plane);
+    let frame = build::udp(build::client_v4(), build::server_v4(), b"");
+    let rule = Match {
+        destination: Some(Prefix::new(build::server_v4().ip(), 24).unwrap()),
+        ..Match::default()
+    };
+    port.insert(&rule, &chains.chains[0]).unwrap();
+    let mut next = kernel_chain(Hook::Xdp, 1, &forwards(3));
+    next.generation = 8;
+    let next = chains.plane.load_chain(&next).unwrap();
+    port.insert(&rule, &next).unwrap();
+    let outcome = run_once(port.program(Hook::Xdp).unwrap().as_fd(), Hook::Xdp, &frame);
+    assert_eq!(outcome.meta.map(|meta| meta.generation), Some(8));
+    let error = port.insert(&rule, &chains.chains[1]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("interface lo: another match is equally specific"),
+        "{error}"
+    );
+    assert_eq!(taken_by(&port, &frame), Some(1));
+    assert!(port.remove(&rule).unwrap());
+    assert!(!port.remove(&rule).unwrap());
+    assert_eq!(taken_by(&port, &frame), None);
+}
+
+#[test]
+fn as_many_masks_as_there_is_room_for_and_not_one_more() {
+    if !is_root() {
+        return;
+    }
+    let chains = Chains::new(1);
+    let port = port(&chains.plane);
+    // Masks that miss, the least specific last: the search goes through all of them.
+    let lens = (1..=32).rev().flat_map(|to| [1, 0].map(|from| (from, to)));
+    let rules: Vec<Match> = lens
+        .map(|(from, to)| {
+            let destination = Prefix::new(Ipv4Addr::new(203, 0, 113, 255).into(), to).unwrap();
+            let source =
+                (from == 1).then(|| Prefix::new(Ipv4Addr::new(10, 0, 0, 1).into(), 32).unwrap());
+            Match {
+                source,
+                destination: Some(destination),
+                ..Match::default()
+            }
+        })
+        .collect();
+    assert_eq!(rules.len(), MAX_MASKS);
+    for rule in &rules {
+        port.insert(rule, &chains.chains[0]).unwrap();
+    }
+    let to = |address: [u8; 4]| build::udp(build::client_v4(), (address, 1).into(), b"");
+    assert_eq!(
+        taken_by(&port, &to([128, 0, 0, 1])),
+        Some(1),
+        "the last mask is not looked at"
+    );
+    assert_eq!(taken_by(&port, &to([10, 0, 0, 1])), None);
+    let error = port
+        .insert(
+            &Match {
+                protocol: Some(17),
+                ..Match::default()
+            },
+            &chains.chains[0],
+        )
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Classifier {
+                cause: ClassifierError::TooManyMasks { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // The other family has room, and a mask that went makes room.
+    port.insert(
+        &Match {
+            source: "2001:db8::/32".parse().ok(),
+            ..Match::default()
+        },
+        &chains.chains[0],
+    )
+    .unwrap();
+    port.remove(&rules[9]).unwrap();
+    port.insert(
+        &Match {
+            protocol: Some(17),
+            destination: "0.0.0.0/0".parse().ok(),
+            ..Match::default()
+        },
+        &chains.chains[0],
+    )
+    .unwrap();
+    assert_eq!(taken_by(&port, &to([10, 0, 0, 1])), Some(1));
+}
+
+#[test]
+fn what_fails_half_way_changes_nothing() {
+    if !is_root() {
+        return;
+    }
+    let capacity = myelin_kernel::Capacity {
+        matches: 2,
+        programs: 8,
+        chains: 4,
+        lines: 64,
+        ports: 4,
+        queues: 1,
+    };
+    let plane = Plane::create(None, capacity).unwrap();
+    let chain = plane
+        .load_chain(&kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]))
+        .unwrap();
+    let port = port(&plane);
+    let to = |last| Match {
+        destination: Some(Prefix::new(Ipv6Addr::from(last).into(), 128).unwrap()),
+        ..Match::default()
+    };
+    port.insert(&to(1), &chain).unwrap();
+    port.insert(&to(2), &chain).unwrap();
+    // IPv4 has room for it and IPv6 has not.
+    let error = port.insert(&Match::default(), &chain).unwrap_err();
+    assert!(error.to_string().contains("matches6"), "{error}");
+    assert_eq!(
+        taken_by(
+            &port,
+            &build::udp(build::client_v4(), build::server_v4(), b"")
+        ),
+        None
+    );
+}

@@ -1,0 +1,372 @@
+//! Real packets over real links.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::time::Instant;
+
+use myelin_kernel::{
+    ChainConfig, Entry, Error, Exit, Hook, KernelSegment, LoadedChain, Plane, Port, XdpMode,
+};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{Match, Unparsed};
+use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
+
+use crate::net::{Host, Net, PATIENCE, SILENCE, receive};
+use crate::stand::{forwards, plane};
+
+const PORT: u16 = 9000;
+const KEY: u8 = 0x5a;
+const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: KEY });
+
+/// A chain from the client to the server for one UDP port, and everything else past it in both directions.
+struct Deployed {
+    plane: Plane,
+    chain: LoadedChain,
+    client: Port,
+    server: Port,
+}
+
+fn config(hook: Hook, functions: &[FunctionConfig], exit: Exit) -> ChainConfig {
+    ChainConfig {
+        spi: 1,
+        generation: 0,
+        hook,
+        on_failure: OnFailure::Drop,
+        positions: functions.len() as u8,
+        entry: Entry::Kernel,
+        segments: vec![KernelSegment {
+            first_position: 0,
+            functions: functions.to_vec(),
+            exit,
+        }],
+    }
+}
+
+fn deploy(net: &Net, hook: Hook, functions: &[FunctionConfig], peer: bool) -> Deployed {
+    let plane = plane();
+    let client = plane.add_port(net.client_port(peer)).unwrap();
+    let server = plane.add_port(net.server_port(peer)).unwrap();
+    let chain = plane
+        .load_chain(&config(hook, functions, net.to_server(peer)))
+        .unwrap();
+    client
+        .insert(
+            &Match {
+                destination_port: Some(PORT),
+                ..Match::default()
+            },
+            &chain,
+        )
+        .unwrap();
+    Deployed {
+        plane,
+        chain,
+        client,
+        server,
+    }
+}
+
+impl Deployed {
+    fn attach_tcx(&self) {
+        self.client.attach_tcx().unwrap();
+        self.server.attach_tcx().unwrap();
+    }
+
+    fn packets(&self, slot: u32) -> u64 {
+        self.plane.counters().read(slot).packets
+    }
+}
+
+/// Sends payloads of several sizes through the chain, and one past it; the chain is an xor.
+fn assert_flows(net: &Net, deployed: &Deployed) {
+    let sender = net.client.udp(1000);
+    let (matched, unmatched) = (net.server.udp(PORT), net.server.udp(PORT + 1));
+    let to = |port| SocketAddrV4::new(net.server.address, port);
+    let sizes = [0, 1, 31, 64, 555, 1472];
+    for size in sizes {
+        let payload = build::payload(size);
+        sender.send_to(&payload, to(PORT)).unwrap();
+        let expected: Vec<u8> = payload.iter().map(|byte| byte ^ KEY).collect();
+        assert_eq!(
+            receive(&matched, PATIENCE),
+            Some(expected),
+            "{size} bytes through the chain"
+        );
+        sender.send_to(&payload, to(PORT + 1)).unwrap();
+        assert_eq!(
+            receive(&unmatched, PATIENCE),
+            Some(payload),
+            "{size} bytes past the chain"
+        );
+    }
+    let back = build::payload(100);
+    matched
+        .send_to(&back, SocketAddrV4::new(net.client.address, 1000))
+        .unwrap();
+    assert_eq!(receive(&sender, PATIENCE), Some(back));
+
+    let count = sizes.len() as u64;
+    let slots = [
+        deployed.chain.door_slot(),
+        deployed.chain.counter_slot(0).unwrap(),
+        deployed.chain.egress_slot(),
+    ];
+    assert_eq!(
+        slots.map(|slot| deployed.packets(slot)),
+        [count; 3],
+        "counted more or less than once"
+    );
+    let sojourn = deployed.chain.sojourn();
+    assert_eq!(sojourn.count(), count);
+    assert!(
+        sojourn.max_ns() < Some(100_000_000),
+        "{:?}",
+        sojourn.max_ns()
+    );
+    let (there, here) = (deployed.client.counters(), deployed.server.counters());
+    assert_eq!(
+        (there.unmatched.packets, here.unmatched.packets),
+        (count, 1)
+    );
+    // Address resolution is no IP.
+    assert!(there.unparsed(Unparsed::NotIp).packets > 0);
+}
+
+#[test]
+fn tcx_with_redirect_to_the_peer() {
+    let Some(net) = Net::new() else { return };
+    // The sender leaves the checksum to its card, which a veth does not have: CHECKSUM_PARTIAL all the way.
+    let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
+    deployed.attach_tcx();
+    assert_flows(&net, &deployed);
+}
+
+#[test]
+fn tcx_with_plain_redirect_and_whole_checksums() {
+    let Some(net) = Net::new() else { return };
+    net.client.offloads(&["tx", "off"]);
+    let deployed = deploy(&net, Hook::Tcx, &[XOR], false);
+    deployed.attach_tcx();
+    assert_flows(&net, &deployed);
+}
+
+#[test]
+fn clsact_where_there_is_no_tcx() {
+    let Some(net) = Net::new() else { return };
+    let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
+    deployed.client.attach_clsact().unwrap();
+    deployed.server.attach_clsact().unwrap();
+    assert_flows(&net, &deployed);
+    let sender = net.client.udp(1001);
+    let receiver = net.server.udp(PORT + 2);
+    deployed.client.detach().unwrap();
+    sender
+        .send_to(b"gone", SocketAddrV4::new(net.server.address, PORT + 2))
+        .unwrap();
+    assert_eq!(
+        receive(&receiver, SILENCE),
+        None,
+        "the filter is still there"
+    );
+}
+
+/// XDP needs whole checksums, and a receiving veth that has NAPI.
+fn for_xdp(net: &Net) {
+    for host in net.hosts() {
+        host.offloads(&["tx", "off", "gro", "on"]);
+    }
+}
+
+#[test]
+fn xdp_in_the_driver_and_tcx_for_the_rest() {
+    let Some(net) = Net::new() else { return };
+    for_xdp(&net);
+    let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
+    deployed.attach_tcx();
+    deployed.client.attach_xdp(XdpMode::Native).unwrap();
+    assert_flows(&net, &deployed);
+}
+
+#[test]
+fn generic_xdp_where_the_driver_has_none() {
+    let Some(net) = Net::new() else { return };
+    for_xdp(&net);
+    let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
+    deployed.attach_tcx();
+    deployed.client.attach_xdp(XdpMode::Generic).unwrap();
+    assert_flows(&net, &deployed);
+}
+
+#[test]
+fn without_its_door_an_xdp_chain_is_guarded_by_the_tc_door() {
+    let Some(net) = Net::new() else { return };
+    for_xdp(&net);
+    let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
+    deployed.attach_tcx();
+    let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+    let to = SocketAddrV4::new(net.server.address, PORT);
+    sender.send_to(b"closed", to).unwrap();
+    assert_eq!(receive(&receiver, SILENCE), None);
+    deployed.client.attach_xdp(XdpMode::Native).unwrap();
+    sender.send_to(b"open", to).unwrap();
+    assert!(receive(&receiver, PATIENCE).is_some());
+    deployed.client.detach_xdp().unwrap();
+    sender.send_to(b"closed", to).unwrap();
+    assert_eq!(receive(&receiver, SILENCE), None);
+    let door = deployed.plane.counters().read(deployed.chain.door_slot());
+    assert_eq!((door.packets, door.drops), (1, 2));
+}
+
+/// Sends that many bytes from client to server over TCP; what arrives.
+fn stream(net: &Net, len: usize) -> Vec<u8> {
+    let address = SocketAddrV4::new(net.server.address, PORT);
+    let listener = net.server.inside(|| TcpListener::bind(address).unwrap());
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut received = Vec::new();
+            // Whatever came before a time-out is what the caller compares.
+            let _ = stream.read_to_end(&mut received);
+            received
+        });
+        let mut stream: TcpStream = net.client.inside(|| TcpStream::connect(address).unwrap());
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(&build::payload(len));
+        drop(stream);
+        receiver.join().unwrap()
+    })
+}
+
+#[test]
+fn tcp_streams_of_segmented_packets_pass_functions_that_leave_the_payload_alone() {
+    let Some(net) = Net::new() else { return };
+    let deployed = deploy(&net, Hook::Tcx, &forwards(2), true);
+    deployed.attach_tcx();
+    let len = 4_000_000;
+    assert_eq!(stream(&net, len), build::payload(len));
+    let door = deployed.plane.counters().read(deployed.chain.door_slot());
+    let segments = len as u64 / 1448;
+    assert!(
+        door.packets > segments,
+        "{} packets counted, not the {segments} segments",
+        door.packets
+    );
+}
+
+/// TCP packets are not linear: headers here, payload there. Two xor of the same key give the stream back.
+#[test]
+fn tcp_streams_pass_functions_that_change_the_payload() {
+    let Some(net) = Net::new() else { return };
+    for settings in [["tx", "on"], ["tx", "off"]] {
+        net.client.offloads(&settings);
+        net.client.offloads(&["tso", "off", "gso", "off"]);
+        let deployed = deploy(&net, Hook::Tcx, &[XOR, XOR], true);
+        deployed.attach_tcx();
+        let len = 500_000;
+        assert_eq!(stream(&net, len), build::payload(len), "{settings:?}");
+        let function = deployed
+            .plane
+            .counters()
+            .read(deployed.chain.counter_slot(1).unwrap());
+        assert_eq!(function.drops, 0);
+        assert!(function.packets > len as u64 / 1460);
+    }
+}
+
+#[test]
+fn odd_frames_are_counted_by_reason_and_passed_on() {
+    let Some(net) = Net::new() else { return };
+    let deployed = deploy(&net, Hook::Tcx, &[XOR], true);
+    deployed.attach_tcx();
+    let mut expected = [0; Unparsed::ALL.len()];
+    for fixture in fixtures::all() {
+        // The sending socket refuses what is shorter than a header or longer than the MTU, and the receiving stack a
+        // tag that is cut.
+        if let Err(reason) = fixture.expected
+            && (15..1500).contains(&fixture.frame.len())
+            && !["vlan-cut", "second-tag-cut"].contains(&fixture.name)
+        {
+            net.client.send_frame(&fixture.frame);
+            expected[usize::from(reason.code()) - 1] += 1;
+        }
+    }
+    assert!(expected.iter().all(|&count| count > 0), "{expected:?}");
+    wait_for(&deployed.client, expected);
+}
+
+#[test]
+fn tags_that_the_kernel_took_out_of_the_frame_count_too() {
+    let Some(net) = Net::new() else { return };
+    let deployed = deploy(&net, Hook::Tcx, &forwards(1), true);
+    deployed.attach_tcx();
+    let frame = build::udp(build::client_v4(), build::server_v4(), b"tagged");
+    let tagged = |tags: &[u16]| build::with_tags(frame.clone(), tags);
+    net.client.send_frame(&tagged(&[build::VLAN]));
+    net.client.send_frame(&tagged(&[build::QINQ, build::VLAN]));
+    net.client
+        .send_frame(&tagged(&[build::QINQ, build::VLAN, build::VLAN]));
+    let mut expected = [0; Unparsed::ALL.len()];
+    expected[usize::from(Unparsed::TooManyTags.code()) - 1] = 1;
+    wait_for(&deployed.client, expected);
+    assert_eq!(deployed.packets(deployed.chain.door_slot()), 2);
+}
+
+/// Sending returns before the packet is through.
+fn wait_for(port: &Port, expected: [u64; Unparsed::ALL.len()]) {
+    let start = Instant::now();
+    loop {
+        let counted = port.counters().unparsed.map(|counters| counters.packets);
+        if counted == expected {
+            return;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{counted:?} instead of {expected:?}"
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_others_attached_is_left_alone() {
+    let Some(net) = Net::new() else { return };
+    let theirs = deploy(&net, Hook::Xdp, &[XOR], true);
+    theirs.client.attach_xdp(XdpMode::Native).unwrap();
+    let ours = deploy(&net, Hook::Xdp, &[XOR], true);
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let error = ours.client.attach_xdp(mode).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot attach to {} at XDP", net.client.link)),
+            "{error}"
+        );
+        assert!(error.contains("another XDP program is attached"), "{error}");
+    }
+    drop(theirs);
+    ours.client.attach_xdp(XdpMode::Native).unwrap();
+    // Twice is once.
+    ours.client.attach_xdp(XdpMode::Native).unwrap();
+}
+
+#[test]
+fn an_interface_that_is_gone_is_an_error() {
+    let Some(net) = Net::new() else { return };
+    let deployed = deploy(&net, Hook::Xdp, &[XOR], true);
+    let Net {
+        client: Host { link, .. },
+        ..
+    } = &net;
+    crate::net::ip(&["link", "delete", link]);
+    for error in [
+        deployed.client.attach_xdp(XdpMode::Native),
+        deployed.client.attach_tcx(),
+        deployed.client.attach_clsact(),
+    ] {
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Attach { .. }), "{error}");
+        assert!(
+            error.to_string().contains("does not exist any more"),
+            "{error}"
+        );
+    }
+}

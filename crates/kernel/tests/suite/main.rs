@@ -1,0 +1,13 @@
+//! The eBPF programs as the kernel runs them: on test data, against their twins in user space, and on real links.
+//!
+//! All of it needs root; without it each test says so and passes.
+
+mod chain;
+mod classify;
+mod functions;
+mod live;
+mod net;
+mod parse;
+mod pins;
+mod reentry;
+mod stand;

@@ -1,0 +1,261 @@
+//! Two hosts in network namespaces of their own, whose links end in the test's namespace. Everything is gone when it is
+//! dropped.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use myelin_kernel::{Exit, Opposite, PortConfig};
+
+use crate::stand::is_root;
+
+/// How long a packet may take before it counts as lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a packet that shall not come.
+pub(crate) const SILENCE: Duration = Duration::from_millis(200);
+
+/// A host: namespace, address, and this end of its link.
+pub(crate) struct Host {
+    pub(crate) namespace: String,
+    pub(crate) address: Ipv4Addr,
+    /// The end of the link in the test's namespace.
+    pub(crate) link: String,
+    pub(crate) ifindex: u32,
+}
+
+/// Both of them.
+pub(crate) struct Net {
+    pub(crate) client: Host,
+    pub(crate) server: Host,
+}
+
+impl Net {
+    /// `None`, with the reason printed, where it cannot be made.
+    pub(crate) fn new() -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
+        for tool in ["ip", "ethtool"] {
+            if Command::new(tool)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_err()
+            {
+                println!("SKIP: needs the program {tool}");
+                return None;
+            }
+        }
+        Some(Self {
+            client: Host::new(1),
+            server: Host::new(2),
+        })
+    }
+
+    pub(crate) fn hosts(&self) -> [&Host; 2] {
+        [&self.client, &self.server]
+    }
+
+    /// The port where the client's packets come in, opposite the server.
+    pub(crate) fn client_port(&self, peer: bool) -> PortConfig {
+        port(&self.client, &self.server, peer)
+    }
+
+    /// The port where the server's come in.
+    pub(crate) fn server_port(&self, peer: bool) -> PortConfig {
+        port(&self.server, &self.client, peer)
+    }
+
+    /// Out to the server.
+    pub(crate) fn to_server(&self, peer: bool) -> Exit {
+        Exit::Egress {
+            ifindex: self.server.ifindex,
+            peer,
+        }
+    }
+}
+
+fn port(host: &Host, opposite: &Host, peer: bool) -> PortConfig {
+    PortConfig {
+        name: host.link.clone(),
+        ifindex: host.ifindex,
+        opposite: Some(Opposite {
+            ifindex: opposite.ifindex,
+            peer,
+        }),
+    }
+}
+
+impl Host {
+    fn new(number: u8) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!(
+            "{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let mut host = Self {
+            namespace: format!("myelin-t{unique}"),
+            address: Ipv4Addr::new(10, 77, 0, number),
+            link: format!("my{unique}"),
+            ifindex: 0,
+        };
+        ip(&["netns", "add", &host.namespace]);
+        ip(&[
+            "link",
+            "add",
+            &host.link,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            &host.namespace,
+        ]);
+        // No router solicitations: the tests count packets.
+        ip(&["link", "set", &host.link, "addrgenmode", "none", "up"]);
+        host.ip(&["link", "set", "eth0", "addrgenmode", "none", "up"]);
+        host.ip(&["link", "set", "lo", "up"]);
+        host.ip(&[
+            "address",
+            "add",
+            &format!("{}/24", host.address),
+            "dev",
+            "eth0",
+        ]);
+        let name = CString::new(host.link.as_str()).unwrap();
+        // SAFETY: the name is a C string that lives through the call.
+        let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        assert_ne!(ifindex, 0, "{} was not made", host.link);
+        host.ifindex = ifindex;
+        host
+    }
+
+    /// Runs `ip` in the host.
+    pub(crate) fn ip(&self, arguments: &[&str]) {
+        ip(&[&["-n", &self.namespace], arguments].concat());
+    }
+
+    /// The hardware address of the host's interface.
+    pub(crate) fn mac(&self) -> String {
+        self.inside(|| {
+            // The thread's own view of /sys is still that of the namespace where it was mounted.
+            let links = Command::new("ip")
+                .args(["-o", "link", "show", "eth0"])
+                .output()
+                .unwrap();
+            let links = String::from_utf8(links.stdout).unwrap();
+            let mut words = links
+                .split_whitespace()
+                .skip_while(|word| *word != "link/ether");
+            words.nth(1).unwrap().to_owned()
+        })
+    }
+
+    /// Switches offloads of the host's interface.
+    pub(crate) fn offloads(&self, settings: &[&str]) {
+        let command = [
+            &["netns", "exec", &self.namespace, "ethtool", "-K", "eth0"],
+            settings,
+        ]
+        .concat();
+        ip(&command);
+    }
+
+    /// Runs `work` on a thread in the host; sockets made there stay there.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace)).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                // SAFETY: it concerns this thread only, which ends with `work`.
+                let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(result, 0, "{}", io::Error::last_os_error());
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    /// A UDP socket of the host.
+    pub(crate) fn udp(&self, port: u16) -> UdpSocket {
+        let socket =
+            self.inside(|| UdpSocket::bind(SocketAddrV4::new(self.address, port)).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    /// Sends a frame from the host's interface as it is.
+    pub(crate) fn send_frame(&self, frame: &[u8]) {
+        self.inside(|| {
+            // SAFETY: opens a socket, no memory is involved.
+            let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            // SAFETY: `fd` was just opened for us alone.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            // SAFETY: all zero is a valid address of this type.
+            let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            to.sll_family = libc::AF_PACKET as u16;
+            // SAFETY: the name is a C string.
+            to.sll_ifindex = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) }.cast_signed();
+            // SAFETY: frame and address are valid for reads of the lengths given.
+            let sent = unsafe {
+                libc::sendto(
+                    socket.as_raw_fd(),
+                    frame.as_ptr().cast(),
+                    frame.len(),
+                    0,
+                    (&raw const to).cast(),
+                    size_of::<libc::sockaddr_ll>() as u32,
+                )
+            };
+            assert_eq!(
+                sent,
+                frame.len().cast_signed(),
+                "{}",
+                io::Error::last_os_error()
+            );
+        });
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The link goes with its other end.
+        let _ = Command::new("ip")
+            .args(["link", "delete", &self.link])
+            .stderr(Stdio::null())
+            .status();
+        let _ = Command::new("ip")
+            .args(["netns", "delete", &self.namespace])
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Runs `ip`.
+pub(crate) fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "ip {}: {message}",
+        arguments.join(" ")
+    );
+}
+
+/// What the socket receives next; `None` after a while.
+pub(crate) fn receive(socket: &UdpSocket, patience: Duration) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(patience)).unwrap();
+    let mut buffer = [0; 2048];
+    socket
+        .recv(&mut buffer)
+        .ok()
+        .map(|len| buffer[..len].to_vec())
+}

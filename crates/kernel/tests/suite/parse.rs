@@ -1,0 +1,197 @@
+//! The front door's parser says what `myelin_packet::parse` says.
+
+use std::os::fd::AsFd;
+
+use myelin_kernel::test_run::Outcome;
+use myelin_kernel::{Hook, Plane, Port};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{Headers, Match, Meta, Unparsed, parse};
+use myelin_spec::FunctionConfig;
+use proptest::prelude::*;
+
+use crate::stand::{Stand, for_all, is_root, kernel_chain, plane, port, run_once, runs};
+
+/// What the door made of a frame: the offsets in its metadata, or the counter that went up.
+fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {
+    let before = stand.port.counters();
+    let Outcome {
+        verdict,
+        meta,
+        frame: left,
+        ..
+    } = stand.run(frame);
+    assert_eq!(left, frame, "the door changed the frame");
+    if verdict == stand.hook.redirect() {
+        return Ok(meta.expect("a packet of a chain has metadata"));
+    }
+    assert_eq!(verdict, stand.hook.pass());
+    let after = stand.port.counters();
+    let counted: Vec<Unparsed> = Unparsed::ALL
+        .into_iter()
+        .filter(|&reason| after.unparsed(reason).packets > before.unparsed(reason).packets)
+        .collect();
+    match (stand.hook, counted.as_slice()) {
+        (Hook::Tcx, [reason]) => Err(*reason),
+        // The XDP door leaves counting to the tc door.
+        (Hook::Xdp, []) => {
+            Err(parse(frame).expect_err("the XDP door passed on a frame that parses"))
+        }
+        (hook, counted) => panic!("{hook}: counted under {counted:?}"),
+    }
+}
+
+/// What both hooks carry of the headers.
+fn places(headers: &Headers) -> (u16, u16, u16, u16, u8) {
+    (
+        headers.l3,
+        headers.l4,
+        headers.payload,
+        headers.end,
+        headers.flags.bits(),
+    )
+}
+
+fn assert_agrees(stand: &Stand, frame: &[u8], expected: &Result<Headers, Unparsed>, name: &str) {
+    let hook = stand.hook;
+    let found = kernel_parse(stand, frame);
+    let found_places = found.map(|meta| (meta.l3, meta.l4, meta.payload, meta.end, meta.flags));
+    assert_eq!(
+        found_places,
+        expected.as_ref().map(places).map_err(|reason| *reason),
+        "{hook}: {name}"
+    );
+    if let (Hook::Xdp, Ok(meta)) = (hook, found) {
+        assert_eq!(
+            (meta.spi, meta.generation, meta.position),
+            (0x00ab_cdef, 7, 0),
+            "{name}"
+        );
+        assert!(meta.stamp_ns > 0);
+    }
+}
+
+#[test]
+fn every_fixture_parses_as_in_user_space() {
+    if !is_root() {
+        return;
+    }
+    for hook in Hook::ALL {
+        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        let fixtures: Vec<_> = fixtures::all()
+            .into_iter()
+            .filter(|fixture| runs(hook, &fixture.frame))
+            .collect();
+        assert!(
+            fixtures.len() > 80,
+            "only {} fixtures can be run",
+            fixtures.len()
+        );
+        for fixture in fixtures {
+            assert_agrees(&stand, &fixture.frame, &fixture.expected, fixture.name);
+        }
+    }
+}
+
+#[test]
+fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let port = port(&plane);
+    let frame = fixtures::named("udp-v4").frame;
+    let arp = build::ethernet(0x0806);
+    for hook in Hook::ALL {
+        for frame in [&frame, &arp] {
+            let outcome = run_once(port.program(hook).unwrap().as_fd(), hook, frame);
+            assert_eq!(
+                (outcome.verdict, &outcome.frame, outcome.meta),
+                (hook.pass(), frame, None),
+                "{hook}"
+            );
+        }
+    }
+    let counters = port.counters();
+    assert_eq!(
+        (counters.unmatched.packets, counters.unmatched.bytes),
+        (1, frame.len() as u64)
+    );
+    assert_eq!(counters.unparsed(Unparsed::NotIp).packets, 1);
+}
+
+#[test]
+fn a_door_leaves_the_chains_of_the_other_hook_alone_at_xdp_and_guards_them_at_tc() {
+    if !is_root() {
+        return;
+    }
+    let frame = fixtures::named("udp-v4").frame;
+    let led_to = |hook| {
+        let plane = plane();
+        let port = port(&plane);
+        let chain = plane
+            .load_chain(&kernel_chain(hook, 1, &[FunctionConfig::Forward]))
+            .unwrap();
+        port.insert(&Match::default(), &chain).unwrap();
+        (plane, port, chain)
+    };
+    let door = |port: &Port, hook: Hook| {
+        run_once(port.program(hook).unwrap().as_fd(), hook, &frame).verdict
+    };
+    let count = |plane: &Plane, slot| plane.counters().read(slot);
+
+    let (plane, port, chain) = led_to(Hook::Tcx);
+    assert_eq!(door(&port, Hook::Xdp), Hook::Xdp.pass());
+    assert_eq!(count(&plane, chain.door_slot()).packets, 0);
+    assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(count(&plane, chain.door_slot()).packets, 1);
+
+    // What gets past the XDP door could not be handed on there: `onFailure` of the chain, which is drop.
+    let (plane, port, chain) = led_to(Hook::Xdp);
+    assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.drop());
+    assert_eq!(count(&plane, chain.door_slot()).drops, 1);
+}
+
+/// Frames that resemble packets: a fixture with a few bytes changed, cut or extended.
+fn mutilated(hook: Hook) -> impl Strategy<Value = Vec<u8>> {
+    let fixtures: Vec<_> = fixtures::all()
+        .into_iter()
+        .map(|fixture| fixture.frame)
+        .filter(|frame| runs(hook, frame))
+        .collect();
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    (
+        prop::sample::select(fixtures),
+        changes,
+        any::<prop::sample::Index>(),
+        0_usize..4,
+    )
+        .prop_map(|(mut frame, changes, end, how)| {
+            for (at, byte) in changes {
+                // Mostly in the headers.
+                let at = at.index(frame.len().min(96));
+                frame[at] = byte;
+            }
+            match how {
+                0 => frame.truncate(14 + end.index(frame.len() - 13)),
+                1 => frame.resize(frame.len() + end.index(64), 0xee),
+                _ => {}
+            }
+            frame
+        })
+        .prop_filter("the kernel does not run programs on it", move |frame| {
+            runs(hook, frame)
+        })
+}
+
+#[test]
+fn random_frames_parse_as_in_user_space() {
+    if !is_root() {
+        return;
+    }
+    for hook in Hook::ALL {
+        let stand = Stand::new(hook, &[FunctionConfig::Forward]);
+        for_all(3000, &mutilated(hook), |frame| {
+            assert_agrees(&stand, &frame, &parse(&frame), "mutilated");
+        });
+    }
+}

@@ -1,0 +1,262 @@
+//! Kernel chains outlive the process that made them.
+
+use std::net::SocketAddrV4;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use myelin_kernel::{Capacity, Error, Hook, Plane, PortConfig, XdpMode};
+use myelin_packet::Match;
+use myelin_spec::{FunctionConfig, XorConfig};
+
+use crate::net::{Net, PATIENCE, SILENCE, receive};
+use crate::stand::{LOOPBACK, is_root, kernel_chain};
+
+const PORT: u16 = 9000;
+
+/// A bpffs of the test's own, gone when dropped.
+struct BpfFs(tempfile::TempDir);
+
+impl BpfFs {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("myelin-test-")
+            .tempdir()
+            .unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "bpf", "bpf"])
+            .arg(dir.path())
+            .status()
+            .unwrap();
+        assert!(status.success(), "cannot mount a bpffs");
+        Self(dir)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("myelin")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.path())
+            .map(|dir| {
+                dir.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                    .collect()
+            })
+            .unwrap_or_default();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for BpfFs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+fn create(dir: &Path) -> Result<Plane, Error> {
+    let capacity = Capacity {
+        lines: 256,
+        programs: 64,
+        chains: 16,
+        matches: 64,
+        ports: 16,
+        queues: 4,
+    };
+    Plane::create(Some(dir), capacity)
+}
+
+/// What the process that is killed gets by its environment: where to pin, the hook, client and server link.
+const ORDERS: &str = "MYELIN_TEST_PINS";
+
+/// Not a test of its own: what `chains_go_on_when_their_agent_is_killed` starts, and kills by its own hand.
+#[test]
+fn killed_with_its_chain_up() {
+    let Ok(orders) = std::env::var(ORDERS) else {
+        return;
+    };
+    let [dir, hook, name, client, server] = orders.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{orders}")
+    };
+    let hook = Hook::ALL
+        .into_iter()
+        .find(|known| known.to_string() == hook)
+        .unwrap();
+    let plane = create(Path::new(dir)).unwrap();
+    let config = PortConfig {
+        name: name.into(),
+        ifindex: client.parse().unwrap(),
+        opposite: None,
+    };
+    let port = plane.add_port(config).unwrap();
+    let mut chain = kernel_chain(
+        hook,
+        1,
+        &[
+            FunctionConfig::Xor(XorConfig { key: 0xff }),
+            FunctionConfig::Forward,
+        ],
+    );
+    chain.segments[0].exit = myelin_kernel::Exit::Egress {
+        ifindex: server.parse().unwrap(),
+        peer: true,
+    };
+    let chain = plane.load_chain(&chain).unwrap();
+    port.insert(
+        &Match {
+            destination_port: Some(PORT),
+            ..Match::default()
+        },
+        &chain,
+    )
+    .unwrap();
+    port.attach_tcx().unwrap();
+    if hook == Hook::Xdp {
+        port.attach_xdp(XdpMode::Native).unwrap();
+    }
+    // SAFETY: a signal to ourselves, after which nothing runs.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
+#[test]
+fn chains_go_on_when_their_agent_is_killed() {
+    for hook in Hook::ALL {
+        let Some(net) = Net::new() else { return };
+        let fs = BpfFs::new();
+        // Nobody answers for the server while only the chain is there.
+        net.client.ip(&[
+            "neighbour",
+            "add",
+            &net.server.address.to_string(),
+            "lladdr",
+            &net.server.mac(),
+            "dev",
+            "eth0",
+        ]);
+        for host in net.hosts() {
+            host.offloads(&["tx", "off", "gro", "on"]);
+        }
+        let (client, server) = (net.client.ifindex, net.server.ifindex);
+        let orders = format!(
+            "{} {hook} {} {client} {server}",
+            fs.path().display(),
+            net.client.link
+        );
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "pins::killed_with_its_chain_up"])
+            .env(ORDERS, orders)
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+
+        let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+        let to = SocketAddrV4::new(net.server.address, PORT);
+        sender.send_to(&[1, 2, 3], to).unwrap();
+        assert_eq!(
+            receive(&receiver, PATIENCE),
+            Some(vec![254, 253, 252]),
+            "{hook}: the chain died with its agent"
+        );
+
+        let error = create(&fs.path()).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("`myelin down --all` removes them"),
+            "{error}"
+        );
+        assert!(fs.names().len() >= 4, "{:?}", fs.names());
+        Plane::remove_pins(&fs.path()).unwrap();
+        assert!(!fs.path().exists());
+        sender.send_to(&[1, 2, 3], to).unwrap();
+        assert_eq!(receive(&receiver, SILENCE), None, "{hook}: still attached");
+        // The interface is free for the next one.
+        drop(create(&fs.path()).unwrap());
+        Plane::remove_pins(&fs.path()).unwrap();
+    }
+}
+
+#[test]
+fn a_filter_of_clsact_is_found_again_by_its_pin() {
+    let Some(net) = Net::new() else { return };
+    let fs = BpfFs::new();
+    let plane = create(&fs.path()).unwrap();
+    let port = plane.add_port(net.client_port(true)).unwrap();
+    port.attach_clsact().unwrap();
+    let others = plane.add_port(net.server_port(true)).unwrap();
+    others.attach_clsact().unwrap();
+    drop((port, others, plane));
+    let (sender, receiver) = (net.client.udp(1000), net.server.udp(PORT));
+    let to = SocketAddrV4::new(net.server.address, PORT);
+    sender.send_to(b"attached", to).unwrap();
+    assert!(
+        receive(&receiver, PATIENCE).is_some(),
+        "pinned, but detached with the plane"
+    );
+    assert!(
+        fs.names().iter().any(|name| name.starts_with("clsact-")),
+        "{:?}",
+        fs.names()
+    );
+    Plane::remove_pins(&fs.path()).unwrap();
+    sender.send_to(b"detached", to).unwrap();
+    assert_eq!(receive(&receiver, SILENCE), None);
+}
+
+#[test]
+fn a_port_that_is_detached_leaves_no_pin() {
+    let Some(net) = Net::new() else { return };
+    let fs = BpfFs::new();
+    let plane = create(&fs.path()).unwrap();
+    let before = fs.names();
+    let port = plane.add_port(net.client_port(true)).unwrap();
+    port.attach_tcx().unwrap();
+    port.attach_xdp(XdpMode::Native).unwrap();
+    assert_eq!(fs.names().len(), before.len() + 2);
+    port.detach_xdp().unwrap();
+    assert_eq!(fs.names().len(), before.len() + 1);
+    port.detach().unwrap();
+    let reentry = plane.add_reentry(net.client.ifindex).unwrap();
+    reentry.attach_xdp(XdpMode::Native).unwrap();
+    assert_eq!(fs.names().len(), before.len() + 1);
+    reentry.detach().unwrap();
+    assert_eq!(fs.names(), before);
+}
+
+#[test]
+fn pins_need_a_bpffs_and_a_place_of_their_own() {
+    if !is_root() {
+        return;
+    }
+    let plain = tempfile::tempdir().unwrap();
+    let error = create(plain.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("it is not on a bpffs: mount one with `mount -t bpf bpf /sys/fs/bpf`"),
+        "{error}"
+    );
+
+    let fs = BpfFs::new();
+    let plane = create(&fs.path()).unwrap();
+    assert!(
+        create(&fs.path())
+            .unwrap_err()
+            .to_string()
+            .contains("an agent is running")
+    );
+    let port = plane
+        .add_port(PortConfig {
+            name: "lo".into(),
+            ifindex: LOOPBACK,
+            opposite: None,
+        })
+        .unwrap();
+    drop((port, plane));
+    // What is not ours stays.
+    std::fs::create_dir(fs.path().join("theirs")).unwrap();
+    Plane::remove_pins(&fs.path()).unwrap();
+    assert_eq!(fs.names(), ["theirs"]);
+    std::fs::remove_dir(fs.path().join("theirs")).unwrap();
+    Plane::remove_pins(&fs.path()).unwrap();
+    assert!(!fs.path().exists());
+    Plane::remove_pins(&fs.path()).unwrap();
+}

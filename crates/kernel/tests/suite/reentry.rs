@@ -1,0 +1,246 @@
+//! The door back into the kernel takes what `myelin_packet::nsh` makes.
+
+use myelin_kernel::test_run::Outcome;
+use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{Meta, nsh, parse};
+use myelin_spec::{FunctionConfig, XorConfig};
+use proptest::prelude::*;
+
+use crate::stand::{LOOPBACK, Twins, for_all, is_root, kernel_chain, plane, run_once};
+
+const SPI: u32 = 0x00ab_cdef;
+const GENERATION: u16 = 0x1234;
+const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
+
+struct Back {
+    plane: Plane,
+    reentry: Reentry,
+    chain: LoadedChain,
+}
+
+impl Back {
+    /// A chain that begins in user space and ends with a kernel function at position 1.
+    fn new() -> Self {
+        let plane = plane();
+        let reentry = plane.add_reentry(LOOPBACK).unwrap();
+        let chain = plane.load_chain(&config(SPI)).unwrap();
+        reentry.insert(1, &chain).unwrap();
+        Self {
+            plane,
+            reentry,
+            chain,
+        }
+    }
+
+    fn run(&self, frame: &[u8]) -> Outcome {
+        run_once(self.reentry.program(), Hook::Xdp, frame)
+    }
+}
+
+fn config(spi: u32) -> ChainConfig {
+    ChainConfig {
+        generation: GENERATION,
+        positions: 2,
+        entry: Entry::User,
+        segments: vec![KernelSegment {
+            first_position: 1,
+            functions: vec![XOR],
+            exit: Exit::Egress {
+                ifindex: LOOPBACK,
+                peer: false,
+            },
+        }],
+        ..kernel_chain(Hook::Xdp, spi, &[])
+    }
+}
+
+fn encapsulated(frame: &[u8], stamp_ns: u64, position: u8) -> Vec<u8> {
+    let meta = Meta {
+        stamp_ns,
+        spi: SPI,
+        generation: GENERATION,
+        position,
+        ..Meta::default()
+    };
+    [&nsh::encapsulate(&meta, frame).unwrap(), frame].concat()
+}
+
+#[test]
+fn every_fixture_comes_back_with_its_metadata() {
+    if !is_root() {
+        return;
+    }
+    let back = Back::new();
+    let mut twins = Twins::new(&[XOR]);
+    let mut expected_sojourns = 0;
+    for fixture in fixtures::all() {
+        if fixture.frame.len() < 14 || fixture.frame.len() > 3000 {
+            continue;
+        }
+        let frame = encapsulated(&fixture.frame, 1000, 1);
+        let outcome = back.run(&frame);
+        let name = fixture.name;
+        let Ok(headers) = parse(&fixture.frame) else {
+            assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
+            continue;
+        };
+        match twins.process(&fixture.frame, &headers) {
+            Some(transformed) => {
+                assert_eq!(
+                    (outcome.verdict, outcome.frame),
+                    (Hook::Xdp.redirect(), transformed),
+                    "{name}"
+                );
+                let meta = outcome
+                    .meta
+                    .unwrap_or_else(|| panic!("{name}: no metadata"));
+                assert_eq!(
+                    meta,
+                    Meta::new(1000, SPI, GENERATION, 1, &headers),
+                    "{name}"
+                );
+                expected_sojourns += 1;
+            }
+            None => assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}"),
+        }
+    }
+    assert!(expected_sojourns > 20);
+    assert_eq!(back.chain.sojourn().count(), expected_sojourns);
+    assert!(back.reentry.counters().unparsed.packets > 20);
+    assert_eq!(
+        back.plane.counters().read(back.chain.door_slot()).packets,
+        0,
+        "counted a second time"
+    );
+}
+
+#[test]
+fn what_is_on_no_path_is_dropped_and_counted() {
+    if !is_root() {
+        return;
+    }
+    let back = Back::new();
+    let frame = fixtures::named("udp-v4").frame;
+    let dropped = |frame: &[u8]| {
+        let before = back.reentry.counters();
+        assert_eq!(back.run(frame).verdict, Hook::Xdp.drop());
+        let after = back.reentry.counters();
+        [
+            after.foreign.packets - before.foreign.packets,
+            after.unparsed.packets - before.unparsed.packets,
+            after.unknown.packets - before.unknown.packets,
+        ]
+    };
+    assert_eq!(dropped(&frame), [1, 0, 0], "without encapsulation");
+    assert_eq!(
+        dropped(&encapsulated(&build::ethernet(0x0806), 1, 1)),
+        [0, 1, 0],
+        "ARP inside"
+    );
+    assert_eq!(
+        dropped(&encapsulated(&frame, 1, 0)),
+        [0, 0, 1],
+        "another position"
+    );
+    assert!(back.reentry.remove(1, &back.chain).unwrap());
+    assert!(!back.reentry.remove(1, &back.chain).unwrap());
+    assert_eq!(
+        dropped(&encapsulated(&frame, 1, 1)),
+        [0, 0, 1],
+        "the path is gone"
+    );
+    let error = back.reentry.insert(0, &back.chain).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("no kernel segment starts at position 0"),
+        "{error}"
+    );
+    back.reentry.insert(1, &back.chain).unwrap();
+    drop(back.chain);
+    assert_eq!(
+        run_once(
+            back.reentry.program(),
+            Hook::Xdp,
+            &encapsulated(&frame, 1, 1)
+        )
+        .verdict,
+        Hook::Xdp.drop()
+    );
+}
+
+#[test]
+fn two_generations_live_side_by_side() {
+    if !is_root() {
+        return;
+    }
+    let back = Back::new();
+    let mut next = config(SPI);
+    next.generation += 1;
+    next.segments[0].functions = vec![FunctionConfig::Forward];
+    let next = back.plane.load_chain(&next).unwrap();
+    back.reentry.insert(1, &next).unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    assert_ne!(back.run(&encapsulated(&frame, 1, 1)).frame, frame);
+    let meta = Meta {
+        stamp_ns: 1,
+        spi: SPI,
+        generation: GENERATION + 1,
+        position: 1,
+        ..Meta::default()
+    };
+    let newer = [&nsh::encapsulate(&meta, &frame).unwrap(), frame.as_slice()].concat();
+    assert_eq!(back.run(&newer).frame, frame);
+}
+
+#[test]
+fn random_headers_are_taken_exactly_when_user_space_takes_them() {
+    if !is_root() {
+        return;
+    }
+    let back = Back::new();
+    let inner = fixtures::named("udp-v4").frame;
+    let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..4);
+    for_all(2000, &changes, |changes| {
+        let mut frame = encapsulated(&inner, 77, 1);
+        for (at, byte, bit) in changes {
+            // A whole byte, or one bit of it.
+            frame[at] = if byte < 128 {
+                byte
+            } else {
+                frame[at] ^ 1 << bit
+            };
+        }
+        let before = back.reentry.counters();
+        let outcome = back.run(&frame);
+        let after = back.reentry.counters();
+        match nsh::decapsulate(&frame) {
+            Err(_) => assert_eq!(after.foreign.packets, before.foreign.packets + 1),
+            Ok((context, _))
+                if (context.spi, context.generation, context.position) == (SPI, GENERATION, 1) =>
+            {
+                assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+                assert_eq!(
+                    outcome.meta.map(|meta| meta.stamp_ns),
+                    Some(context.stamp_ns)
+                );
+            }
+            Ok(_) => assert_eq!(after.unknown.packets, before.unknown.packets + 1),
+        }
+    });
+}
+
+#[test]
+fn an_internal_link_that_is_gone_is_an_error() {
+    if !is_root() {
+        return;
+    }
+    let error = plane().add_reentry(0x7fff_fff0).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot attach to interface 2147483632 at XDP"),
+        "{error}"
+    );
+}
