@@ -1,0 +1,170 @@
+//! Chains as a worker is told of them: the user-space segments, and where each leads.
+
+use myelin_packet::meta::MAX_SPI;
+use myelin_spec::FunctionConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::stats::MAX_POSITIONS;
+
+/// A socket of a worker, by the number that adding it returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SocketId(pub(crate) u16);
+
+impl SocketId {
+    /// The port of this index, for a forwarder in this process.
+    pub fn of_port(index: u16) -> Self {
+        Self(index)
+    }
+}
+
+/// One generation of a chain, as far as it runs in a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserChain {
+    /// Service path identifier, 24 bits.
+    pub spi: u32,
+    /// Generation.
+    pub generation: u16,
+    /// Functions of the whole chain, those in the kernel included.
+    pub positions: u8,
+    /// Its runs of user-space functions, in order.
+    pub segments: Vec<UserSegment>,
+}
+
+/// A maximal run of functions in user space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserSegment {
+    /// Index in the chain of the run's first function.
+    pub first_position: u8,
+    /// The functions, in order; at least one.
+    pub functions: Vec<FunctionConfig>,
+    /// Where packets go after the last of them.
+    pub exit: UserExit,
+}
+
+/// Where a segment leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserExit {
+    /// Out of the chain, through this socket.
+    Port(SocketId),
+    /// On to the kernel function at `position`, over an internal link, behind an NSH header.
+    Internal {
+        /// The socket on the worker's end of the link.
+        socket: SocketId,
+        /// Index of the next function.
+        position: u8,
+    },
+}
+
+impl UserExit {
+    /// The socket it transmits on.
+    pub fn socket(&self) -> SocketId {
+        match *self {
+            Self::Port(socket) | Self::Internal { socket, .. } => socket,
+        }
+    }
+}
+
+impl UserChain {
+    /// What is wrong with it, if anything.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.spi > MAX_SPI {
+            return Err("has a path identifier of more than 24 bits");
+        }
+        if usize::from(self.positions) > MAX_POSITIONS {
+            return Err("has more than 32 functions");
+        }
+        if self.segments.is_empty() {
+            return Err("has no function in user space");
+        }
+        let mut next = 0;
+        for segment in &self.segments {
+            let first = usize::from(segment.first_position);
+            let end = first + segment.functions.len();
+            if segment.functions.is_empty() {
+                return Err("has a segment without functions");
+            }
+            if first < next || end > usize::from(self.positions) {
+                return Err("has segments that overlap or reach beyond its functions");
+            }
+            let leads_on = match segment.exit {
+                UserExit::Port(_) => end == usize::from(self.positions),
+                UserExit::Internal { position, .. } => {
+                    usize::from(position) == end && end < usize::from(self.positions)
+                }
+            };
+            if !leads_on {
+                return Err("has a segment whose exit is not at the function after it");
+            }
+            // A function in the kernel must lie between two segments, else they would be one.
+            next = end + 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(first_position: u8, functions: usize, exit: UserExit) -> UserSegment {
+        UserSegment {
+            first_position,
+            functions: vec![FunctionConfig::Forward; functions],
+            exit,
+        }
+    }
+
+    fn chain(positions: u8, segments: Vec<UserSegment>) -> UserChain {
+        UserChain {
+            spi: 1,
+            generation: 0,
+            positions,
+            segments,
+        }
+    }
+
+    const OUT: UserExit = UserExit::Port(SocketId(0));
+
+    fn inward(position: u8) -> UserExit {
+        UserExit::Internal {
+            socket: SocketId(1),
+            position,
+        }
+    }
+
+    #[test]
+    fn chains_that_make_sense_pass() {
+        assert_eq!(chain(1, vec![segment(0, 1, OUT)]).check(), Ok(()));
+        assert_eq!(chain(32, vec![segment(30, 2, OUT)]).check(), Ok(()));
+        let twice = vec![segment(0, 2, inward(2)), segment(3, 1, OUT)];
+        assert_eq!(chain(4, twice).check(), Ok(()));
+        assert_eq!(chain(3, vec![segment(1, 1, inward(2))]).check(), Ok(()));
+    }
+
+    #[test]
+    fn others_are_refused_with_a_reason() {
+        for (bad, word) in [
+            (chain(1, vec![]), "no function"),
+            (chain(33, vec![segment(0, 33, OUT)]), "more than 32"),
+            (chain(1, vec![segment(0, 0, OUT)]), "without functions"),
+            (chain(2, vec![segment(1, 2, OUT)]), "beyond"),
+            (chain(2, vec![segment(0, 1, OUT)]), "exit"),
+            (chain(2, vec![segment(0, 2, inward(2))]), "exit"),
+            (chain(3, vec![segment(0, 1, inward(2))]), "exit"),
+            (
+                chain(3, vec![segment(0, 1, inward(1)), segment(1, 2, OUT)]),
+                "overlap",
+            ),
+            (
+                UserChain {
+                    spi: 1 << 24,
+                    ..chain(1, vec![segment(0, 1, OUT)])
+                },
+                "24 bits",
+            ),
+        ] {
+            let problem = bad.check().unwrap_err();
+            assert!(problem.contains(word), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! From the metadata of a packet to the segment that processes it.
+
+use myelin_packet::Meta;
+
+/// Chain, generation and position in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    #[inline]
+    pub(crate) fn new(spi: u32, generation: u16, position: u8) -> Self {
+        Self(u64::from(spi) << 24 | u64::from(generation) << 8 | u64::from(position))
+    }
+
+    #[inline]
+    pub(crate) fn of(meta: &Meta) -> Self {
+        Self::new(meta.spi, meta.generation, meta.position)
+    }
+}
+
+/// An open-addressing table with linear probing, at most half full.
+#[derive(Debug)]
+pub(crate) struct ChainTable {
+    /// Power of two.
+    slots: Box<[Option<(Key, u32)>]>,
+    len: usize,
+}
+
+impl ChainTable {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: vec![None; 16].into(),
+            len: 0,
+        }
+    }
+
+    /// What was inserted for this key.
+    #[inline]
+    pub(crate) fn get(&self, key: Key) -> Option<u32> {
+        let mut at = self.home(key);
+        // At most half full: an empty slot ends every search.
+        while let Some((found, value)) = self.slots[at] {
+            if found == key {
+                return Some(value);
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        None
+    }
+
+    /// Inserts or replaces.
+    pub(crate) fn insert(&mut self, key: Key, value: u32) {
+        if self.get(key).is_none() {
+            self.len += 1;
+            if self.len * 2 > self.slots.len() {
+                let larger = vec![None; self.slots.len() * 2].into();
+                let old = std::mem::replace(&mut self.slots, larger);
+                for &(key, value) in old.iter().flatten() {
+                    self.put(key, value);
+                }
+            }
+        }
+        self.put(key, value);
+    }
+
+    /// Removes a key. Entries behind it move up, so that no search ends too early (Knuth, TAOCP 3, 6.4, algorithm R).
+    pub(crate) fn remove(&mut self, key: Key) {
+        let mask = self.slots.len() - 1;
+        let mut hole = self.home(key);
+        loop {
+            match self.slots[hole] {
+                None => return,
+                Some((found, _)) if found == key => break,
+                Some(_) => hole = (hole + 1) & mask,
+            }
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some((follower, _)) = self.slots[at] else {
+                break;
+            };
+            let wanted = self.home(follower);
+            // It may move into the hole unless it would then stand before its home.
+            if at.wrapping_sub(wanted) & mask >= at.wrapping_sub(hole) & mask {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+        }
+        self.slots[hole] = None;
+        self.len -= 1;
+    }
+
+    fn put(&mut self, key: Key, value: u32) {
+        let mut at = self.home(key);
+        while self.slots[at].is_some_and(|(found, _)| found != key) {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.slots[at] = Some((key, value));
+    }
+
+    /// Fibonacci hashing (Knuth, TAOCP 3, 6.4): the high bits of the product are well mixed.
+    #[inline]
+    fn home(&self, key: Key) -> usize {
+        let product = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (product >> (64 - self.slots.len().trailing_zeros())) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a standard map; few distinct keys, so that they are replaced and removed, and neighbours collide.
+        #[test]
+        fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
+            let mut table = ChainTable::new();
+            let mut model = HashMap::new();
+            for (number, (insert, spi, generation, position)) in steps.into_iter().enumerate() {
+                let key = Key::new(spi, generation, position);
+                if insert {
+                    table.insert(key, number as u32);
+                    model.insert(key.0, number as u32);
+                } else {
+                    table.remove(key);
+                    model.remove(&key.0);
+                }
+                prop_assert_eq!(table.len, model.len());
+                prop_assert!(table.len * 2 <= table.slots.len());
+            }
+            for spi in 0..40 {
+                for generation in 0..2 {
+                    for position in 0..4 {
+                        let key = Key::new(spi, generation, position);
+                        prop_assert_eq!(table.get(key), model.get(&key.0).copied());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_of_chain_generation_and_position_tell_keys_apart() {
+        let meta = Meta {
+            spi: 0xff_ffff,
+            generation: 0xffff,
+            position: 255,
+            flags: 7,
+            ..Meta::default()
+        };
+        assert_eq!(Key::of(&meta), Key::new(0xff_ffff, 0xffff, 255));
+        assert_ne!(Key::new(1, 0, 0), Key::new(0, 1, 0));
+        assert_ne!(Key::new(0, 1, 0), Key::new(0, 0, 1));
+        assert_ne!(Key::new(0, 256, 0), Key::new(1, 0, 0));
+    }
+}

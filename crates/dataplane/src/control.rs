@@ -1,0 +1,224 @@
+//! How the agent tells a worker what to do: requests and replies over a Unix `SOCK_SEQPACKET` pair.
+//!
+//! A request is one byte with descriptors attached: first a sealed-off file with the request as JSON, since a firewall's rules do not fit
+//! into a datagram, then those that the request needs. A reply is JSON in the record itself. Replies carry the number
+//! of their request, so that one that came too late is not taken for the next.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+use crate::chain::{SocketId, UserChain};
+use crate::idle::Idle;
+use crate::shm::anonymous_file;
+use crate::sys;
+use crate::xsk::XskInfo;
+
+/// Longest reply, bytes; an error message longer than that is cut.
+const REPLY_MAX: usize = 8192;
+const MESSAGE_MAX: usize = 2048;
+
+/// What the agent asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first request. Descriptors: packet memory, statistics.
+    Setup(Setup),
+    /// Use a bound socket. Descriptor: the socket.
+    AddSocket {
+        /// The number it is known by.
+        id: SocketId,
+        /// What it is.
+        info: XskInfo,
+    },
+    /// Stop using a socket that no chain leads to, and close it.
+    RemoveSocket {
+        /// Its number.
+        id: SocketId,
+    },
+    /// Run a generation of a chain.
+    AddChain {
+        /// The chain.
+        chain: UserChain,
+        /// Its block in the statistics.
+        block: u32,
+    },
+    /// Drain a generation and free it.
+    RemoveChain {
+        /// Service path identifier.
+        spi: u32,
+        /// Generation.
+        generation: u16,
+    },
+    /// Begin to process packets.
+    Start,
+    /// Finish the batch and exit.
+    Shutdown,
+}
+
+/// What does not change in a worker's life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) frames: u32,
+    pub(crate) frame_size: u32,
+    pub(crate) batch: u16,
+    pub(crate) idle: Idle,
+    pub(crate) core: Option<u32>,
+}
+
+/// A request with its number.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbered<T> {
+    pub(crate) number: u64,
+    pub(crate) body: T,
+}
+
+/// What the worker answers.
+pub(crate) type Reply = Result<(), String>;
+
+/// Sends a request with the descriptors it needs.
+pub(crate) fn send_request(
+    socket: BorrowedFd<'_>,
+    number: u64,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut file = File::from(anonymous_file("myelin-request", 0)?);
+    let message = Numbered {
+        number,
+        body: request,
+    };
+    file.write_all(&serde_json::to_vec(&message)?)?;
+    file.rewind()?;
+    let mut all = vec![file.as_fd()];
+    all.extend_from_slice(fds);
+    sys::send_with_fds(socket, &[0], &all)
+}
+
+/// Receives a request and its descriptors; `None` when the agent is gone.
+pub(crate) fn receive_request(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(Numbered<Request>, Vec<OwnedFd>)>> {
+    let (len, mut fds) = sys::receive_with_fds(socket, &mut [0; 8])?;
+    if len == 0 {
+        return Ok(None);
+    }
+    if fds.is_empty() {
+        return Err(invalid("a request without its body"));
+    }
+    let mut json = Vec::new();
+    File::from(fds.remove(0)).read_to_end(&mut json)?;
+    Ok(Some((serde_json::from_slice(&json)?, fds)))
+}
+
+/// Answers a request.
+pub(crate) fn send_reply(socket: BorrowedFd<'_>, number: u64, reply: &Reply) -> io::Result<()> {
+    let body = match reply {
+        Ok(()) => Ok(()),
+        Err(message) => Err(message.chars().take(MESSAGE_MAX).collect::<String>()),
+    };
+    sys::send_with_fds(
+        socket,
+        &serde_json::to_vec(&Numbered { number, body })?,
+        &[],
+    )
+}
+
+/// Waits for the answer to request `number`, for as long as the socket's receive timeout says.
+pub(crate) fn receive_reply(socket: BorrowedFd<'_>, number: u64) -> io::Result<Reply> {
+    let mut record = [0; REPLY_MAX];
+    loop {
+        let (len, _) = sys::receive_with_fds(socket, &mut record)?;
+        if len == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the worker is gone",
+            ));
+        }
+        let reply: Numbered<Reply> = serde_json::from_slice(&record[..len])?;
+        if reply.number == number {
+            return Ok(reply.body);
+        }
+    }
+}
+
+fn invalid(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::rules::{Action, Rule};
+    use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+    use crate::chain::{UserExit, UserSegment};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_request_longer_than_a_datagram_arrives_with_its_descriptors() {
+        let (agent, worker) = pair();
+        let mut rule = Rule::any(Action::Deny);
+        rule.source = Some("2001:db8:1234:5678:9abc:def0:1234:5678".parse().unwrap());
+        let firewall = FirewallConfig {
+            rules: vec![rule; 1024],
+            default: Action::Allow,
+            fragments: FragmentPolicy::Drop,
+        };
+        let request = Request::AddChain {
+            chain: UserChain {
+                spi: 5,
+                generation: 1,
+                positions: 4,
+                segments: vec![UserSegment {
+                    first_position: 0,
+                    functions: vec![FunctionConfig::Firewall(firewall); 4],
+                    exit: UserExit::Port(SocketId(1)),
+                }],
+            },
+            block: 9,
+        };
+        assert!(serde_json::to_vec(&request).unwrap().len() > 300_000);
+        let extra = anonymous_file("myelin-test", 12).unwrap();
+        send_request(agent.as_fd(), 3, &request, &[extra.as_fd()]).unwrap();
+        let (received, fds) = receive_request(worker.as_fd()).unwrap().unwrap();
+        assert_eq!((received.number, received.body), (3, request));
+        assert_eq!(fds.len(), 1);
+        assert_eq!(crate::shm::file_len(fds[0].as_fd()).unwrap(), 12);
+    }
+
+    #[test]
+    fn a_late_reply_is_not_taken_for_the_next() {
+        let (agent, worker) = pair();
+        send_reply(worker.as_fd(), 1, &Ok(())).unwrap();
+        send_reply(worker.as_fd(), 2, &Err("no such chain".repeat(1000))).unwrap();
+        let reply = receive_reply(agent.as_fd(), 2).unwrap();
+        assert!(reply.unwrap_err().starts_with("no such chain"));
+        drop(worker);
+        let error = receive_reply(agent.as_fd(), 3).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn the_end_and_nonsense_are_told_apart() {
+        let (agent, worker) = pair();
+        sys::send_with_fds(agent.as_fd(), b"?", &[]).unwrap();
+        assert!(receive_request(worker.as_fd()).is_err());
+        let not_json = anonymous_file("myelin-test", 3).unwrap();
+        sys::send_with_fds(agent.as_fd(), b"?", &[not_json.as_fd()]).unwrap();
+        assert!(receive_request(worker.as_fd()).is_err());
+        drop(agent);
+        assert!(receive_request(worker.as_fd()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,52 @@
+//! Where the packets go that functions emit.
+
+use myelin_functions::{Emitter, Packet};
+use myelin_packet::{Meta, parse};
+
+use crate::port::{Buffer, FramePool};
+use crate::umem::{FrameMemory, HEADROOM};
+
+/// Puts emitted packets into fresh frames.
+pub(crate) struct FrameEmitter<'f, 'm> {
+    pub(crate) memory: &'m FrameMemory,
+    pub(crate) pool: &'f mut FramePool,
+    pub(crate) emitted: &'f mut Vec<Packet<'m>>,
+    pub(crate) lost: u64,
+}
+
+impl Emitter for FrameEmitter<'_, '_> {
+    fn emit(&mut self, origin: &Meta, frame: &[u8]) {
+        if self.place(origin, frame).is_none() {
+            self.lost += 1;
+        }
+    }
+}
+
+impl FrameEmitter<'_, '_> {
+    fn place(&mut self, origin: &Meta, packet: &[u8]) -> Option<()> {
+        let headers = parse(packet).ok()?;
+        let end = HEADROOM as usize + packet.len();
+        if end > self.memory.frame_size() as usize {
+            return None;
+        }
+        let mut frame = self.pool.take()?;
+        self.memory.bytes_mut(&mut frame)[HEADROOM as usize..end].copy_from_slice(packet);
+        let buffer = Buffer {
+            frame,
+            offset: HEADROOM,
+            len: packet.len() as u32,
+        };
+        let mut meta = *origin;
+        meta.set_headers(&headers);
+        match self.memory.open(buffer, meta) {
+            Ok(packet) => {
+                self.emitted.push(packet);
+                Some(())
+            }
+            Err(buffer) => {
+                self.pool.give(buffer.frame);
+                None
+            }
+        }
+    }
+}

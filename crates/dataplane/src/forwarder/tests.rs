@@ -1,0 +1,588 @@
+//! The loop over ports in memory, against functions applied one packet at a time.
+
+use std::cell::Cell;
+
+use myelin_functions::{Discard, Emitter, Function, Verdict, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_packet::rules::{Action, Rule};
+use myelin_packet::{Meta, nsh, parse};
+use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+use proptest::prelude::*;
+
+use super::*;
+use crate::chain::{SocketId, UserExit, UserSegment};
+use crate::memory_port::MemoryPort;
+use crate::segment::SAMPLE_EVERY;
+use crate::stats::PositionStats;
+use crate::umem::Umem;
+
+const FRAMES: u32 = 512;
+const RING: usize = 64;
+const IN: usize = 0;
+const OUT: usize = 1;
+const STAMP_NS: u64 = 1_000;
+
+thread_local! {
+    static NOW_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A clock that goes on by 10 ns a look.
+fn ticking() -> u64 {
+    NOW_NS.set(NOW_NS.get() + 10);
+    NOW_NS.get()
+}
+
+struct Bench {
+    memory: FrameMemory,
+    stats: Stats,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let umem = Umem::create(FRAMES, 2048).unwrap();
+        Self {
+            memory: FrameMemory::map(&umem).unwrap(),
+            stats: Stats::create().unwrap(),
+        }
+    }
+
+    /// A started forwarder with an ingress and an egress port.
+    fn forwarder(&self, batch_size: u16) -> Forwarder<'_, MemoryPort> {
+        let counters = self.stats.file().worker_counters().unwrap();
+        let mut forwarder = Forwarder::new(&self.memory, batch_size, counters, ticking);
+        for port in [IN, OUT] {
+            forwarder.add_port(port, MemoryPort::new(Borrower::new(port).unwrap(), RING));
+        }
+        forwarder.start();
+        forwarder
+    }
+}
+
+/// All frames, wherever they are: none may get lost, none may exist twice.
+fn frames(forwarder: &Forwarder<'_, MemoryPort>) -> usize {
+    forwarder.free_frames() + forwarder.ports().map(MemoryPort::frames).sum::<usize>()
+}
+
+fn meta_of(packet: &[u8], spi: u32, position: u8) -> Meta {
+    let headers = parse(packet).unwrap();
+    Meta::new(STAMP_NS, spi, 0, position, &headers)
+}
+
+fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
+    UserChain {
+        spi: 1,
+        generation: 0,
+        positions: functions.len() as u8,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions,
+            exit: UserExit::Port(SocketId(OUT as u16)),
+        }],
+    }
+}
+
+/// Adds functions that no configuration describes, at positions 1 and up of chain 1, leading to the egress port or into the kernel.
+fn add_functions(
+    bench: &mut Bench,
+    forwarder: &mut Forwarder<'_, MemoryPort>,
+    functions: Vec<Box<dyn Function>>,
+    inward: Option<u8>,
+) {
+    let block = bench.stats.allocate(1, 0, 8).unwrap();
+    let counters = Arc::new(bench.stats.file().chain_counters(block).unwrap());
+    let exit = Exit { port: OUT, inward };
+    let segment = Segment::new((1, 0), 1, functions, exit, &counters);
+    forwarder.add_segments(vec![segment]);
+}
+
+fn udp(payload: usize) -> Vec<u8> {
+    build::udp(
+        build::client_v4(),
+        build::server_v4(),
+        &build::payload(payload),
+    )
+}
+
+fn inject(forwarder: &mut Forwarder<'_, MemoryPort>, meta: &Meta, packet: &[u8]) {
+    let memory = forwarder.memory;
+    assert!(forwarder.port_mut(IN).unwrap().inject(memory, meta, packet));
+}
+
+fn sent(forwarder: &mut Forwarder<'_, MemoryPort>) -> Vec<Vec<u8>> {
+    forwarder.port_mut(OUT).unwrap().take_sent()
+}
+
+fn function() -> impl Strategy<Value = FunctionConfig> {
+    let firewall = (any::<bool>(), 1_u8..3).prop_map(|(by_port, protocol)| {
+        let mut rule = Rule::any(Action::Deny);
+        if by_port {
+            rule.source_ports = Some(40_000..=40_000);
+            rule.protocol = Some(6);
+        } else {
+            rule.protocol = Some(protocol);
+        }
+        FunctionConfig::Firewall(FirewallConfig {
+            rules: vec![rule],
+            default: Action::Allow,
+            fragments: FragmentPolicy::Drop,
+        })
+    });
+    prop_oneof![
+        Just(FunctionConfig::Forward),
+        any::<u8>().prop_map(|key| FunctionConfig::Xor(XorConfig { key })),
+        firewall,
+    ]
+}
+
+fn packet() -> impl Strategy<Value = Vec<u8>> {
+    (0_u8..5, 0_usize..1400).prop_map(|(kind, len)| {
+        let (v4, v6) = (
+            (build::client_v4(), build::server_v4()),
+            (build::client_v6(), build::server_v6()),
+        );
+        let payload = build::payload(len);
+        match kind {
+            0 => build::udp(v4.0, v4.1, &payload),
+            1 => build::tcp(v4.0, v4.1, &payload),
+            2 => build::udp(v6.0, v6.1, &payload),
+            3 => build::echo_request(v4.0.ip(), v4.1.ip(), &payload),
+            _ => build::ipv4_fragment(17, &payload, 8, true),
+        }
+    })
+}
+
+/// What the chain makes of the packets, and what each position must have counted.
+fn reference(
+    configs: &[FunctionConfig],
+    packets: &[Vec<u8>],
+) -> (Vec<Vec<u8>>, Vec<PositionStats>) {
+    let mut functions: Vec<_> = configs.iter().map(|c| instantiate(c).unwrap()).collect();
+    let mut stats = vec![PositionStats::default(); configs.len()];
+    let mut out = Vec::new();
+    'packets: for bytes in packets {
+        let meta = meta_of(bytes, 1, 0);
+        let mut bytes = bytes.clone();
+        let len = bytes.len();
+        let mut packet = Packet::new(&mut bytes, 0, len, meta, 0).unwrap();
+        for (function, stats) in functions.iter_mut().zip(&mut stats) {
+            stats.packets_in += 1;
+            if function.process(&mut packet, &mut Discard) == Verdict::Drop {
+                stats.drops += 1;
+                continue 'packets;
+            }
+            stats.packets_out += 1;
+        }
+        out.push(packet.bytes().to_vec());
+    }
+    (out, stats)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Same bytes in the same order, same counts, whatever the batch size.
+    #[test]
+    fn a_batch_gives_what_its_packets_give_alone(
+        configs in prop::collection::vec(function(), 1..6),
+        packets in prop::collection::vec(packet(), 1..RING),
+        batch_size in prop_oneof![Just(1_u16), 2_u16..40, Just(256)],
+    ) {
+        let mut bench = Bench::new();
+        let mut stats = std::mem::replace(&mut bench.stats, Stats::create().unwrap());
+        let mut forwarder = bench.forwarder(batch_size);
+        forwarder.deploy(&one_segment(configs.clone()), &mut stats).unwrap();
+        for packet in &packets {
+            inject(&mut forwarder, &meta_of(packet, 1, 0), packet);
+        }
+        let mut turns = 0;
+        while forwarder.turn() > 0 {
+            turns += 1;
+        }
+        prop_assert_eq!(turns, packets.len().div_ceil(batch_size.into()));
+        let (expected, mut counts) = reference(&configs, &packets);
+        prop_assert_eq!(sent(&mut forwarder), expected);
+        prop_assert_eq!(frames(&forwarder), FRAMES as usize);
+        let seen = stats.chain(1, 0).unwrap();
+        for (count, seen) in counts.iter_mut().zip(&seen.positions) {
+            (count.sampled_ns, count.samples) = (seen.sampled_ns, seen.samples);
+        }
+        prop_assert_eq!(&seen.positions, &counts);
+        prop_assert_eq!(seen.transmitted, seen.sojourn.count());
+    }
+}
+
+#[test]
+fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(32);
+    for spi in 1..=5 {
+        let key = spi as u8;
+        let mut chain = one_segment(vec![FunctionConfig::Xor(XorConfig { key })]);
+        chain.spi = spi;
+        forwarder.deploy(&chain, &mut stats).unwrap();
+    }
+    let packet = udp(100);
+    let payload = packet.len() - 100;
+    for i in 0..32 {
+        inject(
+            &mut forwarder,
+            &meta_of(&packet, [1, 1, 5, 2, 9, 5][i % 6], 0),
+            &packet,
+        );
+    }
+    assert_eq!(forwarder.turn(), 32);
+    let keys: Vec<u8> = sent(&mut forwarder)
+        .iter()
+        .map(|bytes| bytes[payload] ^ packet[payload])
+        .collect();
+    let expected: Vec<u8> = (0..32)
+        .map(|i| [1, 1, 5, 2, 9, 5][i % 6])
+        .filter(|&k| k != 9)
+        .collect();
+    assert_eq!(keys, expected);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+#[test]
+fn what_belongs_nowhere_is_dropped_and_counted() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &mut stats)
+        .unwrap();
+    let packet = udp(10);
+    let good = meta_of(&packet, 1, 0);
+    for strange in [
+        Meta { spi: 2, ..good },
+        Meta {
+            generation: 1,
+            ..good
+        },
+        Meta {
+            position: 1,
+            ..good
+        },
+        Meta { end: 1500, ..good },
+        good,
+    ] {
+        inject(&mut forwarder, &strange, &packet);
+    }
+    forwarder.turn();
+    assert_eq!(sent(&mut forwarder), [packet]);
+    let seen = bench.stats.worker();
+    assert_eq!(
+        (seen.received, seen.unknown_chain, seen.malformed),
+        (5, 3, 1)
+    );
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+/// The way into the kernel: RFC 8300 header in front, position of the next function in it.
+#[test]
+fn a_packet_for_a_kernel_function_gets_its_context() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(4);
+    let mut chain = one_segment(vec![FunctionConfig::Forward; 2]);
+    chain.positions = 3;
+    chain.segments[0].exit = UserExit::Internal {
+        socket: SocketId(OUT as u16),
+        position: 2,
+    };
+    forwarder.deploy(&chain, &mut stats).unwrap();
+    let packet = udp(64);
+    inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    forwarder.turn();
+    let [frame] = sent(&mut forwarder).try_into().unwrap();
+    let (context, inner) = nsh::decapsulate(&frame).unwrap();
+    assert_eq!(inner, packet);
+    assert_eq!(
+        (context.spi, context.position, context.stamp_ns),
+        (1, 2, STAMP_NS)
+    );
+    let seen = stats.chain(1, 0).unwrap();
+    assert_eq!(
+        (seen.transmitted, seen.sojourn.count()),
+        (1, 0),
+        "it has not left the chain"
+    );
+}
+
+/// Sends the packet `copies` times more, and bytes that are no packet.
+struct Repeat {
+    copies: usize,
+}
+
+impl Function for Repeat {
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        let meta = *packet.meta();
+        for _ in 0..self.copies {
+            emitter.emit(&meta, packet.bytes());
+        }
+        Verdict::Forward
+    }
+}
+
+#[test]
+fn emitted_packets_go_on_behind_the_function_that_made_them() {
+    let mut bench = Bench::new();
+    let mut forwarder_bench = Bench::new();
+    let mut forwarder = bench.forwarder(4);
+    let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
+    let functions = vec![xor(), Box::new(Repeat { copies: 2 }), xor()];
+    add_functions(&mut forwarder_bench, &mut forwarder, functions, None);
+    let packets = [udp(20), udp(30)];
+    for packet in &packets {
+        inject(&mut forwarder, &meta_of(packet, 1, 1), packet);
+    }
+    forwarder.turn();
+    let [a, b] = packets;
+    let expected = [&a, &b, &a, &a, &b, &b].map(Clone::clone);
+    assert_eq!(sent(&mut forwarder), expected);
+    let seen = forwarder_bench.stats.chain(1, 0).unwrap().positions;
+    assert_eq!((seen[1].packets_in, seen[1].emitted), (2, 0));
+    assert_eq!(
+        (seen[2].packets_in, seen[2].emitted, seen[2].packets_out),
+        (2, 4, 6)
+    );
+    assert_eq!((seen[3].packets_in, seen[3].packets_out), (6, 6));
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    drop(forwarder);
+    bench.stats = Stats::create().unwrap();
+}
+
+#[test]
+fn emission_stops_when_the_frames_run_out() {
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(1);
+    add_functions(
+        &mut stats_bench,
+        &mut forwarder,
+        vec![Box::new(Repeat { copies: 1000 })],
+        None,
+    );
+    let free = forwarder.free_frames();
+    inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
+    forwarder.turn();
+    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    assert_eq!(seen.positions[1].emitted, free as u64);
+    assert_eq!(bench.stats.worker().no_frame, 1000 - free as u64);
+    // The ring holds 64 at a time, and flushing it makes room once.
+    assert_eq!(seen.transmitted + seen.transmit_drops, free as u64 + 1);
+    assert_eq!(seen.transmitted, 2 * RING as u64);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+/// Does to a packet what no sane function does.
+struct Vandal(fn(&mut Packet<'_>));
+
+impl Function for Vandal {
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        (self.0)(packet);
+        emitter.emit(packet.meta(), &[0xff; 3]);
+        Verdict::Forward
+    }
+}
+
+#[test]
+fn a_packet_that_no_port_can_send_is_dropped_and_counted() {
+    let take_headroom: fn(&mut Packet<'_>) = |packet| {
+        let room = packet.headroom() - 10;
+        packet.push_front(room).unwrap();
+    };
+    let empty: fn(&mut Packet<'_>) = |packet| packet.trim_tail(packet.len()).unwrap();
+    for (vandal, inward) in [(take_headroom, Some(2)), (empty, None), (empty, Some(2))] {
+        let mut stats_bench = Bench::new();
+        let bench = Bench::new();
+        let mut forwarder = bench.forwarder(1);
+        add_functions(
+            &mut stats_bench,
+            &mut forwarder,
+            vec![Box::new(Vandal(vandal))],
+            inward,
+        );
+        inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
+        forwarder.turn();
+        assert_eq!(sent(&mut forwarder), [[0; 0]; 0]);
+        let seen = stats_bench.stats.chain(1, 0).unwrap();
+        assert_eq!((seen.transmitted, seen.transmit_drops), (0, 1));
+        assert_eq!(
+            bench.stats.worker().no_frame,
+            1,
+            "what was emitted is no packet"
+        );
+        assert_eq!(frames(&forwarder), FRAMES as usize);
+    }
+}
+
+/// A million packets over links that go up and down, of chains that exist and do not: every frame is somewhere, always.
+#[test]
+fn no_frame_is_lost_in_a_million_packets() {
+    const PACKETS: usize = 1_000_000;
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(32);
+    let drop_some = FunctionConfig::Firewall(FirewallConfig {
+        rules: vec![Rule {
+            protocol: Some(6),
+            ..Rule::any(Action::Deny)
+        }],
+        default: Action::Allow,
+        fragments: FragmentPolicy::Drop,
+    });
+    forwarder
+        .deploy(
+            &one_segment(vec![FunctionConfig::Forward, drop_some]),
+            &mut stats,
+        )
+        .unwrap();
+    let udp = udp(20);
+    let tcp = build::tcp(build::client_v4(), build::server_v4(), b"x");
+    let metas = [
+        (meta_of(&udp, 1, 0), &udp),
+        (meta_of(&tcp, 1, 0), &tcp),
+        (meta_of(&udp, 2, 0), &udp),
+        (
+            Meta {
+                payload: 9000,
+                ..meta_of(&udp, 1, 0)
+            },
+            &udp,
+        ),
+    ];
+    let (mut injected, mut refused, mut left, mut round) = (0, 0, 0, 0_usize);
+    while injected < PACKETS {
+        round += 1;
+        let up = round % 40 >= 20;
+        forwarder.port_mut(OUT).unwrap().set_link(up);
+        for i in 0..48 {
+            let (meta, packet) = &metas[(round + i * i) % 4];
+            let memory = forwarder.memory;
+            if forwarder.port_mut(IN).unwrap().inject(memory, meta, packet) {
+                injected += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        forwarder.turn();
+        left += sent(&mut forwarder).len();
+        assert_eq!(frames(&forwarder), FRAMES as usize, "in round {round}");
+    }
+    forwarder.port_mut(OUT).unwrap().set_link(true);
+    while forwarder.turn() > 0 {}
+    forwarder.settle();
+    left += sent(&mut forwarder).len();
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert!(
+        refused > 0,
+        "the fill ring never ran dry: the test is too easy"
+    );
+    let (chain, worker) = (stats.chain(1, 0).unwrap(), bench.stats.worker());
+    assert!(
+        chain.transmit_drops > 0,
+        "the TX ring never was full: the test is too easy"
+    );
+    assert_eq!(worker.received, injected as u64);
+    assert_eq!(chain.transmitted, left as u64);
+    let dropped =
+        chain.positions[1].drops + chain.transmit_drops + worker.unknown_chain + worker.malformed;
+    assert_eq!(worker.received, chain.transmitted + dropped);
+    assert_eq!(worker.invalid_descriptors, 0);
+}
+
+#[test]
+fn a_full_transmit_ring_drops_the_newest_and_recovers() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(RING as u16);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .unwrap();
+    forwarder.port_mut(OUT).unwrap().set_link(false);
+    for round in 0..3 {
+        for i in 0..40 {
+            let packet = udp(round * 40 + i);
+            inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+        }
+        forwarder.turn();
+    }
+    assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    forwarder.port_mut(OUT).unwrap().set_link(true);
+    forwarder.settle();
+    let expected: Vec<Vec<u8>> = (0..RING).map(udp).collect();
+    assert_eq!(sent(&mut forwarder), expected);
+}
+
+#[test]
+fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(4);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .unwrap();
+    let packet = udp(10);
+    for _ in 0..50 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    assert_eq!(forwarder.remove_segments(1, 0).len(), 1);
+    assert_eq!(sent(&mut forwarder).len(), 50);
+    inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    forwarder.turn();
+    assert_eq!(bench.stats.worker().unknown_chain, 1);
+    assert!(forwarder.remove_segments(1, 0).is_empty());
+    // Its place is used again, and the last look-up was forgotten.
+    stats.release(1, 0);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .unwrap();
+    inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    forwarder.turn();
+    assert_eq!(sent(&mut forwarder).len(), 1);
+}
+
+#[test]
+fn the_frames_of_a_removed_port_come_back() {
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(4);
+    let packet = udp(10);
+    inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    let port = forwarder.remove_port(IN).unwrap();
+    assert_eq!(port.frames(), RING);
+    drop(port);
+    assert!(forwarder.remove_port(IN).is_none());
+    forwarder.take_frames_of(Borrower::new(IN).unwrap());
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+#[test]
+fn times_are_those_of_the_clock() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(1);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &mut stats)
+        .unwrap();
+    let packet = udp(10);
+    for i in 0..u64::from(SAMPLE_EVERY) {
+        NOW_NS.set(STAMP_NS + i * 1000);
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+        forwarder.turn();
+    }
+    let seen = stats.chain(1, 0).unwrap();
+    for position in &seen.positions {
+        // One look is 10 ns, which is what the clock is taken to cost.
+        assert_eq!((position.samples, position.sampled_ns), (1, 0));
+    }
+    assert_eq!(seen.sojourn.count(), u64::from(SAMPLE_EVERY));
+    assert_eq!(seen.sojourn.min_ns(), Some(10));
+    // The last packet's functions were timed: three more looks.
+    assert_eq!(
+        seen.sojourn.max_ns(),
+        Some((u64::from(SAMPLE_EVERY) - 1) * 1000 + 40)
+    );
+}

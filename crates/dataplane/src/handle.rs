@@ -1,0 +1,441 @@
+//! The agent's end of a worker: starts it, tells it its sockets and chains, and can start it anew.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
+
+use crate::chain::{SocketId, UserChain};
+use crate::control::{Request, Setup, receive_reply, send_request};
+use crate::error::Error;
+use crate::idle::Idle;
+use crate::stats::Stats;
+use crate::umem::{Borrower, Umem};
+use crate::xsk::Xsk;
+
+/// Name of every worker: the start of its command line, and of its main thread.
+pub const WORKER_NAME: &str = "myelin-worker";
+
+/// Largest batch.
+pub const MAX_BATCH: u16 = 256;
+
+/// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long a worker that was told to stop may take.
+const STOP_TIME: Duration = Duration::from_secs(2);
+
+/// How a worker is started.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// The program, which must call [`worker_main`](crate::worker_main) with its standard input.
+    pub exe: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Stands in the command line, so that a worker that outlived its agent is found.
+    pub run_id: String,
+    /// The core it is bound to.
+    pub core: Option<u32>,
+    /// Packets taken at once, 1 to [`MAX_BATCH`].
+    pub batch: u16,
+    /// What it does while no packet is there.
+    pub idle: Idle,
+    /// Frames of its packet memory.
+    pub frames: u32,
+    /// Size of a frame, 2048 or 4096 bytes.
+    pub frame_size: u32,
+}
+
+impl WorkerConfig {
+    /// A worker with one packet a batch, 50 us of spinning, any core, and 8 MiB of packet memory.
+    pub fn new(exe: impl Into<PathBuf>, run_id: impl Into<String>) -> Self {
+        Self {
+            exe: exe.into(),
+            args: Vec::new(),
+            run_id: run_id.into(),
+            core: None,
+            batch: 1,
+            idle: Idle::Adaptive {
+                spin: Duration::from_micros(50),
+            },
+            frames: 4096,
+            frame_size: 2048,
+        }
+    }
+}
+
+/// A running worker process, with everything needed to start it anew: the packet memory, the sockets, the statistics and the
+/// chains are kept here, so a worker that died takes nothing with it.
+///
+/// Dropping the handle kills the worker. A worker whose agent process dies goes on forwarding; it ends on SIGTERM.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    config: WorkerConfig,
+    umem: Umem,
+    stats: Stats,
+    sockets: BTreeMap<SocketId, Xsk>,
+    chains: BTreeMap<(u32, u16), (UserChain, u32)>,
+    process: Option<Process>,
+    restarts: u64,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    control: OwnedFd,
+    requests: u64,
+}
+
+impl WorkerHandle {
+    /// Starts a worker without sockets and chains.
+    pub fn spawn(config: WorkerConfig) -> Result<Self, Error> {
+        if !(1..=MAX_BATCH).contains(&config.batch) {
+            return Err(Error::Parameter {
+                what: "batch size",
+                value: config.batch.into(),
+                expected: "1 to 256 packets",
+            });
+        }
+        let mut handle = Self {
+            umem: Umem::create(config.frames, config.frame_size)?,
+            stats: Stats::create()?,
+            config,
+            sockets: BTreeMap::new(),
+            chains: BTreeMap::new(),
+            process: None,
+            restarts: 0,
+        };
+        handle.start()?;
+        Ok(handle)
+    }
+
+    /// The packet memory, to bind sockets to.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// A socket of this worker that a further one may share the packet memory with.
+    pub fn first_socket(&self) -> Option<&Xsk> {
+        self.sockets.values().next()
+    }
+
+    /// A socket of this worker.
+    pub fn socket(&self, id: SocketId) -> Option<&Xsk> {
+        self.sockets.get(&id)
+    }
+
+    /// Hands a bound socket to the worker. The handle keeps it too, for a restart.
+    pub fn add_socket(&mut self, xsk: Xsk) -> Result<SocketId, Error> {
+        let id = (0..Borrower::MAX as u16)
+            .map(SocketId)
+            .find(|id| !self.sockets.contains_key(id))
+            .ok_or(Error::Parameter {
+                what: "number of sockets",
+                value: self.sockets.len() as u64 + 1,
+                expected: "at most 255",
+            })?;
+        let request = Request::AddSocket {
+            id,
+            info: xsk.info().clone(),
+        };
+        let process = running(self.process.as_mut(), &self.config)?;
+        process.ask(&self.config.run_id, &request, &[xsk.fd()])?;
+        self.sockets.insert(id, xsk);
+        Ok(id)
+    }
+
+    /// Closes a socket that no chain leads to. Frames in its rings come back once nobody else holds a descriptor of it.
+    pub fn remove_socket(&mut self, id: SocketId) -> Result<(), Error> {
+        if self.chains.values().any(|(chain, _)| {
+            chain
+                .segments
+                .iter()
+                .any(|segment| segment.exit.socket() == id)
+        }) {
+            return Err(Error::Refused {
+                worker: self.config.run_id.clone(),
+                what: format!("remove socket {}", id.0),
+                message: "a chain leads to it; remove the chain first".into(),
+            });
+        }
+        // The kernel lets go of a socket with its last descriptor, so this one is closed before the worker closes its own.
+        if self.sockets.remove(&id).is_none() {
+            return Err(self.no_socket(id));
+        }
+        self.ask(&Request::RemoveSocket { id })
+    }
+
+    /// Deploys a generation of a chain; it runs when this returns.
+    pub fn add_chain(&mut self, chain: UserChain) -> Result<(), Error> {
+        let key = (chain.spi, chain.generation);
+        chain
+            .check()
+            .map_err(|problem| self.chain_error(key, problem))?;
+        for segment in &chain.segments {
+            let id = segment.exit.socket();
+            if !self.sockets.contains_key(&id) {
+                return Err(self.no_socket(id));
+            }
+        }
+        let Some(block) = self.stats.allocate(key.0, key.1, chain.positions) else {
+            let problem = if self.chains.contains_key(&key) {
+                "is there already"
+            } else {
+                "is one too many: a worker holds 4096"
+            };
+            return Err(self.chain_error(key, problem));
+        };
+        let request = Request::AddChain {
+            chain: chain.clone(),
+            block,
+        };
+        if let Err(error) = self.ask(&request) {
+            self.stats.release(key.0, key.1);
+            return Err(error);
+        }
+        self.chains.insert(key, (chain, block));
+        Ok(())
+    }
+
+    /// Removes a generation of a chain, after the packets that have arrived for it are processed. The front door must not send it more.
+    pub fn remove_chain(&mut self, spi: u32, generation: u16) -> Result<(), Error> {
+        if self.chains.remove(&(spi, generation)).is_none() {
+            return Err(self.chain_error((spi, generation), "is not there"));
+        }
+        let answer = self.ask(&Request::RemoveChain { spi, generation });
+        self.stats.release(spi, generation);
+        answer
+    }
+
+    /// What the worker counts; reading does not disturb it.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Its process number; 0 when there is none because a restart failed.
+    pub fn pid(&self) -> u32 {
+        self.process
+            .as_ref()
+            .map_or(0, |process| process.child.id())
+    }
+
+    /// How it was started.
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// How often it was started anew.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// Whether the process runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.process
+            .as_mut()
+            .is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
+    }
+
+    /// Ends the process, if it runs, and starts another with the same sockets and chains. Counters go on; packets that the old one had in hand are
+    /// lost, those in the rings are processed.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        self.end();
+        self.restarts += 1;
+        self.start()
+    }
+
+    /// Lets the worker finish its batch and exit; kills it when it does not.
+    pub fn shutdown(mut self) -> Result<(), Error> {
+        let answer = self.ask(&Request::Shutdown);
+        if let Some(process) = &mut self.process {
+            process.wait(STOP_TIME);
+        }
+        answer
+    }
+
+    /// Leaves the worker running on its own, as it would be after a crash of the agent.
+    pub fn detach(mut self) {
+        self.process = None;
+    }
+
+    fn start(&mut self) -> Result<(), Error> {
+        let mut process = self.spawn_process()?;
+        let setup = Request::Setup(Setup {
+            frames: self.config.frames,
+            frame_size: self.config.frame_size,
+            batch: self.config.batch,
+            idle: self.config.idle,
+            core: self.config.core,
+        });
+        let worker = &self.config.run_id;
+        let told = process
+            .ask(worker, &setup, &[self.umem.fd(), self.stats.fd()])
+            .and_then(|()| {
+                self.sockets.iter().try_for_each(|(&id, xsk)| {
+                    let info = xsk.info().clone();
+                    process.ask(worker, &Request::AddSocket { id, info }, &[xsk.fd()])
+                })
+            })
+            .and_then(|()| {
+                self.chains.values().try_for_each(|(chain, block)| {
+                    let (chain, block) = (chain.clone(), *block);
+                    process.ask(worker, &Request::AddChain { chain, block }, &[])
+                })
+            })
+            .and_then(|()| process.ask(worker, &Request::Start, &[]));
+        if told.is_err() {
+            process.kill();
+            return told;
+        }
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn spawn_process(&self) -> Result<Process, Error> {
+        let failed = |source: io::Error| Error::Spawn {
+            exe: self.config.exe.clone(),
+            source,
+        };
+        let (control, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(|errno| failed(errno.into()))?;
+        let timeout = TimeVal::new(ANSWER_TIME.as_secs() as i64, 0);
+        setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
+            .map_err(|errno| failed(errno.into()))?;
+        let child = Command::new(&self.config.exe)
+            .args(&self.config.args)
+            .arg0(format!("{WORKER_NAME}@{}", self.config.run_id))
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .current_dir("/")
+            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Process {
+            child,
+            control,
+            requests: 0,
+        })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<(), Error> {
+        running(self.process.as_mut(), &self.config)?.ask(&self.config.run_id, request, &[])
+    }
+
+    fn end(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill();
+        }
+    }
+
+    fn no_socket(&self, socket: SocketId) -> Error {
+        Error::NoSocket {
+            worker: self.config.run_id.clone(),
+            socket: socket.0,
+        }
+    }
+
+    fn chain_error(&self, (spi, generation): (u32, u16), problem: &'static str) -> Error {
+        Error::Chain {
+            worker: self.config.run_id.clone(),
+            spi,
+            generation,
+            problem,
+        }
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Process {
+    fn ask(
+        &mut self,
+        worker: &str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Error> {
+        self.requests += 1;
+        let reply = send_request(self.control.as_fd(), self.requests, request, fds)
+            .and_then(|()| receive_reply(self.control.as_fd(), self.requests));
+        match reply {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(message)) => Err(Error::Refused {
+                worker: worker.to_owned(),
+                what: describe(request),
+                message,
+            }),
+            Err(source) => Err(Error::Control {
+                worker: worker.to_owned(),
+                pid: self.child.id(),
+                what: describe(request),
+                source,
+            }),
+        }
+    }
+
+    /// Waits for the process to end, kills it after `patience`.
+    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.kill();
+        None
+    }
+
+    fn kill(&mut self) {
+        // An error means that it has ended already.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn running<'a>(
+    process: Option<&'a mut Process>,
+    config: &WorkerConfig,
+) -> Result<&'a mut Process, Error> {
+    process.ok_or_else(|| Error::Control {
+        worker: config.run_id.clone(),
+        pid: 0,
+        what: "reach the process".into(),
+        source: io::ErrorKind::NotConnected.into(),
+    })
+}
+
+fn describe(request: &Request) -> String {
+    match request {
+        Request::Setup(_) => "set up".into(),
+        Request::AddSocket { info, .. } => {
+            format!("add the socket of {} queue {}", info.interface, info.queue)
+        }
+        Request::RemoveSocket { id } => format!("remove socket {}", id.0),
+        Request::AddChain { chain, .. } => {
+            format!("add chain {} generation {}", chain.spi, chain.generation)
+        }
+        Request::RemoveChain { spi, generation } => {
+            format!("remove chain {spi} generation {generation}")
+        }
+        Request::Start => "start".into(),
+        Request::Shutdown => "shut down".into(),
+    }
+}

@@ -1,0 +1,50 @@
+//! Packets in user space: frames, rings, AF_XDP ports and the loop that runs service functions.
+//!
+//! This room knows how a frame gets from a port through functions to a port without being copied, and who owns it on the way. It never reads a
+//! chain file, loads no eBPF program (the front door's program redirects into sockets that this room opens), and knows nothing of what a
+//! function does.
+//!
+//! The agent holds a [`WorkerHandle`] for each worker process. It creates the packet memory ([`Umem`]) and binds the sockets
+//! ([`Xsk`]); the worker ([`worker_main`]) gets their descriptors over a Unix socket and drives them. So a worker that is killed takes nothing with it:
+//! [`WorkerHandle::restart`] hands the same sockets to another process. Nothing in the worker depends on the agent either: when that dies,
+//! packets keep flowing.
+//!
+//! | who dies | what happens |
+//! |---|---|
+//! | worker | arriving packets fill the RX ring and are then dropped by the kernel; [`WorkerHandle::restart`] processes those in the ring; counters go on |
+//! | agent | the worker forwards on, without control; it ends on SIGTERM, and is found by [`WORKER_NAME`] and run id in its command line |
+//! | egress link | packets stay in the TX ring until it is full, then they are dropped and counted; they leave with the first packet after the link is up |
+//!
+//! Start reading at [`forwarder`], the loop, then [`mod@umem`], who owns a frame. `unsafe` stands in `ring`, `shm`, `sys` and `umem` only.
+
+mod chain;
+mod chain_table;
+mod clock;
+mod control;
+mod emitter;
+mod error;
+pub mod forwarder;
+mod handle;
+mod idle;
+pub mod memory_port;
+pub mod port;
+mod ring;
+mod segment;
+mod shm;
+pub mod stats;
+mod sys;
+pub mod umem;
+mod worker;
+mod xdp_port;
+mod xsk;
+
+pub use chain::{SocketId, UserChain, UserExit, UserSegment};
+pub use error::Error;
+pub use forwarder::Forwarder;
+pub use handle::{MAX_BATCH, WORKER_NAME, WorkerConfig, WorkerHandle};
+pub use idle::Idle;
+pub use port::Port;
+pub use stats::{ChainStats, PositionStats, Stats, WorkerStats};
+pub use umem::Umem;
+pub use worker::{control_from_stdin, worker_main};
+pub use xsk::{BusyPoll, CopyMode, RING_SIZE, Role, Xsk, XskConfig, XskStatistics};

@@ -1,0 +1,429 @@
+//! The four rings of an AF_XDP socket as safe types: single producer, single consumer, one end ours and the other the kernel's
+//! (`Documentation/networking/af_xdp.rst`).
+//!
+//! A producer reserves, writes and submits; a consumer peeks, reads and releases. Each publishes once a batch: the indices are shared
+//! memory, so touching them costs a cache line that the other side owns.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::shm::Mapping;
+
+/// What the TX and RX rings carry: `struct xdp_desc`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Descriptor {
+    /// Byte offset of the packet in the UMEM.
+    pub(crate) address: u64,
+    /// Length of the packet, bytes.
+    pub(crate) len: u32,
+    /// Option bits; none is used here.
+    pub(crate) options: u32,
+}
+
+/// What a ring may carry.
+///
+/// # Safety
+/// Every bit pattern is a value.
+pub(crate) unsafe trait Slot: Copy {}
+
+// SAFETY: an integer.
+unsafe impl Slot for u64 {}
+// SAFETY: integers without padding (8 + 4 + 4 bytes).
+unsafe impl Slot for Descriptor {}
+
+/// Byte offsets of a ring's parts in its mapping, as the kernel tells them (`XDP_MMAP_OFFSETS`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) producer: usize,
+    pub(crate) consumer: usize,
+    pub(crate) flags: usize,
+    pub(crate) slots: usize,
+}
+
+impl Layout {
+    /// Length of the mapping that holds a ring of `entries`, bytes.
+    pub(crate) fn len<T: Slot>(&self, entries: u32) -> usize {
+        self.slots + entries as usize * size_of::<T>()
+    }
+}
+
+/// The shared memory of one ring.
+#[derive(Debug)]
+struct Memory<T> {
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: NonNull<AtomicU32>,
+    slots: NonNull<T>,
+    entries: u32,
+    _mapping: Mapping,
+}
+
+// SAFETY: points into a mapping that it owns and that is Send; slots are reached through `&mut` of the ring's one owner.
+unsafe impl<T: Slot> Send for Memory<T> {}
+
+impl<T: Slot> Memory<T> {
+    /// `None` when the parts do not lie in the mapping, are misaligned, or `entries` is no power of two.
+    fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
+        let index_fits = |offset: usize| {
+            offset.is_multiple_of(align_of::<AtomicU32>())
+                && offset
+                    .checked_add(size_of::<AtomicU32>())
+                    .is_some_and(|end| end <= mapping.len())
+        };
+        let valid = entries.is_power_of_two()
+            && layout.slots.is_multiple_of(align_of::<T>())
+            && layout.len::<T>(entries) <= mapping.len()
+            && [layout.producer, layout.consumer, layout.flags]
+                .into_iter()
+                .all(index_fits);
+        if !valid {
+            return None;
+        }
+        // SAFETY: every offset lies in the mapping (checked above).
+        let at = |offset| unsafe { mapping.start().add(offset) };
+        Some(Self {
+            producer: at(layout.producer).cast(),
+            consumer: at(layout.consumer).cast(),
+            flags: at(layout.flags).cast(),
+            slots: at(layout.slots).cast(),
+            entries,
+            _mapping: mapping,
+        })
+    }
+
+    #[inline]
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: aligned, in the mapping, which lives as long as `self`.
+        unsafe { self.producer.as_ref() }
+    }
+
+    #[inline]
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: aligned, in the mapping, which lives as long as `self`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    #[inline]
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: aligned, in the mapping, which lives as long as `self`.
+        unsafe { self.flags.as_ref() }
+    }
+
+    #[inline]
+    fn read(&self, index: u32) -> T {
+        // SAFETY: masked, so within `entries` slots of the mapping; every bit pattern is a `T`.
+        unsafe { self.slots.add((index & (self.entries - 1)) as usize).read() }
+    }
+
+    #[inline]
+    fn write(&mut self, index: u32, value: T) {
+        // SAFETY: masked, so within `entries` slots of the mapping, which only the ring's one owner writes.
+        unsafe {
+            self.slots
+                .add((index & (self.entries - 1)) as usize)
+                .write(value);
+        }
+    }
+
+    /// What lies between consumer and producer now. The other end may move while this looks; the caller knows what that means.
+    fn between(&self) -> impl Iterator<Item = T> + '_ {
+        let consumer = self.consumer().load(Ordering::Acquire);
+        let producer = self.producer().load(Ordering::Acquire);
+        let waiting = producer.wrapping_sub(consumer).min(self.entries);
+        (0..waiting).map(move |i| self.read(consumer.wrapping_add(i)))
+    }
+}
+
+/// Our end of a ring that the kernel consumes: fill, TX.
+#[derive(Debug)]
+pub(crate) struct Producer<T> {
+    memory: Memory<T>,
+    /// Where the next write goes.
+    next: u32,
+    /// The shared index: what lies between it and `next` waits for `submit`.
+    submitted: u32,
+    /// First index that must not be written: the consumer, as last seen, plus the size.
+    limit: u32,
+}
+
+impl<T: Slot> Producer<T> {
+    pub(crate) fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
+        let memory = Memory::new(mapping, layout, entries)?;
+        let next = memory.producer().load(Ordering::Relaxed);
+        let limit = memory
+            .consumer()
+            .load(Ordering::Acquire)
+            .wrapping_add(entries);
+        Some(Self {
+            memory,
+            next,
+            submitted: next,
+            limit,
+        })
+    }
+
+    /// How many of `wanted` slots may be written. Looks at the kernel's index only when the last look does not suffice.
+    #[inline]
+    pub(crate) fn reserve(&mut self, wanted: u32) -> u32 {
+        if self.limit.wrapping_sub(self.next) < wanted {
+            self.limit = self
+                .memory
+                .consumer()
+                .load(Ordering::Acquire)
+                .wrapping_add(self.memory.entries);
+        }
+        self.limit.wrapping_sub(self.next).min(wanted)
+    }
+
+    /// Writes the next reserved slot; the kernel sees it after [`Self::submit`].
+    #[inline]
+    pub(crate) fn write(&mut self, value: T) {
+        debug_assert_ne!(
+            self.next, self.limit,
+            "a slot was written that was not reserved"
+        );
+        self.memory.write(self.next, value);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Hands everything written to the kernel; returns where that began.
+    #[inline]
+    pub(crate) fn submit(&mut self) -> u32 {
+        self.memory.producer().store(self.next, Ordering::Release);
+        std::mem::replace(&mut self.submitted, self.next)
+    }
+
+    /// Where the writes began that the kernel has not been handed.
+    #[inline]
+    pub(crate) fn submitted(&self) -> u32 {
+        self.submitted
+    }
+
+    /// What was written from index `start` on, at most one ring ago.
+    #[inline]
+    pub(crate) fn written_from(&self, start: u32) -> impl Iterator<Item = T> + '_ {
+        (0..self.next.wrapping_sub(start)).map(move |i| self.memory.read(start.wrapping_add(i)))
+    }
+
+    /// How many entries the kernel has not taken yet, unsubmitted ones included.
+    #[inline]
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.next
+            .wrapping_sub(self.memory.consumer().load(Ordering::Acquire))
+    }
+
+    /// Whether the kernel sleeps and must be kicked. Always set for TX in copy mode.
+    #[inline]
+    pub(crate) fn needs_wakeup(&self) -> bool {
+        self.memory.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    /// What the kernel has not taken yet.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
+        self.memory.between()
+    }
+}
+
+/// Our end of a ring that the kernel produces: RX, completion.
+#[derive(Debug)]
+pub(crate) struct Consumer<T> {
+    memory: Memory<T>,
+    /// What is read next; ahead of the shared index until `release`.
+    next: u32,
+    /// The producer as last seen.
+    limit: u32,
+}
+
+impl<T: Slot> Consumer<T> {
+    pub(crate) fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
+        let memory = Memory::new(mapping, layout, entries)?;
+        let next = memory.consumer().load(Ordering::Relaxed);
+        Some(Self {
+            limit: next,
+            memory,
+            next,
+        })
+    }
+
+    /// How many entries, at most `wanted`, may be read. Looks at the kernel's index only when the last look does not suffice.
+    #[inline]
+    pub(crate) fn peek(&mut self, wanted: u32) -> u32 {
+        if self.limit.wrapping_sub(self.next) < wanted {
+            self.limit = self.memory.producer().load(Ordering::Acquire);
+        }
+        self.limit.wrapping_sub(self.next).min(wanted)
+    }
+
+    /// Reads the next peeked entry.
+    #[inline]
+    pub(crate) fn read(&mut self) -> T {
+        debug_assert_ne!(
+            self.next, self.limit,
+            "an entry was read that was not peeked"
+        );
+        let value = self.memory.read(self.next);
+        self.next = self.next.wrapping_add(1);
+        value
+    }
+
+    /// Gives the slots of everything read back to the kernel.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        self.memory.consumer().store(self.next, Ordering::Release);
+    }
+
+    /// How many entries wait to be read.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.memory
+            .producer()
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.next)
+    }
+
+    /// What waits, released entries excluded.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
+        self.memory.between()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shm::anonymous_file;
+
+    const LAYOUT: Layout = Layout {
+        producer: 0,
+        consumer: 64,
+        flags: 128,
+        slots: 192,
+    };
+
+    /// Both ends of one ring, whose indices start at `start`.
+    fn pair(entries: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
+        let len = LAYOUT.len::<u64>(entries);
+        let fd = anonymous_file("myelin-test", len).unwrap();
+        let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
+        let indices = Memory::<u64>::new(map(), LAYOUT, entries).unwrap();
+        indices.producer().store(start, Ordering::Relaxed);
+        indices.consumer().store(start, Ordering::Relaxed);
+        (
+            Producer::new(map(), LAYOUT, entries).unwrap(),
+            Consumer::new(map(), LAYOUT, entries).unwrap(),
+        )
+    }
+
+    proptest! {
+        /// Against a plain queue, across the wrap of the 32-bit indices; nothing is seen before it is submitted.
+        #[test]
+        fn a_ring_is_a_bounded_queue(
+            start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
+            steps in prop::collection::vec((0_u32..12, 0_u32..12), 1..60),
+        ) {
+            let (mut producer, mut consumer) = pair(8, start);
+            let mut model = VecDeque::new();
+            let mut value = 0_u64;
+            for (write, read) in steps {
+                let granted = producer.reserve(write);
+                prop_assert_eq!(granted, write.min(8 - model.len() as u32));
+                for _ in 0..granted {
+                    value += 1;
+                    producer.write(value);
+                }
+                prop_assert_eq!(consumer.waiting() as usize, model.len());
+                let written: Vec<u64> = producer.written_from(producer.submitted()).collect();
+                prop_assert_eq!(&written, &(value - u64::from(granted) + 1..=value).collect::<Vec<_>>());
+                let start = producer.submit();
+                prop_assert_eq!(&producer.written_from(start).collect::<Vec<_>>(), &written);
+                model.extend(value - u64::from(granted) + 1..=value);
+                prop_assert_eq!(producer.outstanding() as usize, model.len());
+                let seen: Vec<u64> = consumer.entries().collect();
+                prop_assert_eq!(&seen, &Vec::from(model.clone()));
+                let granted = consumer.peek(read);
+                prop_assert_eq!(granted, read.min(model.len() as u32));
+                for _ in 0..granted {
+                    prop_assert_eq!(Some(consumer.read()), model.pop_front());
+                }
+                consumer.release();
+            }
+        }
+    }
+
+    #[test]
+    fn entries_cross_threads_in_order_and_whole() {
+        const COUNT: u64 = 200_000;
+        let (mut producer, mut consumer) = pair(64, u32::MAX - 1000);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < COUNT {
+                    for _ in 0..producer.reserve(16) {
+                        producer.write(next);
+                        next += 1;
+                    }
+                    producer.submit();
+                    std::thread::yield_now();
+                }
+            });
+            let mut expected = 0;
+            while expected < COUNT {
+                for _ in 0..consumer.peek(32) {
+                    assert_eq!(consumer.read(), expected);
+                    expected += 1;
+                }
+                consumer.release();
+                std::thread::yield_now();
+            }
+        });
+    }
+
+    #[test]
+    fn a_new_owner_goes_on_where_the_last_published() {
+        let len = LAYOUT.len::<u64>(4);
+        let fd = anonymous_file("myelin-test", len).unwrap();
+        let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
+        let mut dead = Producer::<u64>::new(map(), LAYOUT, 4).unwrap();
+        assert_eq!(dead.reserve(3), 3);
+        dead.write(10);
+        dead.write(11);
+        dead.submit();
+        dead.write(99); // never submitted
+        drop(dead);
+        let mut heir = Producer::<u64>::new(map(), LAYOUT, 4).unwrap();
+        assert_eq!(heir.outstanding(), 2);
+        assert_eq!(heir.reserve(4), 2);
+        heir.write(12);
+        heir.submit();
+        assert_eq!(heir.entries().collect::<Vec<_>>(), [10, 11, 12]);
+    }
+
+    #[test]
+    fn a_layout_that_does_not_fit_is_refused() {
+        let fd = anonymous_file("myelin-test", 4096).unwrap();
+        let map = || Mapping::new(fd.as_fd(), 0, 4096, false).unwrap();
+        assert!(Consumer::<Descriptor>::new(map(), LAYOUT, 128).is_some());
+        assert!(
+            Consumer::<Descriptor>::new(map(), LAYOUT, 256).is_none(),
+            "too long"
+        );
+        assert!(
+            Consumer::<Descriptor>::new(map(), LAYOUT, 100).is_none(),
+            "no power of two"
+        );
+        let misaligned = Layout {
+            producer: 2,
+            ..LAYOUT
+        };
+        assert!(Producer::<u64>::new(map(), misaligned, 4).is_none());
+        let outside = Layout {
+            flags: 4096,
+            ..LAYOUT
+        };
+        assert!(Producer::<u64>::new(map(), outside, 4).is_none());
+    }
+}

@@ -1,0 +1,185 @@
+//! Shared memory: anonymous files (`memfd`) and their mappings, seen as atomic integers or as raw bytes.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::fstat;
+use nix::unistd::ftruncate;
+
+/// An anonymous file of `len` zero bytes. Its pages cost nothing until they are touched.
+pub(crate) fn anonymous_file(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
+    ftruncate(&fd, len as i64)?;
+    Ok(fd)
+}
+
+/// Length of a file in bytes.
+pub(crate) fn file_len(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(usize::try_from(fstat(fd)?.st_size).unwrap_or(0))
+}
+
+/// A shared, writable mapping, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; access goes through atomics or through the owners' own rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` hands out atomics and raw pointers only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset`. With `populate` the pages are entered now, so that the first access does not fault.
+    pub(crate) fn new(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        populate: bool,
+    ) -> io::Result<Self> {
+        let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
+        // SAFETY: the kernel chooses a fresh range (null hint, no MAP_FIXED), so no existing memory is replaced.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                fd.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(start.cast())
+            .map(|start| Self { start, len })
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `mmap` returned; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// An atomic integer that may lie in shared memory.
+///
+/// # Safety
+/// Zero bytes are a value, and the type is exactly one atomic integer.
+pub(crate) unsafe trait Cell {}
+
+// SAFETY: an atomic integer.
+unsafe impl Cell for AtomicU8 {}
+// SAFETY: an atomic integer.
+unsafe impl Cell for AtomicU64 {}
+
+/// A run of atomic integers in a shared mapping, which it keeps alive.
+#[derive(Debug)]
+pub(crate) struct Cells<T: Cell> {
+    mapping: Arc<Mapping>,
+    first: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: points into `mapping`, which it keeps alive and which is itself Send and Sync; the content is atomics.
+unsafe impl<T: Cell> Send for Cells<T> {}
+// SAFETY: as above.
+unsafe impl<T: Cell> Sync for Cells<T> {}
+
+impl<T: Cell> Cells<T> {
+    /// `len` integers from byte `offset`; `None` when they are misaligned or do not lie in the mapping.
+    pub(crate) fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+        let end = len
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| offset.checked_add(bytes))?;
+        let fits = end <= mapping.len && offset.is_multiple_of(align_of::<T>());
+        fits.then(|| Self {
+            mapping: Arc::clone(mapping),
+            // SAFETY: `offset` lies in the mapping (checked above).
+            first: unsafe { mapping.start.add(offset) }.cast(),
+            len,
+        })
+    }
+
+    /// Enters the pages under these integers so that the data loop does not fault on them later. A kernel that cannot leaves them to fault.
+    pub(crate) fn populate(&self) {
+        const PAGE: usize = 4096;
+        let start = self.first.addr().get() & !(PAGE - 1);
+        let end = self.first.addr().get() + self.len * size_of::<T>();
+        debug_assert!(start >= self.mapping.start.addr().get());
+        // SAFETY: whole pages of a mapping of our own (mappings start on a page); populating does not change their content.
+        unsafe {
+            libc::madvise(
+                self.first.as_ptr().with_addr(start).cast(),
+                end - start,
+                libc::MADV_POPULATE_WRITE,
+            )
+        };
+    }
+}
+
+impl<T: Cell> Deref for Cells<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the range was checked in `new`, is aligned, and lives as long as the mapping held by `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn two_mappings_of_a_file_see_each_other() {
+        let fd = anonymous_file("myelin-test", 8192).unwrap();
+        let one = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
+        let two = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());
+        let writer = Cells::<AtomicU64>::new(&one, 4096, 2).unwrap();
+        let reader = Cells::<AtomicU64>::new(&two, 4096, 2).unwrap();
+        writer.populate();
+        writer[1].store(7, Relaxed);
+        assert_eq!((reader[0].load(Relaxed), reader[1].load(Relaxed)), (0, 7));
+        drop(one);
+        assert_eq!(writer[1].load(Relaxed), 7, "cells keep their mapping alive");
+    }
+
+    #[test]
+    fn ranges_outside_the_mapping_are_refused() {
+        let fd = anonymous_file("myelin-test", 4096).unwrap();
+        assert_eq!(file_len(fd.as_fd()).unwrap(), 4096);
+        let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, 4096, false).unwrap());
+        assert!(Cells::<AtomicU64>::new(&mapping, 4088, 1).is_some());
+        assert!(Cells::<AtomicU64>::new(&mapping, 4088, 2).is_none());
+        assert!(
+            Cells::<AtomicU64>::new(&mapping, 4, 1).is_none(),
+            "misaligned"
+        );
+        assert!(Cells::<AtomicU64>::new(&mapping, 0, usize::MAX).is_none());
+        assert!(Cells::<AtomicU8>::new(&mapping, 4095, 1).is_some());
+        assert!(Cells::<AtomicU8>::new(&mapping, 4096, 1).is_none());
+        assert!(Cells::<AtomicU8>::new(&mapping, usize::MAX, 2).is_none());
+    }
+}

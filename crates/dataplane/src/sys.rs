@@ -1,0 +1,274 @@
+//! The few system calls that have no safe wrapper elsewhere: AF_XDP socket options and kicks, `poll` over a reused array, and passing
+//! descriptors over a Unix socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+
+/// Descriptors one message carries at most (the kernel's own limit, `SCM_MAX_FD`, is 253).
+pub(crate) const MAX_FDS: usize = 8;
+
+/// Plain data that a socket option may be read into or written from.
+///
+/// # Safety
+/// Every bit pattern is a value and there is no padding.
+pub(crate) unsafe trait OptionValue: Copy {}
+
+// SAFETY: an integer.
+unsafe impl OptionValue for u32 {}
+// SAFETY: `repr(C)`, two u64 and four u32: 32 bytes without padding.
+unsafe impl OptionValue for libc::xdp_umem_reg {}
+// SAFETY: `repr(C)`, u64 fields only.
+unsafe impl OptionValue for libc::xdp_mmap_offsets {}
+// SAFETY: `repr(C)`, one u32.
+unsafe impl OptionValue for libc::xdp_options {}
+// SAFETY: `repr(C)`, u64 fields only.
+unsafe impl OptionValue for libc::xdp_statistics {}
+
+/// A new AF_XDP socket, closed on exec.
+pub(crate) fn xdp_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `setsockopt` with a plain value.
+pub(crate) fn set_option<T: OptionValue>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: `value` is valid for its own size for the length of the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// `getsockopt` of a plain value; an answer of another size is an error.
+pub(crate) fn get_option<T: OptionValue>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is writable for `len` bytes.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(rc)?;
+    if len as usize != size_of::<T>() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the kernel answered with {len} bytes where {} were expected",
+                size_of::<T>()
+            ),
+        ));
+    }
+    // SAFETY: zeroed and then filled by the kernel; every bit pattern is a value (`OptionValue`).
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Binds an AF_XDP socket.
+pub(crate) fn bind_xdp(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    // SAFETY: `address` is valid for its own size for the length of the call.
+    let rc = unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            std::ptr::from_ref(address).cast(),
+            size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
+        )
+    };
+    check(rc).map(drop)
+}
+
+/// Tells the kernel that descriptors wait in the TX ring. In copy mode the frames are transmitted before this returns.
+#[inline]
+pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
+    const NONE: usize = 0;
+    // Not through the C library's `sendto`: that is a cancellation point, which costs two atomic operations once there is a second thread.
+    // SAFETY: a null buffer of length zero and no address.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            fd,
+            NONE,
+            NONE,
+            libc::MSG_DONTWAIT,
+            NONE,
+            NONE,
+        )
+    };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Tells the driver that the fill ring has frames again; with busy polling, also runs the device's NAPI poll in this thread.
+#[inline]
+pub(crate) fn kick_receive(fd: RawFd) {
+    // SAFETY: a null buffer of length zero and no address. An error (link down) shows in the rings and in `poll`.
+    unsafe {
+        libc::recvfrom(
+            fd,
+            std::ptr::null_mut(),
+            0,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        );
+    }
+}
+
+/// `poll(2)`; an interruption counts as nothing ready. `timeout_ms < 0` waits for ever.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> io::Result<usize> {
+    // SAFETY: the slice is valid and writable for its own length.
+    let rc = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    match check(rc) {
+        Ok(ready) => Ok(ready as usize),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends one record with descriptors over a Unix `SOCK_SEQPACKET` socket.
+pub(crate) fn send_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let control = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() {
+        &control[..0]
+    } else {
+        &control[..]
+    };
+    let sent = sendmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(bytes)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
+    }
+}
+
+/// Receives one record and its descriptors; `Ok((0, _))` means that the peer has closed its end.
+pub(crate) fn receive_with_fds(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; MAX_FDS]);
+    let mut slices = [IoSliceMut::new(bytes)];
+    let message = recvmsg::<UnixAddr>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let mut fds = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            for fd in raw {
+                // SAFETY: the kernel installed this descriptor in our table for this message; nobody else knows it.
+                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
+        }
+    }
+    if message
+        .flags
+        .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a control message was cut off",
+        ));
+    }
+    Ok((message.bytes, fds))
+}
+
+fn check(rc: i32) -> io::Result<i32> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn records_and_descriptors_arrive_whole() {
+        let (a, b) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        let file = memfd_create("myelin-test", MFdFlags::MFD_CLOEXEC).unwrap();
+        send_with_fds(a.as_fd(), b"first", &[file.as_fd(), file.as_fd()]).unwrap();
+        send_with_fds(a.as_fd(), b"second", &[]).unwrap();
+        let mut buffer = [0; 32];
+        let (len, fds) = receive_with_fds(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"first"[..], 2));
+        let (len, fds) = receive_with_fds(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"second"[..], 0));
+        send_with_fds(a.as_fd(), b"too long for four bytes", &[]).unwrap();
+        let error = receive_with_fds(b.as_fd(), &mut buffer[..4]).unwrap_err();
+        assert!(error.to_string().contains("cut off"), "{error}");
+        drop(a);
+        assert_eq!(receive_with_fds(b.as_fd(), &mut buffer).unwrap().0, 0);
+    }
+
+    #[test]
+    fn poll_sees_a_readable_descriptor_and_times_out_on_a_quiet_one() {
+        let (a, b) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        let mut fds = [libc::pollfd {
+            fd: b.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        assert_eq!(poll(&mut fds, 0).unwrap(), 0);
+        send_with_fds(a.as_fd(), b"x", &[]).unwrap();
+        assert_eq!(poll(&mut fds, 0).unwrap(), 1);
+    }
+}

@@ -1,0 +1,405 @@
+//! The UMEM: equal frames in one shared file, and a ledger of who holds each.
+//!
+//! ```text
+//! frame 0 | frame 1 | ... | frame n-1 | ledger: one byte a frame
+//! ```
+//!
+//! A frame is either held by the worker, as a [`Frame`], or lent to a port through its fill or TX ring; the ledger says to which. It lies in
+//! the shared file, so it survives the worker: whoever comes after it knows which frames it may take. The ring contents alone do not tell
+//! that: a frame that a driver holds (zero-copy receive, a transmission under way) is in no ring.
+//!
+//! The ledger alone does not do either: a worker may be killed between writing a ring's index and writing the ledger. Whoever takes a
+//! port over therefore also looks into its rings, and what lies there is lent ([`FrameMemory::mark_lent`]).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use myelin_functions::Packet;
+use myelin_packet::Meta;
+use myelin_packet::meta::META_LEN;
+
+use crate::error::Error;
+use crate::port::Buffer;
+use crate::shm::{Cells, Mapping, anonymous_file, file_len};
+
+/// Bytes the kernel leaves free in front of every frame it receives (`XDP_PACKET_HEADROOM`).
+pub const HEADROOM: u32 = 256;
+
+/// Most frames of one UMEM: 2 GiB of 2 KiB frames.
+pub const MAX_FRAMES: u32 = 1 << 20;
+
+/// Bytes that move between caches at once.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
+
+/// The ledger's entry for a frame that no port has.
+const HELD: u8 = 0;
+
+/// Who a frame is lent to: a port of the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Borrower(u8);
+
+impl Borrower {
+    /// Ports of one worker at most.
+    pub const MAX: usize = 255;
+
+    /// The port of this index; `None` from [`Self::MAX`] on.
+    pub fn new(port: usize) -> Option<Self> {
+        u8::try_from(port + 1).ok().map(Self)
+    }
+}
+
+/// Packet memory shared by the kernel, the agent and one worker: the file and its geometry. It is mapped only where packets are
+/// processed, so that it does not count as resident memory of the agent.
+#[derive(Debug)]
+pub struct Umem {
+    file: File,
+    frames: u32,
+    frame_size: u32,
+}
+
+impl Umem {
+    /// New packet memory: `frames` frames of `frame_size` bytes (2048 or 4096, as the kernel wants them). [`HEADROOM`] bytes of each are not
+    /// available to a received packet.
+    pub fn create(frames: u32, frame_size: u32) -> Result<Self, Error> {
+        let len = file_len_of(frames, frame_size)?;
+        let fd = anonymous_file("myelin-umem", len).map_err(memory(len))?;
+        Self::open(fd, frames, frame_size)
+    }
+
+    /// The packet memory that another process created with the same numbers.
+    pub(crate) fn open(fd: OwnedFd, frames: u32, frame_size: u32) -> Result<Self, Error> {
+        let len = file_len_of(frames, frame_size)?;
+        let found = file_len(fd.as_fd()).map_err(memory(len))?;
+        if found < len {
+            return Err(memory(len)(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(Self {
+            file: fd.into(),
+            frames,
+            frame_size,
+        })
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Size of a frame, bytes.
+    pub fn frame_size(&self) -> u32 {
+        self.frame_size
+    }
+
+    /// The longest packet that fits behind the [`HEADROOM`], bytes, Ethernet header included.
+    pub fn max_packet(&self) -> u32 {
+        self.frame_size - HEADROOM
+    }
+
+    /// The shared file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Frames lent to ports now, by the ledger.
+    pub fn lent(&self) -> Result<usize, Error> {
+        let mut ledger = vec![HELD; self.frames as usize];
+        self.file
+            .read_exact_at(&mut ledger, self.frames_len() as u64)
+            .map_err(memory(ledger.len()))?;
+        Ok(ledger.iter().filter(|&&state| state != HELD).count())
+    }
+
+    /// Bytes of all frames.
+    fn frames_len(&self) -> usize {
+        self.frames as usize * self.frame_size as usize
+    }
+
+    /// Maps the frames, to register them with the kernel, which keeps the pages when the mapping is gone.
+    pub(crate) fn map_frames(&self) -> Result<Mapping, Error> {
+        let len = self.frames_len();
+        Mapping::new(self.fd(), 0, len, false).map_err(memory(len))
+    }
+}
+
+/// One frame, by number. Whoever has it owns its bytes: there is no second one of the same number.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame(u32);
+
+/// The frames of a [`Umem`] as the worker sees them.
+#[derive(Debug)]
+pub struct FrameMemory {
+    mapping: Arc<Mapping>,
+    ledger: Cells<AtomicU8>,
+    frames: u32,
+    /// Binary logarithm of the frame size.
+    shift: u32,
+}
+
+impl FrameMemory {
+    /// Maps the whole packet memory. Its pages are entered now: a fault on the first packet in each frame would show in the latency.
+    pub fn map(umem: &Umem) -> Result<Self, Error> {
+        let frames_len = umem.frames_len();
+        let len = frames_len + umem.frames as usize;
+        let mapping = Arc::new(Mapping::new(umem.fd(), 0, len, true).map_err(memory(len))?);
+        let ledger = Cells::new(&mapping, frames_len, umem.frames as usize)
+            .ok_or_else(|| memory(len)(io::ErrorKind::UnexpectedEof.into()))?;
+        Ok(Self {
+            mapping,
+            ledger,
+            frames: umem.frames,
+            shift: umem.frame_size.trailing_zeros(),
+        })
+    }
+
+    /// Size of a frame, bytes.
+    #[inline]
+    pub fn frame_size(&self) -> u32 {
+        1 << self.shift
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Every frame that is not lent. To be called once in the life of a process, before any packet: a frame must not exist twice.
+    pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.frames)
+            .filter(|&frame| self.ledger[frame as usize].load(Ordering::Relaxed) == HELD)
+            .map(Frame)
+    }
+
+    /// Enters into the ledger that the frame at `address` is with `port`.
+    #[inline]
+    pub fn mark_lent(&self, address: u64, port: Borrower) {
+        if let Some(state) = self.ledger.get((address >> self.shift) as usize) {
+            state.store(port.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Frames that a port has now.
+    pub(crate) fn lent_to(&self, port: Borrower) -> usize {
+        self.ledger
+            .iter()
+            .filter(|state| state.load(Ordering::Relaxed) == port.0)
+            .count()
+    }
+
+    /// The address of byte `offset` of a frame, for a descriptor. The token is used up: the frame is to be marked as lent when the descriptor is handed
+    /// over.
+    #[inline]
+    pub fn address(&self, frame: Frame, offset: u32) -> u64 {
+        debug_assert!(offset < self.frame_size());
+        (u64::from(frame.0) << self.shift) + u64::from(offset)
+    }
+
+    /// Hands a frame to a port; returns the address of byte `offset` in it for a descriptor.
+    #[inline]
+    pub fn lend(&self, frame: Frame, offset: u32, port: Borrower) -> u64 {
+        let address = self.address(frame, offset);
+        self.mark_lent(address, port);
+        address
+    }
+
+    /// Takes the frame of a descriptor back from a port, with the offset of the descriptor in it. `None` for an address outside the
+    /// UMEM or a frame that was not lent to it: the ledger is what makes a second owner of a frame impossible.
+    #[inline]
+    pub fn take_back(&self, address: u64, port: Borrower) -> Option<(Frame, u32)> {
+        let number = address >> self.shift;
+        let state = self.ledger.get(usize::try_from(number).ok()?)?;
+        if state.load(Ordering::Relaxed) != port.0 {
+            return None;
+        }
+        state.store(HELD, Ordering::Relaxed);
+        let offset = address as u32 & (self.frame_size() - 1);
+        Some((Frame(number as u32), offset))
+    }
+
+    /// Takes back every frame that a port still had. Only after the kernel has let go of the port's socket.
+    pub(crate) fn take_all_back(&self, port: Borrower) -> impl Iterator<Item = Frame> + '_ {
+        (0..self.frames).filter_map(move |frame| {
+            let state = &self.ledger[frame as usize];
+            (state.load(Ordering::Relaxed) == port.0).then(|| {
+                state.store(HELD, Ordering::Relaxed);
+                Frame(frame)
+            })
+        })
+    }
+
+    /// Starts to fetch a packet and its metadata into the cache. Another core has just written them, and they are needed one after the other:
+    /// metadata, headers, payload, and all of it when the kernel copies it out again.
+    #[inline]
+    pub fn prefetch(&self, address: u64, len: u32) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let packet = self.mapping.start().as_ptr().wrapping_add(address as usize);
+            let metadata = packet.wrapping_sub(META_LEN);
+            // SAFETY: a prefetch is a hint; it does not fault, whatever the address.
+            let fetch = |at: *mut u8| unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+            fetch(metadata);
+            (0..len as usize)
+                .step_by(CACHE_LINE)
+                .for_each(|at| fetch(packet.wrapping_add(at)));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (address, len);
+    }
+
+    /// The packet in a buffer, for the functions; the frame comes back through [`Self::close`]. When the metadata does not fit the packet, the
+    /// buffer is given back.
+    #[inline]
+    pub(crate) fn open(&self, buffer: Buffer, meta: Meta) -> Result<Packet<'_>, Buffer> {
+        let Buffer { frame, offset, len } = buffer;
+        let number = frame.0;
+        Packet::new(self.own(frame), offset as usize, len as usize, meta, number).map_err(|_| {
+            Buffer {
+                frame: Frame(number),
+                offset,
+                len,
+            }
+        })
+    }
+
+    /// The buffer of a packet that [`Self::open`] made; the packet must not be used again.
+    #[inline]
+    pub(crate) fn close(packet: &Packet<'_>) -> Buffer {
+        Buffer {
+            frame: Frame(packet.token()),
+            offset: packet.start() as u32,
+            len: packet.len() as u32,
+        }
+    }
+
+    /// A frame's number, below [`Self::frames`].
+    #[inline]
+    pub fn frame_number(&self, frame: &Frame) -> u32 {
+        frame.0
+    }
+
+    /// A frame's bytes.
+    #[inline]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.own(Frame(frame.0))
+    }
+
+    /// The metadata in front of a packet; `None` when there is no room for it.
+    #[inline]
+    pub(crate) fn meta(&self, buffer: &mut Buffer) -> Option<Meta> {
+        let end = buffer.offset as usize;
+        let bytes = self.bytes_mut(&mut buffer.frame);
+        bytes.get(..end)?.last_chunk().map(Meta::from_bytes)
+    }
+
+    /// A frame's bytes, for as long as the memory is mapped; the token is used up.
+    #[inline]
+    fn own(&self, frame: Frame) -> &mut [u8] {
+        let at = (frame.0 as usize) << self.shift;
+        // SAFETY: frames come from `held_frames`, `take_back` and `close` only, so the number is below `self.frames` and the range lies in the
+        // mapping, which lives as long as `self`. The frame exists once and has just been used up or is borrowed mutably by the caller, and
+        // neither the kernel nor the agent touches a frame that is not lent.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.mapping.start().add(at).as_ptr(),
+                self.frame_size() as usize,
+            )
+        }
+    }
+}
+
+/// Length of the shared file, bytes.
+fn file_len_of(frames: u32, frame_size: u32) -> Result<usize, Error> {
+    if !matches!(frame_size, 2048 | 4096) {
+        return Err(Error::Parameter {
+            what: "frame size",
+            value: frame_size.into(),
+            expected: "2048 or 4096 bytes",
+        });
+    }
+    if frames == 0 || frames > MAX_FRAMES {
+        return Err(Error::Parameter {
+            what: "number of frames",
+            value: frames.into(),
+            expected: "1 to 1048576",
+        });
+    }
+    Ok(frames as usize * (frame_size as usize + 1))
+}
+
+fn memory(bytes: usize) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Memory {
+        what: "packet memory",
+        bytes,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_has_one_owner_at_a_time() {
+        let umem = Umem::create(4, 2048).unwrap();
+        let memory = FrameMemory::map(&umem).unwrap();
+        let [port, other] = [7, 8].map(|port| Borrower::new(port).unwrap());
+        let mut held: Vec<Frame> = memory.held_frames().collect();
+        assert_eq!(held.len(), 4);
+        let address = memory.lend(held.pop().unwrap(), 256, port);
+        assert_eq!((address, umem.lent().unwrap()), (3 * 2048 + 256, 1));
+        assert_eq!(memory.take_back(address, other), None, "lent to another");
+        assert_eq!(memory.take_back(address + 10, port), Some((Frame(3), 266)));
+        assert_eq!(memory.take_back(address, port), None, "taken back twice");
+        assert_eq!(memory.take_back(4 * 2048, port), None, "outside");
+        assert_eq!(memory.take_back(u64::MAX, port), None, "outside");
+        assert_eq!(memory.take_back(0, port), None, "never lent");
+        assert_eq!(umem.lent().unwrap(), 0);
+        memory.lend(held.pop().unwrap(), 0, port);
+        memory.lend(held.pop().unwrap(), 0, other);
+        assert_eq!(memory.take_all_back(port).collect::<Vec<_>>(), [Frame(2)]);
+        assert_eq!(umem.lent().unwrap(), 1);
+        assert_eq!(Borrower::new(Borrower::MAX), None);
+    }
+
+    #[test]
+    fn the_ledger_outlives_the_process_that_wrote_it() {
+        let agent = Umem::create(8, 4096).unwrap();
+        let open = || Umem::open(agent.fd().try_clone_to_owned().unwrap(), 8, 4096).unwrap();
+        let worker = FrameMemory::map(&open()).unwrap();
+        let mut frames: Vec<Frame> = worker.held_frames().collect();
+        worker.bytes_mut(&mut frames[5])[4095] = 0xa5;
+        let port = Borrower::new(0).unwrap();
+        worker.lend(frames.remove(5), 0, port);
+        worker.lend(frames.remove(0), 0, port);
+        assert_eq!(agent.lent().unwrap(), 2);
+        drop((worker, frames));
+        let heir = FrameMemory::map(&open()).unwrap();
+        heir.mark_lent(2 * 4096 + 300, port);
+        heir.mark_lent(u64::MAX, port);
+        let held: Vec<u32> = heir.held_frames().map(|frame| frame.0).collect();
+        assert_eq!(held, [1, 3, 4, 6, 7]);
+        let (mut frame, _) = heir.take_back(5 * 4096, port).unwrap();
+        assert_eq!(heir.bytes_mut(&mut frame)[4095], 0xa5);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        for (frames, size, word) in [
+            (0, 2048, "frames"),
+            (MAX_FRAMES + 1, 2048, "frames"),
+            (4, 1024, "frame size"),
+            (4, 3000, "frame size"),
+        ] {
+            let error = Umem::create(frames, size).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let small = Umem::create(4, 2048).unwrap();
+        let error = Umem::open(small.fd().try_clone_to_owned().unwrap(), 400, 2048).unwrap_err();
+        assert!(error.to_string().contains("packet memory"), "{error}");
+    }
+}

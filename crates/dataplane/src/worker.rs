@@ -1,0 +1,431 @@
+//! The worker process: a loop that forwards, and a thread that listens to the agent.
+//!
+//! The control thread does whatever takes time (it compiles rule tables, maps rings, frees memory); the loop only puts a finished part in or takes
+//! one out, between two batches. While there is nothing to put in it costs the loop one relaxed load a turn.
+//!
+//! When the agent's end of the connection closes, the worker goes on forwarding with what it has: a crashed agent does not stop traffic.
+//! It ends on SIGTERM, or when the agent asks.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+
+use crate::chain::SocketId;
+use crate::clock::monotonic_ns;
+use crate::control::{Reply, Request, Setup, receive_request, send_reply};
+use crate::forwarder::Forwarder;
+use crate::idle::{IdleClock, Step};
+use crate::port::Port;
+use crate::segment::Segment;
+use crate::stats::{Counter, StatsFile};
+use crate::sys;
+use crate::umem::{Borrower, FrameMemory, Umem};
+use crate::xdp_port::XdpPort;
+
+/// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
+const STRAGGLERS: Duration = Duration::from_millis(5);
+/// First and longest sleep of a worker that waits for a port to recover, ms.
+const RECOVERY_MS: (i32, i32) = (1, 64);
+
+/// Runs the worker until it is told to stop. `control` is the connection to the agent
+/// ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see [`control_from_stdin`]).
+///
+/// Never returns: the process ends with status 0 when it was told to, and 1 with a message on standard error when the set-up fails.
+pub fn worker_main(control: OwnedFd) -> ! {
+    match run(control) {
+        Ok(()) => exit(0),
+        Err(message) => {
+            eprintln!("myelin-worker: {message}");
+            exit(1)
+        }
+    }
+}
+
+/// The agent's connection, as a worker process finds it.
+pub fn control_from_stdin() -> io::Result<OwnedFd> {
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+fn run(control: OwnedFd) -> Result<(), String> {
+    // Cosmetic: the command line names the worker too.
+    let _ = prctl::set_name(c"myelin-worker");
+    let mut terminate = SigSet::empty();
+    terminate.add(Signal::SIGTERM);
+    // Before the control thread exists, so that it inherits the mask.
+    terminate
+        .thread_block()
+        .map_err(|errno| format!("block SIGTERM: {errno}"))?;
+    let signals = SignalFd::new(&terminate).map_err(|errno| format!("signalfd: {errno}"))?;
+
+    let (setup, memory, stats) = set_up(&control)?;
+    let memory: &'static FrameMemory = Box::leak(Box::new(memory));
+    let counters = stats.worker_counters().map_err(|e| e.to_string())?;
+    let (mailbox, outbox) = mailboxes().map_err(|errno| format!("eventfd: {errno}"))?;
+    let control = Control {
+        socket: control,
+        signals,
+        memory,
+        stats,
+        outbox,
+    };
+    let control_thread = std::thread::Builder::new()
+        .name("myelin-control".into())
+        .stack_size(512 * 1024)
+        .spawn(move || control.serve())
+        .map_err(|error| format!("start the control thread: {error}"))?;
+    // Only this thread: the control thread compiles rules, which must not hold packets up.
+    if let Some(core) = setup.core {
+        pin(core).map_err(|errno| format!("bind to core {core}: {errno}; does it exist?"))?;
+    }
+    let mut forwarder = Forwarder::new(memory, setup.batch, counters, monotonic_ns);
+    mailbox.forward(&mut forwarder, IdleClock::new(setup.idle));
+    // It still has to answer the agent.
+    let _ = control_thread.join();
+    Ok(())
+}
+
+/// The first request brings what the rest of the process is built on.
+fn set_up(control: &OwnedFd) -> Result<(Setup, FrameMemory, StatsFile), String> {
+    let (request, mut fds) = receive_request(control.as_fd())
+        .map_err(|error| format!("control connection: {error}"))?
+        .ok_or("the agent closed the connection before the set-up")?;
+    let Request::Setup(setup) = request.body else {
+        return Err("the first request is not the set-up".into());
+    };
+    let (Some(stats), Some(umem)) = (fds.pop(), fds.pop()) else {
+        return Err("the set-up came without its descriptors".into());
+    };
+    let built = Umem::open(umem, setup.frames, setup.frame_size)
+        .and_then(|umem| FrameMemory::map(&umem))
+        .and_then(|memory| Ok((memory, StatsFile::open(stats)?)))
+        .map_err(|error| error.to_string());
+    let reply = built.as_ref().map(drop).map_err(Clone::clone);
+    send_reply(control.as_fd(), request.number, &reply)
+        .map_err(|error| format!("control connection: {error}"))?;
+    let (memory, stats) = built?;
+    Ok((setup, memory, stats))
+}
+
+fn pin(core: u32) -> nix::Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core as usize)?;
+    sched_setaffinity(Pid::from_raw(0), &cores)
+}
+
+/// A change that the loop makes between two batches.
+enum Change {
+    AddPort(SocketId, Box<XdpPort>),
+    RemovePort(SocketId),
+    TakeFramesOf(Borrower),
+    AddSegments(Vec<Segment>),
+    RemoveSegments(u32, u16),
+    Start,
+    Stop,
+}
+
+/// What came of a change; parts that were taken out go back to the control thread to be freed.
+enum Outcome {
+    Done,
+    Refused(&'static str),
+    Port(Box<XdpPort>),
+    Segments(Vec<Segment>),
+}
+
+/// The loop's end of the connection between the two threads.
+struct Mailbox {
+    changes: Receiver<Change>,
+    outcomes: Sender<Outcome>,
+    waiting: Arc<AtomicBool>,
+    wake: Arc<EventFd>,
+}
+
+/// The control thread's end.
+struct Outbox {
+    changes: Sender<Change>,
+    outcomes: Receiver<Outcome>,
+    waiting: Arc<AtomicBool>,
+    wake: Arc<EventFd>,
+}
+
+fn mailboxes() -> nix::Result<(Mailbox, Outbox)> {
+    let (to_loop, changes) = channel();
+    let (outcomes, from_loop) = channel();
+    let waiting = Arc::new(AtomicBool::new(false));
+    let wake = Arc::new(EventFd::from_flags(
+        EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+    )?);
+    let mailbox = Mailbox {
+        changes,
+        outcomes,
+        waiting: Arc::clone(&waiting),
+        wake: Arc::clone(&wake),
+    };
+    let outbox = Outbox {
+        changes: to_loop,
+        outcomes: from_loop,
+        waiting,
+        wake,
+    };
+    Ok((mailbox, outbox))
+}
+
+/// Whether the loop goes on.
+#[derive(PartialEq, Eq)]
+enum Life {
+    On,
+    Over,
+}
+
+impl Mailbox {
+    /// The loop.
+    fn forward(&self, forwarder: &mut Forwarder<'static, XdpPort>, mut idle: IdleClock) {
+        // Until the start the ports of a predecessor are gathered; no frame may be taken before all are known.
+        while let Ok(change) = self.changes.recv() {
+            let started = matches!(change, Change::Start);
+            if self.make(forwarder, change) == Life::Over {
+                return;
+            }
+            if started {
+                break;
+            }
+        }
+        let mut sleeper = Sleeper::default();
+        sleeper.watch(forwarder, &self.wake);
+        let mut was_busy = true;
+        loop {
+            if self.waiting.load(Ordering::Relaxed) {
+                if self.make_all(forwarder) == Life::Over {
+                    return;
+                }
+                sleeper.watch(forwarder, &self.wake);
+            }
+            if forwarder.turn() > 0 {
+                idle.busy();
+                sleeper.recovered();
+                was_busy = true;
+                continue;
+            }
+            if was_busy || forwarder.is_unsettled() {
+                forwarder.settle();
+                was_busy = false;
+            }
+            match idle.nothing(monotonic_ns) {
+                // No pause instruction: it takes 40 to 140 cycles, which a packet would wait for.
+                Step::Look => forwarder.busy_poll(),
+                Step::Sleep => {
+                    sleeper.sleep(forwarder.is_unsettled());
+                    forwarder.count(Counter::Sleeps, 1);
+                }
+            }
+        }
+    }
+
+    fn make_all(&self, forwarder: &mut Forwarder<'static, XdpPort>) -> Life {
+        self.waiting.store(false, Ordering::Relaxed);
+        // Nonblocking; it only makes the descriptor quiet again.
+        let _ = self.wake.read();
+        while let Ok(change) = self.changes.try_recv() {
+            if self.make(forwarder, change) == Life::Over {
+                return Life::Over;
+            }
+        }
+        Life::On
+    }
+
+    fn make(&self, forwarder: &mut Forwarder<'static, XdpPort>, change: Change) -> Life {
+        let mut life = Life::On;
+        let outcome = match change {
+            Change::AddPort(id, port) => {
+                forwarder.add_port(id.0.into(), *port);
+                Outcome::Done
+            }
+            Change::RemovePort(id) if forwarder.leads_to(id.0.into()) => {
+                Outcome::Refused("a chain leads to this socket; remove the chain first")
+            }
+            Change::RemovePort(id) => match forwarder.remove_port(id.0.into()) {
+                Some(port) => Outcome::Port(Box::new(port)),
+                None => Outcome::Refused("there is no such socket"),
+            },
+            Change::TakeFramesOf(port) => {
+                forwarder.take_frames_of(port);
+                Outcome::Done
+            }
+            Change::AddSegments(segments) => {
+                forwarder.add_segments(segments);
+                Outcome::Done
+            }
+            Change::RemoveSegments(spi, generation) => {
+                Outcome::Segments(forwarder.remove_segments(spi, generation))
+            }
+            Change::Start => {
+                forwarder.start();
+                Outcome::Done
+            }
+            Change::Stop => {
+                life = Life::Over;
+                Outcome::Done
+            }
+        };
+        // Nobody listens when the control thread has failed; the loop goes on as it does without an agent.
+        let _ = self.outcomes.send(outcome);
+        life
+    }
+}
+
+/// Where the loop waits when it has nothing to do.
+#[derive(Default)]
+struct Sleeper {
+    fds: Vec<libc::pollfd>,
+    patience_ms: i32,
+}
+
+impl Sleeper {
+    /// Looks up what to wait for, after the ports changed.
+    fn watch(&mut self, forwarder: &Forwarder<'_, impl Port>, wake: &EventFd) {
+        let watched = forwarder.ports().filter_map(Port::readable_fd);
+        self.fds = watched
+            .chain([wake.as_fd().as_raw_fd()])
+            .map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            })
+            .collect();
+        self.recovered();
+    }
+
+    fn recovered(&mut self) {
+        self.patience_ms = RECOVERY_MS.0;
+    }
+
+    /// Sleeps until a packet or a change is there, or for a while when a port has to recover.
+    fn sleep(&mut self, unsettled: bool) {
+        let timeout = if unsettled { self.patience_ms } else { -1 };
+        self.patience_ms = (self.patience_ms * 2).min(RECOVERY_MS.1);
+        if sys::poll(&mut self.fds, timeout).is_err() {
+            return;
+        }
+        for watched in &mut self.fds {
+            if watched.revents & (libc::POLLERR | libc::POLLNVAL | libc::POLLHUP) != 0 {
+                // A descriptor that is always ready would turn sleep into a spin.
+                watched.fd = -1;
+            }
+        }
+    }
+}
+
+/// The thread that listens.
+struct Control {
+    socket: OwnedFd,
+    signals: SignalFd,
+    memory: &'static FrameMemory,
+    stats: StatsFile,
+    outbox: Outbox,
+}
+
+impl Control {
+    fn serve(self) {
+        let mut fds = [self.socket.as_fd(), self.signals.as_fd()].map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        loop {
+            if sys::poll(&mut fds, -1).is_err() {
+                return;
+            }
+            if fds[1].revents != 0 {
+                let _ = self.outbox.change(Change::Stop);
+                return;
+            }
+            if fds[0].revents == 0 {
+                continue;
+            }
+            match receive_request(self.socket.as_fd()) {
+                Ok(Some((request, fds))) => {
+                    let stop = request.body == Request::Shutdown;
+                    let reply = self.obey(request.body, fds);
+                    // When the agent is gone the next receive tells.
+                    let _ = send_reply(self.socket.as_fd(), request.number, &reply);
+                    if stop {
+                        return;
+                    }
+                }
+                // Without an agent only the signal is left.
+                Ok(None) | Err(_) => fds[0].fd = -1,
+            }
+        }
+    }
+
+    fn obey(&self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
+        match request {
+            Request::Setup(_) => Err("the worker is set up already".into()),
+            Request::AddSocket { id, info } => {
+                let fd = fds.pop().ok_or("no descriptor came with the socket")?;
+                let borrower = borrower(id)?;
+                let port = XdpPort::new(fd, &info, borrower, self.memory)
+                    .map_err(|error| error.to_string())?;
+                self.outbox.change(Change::AddPort(id, Box::new(port)))
+            }
+            Request::RemoveSocket { id } => {
+                let borrower = borrower(id)?;
+                // Closes the socket; only then are the frames in it nobody's.
+                self.outbox.change(Change::RemovePort(id))?;
+                self.outbox.change(Change::TakeFramesOf(borrower))
+            }
+            Request::AddChain { chain, block } => {
+                let counters = self
+                    .stats
+                    .chain_counters(block)
+                    .map_err(|e| e.to_string())?;
+                let segments = Segment::build(&chain, &Arc::new(counters))?;
+                self.outbox.change(Change::AddSegments(segments))
+            }
+            Request::RemoveChain { spi, generation } => {
+                std::thread::sleep(STRAGGLERS);
+                self.outbox.change(Change::RemoveSegments(spi, generation))
+            }
+            Request::Start => self.outbox.change(Change::Start),
+            Request::Shutdown => self.outbox.change(Change::Stop),
+        }
+    }
+}
+
+fn borrower(id: SocketId) -> Result<Borrower, String> {
+    Borrower::new(id.0.into()).ok_or_else(|| format!("socket number {} is too large", id.0))
+}
+
+impl Outbox {
+    /// Has the loop make a change, and frees what it took out.
+    fn change(&self, change: Change) -> Reply {
+        let gone = "the forwarding loop has ended";
+        self.changes.send(change).map_err(|_| gone)?;
+        self.waiting.store(true, Ordering::Release);
+        self.wake
+            .write(1)
+            .map_err(|errno| format!("wake the loop: {errno}"))?;
+        match self.outcomes.recv().map_err(|_| gone)? {
+            Outcome::Done => Ok(()),
+            Outcome::Refused(reason) => Err(reason.into()),
+            Outcome::Port(port) => {
+                port.close();
+                Ok(())
+            }
+            Outcome::Segments(segments) => {
+                drop(segments);
+                Ok(())
+            }
+        }
+    }
+}

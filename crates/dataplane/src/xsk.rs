@@ -1,0 +1,440 @@
+//! AF_XDP sockets: opened and bound by the agent, driven by the worker.
+//!
+//! A socket never loads an XDP program; the front door's program redirects into it through a socket map. The first socket of a
+//! [`Umem`] registers the memory; later ones, on other queues and devices, share it (`XDP_SHARED_UMEM`) and bring their own fill and
+//! completion rings. Sharing imposes the first socket's copy or zero-copy mode; where the second device cannot follow, its
+//! socket registers the same memory a second time and finds its own mode.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::ring::{Consumer, Descriptor, Layout, Producer, Slot};
+use crate::shm::Mapping;
+use crate::sys;
+use crate::umem::Umem;
+
+/// Entries of each ring unless said otherwise.
+pub const RING_SIZE: u32 = 1024;
+
+/// How many frames one `sendto` transmits at most in copy mode, unless the socket is told otherwise.
+const TRANSMIT_BUDGET: u32 = 32;
+/// Linux 6.17; older kernels keep their budget of 32 and are kicked more often.
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+/// How long a queue may stay busy after its socket is closed.
+const QUEUE_RELEASE: Duration = Duration::from_millis(100);
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Receives, and may transmit: the port's queue, or the far end of an internal link.
+    Ingress,
+    /// Only transmits.
+    Egress,
+}
+
+/// Who copies the packet between the driver and the UMEM.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Zero-copy where the driver can, else copy.
+    #[default]
+    Auto,
+    /// The kernel copies; works on every driver.
+    Copy,
+    /// The driver writes into the UMEM; an error where it cannot.
+    ZeroCopy,
+}
+
+/// Busy polling: the worker's own system calls run the device's receive poll, instead of an interrupt
+/// (`Documentation/networking/napi.rst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// How long a system call may poll (`SO_BUSY_POLL`, whole microseconds).
+    pub time: Duration,
+    /// Packets a poll may take (`SO_BUSY_POLL_BUDGET`).
+    pub budget: u16,
+}
+
+/// How a socket is opened.
+#[derive(Debug, Clone)]
+pub struct XskConfig {
+    /// The interface's name, for messages.
+    pub interface: String,
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The queue of the interface, from 0.
+    pub queue: u32,
+    /// What the socket is for.
+    pub role: Role,
+    /// Entries of each of its rings, a power of two.
+    pub ring_size: u32,
+    /// Copy or zero-copy.
+    pub mode: CopyMode,
+    /// Busy polling, if wanted.
+    pub busy_poll: Option<BusyPoll>,
+}
+
+impl XskConfig {
+    /// A socket with the usual ring size, mode by the driver, no busy polling.
+    pub fn new(interface: impl Into<String>, ifindex: u32, queue: u32, role: Role) -> Self {
+        Self {
+            interface: interface.into(),
+            ifindex,
+            queue,
+            role,
+            ring_size: RING_SIZE,
+            mode: CopyMode::Auto,
+            busy_poll: None,
+        }
+    }
+}
+
+/// What the worker must know of a socket besides its descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct XskInfo {
+    pub(crate) interface: String,
+    pub(crate) queue: u32,
+    pub(crate) role: Role,
+    pub(crate) ring_size: u32,
+    pub(crate) busy_poll: bool,
+    pub(crate) zero_copy: bool,
+}
+
+/// A bound AF_XDP socket.
+#[derive(Debug)]
+pub struct Xsk {
+    fd: OwnedFd,
+    info: XskInfo,
+}
+
+/// What the kernel counted at a socket (`XDP_STATISTICS`), in packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct XskStatistics {
+    /// Dropped on receive: longer than a frame, or no frame in the fill ring.
+    pub rx_dropped: u64,
+    /// Dropped on receive because the worker had not emptied the RX ring.
+    pub rx_ring_full: u64,
+    /// Times the fill ring was found empty.
+    pub fill_ring_empty: u64,
+    /// Descriptors in the fill ring that the kernel refused.
+    pub rx_invalid: u64,
+    /// Descriptors in the TX ring that the kernel refused.
+    pub tx_invalid: u64,
+}
+
+impl Xsk {
+    /// Opens a socket on one queue of an interface and binds it. `shared` is an earlier socket of the same [`Umem`], if there is one.
+    pub fn bind(umem: &Umem, config: &XskConfig, shared: Option<&Xsk>) -> Result<Self, Error> {
+        if !config.ring_size.is_power_of_two() {
+            return Err(Error::Parameter {
+                what: "ring size",
+                value: config.ring_size.into(),
+                expected: "a power of two",
+            });
+        }
+        if let Some(first) = shared
+            && config.mode == CopyMode::Auto
+            && let Ok(socket) = Self::open(config, Memory::Shared(first))
+        {
+            return Ok(socket);
+        }
+        Self::open(config, Memory::Registered(umem))
+    }
+
+    fn open(config: &XskConfig, memory: Memory<'_>) -> Result<Self, Error> {
+        let failed = |step| {
+            move |source| Error::Socket {
+                interface: config.interface.clone(),
+                queue: config.queue,
+                step,
+                source,
+            }
+        };
+        let fd = sys::xdp_socket().map_err(failed("open"))?;
+        let xdp_option =
+            |name, value: u32| sys::set_option(fd.as_fd(), libc::SOL_XDP, name, &value);
+        if let Memory::Registered(umem) = memory {
+            register(fd.as_fd(), umem, failed("register packet memory"))?;
+        }
+        for (name, step, wanted) in [
+            (libc::XDP_UMEM_FILL_RING, "make the fill ring", true),
+            (
+                libc::XDP_UMEM_COMPLETION_RING,
+                "make the completion ring",
+                true,
+            ),
+            (libc::XDP_TX_RING, "make the TX ring", true),
+            (
+                libc::XDP_RX_RING,
+                "make the RX ring",
+                config.role == Role::Ingress,
+            ),
+        ] {
+            if wanted {
+                xdp_option(name, config.ring_size).map_err(failed(step))?;
+            }
+        }
+        if config.ring_size > TRANSMIT_BUDGET {
+            // One kick a batch, whatever the batch. Refused by older kernels, which then take several.
+            let _ = xdp_option(XDP_MAX_TX_SKB_BUDGET, config.ring_size);
+        }
+        if let Some(busy_poll) = config.busy_poll {
+            set_busy_poll(fd.as_fd(), busy_poll).map_err(failed("set busy polling"))?;
+        }
+        bind_patiently(fd.as_fd(), &address(config, &memory)).map_err(failed("bind"))?;
+        let options: libc::xdp_options =
+            sys::get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
+                .map_err(failed("read the options"))?;
+        Ok(Self {
+            fd,
+            info: XskInfo {
+                interface: config.interface.clone(),
+                queue: config.queue,
+                role: config.role,
+                ring_size: config.ring_size,
+                busy_poll: config.busy_poll.is_some(),
+                zero_copy: options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
+            },
+        })
+    }
+
+    /// The socket's descriptor, for a socket map.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Whether the driver reads and writes the UMEM itself; otherwise the kernel copies.
+    pub fn is_zero_copy(&self) -> bool {
+        self.info.zero_copy
+    }
+
+    /// The interface it is bound to.
+    pub fn interface(&self) -> &str {
+        &self.info.interface
+    }
+
+    /// The queue it is bound to.
+    pub fn queue(&self) -> u32 {
+        self.info.queue
+    }
+
+    /// What it is for.
+    pub fn role(&self) -> Role {
+        self.info.role
+    }
+
+    pub(crate) fn info(&self) -> &XskInfo {
+        &self.info
+    }
+
+    /// What the kernel counted at this socket.
+    pub fn statistics(&self) -> Result<XskStatistics, Error> {
+        let counted: libc::xdp_statistics =
+            sys::get_option(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS).map_err(|source| {
+                Error::Socket {
+                    interface: self.info.interface.clone(),
+                    queue: self.info.queue,
+                    step: "read the statistics",
+                    source,
+                }
+            })?;
+        Ok(XskStatistics {
+            rx_dropped: counted.rx_dropped,
+            rx_ring_full: counted.rx_ring_full,
+            fill_ring_empty: counted.rx_fill_ring_empty_descs,
+            rx_invalid: counted.rx_invalid_descs,
+            tx_invalid: counted.tx_invalid_descs,
+        })
+    }
+
+    /// Addresses of all frames that lie in this socket's rings now. Complete only while nobody moves them.
+    pub fn frames_in_rings(&self) -> Result<Vec<u64>, Error> {
+        let rings = Rings::map(self.fd(), &self.info)?;
+        let mut addresses: Vec<u64> = rings.transmit.entries().map(|d| d.address).collect();
+        addresses.extend(rings.completion.entries());
+        if let Some((fill, receive)) = &rings.receive {
+            addresses.extend(fill.entries());
+            addresses.extend(receive.entries().map(|d| d.address));
+        }
+        Ok(addresses)
+    }
+}
+
+/// Where a socket's packet memory comes from.
+#[derive(Clone, Copy)]
+enum Memory<'a> {
+    Registered(&'a Umem),
+    Shared(&'a Xsk),
+}
+
+fn register(
+    fd: BorrowedFd<'_>,
+    umem: &Umem,
+    failed: impl FnOnce(io::Error) -> Error,
+) -> Result<(), Error> {
+    // The kernel pins the pages; the mapping is not needed beyond this call.
+    let mapping = umem.map_frames()?;
+    let registration = libc::xdp_umem_reg {
+        addr: mapping.start().addr().get() as u64,
+        len: mapping.len() as u64,
+        chunk_size: umem.frame_size(),
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    sys::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration).map_err(failed)
+}
+
+fn address(config: &XskConfig, memory: &Memory<'_>) -> libc::sockaddr_xdp {
+    let (flags, shared_umem_fd) = match memory {
+        // Flags are those of the socket that registered the memory.
+        Memory::Shared(first) => (libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32),
+        Memory::Registered(_) => {
+            let mode = match config.mode {
+                CopyMode::Auto => 0,
+                CopyMode::Copy => libc::XDP_COPY,
+                CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
+            };
+            (libc::XDP_USE_NEED_WAKEUP | mode, 0)
+        }
+    };
+    libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: config.ifindex,
+        sxdp_queue_id: config.queue,
+        sxdp_shared_umem_fd: shared_umem_fd,
+    }
+}
+
+/// The kernel frees a queue in the background after the last descriptor of its socket is closed, so a busy queue is asked again for a while.
+fn bind_patiently(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    let deadline = Instant::now() + QUEUE_RELEASE;
+    loop {
+        match sys::bind_xdp(fd, address) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
+    let microseconds = u32::try_from(busy_poll.time.as_micros()).unwrap_or(u32::MAX);
+    for (name, value) in [
+        (SO_PREFER_BUSY_POLL, 1),
+        (libc::SO_BUSY_POLL, microseconds),
+        (SO_BUSY_POLL_BUDGET, u32::from(busy_poll.budget)),
+    ] {
+        sys::set_option(fd, libc::SOL_SOCKET, name, &value)?;
+    }
+    Ok(())
+}
+
+/// Our ends of a socket's rings.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    pub(crate) transmit: Producer<Descriptor>,
+    pub(crate) completion: Consumer<u64>,
+    /// Fill and RX; sockets that only transmit have none.
+    pub(crate) receive: Option<(Producer<u64>, Consumer<Descriptor>)>,
+}
+
+impl Rings {
+    /// Maps the rings of a bound socket. Two processes may map them, but only one may move them.
+    pub(crate) fn map(fd: BorrowedFd<'_>, info: &XskInfo) -> Result<Self, Error> {
+        let failed = |step| {
+            move |source| Error::Socket {
+                interface: info.interface.clone(),
+                queue: info.queue,
+                step,
+                source,
+            }
+        };
+        let offsets: libc::xdp_mmap_offsets =
+            sys::get_option(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
+                .map_err(failed("read the ring offsets"))?;
+        let map = |layout: Layout, len: usize, page_offset: u64, step| {
+            Mapping::new(fd, page_offset, len, true)
+                .map(|mapping| (mapping, layout))
+                .map_err(failed(step))
+        };
+        let size = info.ring_size;
+        let descriptors = |ring, page_offset, step| {
+            let layout = layout(ring);
+            map(layout, layout.len::<Descriptor>(size), page_offset, step)
+        };
+        let addresses = |ring, page_offset, step| {
+            let layout = layout(ring);
+            map(layout, layout.len::<u64>(size), page_offset, step)
+        };
+        let (mapping, at) = descriptors(
+            &offsets.tx,
+            libc::XDP_PGOFF_TX_RING as u64,
+            "map the TX ring",
+        )?;
+        let transmit = producer(mapping, at, size, "TX")?;
+        let (mapping, at) = addresses(
+            &offsets.cr,
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+            "map the completion ring",
+        )?;
+        let completion = consumer(mapping, at, size, "completion")?;
+        let receive = if info.role == Role::Ingress {
+            let (mapping, at) = addresses(
+                &offsets.fr,
+                libc::XDP_UMEM_PGOFF_FILL_RING,
+                "map the fill ring",
+            )?;
+            let fill = producer(mapping, at, size, "fill")?;
+            let (mapping, at) = descriptors(
+                &offsets.rx,
+                libc::XDP_PGOFF_RX_RING as u64,
+                "map the RX ring",
+            )?;
+            Some((fill, consumer(mapping, at, size, "RX")?))
+        } else {
+            None
+        };
+        Ok(Self {
+            transmit,
+            completion,
+            receive,
+        })
+    }
+}
+
+fn layout(offsets: &libc::xdp_ring_offset) -> Layout {
+    Layout {
+        producer: offsets.producer as usize,
+        consumer: offsets.consumer as usize,
+        flags: offsets.flags as usize,
+        slots: offsets.desc as usize,
+    }
+}
+
+fn producer<T: Slot>(
+    mapping: Mapping,
+    at: Layout,
+    size: u32,
+    ring: &'static str,
+) -> Result<Producer<T>, Error> {
+    Producer::new(mapping, at, size).ok_or(Error::Ring { ring })
+}
+
+fn consumer<T: Slot>(
+    mapping: Mapping,
+    at: Layout,
+    size: u32,
+    ring: &'static str,
+) -> Result<Consumer<T>, Error> {
+    Consumer::new(mapping, at, size).ok_or(Error::Ring { ring })
+}
