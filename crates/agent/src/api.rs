@@ -1,0 +1,369 @@
+//! What goes over the agent's socket: JSON over HTTP/1.1 on a Unix stream socket.
+//!
+//! | request | body | answer |
+//! |---|---|---|
+//! | `GET /v1/agent` | - | [`AgentInfo`] |
+//! | `GET /v1/chains` | - | [`ChainStatus`] list |
+//! | `POST /v1/chains` | [`ChainSource`] | [`ChainUp`] list |
+//! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
+//! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
+//! | `POST /v1/run` | [`RunRequest`] | stream of [`Event`] |
+//! | `POST /v1/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
+//! | `DELETE /v1/agent` | - | empty: the agent stops |
+//!
+//! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
+
+use std::collections::BTreeMap;
+
+use myelin_planner::Plan;
+use serde::{Deserialize, Serialize};
+
+/// A chain file as the client read it, with its own rights: the text, and the files that the text names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainSource {
+    /// The file's name as the user gave it, for error messages.
+    pub name: String,
+    /// The YAML text.
+    pub text: String,
+    /// Contents of the files named in the text, by the path written there.
+    pub files: BTreeMap<String, String>,
+}
+
+/// Who answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// The agent's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its run directory.
+    pub run_dir: String,
+    /// What a killed agent left behind; `down --all` removes it.
+    pub orphans: Vec<String>,
+    /// Resident memory of the agent, KiB.
+    pub resident_kib: u64,
+}
+
+/// One emulated end host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInfo {
+    /// `client` or `server`.
+    pub role: String,
+    /// Its network namespace, as `ip netns` lists it.
+    pub netns: String,
+    /// Its address.
+    pub address: String,
+    /// Its interface inside the namespace.
+    pub interface: String,
+    /// The other end of that link, on the agent's side.
+    pub link: String,
+}
+
+/// A chain that has just come up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ChainUp {
+    /// The chain's name.
+    pub chain: String,
+    /// Its owner (`metadata.namespace`).
+    pub owner: String,
+    /// Its service path identifier on this node.
+    pub spi: u32,
+    /// What was deployed.
+    pub plan: Plan,
+    /// Interface where packets enter.
+    pub ingress: String,
+    /// Interface where they leave.
+    pub egress: String,
+    /// The end hosts, where Myelin made them.
+    pub hosts: Vec<HostInfo>,
+    /// Time from the request to the chain being active, ms (SFC-OStack's rendering delay).
+    pub rendering_ms: f64,
+}
+
+/// State of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainState {
+    /// Packets are processed.
+    Active,
+    /// Its worker kept dying; the chain's `onFailure` rule applies.
+    Failed,
+}
+
+/// One hop of a running chain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HopStatus {
+    /// Position in the chain.
+    pub position: u8,
+    /// The function's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// `kernel` or `user`.
+    pub space: String,
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Bytes that came in; only the kernel counts them per function.
+    pub bytes_in: Option<u64>,
+    /// Packets that it dropped.
+    pub drops: u64,
+    /// Mean processing time of the sampled packets, ns; absent until one was sampled.
+    pub cost_ns: Option<f64>,
+}
+
+/// In-band sojourn (front door to egress) of all of a chain's traffic.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SojournStatus {
+    /// Packets measured.
+    pub packets: u64,
+    /// Mean, us.
+    pub mean_us: f64,
+    /// Median, us.
+    pub p50_us: f64,
+    /// 99th percentile, us.
+    pub p99_us: f64,
+    /// 99.9th percentile, us.
+    pub p99_9_us: f64,
+    /// Largest, us.
+    pub max_us: f64,
+}
+
+/// A worker process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its process.
+    pub pid: u32,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Resident memory, KiB.
+    pub resident_kib: u64,
+    /// CPU time used, s.
+    pub cpu_s: f64,
+}
+
+/// A running chain, as `ps` shows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ChainStatus {
+    /// The chain's name.
+    pub chain: String,
+    /// Its owner.
+    pub owner: String,
+    /// Its service path identifier.
+    pub spi: u32,
+    /// Its generation.
+    pub generation: u16,
+    /// Its state.
+    pub state: ChainState,
+    /// `compact` in this release.
+    pub mapping: String,
+    /// `xdp` or `tcx`.
+    pub hook: String,
+    /// Ingress interface.
+    pub ingress: String,
+    /// Egress interface.
+    pub egress: String,
+    /// Packets classified to it at the front door.
+    pub packets_in: u64,
+    /// Bytes classified to it at the front door.
+    pub bytes_in: u64,
+    /// Packets that left at its egress.
+    pub packets_out: u64,
+    /// Packets that its functions dropped.
+    pub drops: u64,
+    /// When its last packet came in, ms ago; absent when none ever came.
+    pub last_packet_ms_ago: Option<f64>,
+    /// Its functions.
+    pub hops: Vec<HopStatus>,
+    /// Its in-band sojourn.
+    pub sojourn: SojournStatus,
+    /// Its worker, when it has user functions.
+    pub worker: Option<WorkerStatus>,
+    /// Its end hosts, where Myelin made them.
+    pub hosts: Vec<HostInfo>,
+    /// Seconds since it came up.
+    pub up_s: f64,
+}
+
+/// What `down` removed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DownReply {
+    /// Chains that were removed.
+    pub removed: Vec<String>,
+    /// Things of a killed agent that were removed: kind and name.
+    pub recovered: Vec<String>,
+}
+
+/// How to probe. Every field has `myelin probe`'s default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProbeOptions {
+    /// `inline`, `spin` or `blocking`; several are measured one after the other.
+    pub modes: Vec<String>,
+    /// UDP payloads, bytes.
+    pub payloads: Vec<u16>,
+    /// Time between packets, us; 0 sends back to back.
+    pub interval_us: u64,
+    /// Packets in a repeat.
+    pub count: u32,
+    /// Repeats.
+    pub repeats: u32,
+    /// How the report shall be rendered.
+    pub rendering: Rendering,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> Self {
+        Self {
+            modes: vec!["inline".into(), "blocking".into()],
+            payloads: vec![256, 1400],
+            interval_us: 1000,
+            count: 500,
+            repeats: 5,
+            rendering: Rendering::default(),
+        }
+    }
+}
+
+/// How a report shall be rendered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rendering {
+    /// Width of the terminal, columns.
+    pub columns: u16,
+    /// Plain ASCII instead of box drawing and blocks.
+    pub ascii: bool,
+    /// A self-contained page as well.
+    pub html: bool,
+}
+
+impl Default for Rendering {
+    fn default() -> Self {
+        Self {
+            columns: 100,
+            ascii: false,
+            html: false,
+        }
+    }
+}
+
+/// The measurement of one chain, ready to be shown. The agent renders it, because the curves behind it are large.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReportReply {
+    /// The chain's name.
+    pub chain: String,
+    /// `{"experiment", "environment", "rows", "claims"}`.
+    pub envelope: serde_json::Value,
+    /// Table, histogram and verdict as text.
+    pub text: String,
+    /// The page, if it was asked for.
+    pub html: Option<String>,
+    /// Whether the SLA was met.
+    pub met: bool,
+}
+
+/// Probe a running chain.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ProbeRequest {
+    /// The chain's name.
+    pub chain: String,
+    /// How.
+    pub options: ProbeOptions,
+}
+
+/// Deploy, probe, report, tear down.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunRequest {
+    /// The chain file.
+    pub source: ChainSource,
+    /// How to probe.
+    pub options: ProbeOptions,
+}
+
+/// Measure this machine's costs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CalibrateRequest {
+    /// Fewer rounds: seconds instead of half a minute.
+    pub quick: bool,
+    /// Where to keep the result.
+    pub file: String,
+}
+
+/// One line of a streamed answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Work under way.
+    Progress {
+        /// What is being done.
+        stage: String,
+        /// Steps done.
+        done: u64,
+        /// Steps in all.
+        total: u64,
+    },
+    /// A chain came up (`run`).
+    Up(Box<ChainUp>),
+    /// The measurement of one chain.
+    Report(Box<ReportReply>),
+    /// Calibrated costs.
+    Costs(Box<myelin_planner::Costs>),
+    /// The end of a stream that failed.
+    Error(ApiError),
+}
+
+/// What kind of failure; it decides the exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorKind {
+    /// Bad usage or a bad file: exit status 2.
+    Usage,
+    /// Something failed: exit status 1.
+    Failed,
+    /// Refused by admission: exit status 3.
+    Refused,
+}
+
+/// An error as the agent reports it: the object, the place, the cause and the remedy in one text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// Its kind.
+    pub kind: ErrorKind,
+    /// Its text.
+    pub message: String,
+}
+
+impl ApiError {
+    /// Bad usage or a bad file.
+    pub fn usage(message: impl ToString) -> Self {
+        Self {
+            kind: ErrorKind::Usage,
+            message: message.to_string(),
+        }
+    }
+
+    /// Something failed.
+    pub fn failed(message: impl ToString) -> Self {
+        Self {
+            kind: ErrorKind::Failed,
+            message: message.to_string(),
+        }
+    }
+
+    /// Refused by admission.
+    pub fn refused(message: impl ToString) -> Self {
+        Self {
+            kind: ErrorKind::Refused,
+            message: message.to_string(),
+        }
+    }
+
+    /// The process exit status that stands for it.
+    pub fn exit_status(&self) -> u8 {
+        match self.kind {
+            ErrorKind::Failed => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Refused => 3,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Measures what `plan` reckons with: functions and front doors alone, and the steps between them from round
+//! trips through chains that differ in one step.
+
+mod crossings;
+mod direct;
+mod programs;
+mod user_functions;
+
+use std::path::Path;
+
+use myelin_planner::costs::VERSION;
+use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
+use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+
+use crate::api::{ApiError, CalibrateRequest, Event};
+use crate::engine::{Busy, Engine, Monitor};
+
+/// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
+const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
+
+impl Engine {
+    /// Measures the costs of this machine and keeps them.
+    ///
+    /// # Errors
+    /// A chain that could not be deployed or measured; a file that cannot be written.
+    pub fn calibrate(
+        &self,
+        request: &CalibrateRequest,
+        monitor: &Monitor<'_>,
+    ) -> Result<(), ApiError> {
+        let _busy = Busy::new(&self.busy);
+        let rounds = if request.quick { 7 } else { 31 };
+        monitor.progress("programs", 0, 3);
+        let programs = programs::measure(self, rounds)?;
+        monitor.progress("user functions", 1, 3);
+        let user = user_functions::measure(rounds)?;
+        monitor.progress("crossings", 2, 3);
+        let steps = crossings::measure(self, rounds, &programs, user.dispatch, monitor)?;
+        let functions = programs
+            .functions
+            .iter()
+            .map(|(kind, kernel)| {
+                let costs = FunctionCosts {
+                    kernel: Some(*kernel),
+                    user: user.functions.get(kind).copied(),
+                };
+                ((*kind).to_owned(), costs)
+            })
+            .collect();
+        let environment = myelin_linux::machine::Machine::detect();
+        let costs = Costs {
+            version: VERSION,
+            origin: Origin::Measured {
+                machine: format!(
+                    "{}, {} cores, Linux {}",
+                    environment.cpu, environment.cores, environment.kernel
+                ),
+                date: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+            },
+            steps,
+            functions,
+        };
+        keep(Path::new(&request.file), &costs)?;
+        (monitor.emit)(Event::Costs(Box::new(costs)));
+        Ok(())
+    }
+}
+
+/// Written beside and renamed, so that a reader never sees half a file.
+fn keep(path: &Path, costs: &Costs) -> Result<(), ApiError> {
+    let failed = |error: std::io::Error| {
+        ApiError::failed(format!(
+            "cannot keep the costs in {}: {error}",
+            path.display()
+        ))
+    };
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    let beside = path.with_extension("json.new");
+    std::fs::write(&beside, costs.to_json()).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
+
+/// One configuration of every kind, as its cost is measured: rules that match nothing, so that the whole look-up
+/// is paid.
+fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
+    let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
+    rule.source = Some("192.0.2.0/24".parse().map_err(ApiError::failed)?);
+    rule.destination_ports = Some(53..=53);
+    Ok(vec![
+        FunctionConfig::Forward,
+        FunctionConfig::Xor(XorConfig { key: 0x5a }),
+        FunctionConfig::Firewall(FirewallConfig {
+            rules: vec![rule],
+            default: myelin_packet::rules::Action::Allow,
+            fragments: FragmentPolicy::Match,
+        }),
+    ])
+}
+
+/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. UDP without a checksum is
+/// valid over IPv4, but a checksum is part of what functions pay for, so it has one.
+fn frame(length: usize) -> Vec<u8> {
+    let mut frame = vec![0x55; length];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+    let total = (length - 14) as u16;
+    frame[14..34].copy_from_slice(&[
+        0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ]);
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    let udp = total - 20;
+    frame[34..42].copy_from_slice(&[0x23, 0x29, 0x23, 0x28, 0, 0, 0, 0]);
+    frame[38..40].copy_from_slice(&udp.to_be_bytes());
+    let header = myelin_packet::checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&header.to_be_bytes());
+    if let Some(checksum) = myelin_packet::parse(&frame)
+        .ok()
+        .and_then(|headers| myelin_packet::checksum::l4_checksum(&frame, &headers))
+    {
+        frame[40..42].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frame
+}
+
+/// The line through the costs of the two frames; a machine's noise must not make a cost negative.
+fn fit(ns: [f64; 2]) -> Cost {
+    let per_byte_ns = ((ns[1] - ns[0]) / (FRAMES[1] - FRAMES[0]) as f64).max(0.0);
+    Cost::new(
+        (ns[0] - per_byte_ns * FRAMES[0] as f64).max(0.0),
+        per_byte_ns,
+    )
+}
+
+/// The middle of some figures.
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// A step cannot cost less than nothing, whatever the noise.
+fn at_least_nothing(cost: [f64; 2]) -> Cost {
+    fit(cost.map(|ns| ns.max(0.0)))
+}
+
+/// What a machine without a network card cannot measure.
+fn unmeasured() -> Cost {
+    StepCosts::default().tcx_skb
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frame_is_valid() {
+        for length in FRAMES {
+            let frame = frame(length);
+            let headers = myelin_packet::parse(&frame).expect("parses");
+            assert_eq!(usize::from(headers.end), length);
+            assert_eq!(
+                myelin_packet::checksum::l4_is_valid(&frame, &headers),
+                Some(true)
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_goes_through_both_points() {
+        let cost = fit([
+            100.0 + 0.5 * FRAMES[0] as f64,
+            100.0 + 0.5 * FRAMES[1] as f64,
+        ]);
+        assert!(
+            (cost.per_packet_ns - 100.0).abs() < 1e-9 && (cost.per_byte_ns - 0.5).abs() < 1e-12
+        );
+        // A short frame that seems dearer than a long one is noise, not a negative price.
+        assert_eq!(fit([100.0, 90.0]), Cost::new(100.0, 0.0));
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
+        assert!(median(Vec::new()).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,265 @@
+//! What the steps between functions cost, from inline round trips through chains that differ in one step. The
+//! ways are measured in turn, round by round, so that a drifting clock hits all alike.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use myelin_linux::netns::Netns;
+use myelin_planner::{Cost, StepCosts};
+use myelin_probe::{Config, Control, Cores, Sockets};
+
+use super::direct::{CLIENT, DirectLink, SERVER};
+use super::programs::Programs;
+use super::{FRAMES, at_least_nothing, median, unmeasured};
+use crate::api::{ApiError, ChainSource};
+use crate::engine::{Engine, Monitor};
+
+/// Round trips of one way in one round; their median counts.
+const COUNT: u32 = 200;
+/// The probe's server.
+const PORT: u16 = 9000;
+
+/// The ways, with the parts of a chain file that make them.
+const CHAINS: [(&str, &str); 5] = [
+    (
+        "tcx",
+        "hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+    ),
+    (
+        "xdp",
+        "hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+    ),
+    (
+        "user",
+        "worker: { idle: spin }\n  functions: [ { name: f, kind: forward, space: user } ]",
+    ),
+    (
+        "back",
+        "worker: { idle: spin }\n  functions: [ { name: f, kind: forward, space: user }, \
+         { name: g, kind: forward, space: kernel } ]",
+    ),
+    (
+        "sleep",
+        "worker: { idle: sleep }\n  functions: [ { name: f, kind: forward, space: user } ]",
+    ),
+];
+
+/// A deployed chain that goes when this goes.
+struct Way<'a> {
+    engine: &'a Engine,
+    name: &'static str,
+    chain: Option<String>,
+    sockets: Sockets,
+}
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        if let Some(chain) = &self.chain {
+            let _ = self.engine.down(chain);
+        }
+    }
+}
+
+/// Round trips of every way by frame, ns. The way back is the same for all chains, so two of them differ by what the way
+/// there differs.
+struct Times {
+    direct: [f64; 2],
+    tcx: [f64; 2],
+    xdp: [f64; 2],
+    user: [f64; 2],
+    back: [f64; 2],
+    sleep: [f64; 2],
+    /// From the front door to the worker's transmit, of `user`.
+    user_sojourn: [f64; 2],
+}
+
+/// Measures.
+pub(super) fn measure(
+    engine: &Engine,
+    rounds: usize,
+    programs: &Programs,
+    dispatch: Cost,
+    monitor: &Monitor<'_>,
+) -> Result<StepCosts, ApiError> {
+    let times = round_trips(engine, rounds, monitor)?;
+    let sub = |a: [f64; 2], b: [f64; 2]| [a[0] - b[0], a[1] - b[1]];
+    let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
+    let of = |cost: Cost| FRAMES.map(|bytes| cost.at_ns(bytes as u64));
+    let hop = of(programs.hop);
+    let (door_tcx, door_xdp) = (of(programs.door_tcx), of(programs.door_xdp));
+    // Over the direct link a round trip through a chain pays door, hop and egress on the way there, and a door that
+    // finds nothing and an egress on the way back: about the same again. So one egress is half of what remains.
+    let over_direct = sub(times.tcx, times.direct);
+    let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
+    // What every chain pays until its way back begins, by the tcx chain: all others are told by their distance to it.
+    let tcx_way = add(add(door_tcx, hop), egress_tcx_peer);
+    let way = |round_trip: [f64; 2]| add(sub(round_trip, times.tcx), tcx_way);
+    let (xdp_way, user_way, back_way) = (way(times.xdp), way(times.user), way(times.back));
+    // Taking the frame from the skb and sending it off again cannot be told apart by a round trip: the frame's share
+    // is what the built-in costs say it is.
+    let built_in = StepCosts::default();
+    let xdp_rest = sub(sub(xdp_way, door_xdp), hop);
+    let share = |bytes: usize| {
+        let (frame, egress) = (
+            built_in.xdp_frame.at_ns(bytes as u64),
+            built_in.egress_xdp.at_ns(bytes as u64),
+        );
+        frame / (frame + egress)
+    };
+    let xdp_frame = [
+        xdp_rest[0] * share(FRAMES[0]),
+        xdp_rest[1] * share(FRAMES[1]),
+    ];
+    let egress_xdp = sub(xdp_rest, xdp_frame);
+    let enter_user = sub(sub(times.user_sojourn, door_xdp), of(dispatch));
+    let user_egress = sub(sub(user_way, xdp_frame), times.user_sojourn);
+    let user_to_kernel = sub(
+        sub(sub(add(back_way, user_egress), user_way), hop),
+        egress_xdp,
+    );
+    Ok(StepCosts {
+        door_tcx: programs.door_tcx,
+        door_xdp: programs.door_xdp,
+        xdp_frame: at_least_nothing(xdp_frame),
+        tcx_skb: unmeasured(),
+        hop: programs.hop,
+        egress_tcx_peer: at_least_nothing(egress_tcx_peer),
+        // The frame goes through the egress' transmit path instead of past it.
+        egress_redirect: at_least_nothing(add(
+            egress_tcx_peer,
+            of(Cost::new(
+                built_in.egress_redirect.per_packet_ns - built_in.egress_tcx_peer.per_packet_ns,
+                0.0,
+            )),
+        )),
+        egress_xdp: at_least_nothing(egress_xdp),
+        enter_user: at_least_nothing(enter_user),
+        dispatch,
+        user_egress: at_least_nothing(user_egress),
+        user_to_kernel: at_least_nothing(user_to_kernel),
+        wake_up: at_least_nothing(sub(times.sleep, times.user)),
+    })
+}
+
+fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<Times, ApiError> {
+    let direct = DirectLink::create().map_err(ApiError::failed)?;
+    let mut ways = vec![Way {
+        engine,
+        name: "direct",
+        chain: None,
+        sockets: bind(&direct.client, &direct.server)?,
+    }];
+    for (name, spec) in CHAINS {
+        ways.push(deploy(engine, name, spec)?);
+    }
+    // By way and frame.
+    let mut figures = vec![[Vec::new(), Vec::new()]; ways.len()];
+    let mut sojourns = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        monitor.progress("crossings", round as u64, rounds as u64);
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            for (frame, bytes) in FRAMES.iter().enumerate() {
+                if monitor.is_cancelled() {
+                    return Err(ApiError::failed("cancelled"));
+                }
+                // The sleeping worker is only woken when the probe pauses.
+                let pause = Duration::from_micros(if way.name == "sleep" { 500 } else { 0 });
+                let before = way.sojourn()?;
+                figures[frame].push(round_trip(&way.sockets, bytes - 42, pause)?);
+                if way.name == "user" {
+                    let sojourn = way
+                        .sojourn()?
+                        .since(&before)
+                        .quantile(0.5)
+                        .unwrap_or_default();
+                    sojourns[frame].push(sojourn as f64);
+                }
+            }
+        }
+    }
+    let mut one_way = figures.into_iter().map(|by_frame| by_frame.map(median));
+    let mut next = || one_way.next().unwrap_or_default();
+    Ok(Times {
+        direct: next(),
+        tcx: next(),
+        xdp: next(),
+        user: next(),
+        back: next(),
+        sleep: next(),
+        user_sojourn: sojourns.map(median),
+    })
+}
+
+impl Way<'_> {
+    fn sojourn(&self) -> Result<myelin_packet::sojourn::Histogram, ApiError> {
+        match &self.chain {
+            Some(chain) => crate::measure::sojourn(self.engine, chain),
+            None => Ok(myelin_packet::sojourn::Histogram::new()),
+        }
+    }
+}
+
+fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<'a>, ApiError> {
+    let chain = format!("calibrate-{name}");
+    let source = ChainSource {
+        name: format!("<{chain}>"),
+        text: format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
+             match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}\n  {spec}\n"
+        ),
+        ..ChainSource::default()
+    };
+    let up = engine.up(&source)?;
+    let open = |role: &str| {
+        let host = up
+            .iter()
+            .flat_map(|one| &one.hosts)
+            .find(|host| host.role == role);
+        let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
+        Netns::open(&host.netns).map_err(ApiError::failed)
+    };
+    let sockets = open("client").and_then(|client| bind(&client, &open("server")?));
+    match sockets {
+        Ok(sockets) => Ok(Way {
+            engine,
+            name,
+            chain: Some(chain),
+            sockets,
+        }),
+        Err(error) => {
+            let _ = engine.down(&chain);
+            Err(error)
+        }
+    }
+}
+
+fn bind(client: &Netns, server: &Netns) -> Result<Sockets, ApiError> {
+    let (from, to) = (SocketAddr::new(CLIENT, 0), SocketAddr::new(SERVER, PORT));
+    Sockets::bind((Some(client), from), (Some(server), to)).map_err(ApiError::failed)
+}
+
+/// Median round trip of a round, ns.
+fn round_trip(
+    sockets: &Sockets,
+    payload_bytes: usize,
+    interval: Duration,
+) -> Result<f64, ApiError> {
+    let config = Config {
+        payload_bytes,
+        interval,
+        count: COUNT,
+        repeats: 1,
+        warm_up: 20,
+        cores: Some(Cores {
+            client: 0,
+            server: 0,
+        }),
+        deadline: Duration::from_secs(10),
+        ..Config::new(SocketAddr::new(SERVER, PORT))
+    };
+    let result =
+        myelin_probe::probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
+    result.rtt.map(|rtt| rtt.p50_us * 1e3).ok_or_else(|| {
+        ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
+    })
+}

@@ -1,0 +1,49 @@
+//! Two hosts with one link and nothing between them: the floor that every other way is measured against.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use myelin_linux::address;
+use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::link::{self, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+
+/// Offloads that end hosts of a chain have off as well.
+const OFFLOADS: [Offload; 5] = [
+    Offload::TransmitChecksum,
+    Offload::ScatterGather,
+    Offload::Segmentation,
+    Offload::GenericSegmentation,
+    Offload::GenericReceive,
+];
+
+/// The hosts; they have no names, so they and their link go with this object, however the process ends.
+pub(super) struct DirectLink {
+    pub(super) client: Netns,
+    pub(super) server: Netns,
+}
+
+/// The hosts' addresses.
+pub(super) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub(super) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+impl DirectLink {
+    /// Makes both hosts and the link, up.
+    pub(super) fn create() -> myelin_linux::Result<Self> {
+        let (client, server) = (Netns::anonymous()?, Netns::anonymous()?);
+        let end = |namespace| VethEnd {
+            namespace: Some(namespace),
+            ..VethEnd::named("eth0")
+        };
+        Netlink::open_in(&client)?.apply([link::veth(&VethEnd::named("eth0"), &end(&server))?])?;
+        for (host, own) in [(&client, CLIENT), (&server, SERVER)] {
+            host.enter(|| -> myelin_linux::Result<()> {
+                let mut netlink = Netlink::open()?;
+                let eth0 = netlink.link("eth0")?;
+                netlink.apply([address::add(&eth0.id(), own, 24), link::up(&eth0.id())])?;
+                Ethtool::open()?.set("eth0", &OFFLOADS.map(|offload| (offload, false)))
+            })??;
+        }
+        Ok(Self { client, server })
+    }
+}

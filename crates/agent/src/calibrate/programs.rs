@@ -1,0 +1,156 @@
+//! What the eBPF programs cost, by `BPF_PROG_TEST_RUN`.
+
+use std::collections::BTreeMap;
+
+use myelin_kernel::test_run::{self, TestRun};
+use myelin_kernel::{
+    ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, PortConfig,
+};
+use myelin_packet::{Match, Meta};
+use myelin_planner::Cost;
+use myelin_spec::{FunctionConfig, OnFailure};
+
+use super::{FRAMES, configurations, fit, frame, median};
+use crate::api::ApiError;
+use crate::engine::Engine;
+
+/// Runs of a program in one measurement: about a millisecond.
+const REPEAT: u32 = 10_000;
+/// Functions in the longer chain; the shorter one has one.
+const LONG: u8 = 9;
+/// The loopback interface. Nothing is attached to it and nothing sent: test runs only ask for a number.
+const LOOPBACK: u32 = 1;
+
+/// Costs of programs.
+pub(super) struct Programs {
+    pub(super) door_tcx: Cost,
+    pub(super) door_xdp: Cost,
+    pub(super) hop: Cost,
+    /// By kind.
+    pub(super) functions: BTreeMap<&'static str, Cost>,
+}
+
+/// Measures on a plane of its own, so that nothing of the running chains is touched.
+pub(super) fn measure(engine: &Engine, rounds: usize) -> Result<Programs, ApiError> {
+    // The engine's existence says that this process may load programs.
+    let _ = engine;
+    let plane =
+        Plane::create(None, myelin_kernel::Capacity::default()).map_err(ApiError::failed)?;
+    let mut per_step = BTreeMap::new();
+    for config in configurations()? {
+        let ns = FRAMES.map(|bytes| step(&plane, &config, bytes, rounds));
+        let [short, long] = ns;
+        per_step.insert(config.kind().name, [short?, long?]);
+    }
+    // A `forward` does nothing but count, so what it takes is the hop itself.
+    let hop = per_step.get("forward").map_or(0.0, |ns| ns[0].min(ns[1]));
+    let functions = per_step
+        .iter()
+        .map(|(kind, ns)| (*kind, fit(ns.map(|ns| (ns - hop).max(0.0)))))
+        .collect();
+    Ok(Programs {
+        door_tcx: door(&plane, Hook::Tcx, rounds)?,
+        door_xdp: door(&plane, Hook::Xdp, rounds)?,
+        hop: Cost::new(hop, 0.0),
+        functions,
+    })
+}
+
+/// One more function of that kind in a chain, ns.
+fn step(
+    plane: &Plane,
+    config: &FunctionConfig,
+    bytes: usize,
+    rounds: usize,
+) -> Result<f64, ApiError> {
+    let (one, many) = (
+        load(plane, Hook::Tcx, config, 1)?,
+        load(plane, Hook::Tcx, config, LONG)?,
+    );
+    let frame = frame(bytes);
+    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let test = TestRun {
+        meta: Some(Meta::new(1, 1, 0, 0, &headers)),
+        repeat: REPEAT,
+        ..TestRun::new(&frame)
+    };
+    let run = |chain: &LoadedChain| -> Result<f64, ApiError> {
+        let program = chain
+            .program(0)
+            .ok_or_else(|| ApiError::failed("the chain has no program"))?;
+        let outcome = test_run::run(program, Hook::Tcx, &test).map_err(ApiError::failed)?;
+        Ok(f64::from(outcome.mean_ns))
+    };
+    let mut figures = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        figures.push((run(&many)? - run(&one)?) / f64::from(LONG - 1));
+    }
+    Ok(median(figures).max(0.0))
+}
+
+/// The front door with one chain, up to its tail call.
+fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost, ApiError> {
+    let port = plane
+        .add_port(PortConfig {
+            name: "lo".to_owned(),
+            ifindex: LOOPBACK,
+            opposite: None,
+        })
+        .map_err(ApiError::failed)?;
+    let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
+    let matches = Match {
+        destination: Some("10.0.0.2/32".parse().map_err(ApiError::failed)?),
+        destination_port: Some(9000),
+        protocol: Some(17),
+        ..Match::default()
+    };
+    port.insert(&matches, &chain).map_err(ApiError::failed)?;
+    let program = port.program(hook).map_err(ApiError::failed)?;
+    let frame = frame(FRAMES[0]);
+    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let through = TestRun {
+        repeat: REPEAT,
+        ..TestRun::new(&frame)
+    };
+    let function = TestRun {
+        meta: Some(Meta::new(1, 1, 0, 0, &headers)),
+        ..through
+    };
+    let mut figures = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let first = chain
+            .program(0)
+            .ok_or_else(|| ApiError::failed("the chain has no program"))?;
+        let whole = test_run::run(std::os::fd::AsFd::as_fd(&*program), hook, &through)
+            .map_err(ApiError::failed)?;
+        let rest = test_run::run(first, hook, &function).map_err(ApiError::failed)?;
+        figures.push(f64::from(whole.mean_ns) - f64::from(rest.mean_ns));
+    }
+    Ok(Cost::new(median(figures).max(0.0), 0.0))
+}
+
+fn load(
+    plane: &Plane,
+    hook: Hook,
+    config: &FunctionConfig,
+    count: u8,
+) -> Result<LoadedChain, ApiError> {
+    plane
+        .load_chain(&ChainConfig {
+            spi: 1,
+            generation: 0,
+            hook,
+            on_failure: OnFailure::Drop,
+            positions: count,
+            entry: Entry::Kernel,
+            segments: vec![KernelSegment {
+                first_position: 0,
+                functions: vec![config.clone(); usize::from(count)],
+                exit: Exit::Egress {
+                    ifindex: LOOPBACK,
+                    peer: false,
+                },
+            }],
+        })
+        .map_err(ApiError::failed)
+}

@@ -1,0 +1,64 @@
+//! What the user functions cost, one packet at a time through the dynamic call that a worker makes.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use myelin_functions::{Batch, Discard, Function, Packet, instantiate};
+use myelin_packet::Meta;
+use myelin_planner::Cost;
+
+use super::{FRAMES, configurations, fit, frame, median};
+use crate::api::ApiError;
+
+/// Packets in one measurement: about a millisecond.
+const REPEAT: u32 = 20_000;
+
+/// Costs of user functions.
+pub(super) struct UserFunctions {
+    /// The worker's call.
+    pub(super) dispatch: Cost,
+    /// By kind, the call not included.
+    pub(super) functions: BTreeMap<&'static str, Cost>,
+}
+
+/// Measures every kind.
+pub(super) fn measure(rounds: usize) -> Result<UserFunctions, ApiError> {
+    let mut whole = BTreeMap::new();
+    for config in configurations()? {
+        let mut function = instantiate(&config).map_err(ApiError::failed)?;
+        let mut ns = [0.0; 2];
+        for (bytes, ns) in FRAMES.iter().zip(&mut ns) {
+            let figures = (0..rounds)
+                .map(|_| once(function.as_mut(), *bytes))
+                .collect::<Result<_, _>>()?;
+            *ns = median(figures);
+        }
+        whole.insert(config.kind().name, ns);
+    }
+    // A `forward` does nothing, so what it takes is the call.
+    let dispatch = whole.get("forward").map_or(0.0, |ns| ns[0].min(ns[1]));
+    Ok(UserFunctions {
+        dispatch: Cost::new(dispatch, 0.0),
+        functions: whole
+            .into_iter()
+            .map(|(kind, ns)| (kind, fit(ns.map(|ns| (ns - dispatch).max(0.0)))))
+            .collect(),
+    })
+}
+
+/// Mean time of one packet in a batch of one, ns.
+fn once(function: &mut dyn Function, bytes: usize) -> Result<f64, ApiError> {
+    let mut frame = frame(bytes);
+    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let meta = Meta::new(1, 1, 0, 0, &headers);
+    let length = frame.len();
+    let mut batch = Batch::with_capacity(1);
+    batch.push(Packet::new(&mut frame, 0, length, meta, 0).map_err(ApiError::failed)?);
+    let start = Instant::now();
+    for _ in 0..REPEAT {
+        std::hint::black_box(
+            function.process_batch(std::hint::black_box(&mut batch), &mut Discard::default()),
+        );
+    }
+    Ok(start.elapsed().as_nanos() as f64 / f64::from(REPEAT))
+}

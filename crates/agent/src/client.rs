@@ -1,0 +1,288 @@
+//! The client's side of the agent's socket: what the command line and other Rust programs call.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::api::{
+    AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
+    ProbeRequest, RunRequest,
+};
+use crate::paths::RunDir;
+
+/// How long a fresh agent may take until its socket answers.
+const START_LIMIT: Duration = Duration::from_secs(5);
+/// An agent that a client started stops when no chain has been deployed for this long.
+const IDLE_EXIT: &str = "60s";
+
+/// A connection to the agent of one run directory; each call opens the socket anew.
+pub struct Client {
+    runtime: tokio::runtime::Runtime,
+    run_dir: RunDir,
+}
+
+impl Client {
+    /// Connects to the agent that runs, if one does.
+    ///
+    /// # Errors
+    /// `Ok(None)` when none runs; an error when one runs but its socket is not for this user.
+    pub fn connect(run_dir: &RunDir) -> Result<Option<Self>, ApiError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| ApiError::failed(format!("cannot start an event loop: {error}")))?;
+        let client = Self {
+            runtime,
+            run_dir: run_dir.clone(),
+        };
+        match std::os::unix::net::UnixStream::connect(run_dir.socket()) {
+            Ok(_) => Ok(Some(client)),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(ApiError::failed(format!(
+                    "{}: permission denied: the agent serves root and the group `myelin`; use sudo, or have \
+                     root create that group and add you to it before the agent starts",
+                    run_dir.socket().display()
+                )))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Connects, and starts an agent first when none runs.
+    ///
+    /// # Errors
+    /// Not root and no agent runs; the agent did not come up (its last words are in the message).
+    pub fn connect_or_start(run_dir: &RunDir, program: &Path) -> Result<Self, ApiError> {
+        if let Some(client) = Self::connect(run_dir)? {
+            return Ok(client);
+        }
+        if !nix::unistd::geteuid().is_root() {
+            return Err(ApiError::failed(format!(
+                "no agent runs at {} and only root can start one: use sudo, or start `sudo myelin agent` once",
+                run_dir.path().display()
+            )));
+        }
+        start_agent(run_dir, program)?;
+        Self::connect(run_dir)?.ok_or_else(|| {
+            ApiError::failed(format!(
+                "the agent stopped right after it had started; see {}",
+                run_dir.log().display()
+            ))
+        })
+    }
+
+    /// Who answers.
+    pub fn info(&self) -> Result<AgentInfo, ApiError> {
+        self.call(Method::GET, "/v1/agent", None::<&()>)
+    }
+
+    /// The running chains.
+    pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
+        self.call(Method::GET, "/v1/chains", None::<&()>)
+    }
+
+    /// Deploys all chains of a file, or none.
+    pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
+        self.call(Method::POST, "/v1/chains", Some(source))
+    }
+
+    /// Removes one chain.
+    pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
+        self.call(Method::DELETE, &format!("/v1/chains/{chain}"), None::<&()>)
+    }
+
+    /// Removes everything, what a killed agent left behind included.
+    pub fn down_all(&self) -> Result<DownReply, ApiError> {
+        self.call(Method::DELETE, "/v1/chains", None::<&()>)
+    }
+
+    /// Probes a running chain.
+    pub fn probe(
+        &self,
+        request: &ProbeRequest,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), ApiError> {
+        self.stream("/v1/probe", request, on_event)
+    }
+
+    /// Deploys, probes, reports, tears down.
+    pub fn run(
+        &self,
+        request: &RunRequest,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), ApiError> {
+        self.stream("/v1/run", request, on_event)
+    }
+
+    /// Measures this machine's costs.
+    pub fn calibrate(
+        &self,
+        request: &CalibrateRequest,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), ApiError> {
+        self.stream("/v1/calibrate", request, on_event)
+    }
+
+    /// Tells the agent to remove everything and stop, and waits until its socket is gone.
+    pub fn stop(&self) -> Result<(), ApiError> {
+        let path = "/v1/agent";
+        self.runtime.block_on(async {
+            let (status, body) = self.send(Method::DELETE, path, None::<&()>).await?;
+            if status.is_success() {
+                Ok(())
+            } else {
+                Err(error_of(status, &collect(body).await?))
+            }
+        })?;
+        let start = Instant::now();
+        while self.run_dir.socket().exists() && start.elapsed() < START_LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ApiError> {
+        self.runtime.block_on(async {
+            let (status, body) = self.send(method, path, body).await?;
+            let bytes = collect(body).await?;
+            if status.is_success() {
+                decode(&bytes)
+            } else {
+                Err(error_of(status, &bytes))
+            }
+        })
+    }
+
+    fn stream(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Result<(), ApiError> {
+        self.runtime.block_on(async {
+            let (status, mut body) = self.send(Method::POST, path, Some(request)).await?;
+            if !status.is_success() {
+                return Err(error_of(status, &collect(body).await?));
+            }
+            let mut pending = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(lost)?;
+                pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = pending.drain(..=end).collect();
+                    match decode(&line)? {
+                        Event::Error(error) => return Err(error),
+                        event => on_event(event),
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<(StatusCode, hyper::body::Incoming), ApiError> {
+        let socket = UnixStream::connect(self.run_dir.socket())
+            .await
+            .map_err(lost)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
+            .await
+            .map_err(lost)?;
+        tokio::spawn(connection);
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body).map_err(lost)?,
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "myelin")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(bytes)))
+            .map_err(lost)?;
+        let response = sender.send_request(request).await.map_err(lost)?;
+        Ok((response.status(), response.into_body()))
+    }
+}
+
+fn lost(error: impl std::fmt::Display) -> ApiError {
+    ApiError::failed(format!(
+        "lost the agent: {error}; `myelin ps` tells whether it still runs"
+    ))
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::failed(format!(
+            "the agent's answer is not understood ({error}): is it of another version? `myelin down --all` \
+             stops it"
+        ))
+    })
+}
+
+fn error_of(status: StatusCode, bytes: &[u8]) -> ApiError {
+    serde_json::from_slice(bytes).unwrap_or_else(|_| {
+        ApiError::failed(format!(
+            "the agent answered {status}: {}",
+            String::from_utf8_lossy(bytes)
+        ))
+    })
+}
+
+async fn collect(body: hyper::body::Incoming) -> Result<Bytes, ApiError> {
+    Ok(body.collect().await.map_err(lost)?.to_bytes())
+}
+
+/// Starts `PROGRAM agent` in a session of its own, so that it outlives the client and its terminal.
+fn start_agent(run_dir: &RunDir, program: &Path) -> Result<(), ApiError> {
+    let failed = |what: &str, error: std::io::Error| {
+        ApiError::failed(format!("cannot start the agent: {what}: {error}"))
+    };
+    std::fs::create_dir_all(run_dir.path())
+        .map_err(|error| failed(&run_dir.path().display().to_string(), error))?;
+    let log = std::fs::File::create(run_dir.log())
+        .map_err(|error| failed(&run_dir.log().display().to_string(), error))?;
+    let mut child = Command::new(program)
+        .args(["agent", "--idle-exit", IDLE_EXIT, "--run-dir"])
+        .arg(run_dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        // A group of its own: an interrupt in the client's terminal is not meant for the agent.
+        .process_group(0)
+        .spawn()
+        .map_err(|error| failed(&program.display().to_string(), error))?;
+    let start = Instant::now();
+    loop {
+        if std::os::unix::net::UnixStream::connect(run_dir.socket()).is_ok() {
+            return Ok(());
+        }
+        let ended = child.try_wait().ok().flatten();
+        if ended.is_some() || start.elapsed() > START_LIMIT {
+            let words = std::fs::read_to_string(run_dir.log()).unwrap_or_default();
+            return Err(ApiError::failed(format!(
+                "the agent did not start: {}",
+                words.lines().last().unwrap_or("it said nothing").trim()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

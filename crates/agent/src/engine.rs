@@ -1,0 +1,461 @@
+//! What the agent can do: bring chains up and down, show them, and keep their workers alive.
+//!
+//! One lock guards the node. Deploying takes milliseconds; measuring takes seconds and holds no lock.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use myelin_linux::procfs;
+use myelin_planner::{Costs, Machine, Plan};
+use myelin_spec::ServiceChain;
+
+use crate::api::{
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, ProbeRequest,
+    RunRequest,
+};
+use crate::circuit::Circuit;
+use crate::deploy::{Deployed, Place};
+use crate::node::Node;
+use crate::paths::{RunDir, calibration_file};
+use crate::workers::Death;
+use crate::{parse_source, status};
+
+/// How often workers are looked after: a dead one is back within 100 ms.
+const SUPERVISION: Duration = Duration::from_millis(20);
+
+/// Where long work reports to, and what tells it to stop.
+pub struct Monitor<'a> {
+    /// Takes every event.
+    pub emit: &'a (dyn Fn(Event) + Sync),
+    /// Set when nobody listens any more.
+    pub cancelled: &'a AtomicBool,
+}
+
+impl Monitor<'_> {
+    /// Reports progress.
+    pub fn progress(&self, stage: &str, done: u64, total: u64) {
+        (self.emit)(Event::Progress {
+            stage: stage.to_owned(),
+            done,
+            total,
+        });
+    }
+
+    /// Whether the work should stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) struct State {
+    pub(crate) node: Node,
+    pub(crate) chains: BTreeMap<String, Deployed>,
+}
+
+/// The agent's work, without its socket. Also what experiments drive directly.
+pub struct Engine {
+    state: Arc<Mutex<Option<State>>>,
+    run_dir: RunDir,
+    /// Streams under way; the agent does not go idle meanwhile.
+    pub(crate) busy: AtomicUsize,
+}
+
+impl Engine {
+    /// Prepares the node. `program` is the executable that becomes a worker when it is called with `worker`.
+    ///
+    /// # Errors
+    /// No privileges, or the kernel lacks what eBPF maps need.
+    pub fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(ApiError::failed("the agent needs root: use sudo"));
+        }
+        let node = Node::open(run_dir, program)?;
+        let state = Arc::new(Mutex::new(Some(State {
+            node,
+            chains: BTreeMap::new(),
+        })));
+        supervise(Arc::downgrade(&state));
+        Ok(Self {
+            state,
+            run_dir: run_dir.clone(),
+            busy: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether chains run or long work is under way.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+            || lock(&self.state)
+                .as_ref()
+                .is_some_and(|state| !state.chains.is_empty())
+    }
+
+    /// Who this is.
+    pub fn info(&self) -> AgentInfo {
+        let pid = std::process::id();
+        AgentInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid,
+            run_dir: self.run_dir.path().display().to_string(),
+            orphans: lock(&self.state)
+                .as_ref()
+                .map_or_else(Vec::new, |state| state.node.orphans()),
+            resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
+        }
+    }
+
+    /// Deploys all chains of a file, or none.
+    ///
+    /// # Errors
+    /// A bad file, a chain that is not admitted, a name that is taken, or what the system refused.
+    pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
+        let start = Instant::now();
+        let chains = parse_source(source)?;
+        let costs = load_costs()?;
+        let source = Arc::new(source.clone());
+        self.with_state(|state| {
+            let mut up: Vec<ChainUp> = Vec::new();
+            for chain in chains {
+                let name = chain.name.clone();
+                match state.up(chain, &source, &costs, start) {
+                    Ok(one) => up.push(one),
+                    Err(error) => {
+                        for one in up.iter().rev() {
+                            state.down(&one.chain);
+                        }
+                        tracing::info!(chain = name, %error, "not deployed");
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(up)
+        })
+    }
+
+    /// Removes one chain.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
+        self.with_state(|state| {
+            if !state.down(name) {
+                let hint = if state.node.orphans().is_empty() {
+                    "`myelin ps` lists those that do"
+                } else {
+                    "an agent that was killed left things behind; `myelin down --all` removes them"
+                };
+                return Err(ApiError::failed(format!("no chain `{name}` runs; {hint}")));
+            }
+            Ok(DownReply {
+                removed: vec![name.to_owned()],
+                recovered: Vec::new(),
+            })
+        })
+    }
+
+    /// Removes every chain, and what a killed agent left behind.
+    ///
+    /// # Errors
+    /// What could not be removed; the rest is.
+    pub fn down_all(&self) -> Result<DownReply, ApiError> {
+        self.with_state(|state| {
+            let removed: Vec<String> = state.chains.keys().cloned().collect();
+            for name in &removed {
+                state.down(name);
+            }
+            Ok(DownReply {
+                removed,
+                recovered: state.node.recover()?,
+            })
+        })
+    }
+
+    /// The running chains.
+    pub fn list(&self) -> Vec<ChainStatus> {
+        lock(&self.state).as_mut().map_or_else(Vec::new, |state| {
+            let node = &state.node;
+            state
+                .chains
+                .values()
+                .map(|deployed| status::of(deployed, node))
+                .collect()
+        })
+    }
+
+    /// Measures a running chain.
+    ///
+    /// # Errors
+    /// No such chain, or one without end hosts; bad options; a socket that failed.
+    pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
+        let _busy = Busy::new(&self.busy);
+        let report = crate::measure::chain(self, &request.chain, &request.options, monitor)?;
+        (monitor.emit)(Event::Report(Box::new(report)));
+        Ok(())
+    }
+
+    /// The main job: deploys, measures every chain of the file that a probe can measure, tears down.
+    ///
+    /// # Errors
+    /// As [`up`](Self::up) and [`probe`](Self::probe).
+    pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
+        let _busy = Busy::new(&self.busy);
+        monitor.progress("deploying", 0, 1);
+        let up = self.up(&request.source)?;
+        let measured = self.measure_all(&up, request, monitor);
+        for one in up.iter().rev() {
+            // Somebody else may have taken it down meanwhile.
+            let _ = self.down(&one.chain);
+        }
+        measured
+    }
+
+    fn measure_all(
+        &self,
+        up: &[ChainUp],
+        request: &RunRequest,
+        monitor: &Monitor<'_>,
+    ) -> Result<(), ApiError> {
+        let mut reports = 0;
+        for one in up {
+            (monitor.emit)(Event::Up(Box::new(one.clone())));
+            // A reverse chain is measured with the one whose replies it takes.
+            let is_reverse_of_another = one.hosts.is_empty()
+                || up
+                    .iter()
+                    .take_while(|other| other.chain != one.chain)
+                    .any(|other| other.hosts == one.hosts);
+            if is_reverse_of_another || monitor.is_cancelled() {
+                continue;
+            }
+            let report = crate::measure::chain(self, &one.chain, &request.options, monitor)?;
+            (monitor.emit)(Event::Report(Box::new(report)));
+            reports += 1;
+        }
+        if reports == 0 && !monitor.is_cancelled() {
+            return Err(ApiError::usage(
+                "`run` measures chains on emulated end hosts, and every chain of this file names interfaces \
+                 (spec.ports): use `up`, and send your own traffic",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends everything; the object is of no use afterwards.
+    pub fn close(&self) {
+        if let Some(mut state) = lock(&self.state).take() {
+            let names: Vec<String> = state.chains.keys().cloned().collect();
+            for name in names {
+                state.down(&name);
+            }
+            state.node.close();
+        }
+    }
+
+    pub(crate) fn with_state<T>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        match lock(&self.state).as_mut() {
+            Some(state) => work(state),
+            None => Err(ApiError::failed("the agent is stopping")),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl State {
+    fn up(
+        &mut self,
+        chain: ServiceChain,
+        source: &Arc<ChainSource>,
+        costs: &Costs,
+        start: Instant,
+    ) -> Result<ChainUp, ApiError> {
+        let name = chain.name.clone();
+        if self.chains.contains_key(&name) {
+            return Err(ApiError::failed(format!(
+                "{}: chain `{name}` runs already: `myelin down {name}` removes it",
+                chain.places.name
+            )));
+        }
+        let place = self.place(&chain)?;
+        let (circuit_name, owner) = (place.circuit.clone(), chain.owner().to_owned());
+        let deployed = self
+            .plan(&chain, costs, &circuit_name)
+            .and_then(|plan| self.node.deploy(chain, source, plan, place));
+        let deployed = match deployed {
+            Ok(deployed) => deployed,
+            Err(error) => {
+                self.node.leave_circuit(&circuit_name);
+                return Err(error);
+            }
+        };
+        let (ingress, egress) = (
+            self.node.ports.get(deployed.ingress)?,
+            self.node.ports.get(deployed.egress)?,
+        );
+        let up = ChainUp {
+            chain: name.clone(),
+            owner,
+            spi: deployed.spi,
+            plan: deployed.plan.clone(),
+            ingress: ingress.name.clone(),
+            egress: egress.name.clone(),
+            hosts: self.node.circuit(&circuit_name)?.host_infos(),
+            rendering_ms: start.elapsed().as_secs_f64() * 1e3,
+        };
+        tracing::info!(chain = name, spi = up.spi, ms = up.rendering_ms, "up");
+        self.chains.insert(name, deployed);
+        Ok(up)
+    }
+
+    /// The circuit of the chain's reverse, the other way round, when that one runs; else a circuit of its own.
+    fn place(&mut self, chain: &ServiceChain) -> Result<Place, ApiError> {
+        let reverse = chain
+            .reverse
+            .as_ref()
+            .and_then(|reverse| self.chains.get(reverse));
+        if let Some(reverse) = reverse.filter(|_| chain.ports.is_none()) {
+            let place = Place {
+                circuit: reverse.circuit.clone(),
+                ingress: reverse.egress,
+                egress: reverse.ingress,
+            };
+            self.node.circuit_mut(&place.circuit)?.share();
+            return Ok(place);
+        }
+        let node = &mut self.node;
+        let circuit = Circuit::create(
+            chain,
+            &node.run_id,
+            &node.plane,
+            &mut node.ports,
+            &mut node.journal,
+        )?;
+        let place = Place {
+            circuit: chain.name.clone(),
+            ingress: circuit.ingress.index,
+            egress: circuit.egress.index,
+        };
+        node.circuits.insert(chain.name.clone(), circuit);
+        Ok(place)
+    }
+
+    fn plan(&self, chain: &ServiceChain, costs: &Costs, circuit: &str) -> Result<Plan, ApiError> {
+        let (ingress, egress) = self.node.circuit(circuit)?.port_kinds();
+        let machine = Machine {
+            ingress,
+            egress,
+            ..Machine::with_end_hosts(cores())
+        };
+        admit(myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?)
+    }
+
+    /// False when there is no such chain.
+    fn down(&mut self, name: &str) -> bool {
+        let Some(deployed) = self.chains.remove(name) else {
+            return false;
+        };
+        let circuit = deployed.circuit.clone();
+        self.node.undeploy(deployed);
+        self.node.leave_circuit(&circuit);
+        tracing::info!(chain = name, "down");
+        true
+    }
+}
+
+/// The plan, unless it says that the contract cannot be kept.
+///
+/// # Errors
+/// The chain is refused.
+pub fn admit(plan: Plan) -> Result<Plan, ApiError> {
+    if plan.admitted {
+        return Ok(plan);
+    }
+    let reason = plan
+        .refusal
+        .as_deref()
+        .unwrap_or("its contract cannot be kept");
+    Err(ApiError::refused(format!(
+        "chain `{}` is refused: {reason}",
+        plan.chain
+    )))
+}
+
+/// The costs measured on this machine, or the built-in ones when none were.
+///
+/// # Errors
+/// The calibration file is there but not usable.
+pub fn load_costs() -> Result<Costs, ApiError> {
+    let path = calibration_file();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Costs::from_json(&text)
+            .map_err(|error| ApiError::failed(format!("{}: {error}", path.display()))),
+        Err(_) => Ok(Costs::default()),
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+}
+
+/// Counts long work.
+pub(crate) struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    pub(crate) fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A panic in one request must not end the others: what it left is a consistent node, for every step undoes itself.
+fn lock(state: &Mutex<Option<State>>) -> MutexGuard<'_, Option<State>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks after the workers until the engine is gone.
+fn supervise(state: Weak<Mutex<Option<State>>>) {
+    std::thread::spawn(move || {
+        while let Some(state) = state.upgrade() {
+            if let Some(State { node, chains }) = lock(&state).as_mut() {
+                let mut given_up = Vec::new();
+                node.workers.supervise(|key, death| match death {
+                    Death::Restarted => {
+                        tracing::warn!(owner = key.owner, "a worker died and was started again")
+                    }
+                    Death::GivenUp => {
+                        tracing::error!(owner = key.owner, "a worker keeps dying and is given up");
+                        given_up.push(key.clone());
+                    }
+                });
+                for deployed in chains.values_mut() {
+                    if deployed
+                        .worker
+                        .as_ref()
+                        .is_some_and(|key| given_up.contains(key))
+                    {
+                        deployed.fail(node);
+                    }
+                }
+            }
+            drop(state);
+            std::thread::sleep(SUPERVISION);
+        }
+    });
+}

@@ -1,0 +1,89 @@
+//! The agent: the privileged process that deploys plans, supervises them and measures them.
+//!
+//! It knows how the rooms below fit together, and nothing of how each does its work: the end hosts are the emulator's, the programs the
+//! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
+//!
+//! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step. The [`api`] is what goes over
+//! the socket, the [`Client`] its other end.
+
+pub mod api;
+mod calibrate;
+mod circuit;
+mod client;
+mod deploy;
+mod engine;
+mod measure;
+mod node;
+mod paths;
+mod ports;
+mod report;
+mod server;
+mod status;
+mod verdict;
+mod workers;
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+
+pub use circuit::port_kind;
+pub use client::Client;
+pub use engine::{Engine, Monitor, admit, cores, load_costs};
+pub use paths::{RunDir, calibration_file};
+pub use server::ServeOptions;
+
+use api::{ApiError, ChainSource};
+
+/// Parses a chain file as a client read it.
+///
+/// # Errors
+/// Every fault of the file, each with its place.
+pub fn parse_source(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChain>, ApiError> {
+    myelin_spec::parse(
+        &source.text,
+        &myelin_spec::Source::new(&source.name),
+        &source.files,
+    )
+    .map_err(ApiError::usage)
+}
+
+/// The agent's main: serves the run directory until it is told to stop, then removes all that it made. `program`
+/// is the executable that becomes a worker when it is called with `worker`.
+///
+/// # Errors
+/// Not root; another agent serves the directory; the kernel lacks what is needed.
+pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
+    let _lock = lock(run_dir)?;
+    let engine = Engine::open(run_dir, program.to_path_buf())?;
+    server::serve(run_dir, engine, options)
+}
+
+/// Makes the run directory and takes its lock, which holds the agent's process number.
+fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
+    let failed = |error: std::io::Error| {
+        ApiError::failed(format!(
+            "cannot use the run directory {}: {error}",
+            run_dir.path().display()
+        ))
+    };
+    std::fs::create_dir_all(run_dir.path()).map_err(failed)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(run_dir.lock())
+        .map_err(failed)?;
+    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        ApiError::failed(format!(
+            "another agent serves {} already",
+            run_dir.path().display()
+        ))
+    })?;
+    lock.set_len(0).map_err(failed)?;
+    lock.rewind().map_err(failed)?;
+    writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+    Ok(lock)
+}

@@ -1,0 +1,314 @@
+//! Measures a running chain from its end hosts, and holds the result against its SLA.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use myelin_linux::netns::Netns;
+use myelin_packet::five_tuple::{FiveTuple, UDP};
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::Plan;
+use myelin_probe::cpu::{CpuMeter, CpuUse};
+use myelin_probe::{Config, Control, Cores, Mode, ProbeResult, Sockets};
+use myelin_spec::{FunctionConfig, ServiceChain};
+
+use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply};
+use crate::engine::{Engine, Monitor, State};
+use crate::status;
+use crate::verdict::Probed;
+
+/// Where the probe's server listens when the chain does not say.
+const DEFAULT_PORT: u16 = 9000;
+/// A measurement that takes longer than its packets need, and this, is cut off.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// One combination of mode and payload.
+pub(crate) struct Row {
+    pub(crate) probe: ProbeResult,
+    /// In-band sojourn of all the chain's traffic meanwhile.
+    pub(crate) sojourn: Histogram,
+    pub(crate) cpu: CpuUse,
+}
+
+/// All that was measured of a chain.
+pub(crate) struct Measured {
+    pub(crate) chain: ServiceChain,
+    pub(crate) source: Arc<ChainSource>,
+    pub(crate) plan: Plan,
+    pub(crate) rows: Vec<Row>,
+    /// The sojourn over all rows.
+    pub(crate) sojourn: Histogram,
+    pub(crate) hops: Vec<HopStatus>,
+}
+
+impl Measured {
+    /// What the probes saw together.
+    pub(crate) fn probed(&self) -> Probed {
+        let quantile = self.chain.sla.percentile / 100.0;
+        Probed {
+            sent: self.rows.iter().map(|row| row.probe.counts.sent).sum(),
+            lost: self.rows.iter().map(|row| row.probe.counts.lost).sum(),
+            round_trip_us: self
+                .rows
+                .iter()
+                .filter_map(|row| row.probe.rtt_distribution.quantile_us(quantile))
+                .max_by(f64::total_cmp),
+        }
+    }
+}
+
+/// Measures the chain of that name with every mode and payload asked for.
+pub(crate) fn chain(
+    engine: &Engine,
+    name: &str,
+    options: &ProbeOptions,
+    monitor: &Monitor<'_>,
+) -> Result<ReportReply, ApiError> {
+    let target = engine.with_state(|state| Target::of(state, name))?;
+    let modes = parse_modes(options)?;
+    let sockets = target.sockets()?;
+    let before = sojourn(engine, name)?;
+    let mut rows = Vec::new();
+    for payload in &options.payloads {
+        for mode in &modes {
+            if monitor.is_cancelled() {
+                return Err(ApiError::failed("cancelled"));
+            }
+            let stage = format!("{name}: {mode}, {payload} B");
+            let progress = |done, total| monitor.progress(&stage, done, total);
+            let config = target.config(options, *mode, *payload);
+            let control = Control {
+                cancel: Some(monitor.cancelled),
+                progress: Some(&progress),
+            };
+            let start = sojourn(engine, name)?;
+            let meter = CpuMeter::start(&target.processes()).map_err(ApiError::failed)?;
+            let probe = myelin_probe::probe(&config, &sockets, control).map_err(ApiError::usage)?;
+            let cpu = meter.stop().map_err(ApiError::failed)?;
+            rows.push(Row {
+                probe,
+                sojourn: sojourn(engine, name)?.since(&start),
+                cpu,
+            });
+        }
+    }
+    let (sojourn, hops) = engine.with_state(|state| {
+        let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
+        let sojourn = status::departures(deployed, &state.node).1.since(&before);
+        Ok((sojourn, status::of(deployed, &state.node).hops))
+    })?;
+    let Target {
+        chain,
+        source,
+        plan,
+        ..
+    } = target;
+    crate::report::reply(
+        Measured {
+            chain,
+            source,
+            plan,
+            rows,
+            sojourn,
+            hops,
+        },
+        options,
+    )
+}
+
+fn parse_modes(options: &ProbeOptions) -> Result<Vec<Mode>, ApiError> {
+    options
+        .modes
+        .iter()
+        .map(|mode| mode.parse().map_err(ApiError::usage))
+        .collect()
+}
+
+/// The sojourn of all packets of a chain so far.
+pub(crate) fn sojourn(engine: &Engine, name: &str) -> Result<Histogram, ApiError> {
+    engine.with_state(|state| {
+        let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
+        Ok(status::departures(deployed, &state.node).1)
+    })
+}
+
+fn gone(name: &str) -> ApiError {
+    ApiError::failed(format!("chain `{name}` was removed while it was measured"))
+}
+
+/// What a probe must know of a chain.
+struct Target {
+    chain: ServiceChain,
+    source: Arc<ChainSource>,
+    plan: Plan,
+    client: (String, IpAddr),
+    server: (String, IpAddr),
+    /// What the chain's functions do to a payload byte on the way there and back.
+    keys: (u8, u8),
+    worker: Option<u32>,
+}
+
+impl Target {
+    fn of(state: &mut State, name: &str) -> Result<Self, ApiError> {
+        let deployed = state.chains.get(name).ok_or_else(|| {
+            ApiError::failed(format!(
+                "no chain `{name}` runs; `myelin ps` lists those that do"
+            ))
+        })?;
+        let circuit = state.node.circuit(&deployed.circuit)?;
+        let Some(hosts) = &circuit.hosts else {
+            return Err(ApiError::failed(format!(
+                "chain `{name}` lies between named interfaces (spec.ports), so there are no end hosts to probe from: \
+                 send your own traffic; `myelin ps {name}` shows its sojourn"
+            )));
+        };
+        // A reverse chain is probed from the server's side.
+        let (near, far) = if deployed.ingress == circuit.ingress.index {
+            (&hosts.client, &hosts.server)
+        } else {
+            (&hosts.server, &hosts.client)
+        };
+        let end = |host: &myelin_emulator::Host, other: &myelin_emulator::Host| {
+            let fits = |address: &&IpAddr| {
+                other
+                    .addresses
+                    .iter()
+                    .any(|peer| peer.is_ipv4() == address.is_ipv4())
+            };
+            let address = host.addresses.iter().find(fits).copied();
+            address
+                .map(|address| (host.netns.name().unwrap_or_default().to_owned(), address))
+                .ok_or_else(|| {
+                    ApiError::failed(format!(
+                        "the end hosts of chain `{name}` have no address in common"
+                    ))
+                })
+        };
+        let mut target = Self {
+            client: end(near, far)?,
+            server: end(far, near)?,
+            keys: (payload_key(&deployed.chain), 0),
+            worker: deployed
+                .worker
+                .as_ref()
+                .and_then(|key| state.node.workers.get(key))
+                .map(|entry| entry.handle.pid()),
+            chain: deployed.chain.clone(),
+            source: Arc::clone(&deployed.source),
+            plan: deployed.plan.clone(),
+        };
+        let there = target.five_tuple();
+        if !target.chain.matches.matches(&there) {
+            return Err(ApiError::failed(format!(
+                "{}: chain `{name}` takes no UDP that its end hosts could send, so the probe would go past it: use \
+                 `myelin exec client -- PROGRAM` instead",
+                target.chain.places.matches
+            )));
+        }
+        let back = FiveTuple {
+            source: there.destination,
+            destination: there.source,
+            source_port: there.destination_port,
+            destination_port: there.source_port,
+            ..there
+        };
+        target.keys.1 = target
+            .chain
+            .reverse
+            .as_ref()
+            .and_then(|reverse| state.chains.get(reverse))
+            .filter(|reverse| reverse.chain.matches.matches(&back))
+            .map_or(0, |reverse| payload_key(&reverse.chain));
+        Ok(target)
+    }
+
+    /// What the probe's packets look like on their way there.
+    fn five_tuple(&self) -> FiveTuple {
+        FiveTuple {
+            source: self.client.1,
+            destination: self.server.1,
+            protocol: UDP,
+            // Any other port than the server's, fixed, so that a reverse chain's match can be told to take it or not.
+            source_port: Some(self.chain.matches.source_port.unwrap_or(DEFAULT_PORT + 1)),
+            destination_port: Some(self.chain.matches.destination_port.unwrap_or(DEFAULT_PORT)),
+        }
+    }
+
+    fn sockets(&self) -> Result<Sockets, ApiError> {
+        let tuple = self.five_tuple();
+        let open = |name: &str| Netns::open(name).map_err(ApiError::failed);
+        let (client, server) = (open(&self.client.0)?, open(&self.server.0)?);
+        let port = |port: Option<u16>| port.unwrap_or_default();
+        Sockets::bind(
+            (
+                Some(&client),
+                SocketAddr::new(tuple.source, port(tuple.source_port)),
+            ),
+            (
+                Some(&server),
+                SocketAddr::new(tuple.destination, port(tuple.destination_port)),
+            ),
+        )
+        .map_err(ApiError::failed)
+    }
+
+    fn config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
+        let tuple = self.five_tuple();
+        let destination = SocketAddr::new(
+            tuple.destination,
+            tuple.destination_port.unwrap_or_default(),
+        );
+        let interval = Duration::from_micros(options.interval_us);
+        let packets = options.count.saturating_mul(options.repeats);
+        let sla = &self.chain.sla;
+        Config {
+            mode,
+            payload_bytes: payload.into(),
+            mtu: crate::circuit::MTU as usize,
+            interval,
+            count: options.count,
+            repeats: options.repeats,
+            deadline: interval
+                .saturating_mul(packets)
+                .saturating_mul(2)
+                .saturating_add(SLACK),
+            forward_key: self.keys.0,
+            reply_key: self.keys.1,
+            cores: cores(mode),
+            rtt_bound: sla.round_trip_ns.map(Duration::from_nanos),
+            forward_bound: sla.latency_ns.map(Duration::from_nanos),
+            ..Config::new(destination)
+        }
+    }
+
+    fn processes(&self) -> Vec<(&str, u32)> {
+        self.worker.map(|pid| ("worker", pid)).into_iter().collect()
+    }
+}
+
+/// The client on the first core; the server, where it has a thread of its own, on the next. The worker's default is
+/// the last core, so that an inline probe and a worker do not share one on two cores.
+fn cores(mode: Mode) -> Option<Cores> {
+    let usable = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    match mode {
+        Mode::Inline => Some(Cores {
+            client: 0,
+            server: 0,
+        }),
+        Mode::Spin | Mode::Blocking => (usable > 1).then_some(Cores {
+            client: 0,
+            server: 1,
+        }),
+    }
+}
+
+/// All keys of a chain's xor functions together.
+fn payload_key(chain: &ServiceChain) -> u8 {
+    chain
+        .functions
+        .iter()
+        .fold(0, |key, function| match &function.config {
+            FunctionConfig::Xor(xor) => key ^ xor.key,
+            FunctionConfig::Forward | FunctionConfig::Firewall(_) => key,
+        })
+}

@@ -1,0 +1,252 @@
+//! The agent's HTTP server on its Unix socket.
+//!
+//! The handlers only translate: every piece of work is a blocking call into the [`Engine`] on a thread of its own.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use tokio::net::UnixListener;
+use tokio::sync::{Notify, mpsc};
+
+use crate::api::{
+    AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, ErrorKind,
+    Event, ProbeRequest, RunRequest,
+};
+use crate::engine::{Engine, Monitor};
+use crate::paths::RunDir;
+
+/// How the server ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ServeOptions {
+    /// Stop when no chain has been deployed for this long. An agent that a client started uses it, so that
+    /// nothing stays behind on a machine where nobody runs a chain.
+    pub idle_exit: Option<Duration>,
+}
+
+struct Shared {
+    engine: Arc<Engine>,
+    stop: Notify,
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = match self.kind {
+            ErrorKind::Usage => StatusCode::BAD_REQUEST,
+            ErrorKind::Refused => StatusCode::CONFLICT,
+            ErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(self)).into_response()
+    }
+}
+
+/// Serves until stopped by a request, by a signal or by idleness.
+///
+/// # Errors
+/// The socket cannot be made (another agent serves the directory, or no permission).
+pub(crate) fn serve(
+    run_dir: &RunDir,
+    engine: Engine,
+    options: ServeOptions,
+) -> Result<(), ApiError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+        .map_err(|error| {
+            ApiError::failed(format!("cannot start the agent's event loop: {error}"))
+        })?;
+    runtime.block_on(run(run_dir, Arc::new(engine), options))
+}
+
+async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Result<(), ApiError> {
+    let path = run_dir.socket();
+    // The lock on the run directory is held, so a socket that exists belongs to nobody.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).map_err(|error| {
+        ApiError::failed(format!(
+            "cannot make the agent's socket {}: {error}",
+            path.display()
+        ))
+    })?;
+    restrict(&path)?;
+    let shared = Arc::new(Shared {
+        engine: Arc::clone(&engine),
+        stop: Notify::new(),
+    });
+    let router = Router::new()
+        .route("/v1/agent", get(info).delete(stop))
+        .route("/v1/chains", get(list).post(up).delete(down_all))
+        .route("/v1/chains/{name}", delete(down))
+        .route("/v1/probe", post(probe))
+        .route("/v1/run", post(run_chain))
+        .route("/v1/calibrate", post(calibrate))
+        .with_state(Arc::clone(&shared));
+    tracing::info!(socket = %path.display(), "agent ready");
+    let result = axum::serve(listener, router)
+        .with_graceful_shutdown(async move {
+            tokio::select! {
+                () = shared.stop.notified() => {}
+                () = signalled() => {}
+                () = idle(Arc::clone(&shared.engine), options.idle_exit) => {}
+            }
+        })
+        .await;
+    let _ = std::fs::remove_file(&path);
+    // An ordinary end leaves a clean machine.
+    let _ = tokio::task::spawn_blocking(move || engine.close()).await;
+    result.map_err(|error| ApiError::failed(format!("the agent's socket failed: {error}")))
+}
+
+/// Root, and the group `myelin` where there is one.
+fn restrict(path: &std::path::Path) -> Result<(), ApiError> {
+    let group = nix::unistd::Group::from_name("myelin").ok().flatten();
+    let mode = if let Some(group) = &group {
+        nix::unistd::chown(path, None, Some(group.gid)).map_err(|error| {
+            ApiError::failed(format!(
+                "cannot give {} to group myelin: {error}",
+                path.display()
+            ))
+        })?;
+        0o660
+    } else {
+        0o600
+    };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(|error| ApiError::failed(format!("cannot restrict {}: {error}", path.display())))
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+}
+
+async fn idle(engine: Arc<Engine>, limit: Option<Duration>) {
+    let Some(limit) = limit else {
+        return std::future::pending().await;
+    };
+    let mut since = Instant::now();
+    loop {
+        tokio::time::sleep(Duration::from_millis(500).min(limit)).await;
+        if engine.is_busy() {
+            since = Instant::now();
+        } else if since.elapsed() >= limit {
+            return;
+        }
+    }
+}
+
+/// Runs blocking work and turns its result into an answer.
+async fn blocking<T: Send + 'static>(
+    shared: Arc<Shared>,
+    work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(move || work(&shared.engine))
+        .await
+        .map_err(|error| ApiError::failed(format!("the agent's work was cut off: {error}")))?
+}
+
+async fn info(State(shared): State<Arc<Shared>>) -> Result<Json<AgentInfo>, ApiError> {
+    blocking(shared, |engine| Ok(engine.info())).await.map(Json)
+}
+
+async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
+    shared.stop.notify_one();
+    StatusCode::NO_CONTENT
+}
+
+async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, ApiError> {
+    blocking(shared, |engine| Ok(engine.list())).await.map(Json)
+}
+
+async fn up(
+    State(shared): State<Arc<Shared>>,
+    Json(source): Json<ChainSource>,
+) -> Result<Json<Vec<ChainUp>>, ApiError> {
+    blocking(shared, move |engine| engine.up(&source))
+        .await
+        .map(Json)
+}
+
+async fn down(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Result<Json<DownReply>, ApiError> {
+    blocking(shared, move |engine| engine.down(&name))
+        .await
+        .map(Json)
+}
+
+async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, ApiError> {
+    blocking(shared, |engine| engine.down_all()).await.map(Json)
+}
+
+async fn probe(State(shared): State<Arc<Shared>>, Json(request): Json<ProbeRequest>) -> Response {
+    stream(shared, move |engine, monitor| {
+        engine.probe(&request, monitor)
+    })
+}
+
+async fn run_chain(State(shared): State<Arc<Shared>>, Json(request): Json<RunRequest>) -> Response {
+    stream(shared, move |engine, monitor| engine.run(&request, monitor))
+}
+
+async fn calibrate(
+    State(shared): State<Arc<Shared>>,
+    Json(request): Json<CalibrateRequest>,
+) -> Response {
+    stream(shared, move |engine, monitor| {
+        engine.calibrate(&request, monitor)
+    })
+}
+
+/// Long work: its events go out one JSON object a line as they happen; when the client goes away the work is
+/// told to stop.
+fn stream(
+    shared: Arc<Shared>,
+    work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
+) -> Response {
+    let (sender, receiver) = mpsc::channel::<Event>(64);
+    tokio::task::spawn_blocking(move || {
+        let cancelled = AtomicBool::new(false);
+        let emit = |event: Event| {
+            if sender.blocking_send(event).is_err() {
+                cancelled.store(true, Ordering::Relaxed);
+            }
+        };
+        let monitor = Monitor {
+            emit: &emit,
+            cancelled: &cancelled,
+        };
+        if let Err(error) = work(&shared.engine, &monitor) {
+            emit(Event::Error(error));
+        }
+    });
+    let lines = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        let event = receiver.recv().await?;
+        let line = serde_json::to_string(&event).map(|mut line| {
+            line.push('\n');
+            line
+        });
+        Some((line, receiver))
+    });
+    (
+        [("content-type", "application/x-ndjson")],
+        Body::from_stream(lines),
+    )
+        .into_response()
+}

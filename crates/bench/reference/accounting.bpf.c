@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * What counting, stamping and sojourn recording add to a packet of a one-function chain. `accounted`
+ * does all of it, with the kernel room's own code and in its order: front door, function, egress.
+ * `bare` carries the metadata and leaves, and nothing more. The difference is the answer. `clock`
+ * reads the clock READS times, `empty` never.
+ */
+#include "next.h"
+
+#define READS 64
+
+enum {
+	LINE_DOOR = 0,
+	LINE_FUNCTION = 1,
+	LINE_EGRESS = 2,
+};
+
+/* Twin: myelin_bench::ebpf::Accounting. */
+const volatile struct {
+	__u32 lines; /* counter lines a CPU */
+	__u32 spare;
+	struct hop hop; /* of the function */
+} INSTANCE INSTANCE_SECTION;
+
+HOOK_SECTION
+int accounted(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.lines, LINE_DOOR);
+
+	if (!line)
+		return HOOK_DROP;
+
+	const struct myelin_meta meta = {.stamp_ns = bpf_ktime_get_ns(), .spi = 1};
+
+	count(ctx, line);
+	line->last_ns = meta.stamp_ns;
+	if (!hook_save(ctx, &meta))
+		return HOOK_DROP;
+
+	line = counter_line(INSTANCE.lines, LINE_FUNCTION);
+	if (!line)
+		return HOOK_DROP;
+	hop_leave(line, hop_enter(ctx, line));
+	return hop_egress(ctx, &INSTANCE.hop, false);
+}
+
+HOOK_SECTION
+int bare(hook_ctx *ctx)
+{
+	const struct myelin_meta meta = {.spi = 1};
+
+	if (!hook_save(ctx, &meta))
+		return HOOK_DROP;
+	return hook_redirect(INSTANCE.hop.ifindex, false);
+}
+
+HOOK_SECTION
+int clock(hook_ctx *ctx)
+{
+	__u64 sum = 0;
+
+#pragma clang loop unroll(full)
+	for (int i = 0; i < READS; i++)
+		sum += bpf_ktime_get_ns();
+	/* Never 0; the verifier cannot know. */
+	return sum ? HOOK_PASS : HOOK_DROP;
+}
+
+HOOK_SECTION
+int empty(hook_ctx *ctx)
+{
+	return HOOK_PASS;
+}
+
+char LICENSE[] SEC("license") = "GPL";

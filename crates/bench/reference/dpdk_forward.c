@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The least DPDK forwarder over the net_af_xdp driver, the way DPDK reaches an interface that the
+ * kernel keeps (doc.dpdk.org, "AF_XDP Poll Mode Driver"). Runs without hugepages. The driver loads
+ * its XDP program itself, through libxdp.
+ *
+ * Each port has a UMEM of its own, so a sent frame is copied from one to the other: sharing
+ * (`shared_umem=1`) is left out of the distributions' builds.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/if_link.h>
+#include <linux/rtnetlink.h>
+#include <rte_eal.h>
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+#include <sys/socket.h>
+
+#include "reference.h"
+
+#define FRAMES	   8191u /* in the one pool; a mempool is smallest at 2^n - 1 */
+#define CACHE	   250u	 /* frames that a core keeps at hand */
+#define RING	   2048u
+#define MAX_DEVARG (IF_NAMESIZE + 64)
+
+static _Noreturn void fail(const char *what, const char *where, int error)
+{
+	fprintf(stderr, "dpdk_forward: %s %s: %s\n", what, where, rte_strerror(error));
+	exit(1);
+}
+
+/* Busy polling is off: measured on veth that is the faster way, as there is no interrupt to save.
+ */
+static void describe_port(char *text, int number, const char *interface)
+{
+	snprintf(text, MAX_DEVARG, "--vdev=net_af_xdp%d,iface=%s,busy_budget=0", number, interface);
+}
+
+static void start_eal(const struct options *options)
+{
+	char core[16], ingress[MAX_DEVARG], egress[MAX_DEVARG];
+	/* clang-format off */
+	char *arguments[] = {
+		"dpdk_forward", "-l", core, "--no-pci", "--no-huge", "-m", "64",
+		"--no-shconf", "--no-telemetry", ingress, egress, NULL,
+	};
+	/* clang-format on */
+
+	/* Without libxdp's dispatcher the program of a port is a plain one, which detach() removes.
+	 */
+	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
+	snprintf(core, sizeof(core), "%d", options->core);
+	describe_port(ingress, 0, options->ingress);
+	describe_port(egress, 1, options->egress);
+	if (rte_eal_init(sizeof(arguments) / sizeof(arguments[0]) - 1, arguments) < 0)
+		fail("DPDK's environment on core", core, rte_errno);
+}
+
+static uint16_t start_port(const char *device, const char *interface, struct rte_mempool *pool)
+{
+	struct rte_eth_conf configuration = {0};
+	uint16_t port;
+	int error = rte_eth_dev_get_port_by_name(device, &port);
+
+	if (error)
+		fail("net_af_xdp driver (root? installed?) on", interface, -error);
+	error = rte_eth_dev_configure(port, 1, 1, &configuration);
+	if (!error)
+		error = rte_eth_rx_queue_setup(port, 0, RING, SOCKET_ID_ANY, NULL, pool);
+	if (!error)
+		error = rte_eth_tx_queue_setup(port, 0, RING, SOCKET_ID_ANY, NULL);
+	if (!error)
+		error = rte_eth_dev_start(port);
+	if (error)
+		fail("starting the port on", interface, -error);
+	return port;
+}
+
+/* net_af_xdp cannot open a port that only sends. When only one direction is forwarded its program
+ * must go from the egress, or it would take the frames that come back and are the caller's
+ * business. */
+static void detach(const char *interface)
+{
+	struct {
+		struct nlmsghdr header;
+		struct ifinfomsg link;
+		struct rtattr xdp;
+		struct rtattr fd_header;
+		int fd;
+	} request = {
+		.header = {.nlmsg_len = sizeof(request),
+			   .nlmsg_type = RTM_SETLINK,
+			   .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK},
+		.link = {.ifi_family = AF_UNSPEC,
+			 .ifi_index = (int)interface_index("dpdk_forward", interface)},
+		.xdp = {.rta_len = sizeof(request) - offsetof(typeof(request), xdp),
+			.rta_type = NLA_F_NESTED | IFLA_XDP},
+		.fd_header = {.rta_len = RTA_LENGTH(sizeof(int)), .rta_type = IFLA_XDP_FD},
+		.fd = -1,
+	};
+	struct {
+		struct nlmsghdr header;
+		struct nlmsgerr error;
+		char echoed_request[sizeof(request)];
+	} answer;
+	int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+
+	if (netlink < 0 || send(netlink, &request, sizeof(request), 0) < 0 ||
+	    recv(netlink, &answer, sizeof(answer), 0) < 0)
+		fail("detaching the XDP program of", interface, errno);
+	if (answer.error.error)
+		fail("detaching the XDP program of", interface, -answer.error.error);
+	close(netlink);
+}
+
+/* Moves up to `batch` frames from one port to the other; gives how many were sent. */
+static uint16_t forward(uint16_t from, uint16_t to, uint16_t batch)
+{
+	struct rte_mbuf *frames[MAX_BATCH];
+	uint16_t received = rte_eth_rx_burst(from, 0, frames, batch);
+	uint16_t sent;
+
+	if (!received)
+		return 0;
+	sent = rte_eth_tx_burst(to, 0, frames, received);
+	if (sent < received)
+		rte_pktmbuf_free_bulk(frames + sent, received - sent);
+	return sent;
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = parse_options(argc, argv);
+	unsigned long long frames = 0;
+	struct rte_mempool *pool;
+	uint16_t ingress, egress;
+
+	interface_index("dpdk_forward", options.ingress);
+	interface_index("dpdk_forward", options.egress);
+	pin("dpdk_forward", options.core);
+	start_eal(&options);
+	pool = rte_pktmbuf_pool_create("frames", FRAMES, CACHE, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
+				       SOCKET_ID_ANY);
+	if (!pool)
+		fail("memory for", "the frames", rte_errno);
+	ingress = start_port("net_af_xdp0", options.ingress, pool);
+	egress = start_port("net_af_xdp1", options.egress, pool);
+	if (!options.both)
+		detach(options.egress);
+
+	announce_ready("native");
+	while (running()) {
+		frames += forward(ingress, egress, (uint16_t)options.batch);
+		if (options.both)
+			frames += forward(egress, ingress, (uint16_t)options.batch);
+	}
+	rte_eth_dev_stop(ingress);
+	rte_eth_dev_close(ingress);
+	rte_eth_dev_stop(egress);
+	rte_eth_dev_close(egress);
+	rte_eal_cleanup();
+	printf("forwarded %llu\n", frames);
+	return 0;
+}

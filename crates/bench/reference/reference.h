@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the reference forwarders share: options, the way to stop, and the line "ready".
+ *
+ * A reference program stands for "the least code that does this job with that technology", so a
+ * figure of Myelin's can be set beside it in the same run. It therefore looks at no packet: frames
+ * that arrive at one interface leave at the other, byte for byte.
+ */
+#ifndef MYELIN_REFERENCE_H
+#define MYELIN_REFERENCE_H
+
+#include <getopt.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_BATCH 256
+
+struct options {
+	const char *ingress;
+	const char *egress;
+	unsigned batch; /* most frames taken from a ring at once */
+	int core;	/* the CPU that polls */
+	bool both;	/* forward egress -> ingress too */
+};
+
+static volatile sig_atomic_t stop_requested;
+static pid_t parent; /* who started us, noted with the options */
+
+static void on_stop(int signal)
+{
+	(void)signal;
+	stop_requested = 1;
+}
+
+static _Noreturn void usage(const char *program)
+{
+	fprintf(stderr,
+		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both]\n"
+		"Forwards every frame of queue 0 of IF to the other IF, polling; prints \"ready\"; "
+		"SIGTERM ends it.\n",
+		program, MAX_BATCH);
+	exit(2);
+}
+
+static unsigned parse_number(const char *program, const char *option, const char *text,
+			     unsigned least, unsigned most)
+{
+	char *end;
+	unsigned long value = strtoul(text, &end, 10);
+
+	if (end == text || *end || value < least || value > most) {
+		fprintf(stderr, "%s: %s %s: expected a number from %u to %u\n", program, option,
+			text, least, most);
+		exit(2);
+	}
+	return (unsigned)value;
+}
+
+static struct options parse_options(int argc, char **argv)
+{
+	static const struct option table[] = {
+		{"ingress", required_argument, NULL, 'i'}, {"egress", required_argument, NULL, 'e'},
+		{"batch", required_argument, NULL, 'b'},   {"core", required_argument, NULL, 'c'},
+		{"both", no_argument, NULL, '2'},	   {0},
+	};
+	struct options options = {.batch = 32, .core = sched_getcpu()};
+	int option;
+
+	parent = getppid();
+	while ((option = getopt_long(argc, argv, "", table, NULL)) != -1) {
+		switch (option) {
+		case 'i':
+			options.ingress = optarg;
+			break;
+		case 'e':
+			options.egress = optarg;
+			break;
+		case 'b':
+			options.batch = parse_number(argv[0], "--batch", optarg, 1, MAX_BATCH);
+			break;
+		case 'c':
+			options.core =
+				(int)parse_number(argv[0], "--core", optarg, 0, CPU_SETSIZE - 1);
+			break;
+		case '2':
+			options.both = true;
+			break;
+		default:
+			usage(argv[0]);
+		}
+	}
+	if (!options.ingress || !options.egress || optind != argc)
+		usage(argv[0]);
+	return options;
+}
+
+static unsigned interface_index(const char *program, const char *name)
+{
+	unsigned index = if_nametoindex(name);
+
+	if (!index) {
+		fprintf(stderr, "%s: there is no interface %s in this network namespace\n", program,
+			name);
+		exit(1);
+	}
+	return index;
+}
+
+static void pin(const char *program, int core)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET((size_t)core, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus)) {
+		fprintf(stderr, "%s: --core %d: this process may not run on that CPU\n", program,
+			core);
+		exit(2);
+	}
+}
+
+static void announce_ready(const char *how)
+{
+	struct sigaction action = {.sa_handler = on_stop};
+
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	printf("ready %s\n", how);
+	fflush(stdout);
+}
+
+/* A busy loop must not outlive who started it, even when that one was killed. Asking costs a system
+ * call, hence only once in a million turns (some milliseconds). */
+static bool running(void)
+{
+	static unsigned turns;
+
+	if (stop_requested)
+		return false;
+	return (++turns & 0xfffff) || getppid() == parent;
+}
+
+#endif

@@ -1,0 +1,247 @@
+//! The eBPF programs of `reference/`: loaded, run on test data, attached.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::ObjectBuilder;
+use myelin_kernel::Hook;
+use myelin_kernel::test_run::{self, TestRun};
+use myelin_linux::link::{self, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+
+use crate::Error;
+
+const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o"));
+const ACCOUNTING_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.xdp.o"));
+const ACCOUNTING_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.tc.o"));
+
+/// The section of read-only data that is filled here.
+const INSTANCE: &str = ".rodata.instance";
+/// Clock reads of the program `clock`.
+pub(crate) const CLOCK_READS: f64 = 64.0;
+/// Counter lines a CPU of the accounting programs: front door, function, egress.
+const LINES: u32 = 3;
+
+/// The read-only data of `redirect.bpf.c`.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Redirect {
+    ifindex: u32,
+    spare: u32,
+}
+
+/// The read-only data of `accounting.bpf.c`: lines, spare, and the kernel room's `struct hop`.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Accounting {
+    lines: u32,
+    spare: u32,
+    hop_lines: u32,
+    hop_line: u32,
+    exit: u32,
+    slot: u32,
+    ifindex: u32,
+    egress_line: u32,
+    fallback: u32,
+    position: u32,
+}
+
+/// Loads a program that redirects everything to `ifindex`: by XDP, or at tc straight to the far end of that veth.
+pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
+    let name = match hook {
+        Hook::Xdp => "redirect_xdp",
+        Hook::Tcx => "redirect_peer",
+    };
+    let instance = Redirect { ifindex, spare: 0 };
+    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &[name], 1)?;
+    programs.pop().ok_or_else(|| missing(name))
+}
+
+/// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.
+pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
+    let object = match hook {
+        Hook::Xdp => ACCOUNTING_XDP,
+        Hook::Tcx => ACCOUNTING_TC,
+    };
+    let instance = Accounting {
+        lines: LINES,
+        hop_lines: LINES,
+        hop_line: 1,
+        // The loopback interface, which no packet of a test run reaches.
+        ifindex: 1,
+        egress_line: 2,
+        ..Accounting::zeroed()
+    };
+    let cpus = libbpf_rs::num_possible_cpus()
+        .map_err(|cause| failed("accounting", "count CPUs for", &cause))?;
+    load(
+        object,
+        bytemuck::bytes_of(&instance),
+        &["accounted", "bare", "clock", "empty"],
+        cpus as u32,
+    )
+}
+
+fn load(
+    object: &'static [u8],
+    instance: &[u8],
+    names: &[&str],
+    cpus: u32,
+) -> Result<Vec<OwnedFd>, Error> {
+    let whole = names[0];
+    let mut open = ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(|cause| failed(whole, "read", &cause))?;
+    for mut map in open.maps_mut() {
+        let done = match map.name().to_string_lossy().as_ref() {
+            INSTANCE => map.set_initial_value(instance),
+            "counters" => map.set_max_entries(cpus * LINES),
+            "sojourn" => map.set_max_entries(cpus),
+            _ => Ok(()),
+        };
+        done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
+    }
+    let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
+    names
+        .iter()
+        .map(|name| {
+            let program = loaded
+                .progs()
+                .find(|program| program.name().to_string_lossy() == *name)
+                .ok_or_else(|| missing(name))?;
+            // The descriptor of its own outlives the object.
+            program
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|cause| Error::ebpf(name, "hold", cause))
+        })
+        .collect()
+}
+
+/// Attaches a program to an interface of the calling thread's network namespace; it is detached when the result is dropped.
+pub(crate) fn attach(program: BorrowedFd<'_>, hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
+    let (point, flags) = match hook {
+        Hook::Xdp => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE),
+        Hook::Tcx => (libbpf_sys::BPF_TCX_INGRESS, 0),
+    };
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: the options are valid for the call and hold no pointers.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            ifindex.cast_signed(),
+            point,
+            &raw const options,
+        )
+    };
+    if link < 0 {
+        return Err(Error::ebpf(
+            "redirect",
+            "attach",
+            io::Error::from_raw_os_error(-link),
+        ));
+    }
+    // SAFETY: the call has just returned this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// Keeps programs that are attached nowhere in the kernel's XDP dispatcher, by attaching each to a link of an unnamed
+/// namespace. Otherwise every test run of one puts it there and takes it out again, and waits for all CPUs both times:
+/// 20 ms a packet instead of 20 us. Programs of another hook have no such dispatcher.
+pub(crate) struct Dispatched {
+    _attached: Vec<OwnedFd>,
+    _netns: Netns,
+}
+
+impl Dispatched {
+    pub(crate) fn keep(hook: Hook, programs: &[BorrowedFd<'_>]) -> Result<Option<Self>, Error> {
+        if hook != Hook::Xdp {
+            return Ok(None);
+        }
+        let netns = Netns::anonymous()?;
+        let attached = netns.enter(|| {
+            let mut netlink = Netlink::open()?;
+            let hold = |(number, program): (usize, &BorrowedFd<'_>)| {
+                let (name, far) = (format!("hold{number}"), format!("far{number}"));
+                netlink.apply([link::veth(&VethEnd::named(&name), &VethEnd::named(&far))?])?;
+                attach(*program, hook, netlink.link(&name)?.index)
+            };
+            programs
+                .iter()
+                .enumerate()
+                .map(hold)
+                .collect::<Result<Vec<_>, Error>>()
+        })??;
+        Ok(Some(Self {
+            _attached: attached,
+            _netns: netns,
+        }))
+    }
+}
+
+/// Mean nanoseconds of a run of a program on a frame.
+pub(crate) fn mean_ns(
+    program: BorrowedFd<'_>,
+    hook: Hook,
+    frame: &[u8],
+    repeat: u32,
+) -> Result<f64, Error> {
+    let test = TestRun {
+        repeat,
+        ..TestRun::new(frame)
+    };
+    Ok(test_run::run(program, hook, &test)?.mean_ns.into())
+}
+
+fn failed(program: &str, action: &'static str, cause: &libbpf_rs::Error) -> Error {
+    Error::ebpf(program, action, io::Error::other(cause.to_string()))
+}
+
+fn missing(program: &str) -> Error {
+    Error::ebpf(program, "find", io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames;
+
+    #[test]
+    fn programs_run_and_leave() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: loading eBPF programs needs root");
+            return;
+        }
+        let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
+        for hook in Hook::ALL {
+            let verdict = |program: &OwnedFd| {
+                test_run::run(program.as_fd(), hook, &TestRun::new(&frame))
+                    .unwrap()
+                    .verdict
+            };
+            let programs = accounting(hook).unwrap();
+            let verdicts: Vec<u32> = programs.iter().map(verdict).collect();
+            assert_eq!(
+                verdicts,
+                [hook.redirect(), hook.redirect(), hook.pass(), hook.pass()],
+                "{hook}"
+            );
+            let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
+            let dispatched = Dispatched::keep(hook, &fds).unwrap();
+            assert_eq!(dispatched.is_some(), hook == Hook::Xdp);
+            let cost =
+                |program: usize| mean_ns(programs[program].as_fd(), hook, &frame, 1000).unwrap();
+            assert!(
+                cost(2) > cost(3),
+                "{hook}: {CLOCK_READS} clock reads cost nothing"
+            );
+            assert_eq!(verdict(&redirect(hook, 1).unwrap()), hook.redirect());
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Why an experiment ended without a report.
+
+use std::io;
+
+use myelin_agent::api::ApiError;
+
+use crate::reference;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no experiment of that name.
+    #[error("there is no experiment `{0}`; `myelin bench --list` shows those that there are")]
+    Unknown(String),
+    /// Not privileged.
+    #[error(
+        "an experiment makes network namespaces, links and eBPF programs, which needs root: use sudo"
+    )]
+    NotRoot,
+    /// The caller asked for the end.
+    #[error("cancelled; everything that was made is removed")]
+    Cancelled,
+    /// A variant that lets nothing through, so there is nothing to compare.
+    #[error("variant `{variant}`: {lost} of {sent} packets of {payload} B were lost: {remedy}")]
+    Lost {
+        /// The variant.
+        variant: String,
+        /// Packets lost.
+        lost: u64,
+        /// Packets sent.
+        sent: u64,
+        /// UDP payload, bytes.
+        payload: usize,
+        /// What to look at.
+        remedy: &'static str,
+    },
+    /// A program of the experiment could not be used.
+    #[error(
+        "eBPF program `{program}` of the experiment: cannot {action}: {cause}; `myelin doctor` tells what this kernel lacks"
+    )]
+    Ebpf {
+        /// The program.
+        program: String,
+        /// What was attempted.
+        action: &'static str,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// The operating system refused a step.
+    #[error("cannot {action}: {cause}")]
+    System {
+        /// What was attempted, with its object.
+        action: String,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// A program that was started to be measured failed.
+    #[error("`{command}` failed ({status}): {words}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status.
+        status: std::process::ExitStatus,
+        /// Its standard error.
+        words: String,
+    },
+    /// The agent's answer.
+    #[error("{0}")]
+    Agent(ApiError),
+    /// The kernel room's.
+    #[error(transparent)]
+    Kernel(#[from] myelin_kernel::Error),
+    /// The machine's.
+    #[error(transparent)]
+    Linux(#[from] myelin_linux::Error),
+    /// The probe's.
+    #[error(transparent)]
+    Probe(#[from] myelin_probe::Error),
+    /// A C reference's.
+    #[error(transparent)]
+    Reference(#[from] reference::Error),
+}
+
+impl From<ApiError> for Error {
+    fn from(error: ApiError) -> Self {
+        Self::Agent(error)
+    }
+}
+
+impl Error {
+    pub(crate) fn system(action: impl Into<String>, cause: io::Error) -> Self {
+        Self::System {
+            action: action.into(),
+            cause,
+        }
+    }
+
+    pub(crate) fn ebpf(program: &str, action: &'static str, cause: io::Error) -> Self {
+        Self::Ebpf {
+            program: program.to_owned(),
+            action,
+            cause,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Part of `classifier`: the front door with more and more chains behind it.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
+use myelin_packet::five_tuple::UDP;
+use myelin_packet::{Match, Prefix};
+use myelin_spec::FunctionConfig;
+
+use super::lookup::{Packets, kernel_chain, port};
+use crate::frames::{self, Scatter};
+use crate::rounds::Rounds;
+use crate::{Claim, Effort, Error, Findings, Monitor, Options, Row, ebpf};
+
+const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
+/// Chains that are loaded where only the search is of interest. The matches lead to them in turn.
+const SHARED: usize = 10;
+/// Chains that are loaded in place of the most, unless there is time for all.
+const FEW: usize = 256;
+/// Most that the most chains may cost of the fewest.
+const BOUND: f64 = 1.2;
+/// Different packets, each of a random chain.
+const FRAMES: usize = 256;
+
+pub(super) fn run(
+    hook: Hook,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let most = COUNTS[COUNTS.len() - 1];
+    let own = if options.effort == Effort::Whole {
+        most
+    } else {
+        FEW
+    };
+    // The last one has what the others leave out: each chain's own program and counters, which must come into the caches.
+    let doors = COUNTS
+        .into_iter()
+        .map(|count| (count, SHARED))
+        .chain([(most, own)])
+        .map(|(count, loaded)| Door::new(hook, count, loaded, monitor))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
+    programs.extend(doors[0].chains[0].program(0));
+    let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+    let rest = doors.len();
+    let stage = format!("chains at {hook}");
+    let mut rounds = Rounds::measure(
+        &stage,
+        rest + 1,
+        options.rounds(40, 200),
+        monitor,
+        |subject| {
+            match doors.get(subject) {
+                Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
+                // What comes behind the door: the function and the egress.
+                None => doors[0].behind(hook),
+            }
+        },
+    )?;
+    let alone: Vec<usize> = (0..rest)
+        .map(|door| rounds.derive(door, rest, |all, behind| (all - behind).max(1.0)))
+        .collect();
+    for (index, door) in doors.iter().enumerate() {
+        findings.rows.push(
+            Row::of("chains at a port")
+                .with("hook", hook.to_string())
+                .with("chains", door.count)
+                .with("programs_loaded", door.chains.len())
+                .with_estimate("door", "_ns", rounds.median(alone[index]))
+                .with(
+                    "times_10_chains",
+                    rounds.ratio(alone[index], alone[0])?.estimate.value,
+                )
+                .with_estimate("whole_way", "_ns", rounds.median(index)),
+        );
+    }
+    let search = rounds.ratio(alone[COUNTS.len() - 1], alone[0])?;
+    let whole = rounds.ratio(rest - 1, 0)?;
+    for (id, ratio) in [("door", search), ("whole way, chains loaded apart", whole)] {
+        let id = format!("{id}, 10000 chains / 10, {hook}");
+        findings
+            .claims
+            .push(Claim::ratio_at_most(id, (), &ratio, BOUND));
+    }
+    Ok(())
+}
+
+/// A front door and its chains. The fields' order is that of the end.
+struct Door {
+    count: usize,
+    chains: Vec<LoadedChain>,
+    packets: Packets,
+    program: Arc<OwnedFd>,
+    _port: Port,
+    _plane: Plane,
+}
+
+impl Door {
+    fn new(hook: Hook, count: usize, loaded: usize, monitor: &Monitor<'_>) -> Result<Self, Error> {
+        let loaded = loaded.min(count) as u32;
+        let plane = Plane::create(
+            None,
+            Capacity {
+                lines: 8 * (loaded + 8),
+                programs: loaded + 8,
+                chains: loaded + 8,
+                ..Capacity::default()
+            },
+        )?;
+        let port = port(&plane)?;
+        let mut chains = Vec::new();
+        for spi in 1..=loaded {
+            if spi % 64 == 0 {
+                monitor.progress("loading chains", spi as usize, loaded as usize)?;
+            }
+            chains.push(plane.load_chain(&kernel_chain(hook, spi, &[FunctionConfig::Forward]))?);
+        }
+        for number in 0..count {
+            port.insert(&shape(number).0, &chains[number % chains.len()])?;
+        }
+        let mut scatter = Scatter(count as u64);
+        let packets = (0..FRAMES).map(|_| {
+            let (_, source, destination) = shape(scatter.below(count as u64) as usize);
+            frames::udp(source.octets(), destination.octets(), 9000, 256)
+        });
+        Ok(Self {
+            count,
+            packets: Packets::new(packets),
+            program: port.program(hook)?,
+            chains,
+            _port: port,
+            _plane: plane,
+        })
+    }
+
+    fn behind(&self, hook: Hook) -> Result<f64, Error> {
+        let function = self.chains[0].program(0).ok_or(Error::Cancelled)?;
+        self.packets.mean_ns_behind_the_door(function, hook)
+    }
+}
+
+/// The match of a chain, of eight shapes in turn as an operator would write them, and the addresses of a packet that it
+/// takes. No two shapes share an address.
+fn shape(number: usize) -> (Match, Ipv4Addr, Ipv4Addr) {
+    let k = (number / 8) as u32;
+    let far = |first: u8, shift: u32| Ipv4Addr::from((u32::from(first) << 24) + (k << shift) + 1);
+    let near = Ipv4Addr::new(10, 0, 0, 1);
+    let (source, destination) = match number % 8 {
+        shape @ 0..=3 => (near, far(20 + shape as u8, 8)),
+        4 => (near, far(24, 12)),
+        5 => (near, far(100, 16)),
+        6 => (far(40, 8), Ipv4Addr::new(30, 0, 0, 1)),
+        _ => (far(110, 16), Ipv4Addr::new(31, 1, 2, 1)),
+    };
+    let prefix = |address: Ipv4Addr, len| Prefix::new(address.into(), len).ok();
+    let (from, to, protocol, port) = match number % 8 {
+        // A service: address and port.
+        0 => (None, prefix(destination, 32), Some(UDP), Some(9000)),
+        // A host.
+        1 => (None, prefix(destination, 32), None, None),
+        // A service in a subnet; a subnet's UDP; subnets of three sizes.
+        2 => (None, prefix(destination, 24), Some(UDP), Some(9000)),
+        3 => (None, prefix(destination, 24), Some(UDP), None),
+        4 => (None, prefix(destination, 20), None, None),
+        5 => (None, prefix(destination, 16), None, None),
+        // Clients of a subnet, by theirs.
+        6 => (prefix(source, 24), prefix(destination, 16), None, None),
+        _ => (prefix(source, 16), prefix(destination, 24), None, None),
+    };
+    let matches = Match {
+        source: from,
+        destination: to,
+        protocol,
+        source_port: None,
+        destination_port: port,
+    };
+    (matches, source, destination)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn each_packet_is_of_its_chain_alone() {
+        let shapes: Vec<_> = (0..10_000).map(shape).collect();
+        let matches: HashSet<_> = shapes.iter().map(|(matches, ..)| *matches).collect();
+        assert_eq!(matches.len(), shapes.len());
+        for number in [0, 1, 2, 3, 4, 5, 6, 7, 4321, 9999] {
+            let (_, source, destination) = shapes[number];
+            let frame = frames::udp(source.octets(), destination.octets(), 9000, 64);
+            let tuple = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
+            let takers: Vec<usize> = (0..10_000)
+                .filter(|other| shapes[*other].0.matches(&tuple))
+                .collect();
+            assert_eq!(takers, [number]);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! `deploy`: how long planning, deploying and removing take, and how much memory stays in use.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use myelin_agent::api::{ProbeOptions, ProbeRequest};
+use myelin_kernel::{Capacity, Hook, Plane};
+use myelin_linux::procfs;
+use myelin_packet::rules::{Action, Rule};
+use myelin_planner::Machine;
+use myelin_probe::stats::{CONFIDENCE, Estimate, median_ci};
+use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+
+use super::lookup::{kernel_chain, port};
+use super::median_at_most;
+use crate::stand::{self, Agent};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "deploy",
+    about: "time of plan, up and down of five functions, time to load them, and resident memory of agent and worker",
+    run,
+};
+
+const PLAN_BOUND_MS: f64 = 20.0;
+const UP_BOUND_MS: f64 = 100.0;
+const MEMORY_BOUND_MIB: f64 = 64.0;
+const MIB: f64 = 1_048_576.0;
+
+const FIREWALL: &str =
+    "kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] }";
+const XOR: &str = "kind: xor, config: { key: 90 }";
+const FORWARD: &str = "kind: forward";
+/// Five functions in the kernel.
+const KERNEL: [(&str, &str); 5] = [
+    (FIREWALL, "kernel"),
+    (XOR, "kernel"),
+    (FORWARD, "kernel"),
+    (XOR, "kernel"),
+    (FORWARD, "kernel"),
+];
+/// Five functions that need all there is: a worker, and the way back into the kernel.
+const MIXED: [(&str, &str); 5] = [
+    (FIREWALL, "kernel"),
+    (FORWARD, "kernel"),
+    (XOR, "user"),
+    (FORWARD, "user"),
+    (FORWARD, "kernel"),
+];
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let repeats = options.rounds(30, 100);
+    let mut findings = Findings {
+        settings: vec![("repeats", repeats.to_string())],
+        ..Findings::default()
+    };
+    plan(repeats, options, monitor, &mut findings)?;
+    let agent = Agent::start(&options.program)?;
+    for (name, functions) in [("kernel", &KERNEL), ("mixed", &MIXED)] {
+        up_and_down(&agent, name, functions, repeats, monitor, &mut findings)?;
+    }
+    memory(&agent, monitor, &mut findings)?;
+    drop(agent);
+    loading(repeats, monitor, &mut findings)?;
+    Ok(findings)
+}
+
+fn plan(
+    repeats: usize,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let text = stand::chain("five", &MIXED, "");
+    let (mut command, mut library) = (Vec::new(), Vec::new());
+    for repeat in 0..repeats {
+        monitor.progress("plan", repeat, repeats)?;
+        command.push(timed(|| plan_command(&options.program, &text))?.1);
+        library.push(timed(|| plan_library(text.clone()))?.1);
+    }
+    findings.times("plan", "`myelin plan`, the whole process", &command);
+    findings.times("plan", "parsing and planning alone", &library);
+    findings
+        .claims
+        .push(median_at_most("plan, ms", median(&command), PLAN_BOUND_MS));
+    Ok(())
+}
+
+/// Five functions, as a user plans them.
+fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
+    let failed = |cause| Error::system(format!("run {} plan", program.display()), cause);
+    let mut child = Command::new(program)
+        .args(["plan", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(text.as_bytes()).map_err(failed)?;
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::Command {
+        command: format!("{} plan -", program.display()),
+        status: output.status,
+        words: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    })
+}
+
+fn plan_library(text: String) -> Result<(), Error> {
+    let costs = myelin_agent::load_costs()?;
+    for chain in myelin_agent::parse_source(&stand::source(text))? {
+        let machine = Machine::with_end_hosts(myelin_agent::cores());
+        myelin_planner::plan(&chain, &costs, &machine)
+            .map_err(|error| Error::Agent(myelin_agent::api::ApiError::usage(error)))?;
+    }
+    Ok(())
+}
+
+fn up_and_down(
+    agent: &Agent,
+    name: &str,
+    functions: &[(&str, &str)],
+    repeats: usize,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let chain = agent.place.chain_name(name);
+    let text = stand::chain(&chain, functions, "");
+    let (mut ups, mut downs) = (Vec::new(), Vec::new());
+    for repeat in 0..repeats {
+        monitor.progress(&format!("up and down, {name}"), repeat, repeats)?;
+        ups.push(timed(|| agent.up(text.clone()))?.1);
+        downs.push(timed(|| Ok(agent.client.down(&chain)?))?.1);
+    }
+    findings.times(
+        "up",
+        &format!("five functions, {name}, agent running"),
+        &ups,
+    );
+    findings.times("down", &format!("five functions, {name}"), &downs);
+    findings.claims.push(median_at_most(
+        format!("up, five functions, {name}, ms"),
+        median(&ups),
+        UP_BOUND_MS,
+    ));
+    Ok(())
+}
+
+/// Memory of an agent and its worker that have worked: what has never been touched is not resident.
+fn memory(agent: &Agent, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
+    monitor.progress("memory", 0, 1)?;
+    let chain = agent.place.chain_name("memory");
+    agent.up(stand::chain(&chain, &MIXED, ""))?;
+    let options = ProbeOptions {
+        modes: vec!["inline".into()],
+        interval_us: 0,
+        count: 20_000,
+        repeats: 1,
+        ..ProbeOptions::default()
+    };
+    agent.client.probe(
+        &ProbeRequest {
+            chain: chain.clone(),
+            options,
+        },
+        &mut |_| {},
+    )?;
+    let status = agent
+        .client
+        .list()?
+        .into_iter()
+        .find(|status| status.chain == chain);
+    let worker = status
+        .and_then(|status| status.worker)
+        .map(|worker| worker.pid);
+    let processes = [
+        ("agent", Some(agent.client.info()?.pid)),
+        ("worker", worker),
+    ];
+    let (mut resident, mut proportional) = (0, 0);
+    for (name, pid) in processes {
+        let Some(pid) = pid else { continue };
+        let memory = procfs::memory(pid)?;
+        findings.memory(name, memory.resident_bytes, memory.proportional_bytes);
+        resident += memory.resident_bytes;
+        proportional += memory.proportional_bytes;
+    }
+    findings.memory("together", resident, proportional);
+    findings.claims.push(Claim::figure_at_most(
+        "resident memory of agent and worker, MiB",
+        (),
+        resident as f64 / MIB,
+        MEMORY_BOUND_MIB,
+    ));
+    agent.client.down(&chain)?;
+    Ok(())
+}
+
+/// The kernel's part alone.
+fn loading(repeats: usize, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let five = |function: FunctionConfig| vec![function; 5];
+    let firewall = FirewallConfig {
+        rules: vec![Rule::any(Action::Allow)],
+        default: Action::Deny,
+        fragments: FragmentPolicy::Drop,
+    };
+    let chains = [
+        ("five forward", five(FunctionConfig::Forward)),
+        ("five xor", five(FunctionConfig::Xor(XorConfig { key: 1 }))),
+        ("five firewall", five(FunctionConfig::Firewall(firewall))),
+    ];
+    for hook in Hook::ALL {
+        let (mut planes, mut doors) = (Vec::new(), Vec::new());
+        let mut loads = vec![Vec::new(); chains.len()];
+        for repeat in 0..repeats {
+            monitor.progress(&format!("loading at {hook}"), repeat, repeats)?;
+            let (plane, ms) = timed(|| Ok(Plane::create(None, Capacity::default())?))?;
+            planes.push(ms);
+            let port = port(&plane)?;
+            doors.push(timed(|| Ok(port.program(hook)?))?.1);
+            for (times, (_, functions)) in loads.iter_mut().zip(&chains) {
+                times.push(timed(|| Ok(plane.load_chain(&kernel_chain(hook, 1, functions))?))?.1);
+            }
+        }
+        findings.times("load", "the shared maps of an agent", &planes);
+        findings.times("load", &format!("front door at {hook}"), &doors);
+        for (times, (name, _)) in loads.iter().zip(&chains) {
+            findings.times("load", &format!("{name} at {hook}"), times);
+        }
+    }
+    Ok(())
+}
+
+impl Findings {
+    fn times(&mut self, step: &str, what: &str, ms: &[f64]) {
+        self.rows.push(
+            Row::of("times")
+                .with("step", step)
+                .with("what", what)
+                .with_estimate("median", "_ms", median(ms))
+                .with("p95_ms", quantile(ms, 0.95)),
+        );
+    }
+
+    fn memory(&mut self, process: &str, resident_bytes: u64, proportional_bytes: u64) {
+        self.rows.push(
+            Row::of("memory")
+                .with("process", process)
+                .with("resident_mib", resident_bytes as f64 / MIB)
+                .with("proportional_mib", proportional_bytes as f64 / MIB),
+        );
+    }
+}
+
+fn median(ms: &[f64]) -> Option<Estimate> {
+    median_ci(ms, CONFIDENCE)
+}
+
+/// The smallest sample that a share `q` of all do not exceed.
+fn quantile(samples: &[f64], q: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+/// What a step gives, and how many milliseconds it takes.
+fn timed<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> {
+    let start = Instant::now();
+    let outcome = step()?;
+    Ok((outcome, start.elapsed().as_secs_f64() * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let samples: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(quantile(&samples, 0.95), Some(95.0));
+        assert_eq!(quantile(&samples, 1.0), Some(100.0));
+        assert_eq!(quantile(&[7.0], 0.95), Some(7.0));
+        assert_eq!(quantile(&[], 0.95), None);
+    }
+
+    #[test]
+    fn the_chains_can_be_planned() {
+        for functions in [KERNEL, MIXED] {
+            plan_library(stand::chain("five", &functions, "")).unwrap();
+        }
+    }
+}

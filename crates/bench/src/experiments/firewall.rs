@@ -1,0 +1,151 @@
+//! Part of `classifier`: the firewall in the kernel with more and more rules.
+
+use std::net::Ipv4Addr;
+
+use myelin_kernel::{Capacity, Hook, LoadedChain, Plane};
+use myelin_packet::Prefix;
+use myelin_packet::five_tuple::UDP;
+use myelin_packet::rules::{Action, Rule};
+use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
+
+use super::lookup::{Packets, kernel_chain};
+use crate::frames::{self, Scatter};
+use crate::rounds::Rounds;
+use crate::{Claim, Error, Findings, Monitor, Options, Row, ebpf};
+
+const COUNTS: [usize; 3] = [10, 100, 1000];
+/// Most that the most rules may cost of the fewest.
+const BOUND: f64 = 1.5;
+/// Different packets, each of a random rule.
+const FRAMES: usize = 256;
+
+pub(super) fn run(
+    hook: Hook,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let plane = Plane::create(
+        None,
+        Capacity {
+            matches: 64,
+            ..Capacity::default()
+        },
+    )?;
+    let load = |spi, function| plane.load_chain(&kernel_chain(hook, spi, &[function]));
+    let mut subjects: Vec<(LoadedChain, Packets)> = Vec::new();
+    for (index, count) in COUNTS.into_iter().enumerate() {
+        monitor.progress("loading rules", index, COUNTS.len())?;
+        subjects.push((load(index as u32 + 1, firewall(count))?, packets(count)));
+    }
+    // What is there without a firewall: a function that does nothing, and the egress.
+    subjects.push((
+        load(COUNTS.len() as u32 + 1, FunctionConfig::Forward)?,
+        packets(COUNTS[0]),
+    ));
+    let nothing = COUNTS.len();
+    let programs: Vec<_> = subjects
+        .iter()
+        .filter_map(|(chain, _)| chain.program(0))
+        .collect();
+    let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+    let stage = format!("rules at {hook}");
+    let mut rounds = Rounds::measure(
+        &stage,
+        subjects.len(),
+        options.rounds(40, 200),
+        monitor,
+        |subject| {
+            let (chain, packets) = &subjects[subject];
+            let function = chain.program(0).ok_or(Error::Cancelled)?;
+            packets.mean_ns_behind_the_door(function, hook)
+        },
+    )?;
+    let own: Vec<usize> = (0..nothing)
+        .map(|rules| rounds.derive(rules, nothing, |with, without| (with - without).max(1.0)))
+        .collect();
+    for (index, count) in COUNTS.into_iter().enumerate() {
+        findings.rows.push(
+            Row::of("firewall rules")
+                .with("hook", hook.to_string())
+                .with("rules", count)
+                .with_estimate("firewall", "_ns", rounds.median(own[index]))
+                .with(
+                    "times_10_rules",
+                    rounds.ratio(own[index], own[0])?.estimate.value,
+                )
+                .with("with_egress_ns", rounds.median(index).map(|e| e.value)),
+        );
+    }
+    let ratio = rounds.ratio(own[nothing - 1], own[0])?;
+    findings.claims.push(Claim::ratio_at_most(
+        format!("firewall, 1000 rules / 10, {hook}"),
+        (),
+        &ratio,
+        BOUND,
+    ));
+    Ok(())
+}
+
+fn firewall(count: usize) -> FunctionConfig {
+    FunctionConfig::Firewall(FirewallConfig {
+        rules: (0..count).map(rule).collect(),
+        default: Action::Deny,
+        fragments: FragmentPolicy::Drop,
+    })
+}
+
+/// A rule as an operator would write it: a subnet of clients, and a range of ports, mostly UDP.
+fn rule(number: usize) -> Rule {
+    let first = port(number);
+    Rule {
+        source: Prefix::new(client(number).into(), if number % 4 == 3 { 20 } else { 24 }).ok(),
+        destination_ports: Some(first..=first + 99),
+        protocol: (number % 3 != 0).then_some(UDP),
+        ..Rule::any(Action::Allow)
+    }
+}
+
+/// A client of a rule's subnet, in blocks that do not overlap.
+fn client(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0b00_0000 + ((number as u32) << 12) + 9)
+}
+
+fn port(number: usize) -> u16 {
+    1024 + (number % 600) as u16 * 100
+}
+
+fn packets(count: usize) -> Packets {
+    let mut scatter = Scatter(count as u64);
+    Packets::new((0..FRAMES).map(|_| {
+        let number = scatter.below(count as u64) as usize;
+        frames::udp(
+            client(number).octets(),
+            [10, 0, 0, 2],
+            port(number) + 50,
+            256,
+        )
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::rules::first_match;
+
+    use super::*;
+
+    #[test]
+    fn each_packet_meets_its_rule() {
+        let rules: Vec<Rule> = (0..1000).map(rule).collect();
+        for number in [0, 3, 599, 600, 999] {
+            let frame = frames::udp(
+                client(number).octets(),
+                [10, 0, 0, 2],
+                port(number) + 50,
+                64,
+            );
+            let tuple = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
+            assert_eq!(first_match(&rules, &tuple), Some(number));
+        }
+    }
+}

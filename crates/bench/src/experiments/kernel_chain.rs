@@ -1,0 +1,150 @@
+//! `kernel-chain`: what each further function of a kernel chain costs, from 1 to 32.
+
+use std::os::fd::AsFd;
+
+use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
+use myelin_packet::Match;
+use myelin_spec::FunctionConfig;
+
+use super::lookup::{kernel_chain, port};
+use crate::rounds::Rounds;
+use crate::stand::Stand;
+use crate::variant::{PAYLOADS, measure};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "kernel-chain",
+    about: "round trip and processing time of 1 to 32 kernel functions in one chain, at both hooks",
+    run,
+};
+
+const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Most that 32 functions' round trip may be of one's.
+const ROUND_TRIP_BOUND: f64 = 1.12;
+/// Most nanoseconds of a further function.
+const FUNCTION_BOUND_NS: f64 = 20.0;
+/// Runs of a test run.
+const RUNS: u32 = 20_000;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings {
+        settings: vec![("probe_mode", "inline".to_owned())],
+        ..Findings::default()
+    };
+    for hook in Hook::ALL {
+        test_runs(hook, options, monitor, &mut findings)?;
+    }
+    for hook in Hook::ALL {
+        round_trips(hook, options, monitor, &mut findings)?;
+    }
+    Ok(findings)
+}
+
+fn round_trips(
+    hook: Hook,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let stand = Stand::open(&options.program)?;
+    let more = format!("  hook: {hook}\n");
+    let mut chains = Vec::new();
+    for length in LENGTHS {
+        monitor.progress("deploying", chains.len(), LENGTHS.len())?;
+        let functions = vec![("kind: forward", "kernel"); length];
+        chains.push(variants::chain(
+            &stand,
+            &format!("{hook}-{length}"),
+            "",
+            &functions,
+            &more,
+        )?);
+    }
+    let rounds = measure(&chains, options, monitor)?;
+    for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+        let subject = |length: usize| length * PAYLOADS.len() + payload_index;
+        for (index, length) in LENGTHS.into_iter().enumerate() {
+            let ratio = rounds.ratio(subject(index), subject(0))?;
+            findings.rows.push(
+                Row::of("round trips")
+                    .with("hook", hook.to_string())
+                    .with("functions", length)
+                    .with("payload_bytes", payload)
+                    .with_estimate("rtt_p50", "_us", rounds.median(subject(index)))
+                    .with("times_one", ratio.estimate.value),
+            );
+        }
+        let ratio = rounds.ratio(subject(LENGTHS.len() - 1), subject(0))?;
+        let id = format!("32 functions / 1, {hook}, {payload} B");
+        findings
+            .claims
+            .push(Claim::ratio_at_most(id, (), &ratio, ROUND_TRIP_BOUND));
+    }
+    Ok(())
+}
+
+/// A front door with one chain behind it. The fields' order is that of the end.
+struct Bench {
+    _chain: LoadedChain,
+    port: Port,
+    _plane: Plane,
+}
+
+fn test_runs(
+    hook: Hook,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let mut benches = Vec::new();
+    for length in LENGTHS {
+        let plane = Plane::create(
+            None,
+            Capacity {
+                matches: 64,
+                ..Capacity::default()
+            },
+        )?;
+        let port = port(&plane)?;
+        let chain = plane.load_chain(&kernel_chain(
+            hook,
+            1,
+            &vec![FunctionConfig::Forward; length],
+        ))?;
+        port.insert(&Match::default(), &chain)?;
+        benches.push(Bench {
+            _chain: chain,
+            port,
+            _plane: plane,
+        });
+    }
+    let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let rounds = options.rounds(40, 200);
+    let stage = format!("test runs at {hook}");
+    let mut rounds = Rounds::measure(&stage, benches.len(), rounds, monitor, |subject| {
+        let program = benches[subject].port.program(hook)?;
+        ebpf::mean_ns(program.as_fd(), hook, &frame, RUNS)
+    })?;
+    for (index, length) in LENGTHS.into_iter().enumerate() {
+        let more = (length as f64 - 1.0).max(1.0);
+        let each = rounds.derive(index, 0, |all, one| (all - one) / more);
+        findings.rows.push(
+            Row::of("test runs")
+                .with("hook", hook.to_string())
+                .with("functions", length)
+                .with_estimate("chain", "_ns", rounds.median(index))
+                .with(
+                    "each_further_ns",
+                    (length > 1).then(|| rounds.median(each).map(|e| e.value)),
+                ),
+        );
+        if length == 32 {
+            findings.claims.push(super::median_at_most(
+                format!("each further function, ns, {hook}"),
+                rounds.median(each),
+                FUNCTION_BOUND_NS,
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! `classifier`: what a packet pays for the number of chains and rules, and for being counted.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use myelin_kernel::test_run::{self, TestRun};
+use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, Port, PortConfig};
+use myelin_packet::{Meta, parse};
+use myelin_spec::{FunctionConfig, OnFailure};
+
+use super::{accounting, classifier, firewall};
+use crate::{Error, Experiment, Findings, Monitor, Options};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "classifier",
+    about: "processing time with 10 to 10 000 chains at a port, 10 to 1000 firewall rules, and what counting and stamping add",
+    run,
+};
+
+/// Runs on one packet before the next one's turn: enough that the clock's own cost does not count, few enough that a packet
+/// finds other packets' memory in the caches first.
+const RUNS: u32 = 64;
+/// The loopback interface: no packet of a test run reaches it.
+const OUT: u32 = 1;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings::default();
+    for hook in Hook::ALL {
+        classifier::run(hook, options, monitor, &mut findings)?;
+        firewall::run(hook, options, monitor, &mut findings)?;
+        accounting::run(hook, options, monitor, &mut findings)?;
+    }
+    Ok(findings)
+}
+
+/// A port that only test runs reach.
+pub(crate) fn port(plane: &Plane) -> Result<Port, Error> {
+    Ok(plane.add_port(PortConfig {
+        name: "lo".into(),
+        ifindex: OUT,
+        opposite: None,
+    })?)
+}
+
+/// A chain of kernel functions that ends in a redirect.
+pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
+    ChainConfig {
+        spi,
+        generation: 0,
+        hook,
+        on_failure: OnFailure::Drop,
+        positions: functions.len() as u8,
+        entry: Entry::Kernel,
+        segments: vec![KernelSegment {
+            first_position: 0,
+            functions: functions.to_vec(),
+            exit: Exit::Egress {
+                ifindex: OUT,
+                peer: false,
+            },
+        }],
+    }
+}
+
+/// Packets that programs are run on, one after another.
+pub(crate) struct Packets(Vec<(Vec<u8>, Option<Meta>)>);
+
+impl Packets {
+    pub(crate) fn new(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
+        let with_meta = |frame: Vec<u8>| {
+            let meta = parse(&frame)
+                .ok()
+                .map(|headers| Meta::new(1, 1, 0, 0, &headers));
+            (frame, meta)
+        };
+        Self(frames.into_iter().map(with_meta).collect())
+    }
+
+    /// Mean nanoseconds a packet of a front door and all behind it.
+    pub(crate) fn mean_ns(&self, door: BorrowedFd<'_>, hook: Hook) -> Result<f64, Error> {
+        self.mean(door, hook, false)
+    }
+
+    /// Mean nanoseconds a packet of a function and all behind it, with the metadata that a front door leaves.
+    pub(crate) fn mean_ns_behind_the_door(
+        &self,
+        function: BorrowedFd<'_>,
+        hook: Hook,
+    ) -> Result<f64, Error> {
+        self.mean(function, hook, true)
+    }
+
+    fn mean(&self, program: BorrowedFd<'_>, hook: Hook, behind: bool) -> Result<f64, Error> {
+        let mut sum = 0.0;
+        for (frame, meta) in &self.0 {
+            let test = TestRun {
+                meta: meta.filter(|_| behind),
+                repeat: RUNS,
+                ..TestRun::new(frame)
+            };
+            let outcome = test_run::run(program, hook, &test)?;
+            if outcome.verdict != hook.redirect() {
+                let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
+                return Err(Error::ebpf(
+                    "of the kernel room",
+                    "send a packet out with",
+                    verdict,
+                ));
+            }
+            sum += f64::from(outcome.mean_ns);
+        }
+        Ok(sum / self.0.len() as f64)
+    }
+}

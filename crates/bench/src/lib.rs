@@ -1,0 +1,212 @@
+//! The experiments: what Myelin promises, measured on the machine at hand.
+//!
+//! Each experiment is one file of `experiments/`. It measures its subjects in turns (`rounds.rs`), round by round in
+//! changing order, and claims are made on ratios of figures of the same round with a 95 % interval: absolute times wander
+//! on a virtual machine, such ratios do not. Where a packet's round trip is the figure, a *variant* (`variant.rs`) is
+//! whatever joins a client to a server: a cable, a bridge, a chain, a C program ([`reference`]).
+//!
+//! What an experiment makes is gone when it ends, however it ends: the chains belong to an agent of its own with a run
+//! directory of its own, everything else stands in network namespaces without a name.
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//! use myelin_bench::{Effort, Monitor, Options};
+//!
+//! let options = Options { effort: Effort::Quick, program: "/usr/bin/myelin".into() };
+//! let cancelled = AtomicBool::new(false);
+//! let monitor = Monitor { progress: &|stage, done, total| eprintln!("{stage} {done}/{total}"), cancelled: &cancelled };
+//! let report = myelin_bench::run("hop-cost", &options, &monitor)?;
+//! for claim in &report.claims {
+//!     println!("{}: {:?}", claim.id, claim.holds);
+//! }
+//! # Ok::<(), myelin_bench::Error>(())
+//! ```
+
+mod ebpf;
+mod error;
+mod experiments;
+mod frames;
+mod machine;
+mod network;
+pub mod reference;
+mod rounds;
+mod row;
+mod stand;
+mod variant;
+mod variants;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use myelin_linux::capability;
+pub use myelin_probe::envelope::{Claim, Report};
+
+pub use error::Error;
+pub use row::Row;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Hardly anything, which decides no claim: whether the experiment works.
+    Trial,
+    /// Fewer rounds, though never fewer than a claim needs: under a minute.
+    Quick,
+    /// Minutes.
+    Whole,
+}
+
+/// How an experiment is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How much is measured.
+    pub effort: Effort,
+    /// The `myelin` executable: it becomes the worker and the agent of the experiment.
+    pub program: PathBuf,
+}
+
+impl Options {
+    /// Rounds of a measurement.
+    pub(crate) fn rounds(&self, quick: usize, whole: usize) -> usize {
+        match self.effort {
+            Effort::Trial => 2,
+            Effort::Quick => quick,
+            Effort::Whole => whole,
+        }
+    }
+
+    /// Packets a variant sends in a round.
+    pub(crate) fn packets(&self) -> u32 {
+        match self.effort {
+            Effort::Trial => 10,
+            Effort::Quick => 200,
+            Effort::Whole => 500,
+        }
+    }
+}
+
+/// Where an experiment reports to, and what ends it.
+#[derive(Clone, Copy)]
+pub struct Monitor<'a> {
+    /// Called with what is being done, and how much of it: (stage, done, total).
+    pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
+    /// Set it to end the experiment within a second; what it made is removed.
+    pub cancelled: &'a AtomicBool,
+}
+
+impl std::fmt::Debug for Monitor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Monitor")
+            .field("cancelled", self.cancelled)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Monitor<'_> {
+    pub(crate) fn progress(&self, stage: &str, done: usize, total: usize) -> Result<(), Error> {
+        (self.progress)(stage, done as u64, total as u64);
+        self.check()
+    }
+
+    /// An error once the caller wants the end.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// What an experiment found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) claims: Vec<Claim>,
+    /// What else decides the figures: probe mode, packets a round.
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+/// An experiment that can be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Experiment {
+    /// Its name, as [`run`] takes it.
+    pub name: &'static str,
+    /// What it measures, one line.
+    pub about: &'static str,
+    run: fn(&Options, &Monitor<'_>) -> Result<Findings, Error>,
+}
+
+/// All experiments.
+pub fn experiments() -> &'static [Experiment] {
+    experiments::ALL
+}
+
+/// Runs the experiment of that name. Needs root. Polls on two cores while it measures.
+///
+/// # Errors
+/// No such experiment, no privileges, cancelled, or what the machine refused. Nothing is left behind.
+pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
+    let experiment = experiments()
+        .iter()
+        .find(|experiment| experiment.name == name)
+        .ok_or_else(|| Error::Unknown(name.to_owned()))?;
+    if !capability::is_root() {
+        return Err(Error::NotRoot);
+    }
+    let watch = machine::Watch::start()?;
+    let findings = (experiment.run)(options, monitor)?;
+    let environment = findings
+        .settings
+        .into_iter()
+        .fold(watch.stop()?, |environment, (name, value)| {
+            environment.with(name, value)
+        });
+    Ok(Report {
+        experiment: experiment.name.to_owned(),
+        environment,
+        rows: findings.rows,
+        claims: findings.claims,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_unknown_ones_are_refused() {
+        let mut names: Vec<_> = experiments()
+            .iter()
+            .map(|experiment| experiment.name)
+            .collect();
+        assert!(names.contains(&"hop-cost") && names.contains(&"deploy"));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), experiments().len());
+        let cancelled = AtomicBool::new(false);
+        let monitor = Monitor {
+            progress: &|_, _, _| {},
+            cancelled: &cancelled,
+        };
+        let options = Options {
+            effort: Effort::Quick,
+            program: PathBuf::new(),
+        };
+        let error = run("none", &options, &monitor).unwrap_err();
+        assert!(
+            error.to_string().contains("`none`; `myelin bench --list`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_quick_run_still_decides_claims() {
+        let options = |effort| Options {
+            effort,
+            program: PathBuf::new(),
+        };
+        assert_eq!(options(Effort::Quick).rounds(30, 300), 30);
+        assert_eq!(options(Effort::Whole).rounds(30, 300), 300);
+        assert!(options(Effort::Trial).rounds(30, 300) < 30);
+    }
+}

@@ -1,0 +1,206 @@
+//! A client and a server in network namespaces of their own, on a cable or on both sides of a third namespace.
+//!
+//! The links are those of emulated end hosts (`myelin-emulator`): the same offloads, the same permanent neighbours. The
+//! namespaces have no names, so that they are gone with this process, even one that was killed.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use myelin_linux::address;
+use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::link::{self, LinkId, Mac, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_linux::{neighbour, route, sysctl};
+use myelin_probe::Sockets;
+
+use crate::Error;
+
+/// Where the probe's server listens, and where its client sends from.
+pub(crate) const SERVER_PORT: u16 = 9000;
+pub(crate) const CLIENT_PORT: u16 = 9001;
+/// Names of the links in the middle.
+pub(crate) const CLIENT_LINK: &str = "client";
+pub(crate) const SERVER_LINK: &str = "server";
+/// Bytes; the end hosts' links have it too.
+const MTU: u32 = 1500;
+/// The kernel makes a link operational in a work item of its own, usually within a millisecond.
+const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
+/// All that leaves a packet unfinished or joins several into one.
+const OFFLOADS: [Offload; 5] = [
+    Offload::TransmitChecksum,
+    Offload::ScatterGather,
+    Offload::Segmentation,
+    Offload::GenericSegmentation,
+    Offload::GenericReceive,
+];
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) netns: Netns,
+    pub(crate) address: IpAddr,
+    pub(crate) mac: Mac,
+}
+
+impl End {
+    fn new(number: u8) -> Result<Self, Error> {
+        let netns = Netns::anonymous()?;
+        quiet(&netns)?;
+        Ok(Self {
+            netns,
+            address: Ipv4Addr::new(10, 0, 0, number).into(),
+            mac: Mac([2, 0, 0, 0, 0, number]),
+        })
+    }
+
+    /// Gives `eth0` its address and the way to the far end, whose frames go to `next`.
+    fn furnish(&self, far: &Self, next: Mac) -> Result<(), Error> {
+        self.netns.enter(|| {
+            Ethtool::open()?.set("eth0", &OFFLOADS.map(|offload| (offload, false)))?;
+            let mut netlink = Netlink::open()?;
+            let link = netlink.link("eth0")?.id();
+            netlink.apply([
+                address::add(&link, self.address, 32),
+                link::up(&link),
+                neighbour::permanent(&link, far.address, next),
+                route::on_link(&link, far.address, 32),
+            ])
+        })??;
+        Ok(())
+    }
+
+    /// Frames that XDP redirects to this end arrive only with NAPI, whose switch is GRO.
+    pub(crate) fn set_napi(&self) -> Result<(), Error> {
+        self.netns
+            .enter(|| Ethtool::open()?.set("eth0", &[(Offload::GenericReceive, true)]))??;
+        Ok(())
+    }
+}
+
+/// Both ends, and what is between them.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) client: End,
+    pub(crate) server: End,
+    /// `None`: a cable.
+    pub(crate) middle: Option<Middle>,
+}
+
+/// The namespace between the ends, with a link to each.
+#[derive(Debug)]
+pub(crate) struct Middle {
+    pub(crate) netns: Netns,
+    pub(crate) client: LinkId,
+    pub(crate) server: LinkId,
+}
+
+impl Network {
+    /// Both ends on one veth pair.
+    pub(crate) fn direct() -> Result<Self, Error> {
+        let (client, server) = (End::new(1)?, End::new(2)?);
+        let mut netlink = Netlink::open_in(&client.netns)?;
+        netlink.apply([link::veth(
+            &end("eth0", None, client.mac),
+            &end("eth0", Some(&server), server.mac),
+        )?])?;
+        client.furnish(&server, server.mac)?;
+        server.furnish(&client, client.mac)?;
+        let network = Self {
+            client,
+            server,
+            middle: None,
+        };
+        wait_until_operational(&mut netlink, "eth0")?;
+        Ok(network)
+    }
+
+    /// Both ends on links to a third namespace, which does nothing with their frames yet. With `routed` the ends send to
+    /// that namespace's links, as to a router; without, to each other.
+    pub(crate) fn through(routed: bool) -> Result<Self, Error> {
+        let (client, server) = (End::new(1)?, End::new(2)?);
+        let netns = Netns::anonymous()?;
+        quiet(&netns)?;
+        let mut netlink = Netlink::open_in(&netns)?;
+        let [client_port, server_port] = [Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
+        netlink.apply([
+            link::veth(
+                &end(CLIENT_LINK, None, client_port),
+                &end("eth0", Some(&client), client.mac),
+            )?,
+            link::veth(
+                &end(SERVER_LINK, None, server_port),
+                &end("eth0", Some(&server), server.mac),
+            )?,
+        ])?;
+        netns.enter(|| {
+            let mut ethtool = Ethtool::open()?;
+            for port in [CLIENT_LINK, SERVER_LINK] {
+                ethtool.set(port, &OFFLOADS.map(|offload| (offload, false)))?;
+            }
+            Ok::<_, myelin_linux::Error>(())
+        })??;
+        let middle = Middle {
+            client: netlink.link(CLIENT_LINK)?.id(),
+            server: netlink.link(SERVER_LINK)?.id(),
+            netns,
+        };
+        netlink.apply([link::up(&middle.client), link::up(&middle.server)])?;
+        client.furnish(&server, if routed { client_port } else { server.mac })?;
+        server.furnish(&client, if routed { server_port } else { client.mac })?;
+        for port in [CLIENT_LINK, SERVER_LINK] {
+            wait_until_operational(&mut netlink, port)?;
+        }
+        Ok(Self {
+            client,
+            server,
+            middle: Some(middle),
+        })
+    }
+
+    /// The probe's sockets.
+    pub(crate) fn sockets(&self) -> Result<Sockets, Error> {
+        sockets(
+            (&self.client.netns, self.client.address),
+            (&self.server.netns, self.server.address),
+        )
+    }
+}
+
+/// The probe's sockets on a client and a server.
+pub(crate) fn sockets(
+    client: (&Netns, IpAddr),
+    server: (&Netns, IpAddr),
+) -> Result<Sockets, Error> {
+    Ok(Sockets::bind(
+        (Some(client.0), SocketAddr::new(client.1, CLIENT_PORT)),
+        (Some(server.0), SocketAddr::new(server.1, SERVER_PORT)),
+    )?)
+}
+
+/// No IPv6 in the namespace, so that nothing is sent but what is measured.
+fn quiet(netns: &Netns) -> Result<(), Error> {
+    netns.enter(|| {
+        sysctl::disable_ipv6("all", true)?;
+        sysctl::disable_ipv6(sysctl::NEW_LINKS, true)
+    })??;
+    Ok(())
+}
+
+fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {
+    VethEnd {
+        namespace: host.map(|host| &host.netns),
+        mac: Some(mac),
+        mtu: Some(MTU),
+        ..VethEnd::named(name)
+    }
+}
+
+/// Until then a link drops what is sent out of it.
+fn wait_until_operational(netlink: &mut Netlink, link: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + OPERATIONAL_LIMIT;
+    while !netlink.link(link)?.operational && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Subjects measured in turns, round by round, so that what wanders on a virtual machine wanders for all of them.
+
+use myelin_probe::stats::{CONFIDENCE, Estimate, PairedRatio, median_ci};
+
+use crate::{Error, Monitor};
+
+/// One figure a round of every subject.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rounds(Vec<Vec<f64>>);
+
+impl Rounds {
+    /// Measures `subjects` subjects `rounds` times. `measure` is given a subject's number and returns its figure, positive.
+    pub(crate) fn measure(
+        stage: &str,
+        subjects: usize,
+        rounds: usize,
+        monitor: &Monitor<'_>,
+        mut measure: impl FnMut(usize) -> Result<f64, Error>,
+    ) -> Result<Self, Error> {
+        let mut figures = vec![Vec::with_capacity(rounds); subjects];
+        for round in 0..rounds {
+            monitor.progress(stage, round, rounds)?;
+            for subject in order(round, subjects) {
+                monitor.check()?;
+                figures[subject].push(measure(subject)?);
+            }
+        }
+        monitor.progress(stage, rounds, rounds)?;
+        Ok(Self(figures))
+    }
+
+    /// A further subject whose figures follow from those of two measured ones, round by round.
+    pub(crate) fn derive(
+        &mut self,
+        one: usize,
+        other: usize,
+        figure: impl Fn(f64, f64) -> f64,
+    ) -> usize {
+        let derived = self.0[one]
+            .iter()
+            .zip(&self.0[other])
+            .map(|(a, b)| figure(*a, *b))
+            .collect();
+        self.0.push(derived);
+        self.0.len() - 1
+    }
+
+    /// Median over the rounds with its 95 % interval.
+    pub(crate) fn median(&self, subject: usize) -> Option<Estimate> {
+        median_ci(&self.0[subject], CONFIDENCE)
+    }
+
+    /// Median of the rounds' ratios.
+    pub(crate) fn ratio(&self, subject: usize, reference: usize) -> Result<PairedRatio, Error> {
+        Ok(PairedRatio::new(&self.0[subject], &self.0[reference])?)
+    }
+}
+
+/// The order of a round: it starts with another subject each time, and every other round runs backwards, so that nobody
+/// always comes first, nor always after the same one.
+fn order(round: usize, subjects: usize) -> impl Iterator<Item = usize> {
+    (0..subjects).map(move |step| {
+        let step = if round % 2 == 1 {
+            subjects - 1 - step
+        } else {
+            step
+        };
+        (round / 2 + step) % subjects
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn every_round_has_every_subject_and_no_fixed_neighbours() {
+        let mut pairs = BTreeSet::new();
+        let mut firsts = BTreeSet::new();
+        for round in 0..10 {
+            let order: Vec<_> = order(round, 5).collect();
+            assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 5, "{order:?}");
+            firsts.insert(order[0]);
+            pairs.extend(order.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        assert_eq!(firsts.len(), 5);
+        assert_eq!(
+            pairs.len(),
+            10,
+            "each subject comes after both its neighbours"
+        );
+    }
+
+    #[test]
+    fn drift_does_not_reach_the_ratio() {
+        let cancelled = AtomicBool::new(false);
+        let monitor = Monitor {
+            progress: &|_, _, _| {},
+            cancelled: &cancelled,
+        };
+        let mut calls = 0.0;
+        let mut rounds = Rounds::measure("drift", 2, 40, &monitor, |subject| {
+            calls += 1.0;
+            Ok([2.0, 1.0][subject] * (1.0 + calls / 10.0))
+        })
+        .unwrap();
+        let ratio = rounds.ratio(0, 1).unwrap();
+        assert!((ratio.estimate.value - 2.0).abs() < 0.05, "{ratio:?}");
+        assert_eq!(ratio.at_most(2.2), Some(true));
+        let difference = rounds.derive(0, 1, |a, b| a - b);
+        assert!(rounds.median(difference).unwrap().value > 1.0);
+    }
+
+    #[test]
+    fn a_cancelled_measurement_ends_at_once() {
+        let cancelled = AtomicBool::new(false);
+        let monitor = Monitor {
+            progress: &|_, _, _| {},
+            cancelled: &cancelled,
+        };
+        let mut measured = 0;
+        let outcome = Rounds::measure("cut", 3, 10, &monitor, |_| {
+            measured += 1;
+            monitor
+                .cancelled
+                .store(measured == 4, std::sync::atomic::Ordering::Relaxed);
+            Ok(1.0)
+        });
+        assert!(matches!(outcome, Err(Error::Cancelled)));
+        assert_eq!(measured, 4);
+    }
+}

@@ -1,0 +1,177 @@
+//! Chains of an agent of the experiment's own, which knows nothing of the machine's other agents.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use myelin_agent::api::{ApiError, ChainSource, ChainUp};
+use myelin_agent::{Client, Engine, RunDir};
+use myelin_linux::bpffs;
+
+use crate::Error;
+
+/// From the end of an agent's socket to the end of the agent.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// A run directory that nobody else has; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// In the names of the chains, and so of their network namespaces, which all agents of a machine share.
+    pub(crate) id: String,
+    pub(crate) run_dir: RunDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let id = format!(
+            "{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = PathBuf::from(format!("/run/myelin-bench-{id}"));
+        Self {
+            run_dir: RunDir::resolve(Some(&path)),
+            id,
+        }
+    }
+
+    /// The name of a chain of this run.
+    pub(crate) fn chain_name(&self, name: &str) -> String {
+        format!("bench-{}-{name}", self.id)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // An agent that could not remove everything has left its journal and pins, for `myelin down --all`.
+        if !bpffs::is_bpffs(&self.run_dir.bpf()) {
+            let _ = std::fs::remove_dir_all(self.run_dir.path());
+        }
+    }
+}
+
+/// An agent's engine in this process.
+pub(crate) struct Stand {
+    engine: Engine,
+    pub(crate) place: Place,
+}
+
+impl Stand {
+    pub(crate) fn open(program: &Path) -> Result<Arc<Self>, Error> {
+        let place = Place::new();
+        let engine = Engine::open(&place.run_dir, program.to_path_buf())?;
+        Ok(Arc::new(Self { engine, place }))
+    }
+
+    /// Deploys the one chain of that text. It goes with the stand.
+    pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
+        let up = self.engine.up(&source(text))?.pop();
+        up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
+    }
+
+    /// The worker of a chain, if it has one.
+    pub(crate) fn worker(&self, chain: &str) -> Option<u32> {
+        let status = self
+            .engine
+            .list()
+            .into_iter()
+            .find(|status| status.chain == chain)?;
+        status.worker.map(|worker| worker.pid)
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        // Before the directory goes.
+        self.engine.close();
+    }
+}
+
+/// An agent's process, as users have it; stopped when dropped.
+pub(crate) struct Agent {
+    pub(crate) client: Client,
+    pub(crate) place: Place,
+}
+
+impl Agent {
+    pub(crate) fn start(program: &Path) -> Result<Self, Error> {
+        let place = Place::new();
+        let client = Client::connect_or_start(&place.run_dir, program)?;
+        Ok(Self { client, place })
+    }
+
+    pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
+        let up = self.client.up(&source(text))?.pop();
+        up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // One that has died is not there to be told; what it left, `myelin down --all` with its run directory removes.
+        if self.client.stop().is_ok() {
+            // Its socket goes first, its eBPF file system last.
+            let start = Instant::now();
+            while bpffs::is_bpffs(&self.place.run_dir.bpf()) && start.elapsed() < STOP_LIMIT {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// A chain file that is in no file.
+pub(crate) fn source(text: String) -> ChainSource {
+    ChainSource {
+        name: "<bench>".to_owned(),
+        text,
+        ..ChainSource::default()
+    }
+}
+
+/// The text of a chain that takes the probe's packets to the server. `functions` are (kind and configuration, space);
+/// `more` are further lines of its `spec`.
+pub(crate) fn chain(name: &str, functions: &[(&str, &str)], more: &str) -> String {
+    use std::fmt::Write;
+
+    let mut text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\nspec:\n  \
+         match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: {} }}\n{more}  functions:\n",
+        crate::network::SERVER_PORT
+    );
+    for (position, (kind, space)) in functions.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "    - {{ name: f{position}, {kind}, space: {space} }}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_valid() {
+        let place = Place::new();
+        let text = chain(
+            &place.chain_name("mixed"),
+            &[
+                ("kind: forward", "kernel"),
+                ("kind: xor, config: { key: 90 }", "user"),
+            ],
+            "  worker: { batch: 1, idle: spin }\n",
+        );
+        let chains = myelin_agent::parse_source(&source(text)).unwrap();
+        assert_eq!(chains[0].functions.len(), 2);
+        assert!(chains[0].name.starts_with("bench-"));
+    }
+
+    #[test]
+    fn places_differ() {
+        assert_ne!(Place::new().run_dir, Place::new().run_dir);
+    }
+}

@@ -1,0 +1,177 @@
+//! A variant: whatever joins a client to a server. All variants are measured by the same probe in the same way.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use myelin_linux::affinity;
+use myelin_probe::{Config, Control, Cores, Mode, Sockets, probe};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::rounds::Rounds;
+use crate::{Error, Monitor, Options};
+
+/// Packets before those that count: they bring back what other variants drove out of the caches.
+const WARM_UP: u32 = 30;
+/// UDP payloads that are measured, bytes.
+pub(crate) const PAYLOADS: [usize; 2] = [256, 1400];
+
+/// What joins a client to a server.
+pub(crate) struct Variant {
+    pub(crate) name: String,
+    /// What it is, for the reader of the table.
+    pub(crate) about: String,
+    // The order is that of the end: processes must run to hear that they are to end.
+    pollers: Pollers,
+    sockets: Sockets,
+    destination: SocketAddr,
+    /// What the variant is made of.
+    _parts: Vec<Box<dyn Any + Send>>,
+}
+
+impl Variant {
+    /// `pollers` are its processes that poll: they are stopped while other variants are measured, since all of them have
+    /// the same core.
+    pub(crate) fn new(
+        name: impl Into<String>,
+        about: impl Into<String>,
+        sockets: Sockets,
+        pollers: Vec<u32>,
+        parts: Vec<Box<dyn Any + Send>>,
+    ) -> Result<Self, Error> {
+        let destination = sockets
+            .server
+            .local_addr()
+            .map_err(|cause| Error::system("tell where the probe's server listens", cause))?;
+        let pollers = Pollers(pollers);
+        pollers.signal(Signal::SIGSTOP);
+        Ok(Self {
+            name: name.into(),
+            about: about.into(),
+            pollers,
+            sockets,
+            destination,
+            _parts: parts,
+        })
+    }
+
+    /// Median round trip, microseconds, of `packets` packets one after the other, probe mode inline.
+    pub(crate) fn round_trip_us(
+        &self,
+        payload: usize,
+        packets: u32,
+        monitor: &Monitor<'_>,
+    ) -> Result<f64, Error> {
+        let core = affinity::get(0)?.first().copied().unwrap_or_default();
+        let config = Config {
+            mode: Mode::Inline,
+            payload_bytes: payload,
+            interval: Duration::ZERO,
+            count: packets,
+            repeats: 1,
+            warm_up: WARM_UP,
+            timeout: Duration::from_millis(100),
+            deadline: Duration::from_secs(20),
+            cores: Some(Cores {
+                client: core,
+                server: core,
+            }),
+            keep_samples: true,
+            ..Config::new(self.destination)
+        };
+        self.pollers.signal(Signal::SIGCONT);
+        let control = Control {
+            cancel: Some(monitor.cancelled),
+            progress: None,
+        };
+        let result = probe(&config, &self.sockets, control);
+        self.pollers.signal(Signal::SIGSTOP);
+        let result = result?;
+        monitor.check()?;
+        let counts = result.counts;
+        // A packet in a hundred may be late when the machine is taken away; a variant that loses more is broken.
+        let answered = result
+            .samples
+            .map(|samples| samples.rtt_ns)
+            .unwrap_or_default();
+        if answered.len() < packets as usize * 99 / 100 {
+            return Err(Error::Lost {
+                variant: self.name.clone(),
+                lost: counts.lost,
+                sent: counts.sent,
+                payload,
+                remedy: "see what `myelin doctor` says of this machine",
+            });
+        }
+        Ok(median_us(answered))
+    }
+}
+
+/// Processes that poll.
+struct Pollers(Vec<u32>);
+
+impl Pollers {
+    fn signal(&self, signal: Signal) {
+        for pid in &self.0 {
+            // One that has ended lets no packet through, which the probe sees.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+        }
+    }
+}
+
+impl Drop for Pollers {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGCONT);
+    }
+}
+
+/// The median, exact.
+fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
+    rtt_ns.sort_unstable();
+    let n = rtt_ns.len();
+    match n {
+        0 => 0.0,
+        _ => f64::midpoint(rtt_ns[(n - 1) / 2].into(), rtt_ns[n / 2].into()) / 1e3,
+    }
+}
+
+/// Measures all variants with all payloads in turns. Subject `variant * PAYLOADS.len() + payload` of the result.
+pub(crate) fn measure(
+    variants: &[Variant],
+    options: &Options,
+    monitor: &Monitor<'_>,
+) -> Result<Rounds, Error> {
+    let (rounds, packets) = (options.rounds(60, 300), options.packets());
+    Rounds::measure(
+        "round trips",
+        variants.len() * PAYLOADS.len(),
+        rounds,
+        monitor,
+        |subject| {
+            variants[subject / PAYLOADS.len()].round_trip_us(
+                PAYLOADS[subject % PAYLOADS.len()],
+                packets,
+                monitor,
+            )
+        },
+    )
+}
+
+/// The core that workers and reference programs poll on: the last one, away from the probe's where there are two.
+pub(crate) fn polling_core() -> Result<usize, Error> {
+    Ok(affinity::get(0)?.last().copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact by construction")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_exact() {
+        assert_eq!(median_us(vec![3000, 1000, 2000]), 2.0);
+        assert_eq!(median_us(vec![4000, 1000, 3000, 2000]), 2.5);
+        assert_eq!(median_us(vec![]), 0.0);
+    }
+}

@@ -1,0 +1,213 @@
+//! The variants that experiments compare.
+//!
+//! Those that handle packets one by one take the packets to the server only: the replies of all of them pass a tc redirect
+//! to the peer, which at a chain's port is the front door's way for what is no chain's. A cable, a bridge and a router have
+//! no such difference of directions.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use myelin_agent::api::{ApiError, ChainUp, HostInfo};
+use myelin_kernel::Hook;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_linux::{link, neighbour, route, sysctl};
+
+use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
+use crate::reference::{Forwarding, Reference, Running};
+use crate::stand::{self, Stand};
+use crate::variant::{Variant, polling_core};
+use crate::{Error, ebpf};
+
+/// Most frames at once: one, as the probe has one packet under way.
+const BATCH: u16 = 1;
+
+fn of_network(
+    name: &str,
+    about: &str,
+    network: Network,
+    mut parts: Vec<Box<dyn Any + Send>>,
+) -> Result<Variant, Error> {
+    let sockets = network.sockets()?;
+    parts.push(Box::new(network));
+    Variant::new(name, about, sockets, Vec::new(), parts)
+}
+
+/// A veth pair from client to server.
+pub(crate) fn direct() -> Result<Variant, Error> {
+    of_network(
+        "direct",
+        "veth pair between the two hosts",
+        Network::direct()?,
+        Vec::new(),
+    )
+}
+
+/// A Linux bridge with the kernel's defaults.
+pub(crate) fn bridge() -> Result<Variant, Error> {
+    let network = Network::through(false)?;
+    if let Some(middle) = &network.middle {
+        let mut netlink = Netlink::open_in(&middle.netns)?;
+        netlink.apply([link::bridge("bridge")?])?;
+        let bridge = netlink.link("bridge")?.id();
+        netlink.apply([
+            link::enslave(&middle.client, &bridge),
+            link::enslave(&middle.server, &bridge),
+            link::up(&bridge),
+        ])?;
+    }
+    of_network(
+        "bridge",
+        "Linux bridge in a namespace, both ways",
+        network,
+        Vec::new(),
+    )
+}
+
+/// The kernel's IP forwarding.
+pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
+    let network = Network::through(true)?;
+    if let Some(middle) = &network.middle {
+        middle.netns.enter(|| {
+            for link in ["all", CLIENT_LINK, SERVER_LINK] {
+                sysctl::rp_filter(link, 0)?;
+            }
+            sysctl::set("net/ipv4/ip_forward", "1")?;
+            Netlink::open()?.apply(
+                [
+                    (&middle.client, &network.client),
+                    (&middle.server, &network.server),
+                ]
+                .into_iter()
+                .flat_map(|(link, end)| {
+                    [
+                        neighbour::permanent(link, end.address, end.mac),
+                        route::on_link(link, end.address, 32),
+                    ]
+                }),
+            )
+        })??;
+    }
+    of_network(
+        "kernel-forwarding",
+        "kernel IP forwarding through a namespace, both ways",
+        network,
+        Vec::new(),
+    )
+}
+
+/// A bare redirect in both directions: what no chain at tcx can get below.
+pub(crate) fn tc_redirect() -> Result<Variant, Error> {
+    let network = Network::through(false)?;
+    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
+    if let Some(middle) = &network.middle {
+        parts.push(Box::new(redirect(middle, Hook::Tcx, true)?));
+        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
+    }
+    of_network(
+        "tc-redirect",
+        "bare bpf_redirect_peer at tcx, both ways",
+        network,
+        parts,
+    )
+}
+
+/// A bare XDP redirect to the server.
+pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
+    let network = Network::through(false)?;
+    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
+    if let Some(middle) = &network.middle {
+        parts.push(Box::new(redirect(middle, Hook::Xdp, true)?));
+        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
+        network.server.set_napi()?;
+    }
+    of_network(
+        "xdp-redirect",
+        "bare bpf_redirect at XDP to the server, replies redirected at tcx",
+        network,
+        parts,
+    )
+}
+
+/// A C program that forwards to the server; the reason why not, where it was not built.
+pub(crate) fn reference(reference: Reference, name: &str, about: &str) -> Result<Variant, Error> {
+    reference.available()?;
+    let network = Network::through(false)?;
+    let sockets = network.sockets()?;
+    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
+    let mut pollers = Vec::new();
+    if let Some(middle) = &network.middle {
+        let running = start(middle, reference)?;
+        pollers.push(running.pid());
+        // The program goes before its links.
+        parts.push(Box::new(running));
+        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
+    }
+    parts.push(Box::new(network));
+    Variant::new(name, about, sockets, pollers, parts)
+}
+
+fn start(middle: &Middle, reference: Reference) -> Result<Running, Error> {
+    let forwarding = Forwarding {
+        ingress: CLIENT_LINK,
+        egress: SERVER_LINK,
+        batch: BATCH,
+        core: Some(polling_core()?),
+        both: false,
+    };
+    Ok(middle.netns.enter(|| reference.start(&forwarding))??)
+}
+
+/// Redirects everything that comes in from the client to the server, or the other way round.
+fn redirect(middle: &Middle, hook: Hook, to_server: bool) -> Result<OwnedFd, Error> {
+    let (from, to) = if to_server {
+        (&middle.client, &middle.server)
+    } else {
+        (&middle.server, &middle.client)
+    };
+    middle.netns.enter(|| {
+        let program = ebpf::redirect(hook, to.index)?;
+        ebpf::attach(program.as_fd(), hook, from.index)
+    })?
+}
+
+/// A deployed chain. `functions` are (kind and configuration, space); `more` are further lines of its `spec`.
+pub(crate) fn chain(
+    stand: &Arc<Stand>,
+    name: &str,
+    about: &str,
+    functions: &[(&str, &str)],
+    more: &str,
+) -> Result<Variant, Error> {
+    let up = stand.up(stand::chain(&stand.place.chain_name(name), functions, more))?;
+    let (client, server) = (host(&up, "client")?, host(&up, "server")?);
+    let pollers = stand.worker(&up.chain).into_iter().collect();
+    let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
+    Variant::new(
+        name,
+        about,
+        sockets,
+        pollers,
+        vec![Box::new(Arc::clone(stand))],
+    )
+}
+
+/// `spec` lines of a chain whose worker polls on the polling core and takes one packet at a time, as the references do.
+pub(crate) fn spinning() -> Result<String, Error> {
+    Ok(format!(
+        "  worker: {{ batch: {BATCH}, idle: spin, core: {} }}\n",
+        polling_core()?
+    ))
+}
+
+fn host(up: &ChainUp, role: &str) -> Result<(Netns, IpAddr), Error> {
+    let is = |host: &&HostInfo| host.role == role;
+    let missing = || ApiError::failed(format!("chain {} has no {role} of its own", up.chain));
+    let host = up.hosts.iter().find(is).ok_or_else(missing)?;
+    Ok((
+        Netns::open(&host.netns)?,
+        host.address.parse().map_err(|_| missing())?,
+    ))
+}

@@ -1,0 +1,154 @@
+//! Every experiment once, with hardly any rounds: it works, its report is whole, and nothing is left behind.
+//!
+//! The experiments start an executable as worker, as agent and for `plan`; here this one stands in for `myelin`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use myelin_agent::{RunDir, ServeOptions};
+use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, run};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("worker") => worker(),
+        Some("agent") => agent(&arguments),
+        Some("plan") => {
+            std::io::read_to_string(std::io::stdin()).unwrap();
+            ExitCode::SUCCESS
+        }
+        // What a test runner asks every test executable.
+        Some("--list") => {
+            println!("smoke: test");
+            ExitCode::SUCCESS
+        }
+        filter => {
+            smoke(filter);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn worker() -> ! {
+    myelin_dataplane::worker_main(myelin_dataplane::control_from_stdin().unwrap())
+}
+
+fn agent(arguments: &[String]) -> ExitCode {
+    let run_dir = arguments
+        .iter()
+        .skip_while(|word| *word != "--run-dir")
+        .nth(1)
+        .unwrap();
+    let run_dir = RunDir::resolve(Some(Path::new(run_dir)));
+    myelin_agent::serve(&run_dir, &program(), ServeOptions { idle_exit: None }).unwrap();
+    ExitCode::SUCCESS
+}
+
+fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// Runs the experiments whose name holds `filter`.
+fn smoke(filter: Option<&str>) {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: experiments need root");
+        return;
+    }
+    for experiment in experiments() {
+        if filter
+            .is_some_and(|filter| !filter.starts_with('-') && !experiment.name.contains(filter))
+        {
+            continue;
+        }
+        let report = measured(experiment.name);
+        check(&report);
+        assert_eq!(
+            left_behind(),
+            Vec::<String>::new(),
+            "after {}",
+            experiment.name
+        );
+        cancelled(experiment.name);
+        assert_eq!(
+            left_behind(),
+            Vec::<String>::new(),
+            "after {} was cancelled",
+            experiment.name
+        );
+        println!(
+            "{}: {} rows, {} claims",
+            experiment.name,
+            report.rows.len(),
+            report.claims.len()
+        );
+    }
+}
+
+fn options() -> Options {
+    Options {
+        effort: Effort::Trial,
+        program: program(),
+    }
+}
+
+fn measured(name: &str) -> Report<Row> {
+    let nobody = AtomicBool::new(false);
+    let monitor = Monitor {
+        progress: &|_, _, _| {},
+        cancelled: &nobody,
+    };
+    run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Whoever reads the report finds rows with figures, and claims that so few rounds do not decide.
+fn check(report: &Report<Row>) {
+    assert!(!report.rows.is_empty() && !report.claims.is_empty());
+    for row in report.rows.iter().filter(|row| row.table() != "skipped") {
+        let figures = row
+            .fields()
+            .filter(|(_, value)| value.as_f64().is_some_and(|figure| figure > 0.0));
+        assert!(figures.count() > 0, "{row:?}");
+    }
+    for claim in &report.claims {
+        let memory = claim.id.contains("memory");
+        assert!(
+            memory || claim.holds.is_none(),
+            "{claim:?} rests on two rounds"
+        );
+    }
+    assert!(report.environment.settings.contains_key("quiet"));
+}
+
+/// Ends it after its first steps.
+fn cancelled(name: &str) {
+    let cancelled = AtomicBool::new(false);
+    let steps = std::sync::atomic::AtomicU32::new(0);
+    let progress = |_: &str, _, _| {
+        let step = steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        cancelled.store(step >= 5, std::sync::atomic::Ordering::Relaxed);
+    };
+    let outcome = run(
+        name,
+        &options(),
+        &Monitor {
+            progress: &progress,
+            cancelled: &cancelled,
+        },
+    );
+    assert!(
+        matches!(outcome, Err(Error::Cancelled)),
+        "{name}: {outcome:?}"
+    );
+}
+
+/// Network namespaces and run directories of this process.
+fn left_behind() -> Vec<String> {
+    let own = format!("bench-{}-", std::process::id());
+    ["/run", "/run/netns"]
+        .into_iter()
+        .flat_map(|directory| std::fs::read_dir(directory).into_iter().flatten().flatten())
+        .map(|entry| entry.path().display().to_string())
+        .filter(|path| path.contains(&own))
+        .collect()
+}

@@ -1,0 +1,43 @@
+//! `myelin agent`: the privileged process.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use myelin_agent::api::ApiError;
+use myelin_agent::{RunDir, ServeOptions};
+
+use crate::output;
+
+/// Arguments of `myelin agent`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Runs in the foreground until SIGINT or SIGTERM, then removes every chain. Needs root.\n\
+                  Members of the group `myelin`, where it exists, may use its socket.\n\
+                  MYELIN_LOG=debug shows more."
+)]
+pub(crate) struct Arguments {
+    /// Stop when no chain has been deployed for this long, e.g. `60s`.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    idle_exit: Option<Duration>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    output::duration(text)
+}
+
+/// Serves.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("MYELIN_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .init();
+    let options = ServeOptions {
+        idle_exit: arguments.idle_exit,
+    };
+    myelin_agent::serve(run_dir, &output::program()?, options)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,66 @@
+//! `myelin calibrate`: measure this machine's costs and keep them.
+
+use std::process::ExitCode;
+
+use myelin_agent::api::{ApiError, CalibrateRequest, Event};
+use myelin_agent::{Client, RunDir, calibration_file};
+
+use crate::output::{self, Progress};
+
+/// Arguments of `myelin calibrate`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Measures function costs (BPF_PROG_TEST_RUN, worker loop) and crossings (echo probes over emulated end\n\
+                  hosts), and keeps them in /var/lib/myelin/calibration.json (MYELIN_CALIBRATION moves it) for `plan`."
+)]
+pub(crate) struct Arguments {
+    /// Fewer rounds: seconds instead of about half a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let request = CalibrateRequest {
+        quick: arguments.quick,
+        // The agent may have been started with another environment than this client.
+        file: calibration_file().display().to_string(),
+    };
+    let mut progress = Progress::new();
+    let mut costs = None;
+    let outcome = client.calibrate(&request, &mut |event| {
+        if let Some(Event::Costs(measured)) = progress.take(event) {
+            costs = Some(*measured);
+        }
+    });
+    progress.finish();
+    outcome?;
+    let costs = costs.ok_or_else(|| ApiError::failed("the agent sent no costs"))?;
+    if arguments.json {
+        return output::json(&costs);
+    }
+    let mut table = output::table(["step or function", ">ns a packet", ">ns a byte"]);
+    let mut add = |name: &str, cost: myelin_planner::Cost| {
+        table.add_row([
+            name.to_owned(),
+            format!("{:.1}", cost.per_packet_ns),
+            format!("{:.4}", cost.per_byte_ns),
+        ]);
+    };
+    for (name, cost) in costs.steps.iter() {
+        add(name, cost);
+    }
+    for (kind, cost) in &costs.functions {
+        for (space, cost) in [("kernel", cost.kernel), ("user", cost.user)] {
+            if let Some(cost) = cost {
+                add(&format!("{kind} ({space})"), cost);
+            }
+        }
+    }
+    println!("{table}\nkept in {}", request.file);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,27 @@
+//! `myelin completions`: a completion script for a shell.
+
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use myelin_agent::api::ApiError;
+
+/// Arguments of `myelin completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  myelin completions bash > /etc/bash_completion.d/myelin")]
+pub(crate) struct Arguments {
+    /// The shell.
+    shell: clap_complete::Shell,
+}
+
+/// Prints the script.
+#[expect(clippy::unnecessary_wraps, reason = "every command has this form")]
+pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let mut command = crate::Arguments::command();
+    clap_complete::generate(
+        arguments.shell,
+        &mut command,
+        "myelin",
+        &mut std::io::stdout(),
+    );
+    Ok(ExitCode::SUCCESS)
+}

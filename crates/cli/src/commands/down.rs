@@ -1,0 +1,75 @@
+//! `myelin down`: remove a chain, or everything.
+
+use std::process::ExitCode;
+
+use myelin_agent::api::{ApiError, DownReply};
+use myelin_agent::{Client, RunDir};
+
+use crate::output;
+
+/// Arguments of `myelin down`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  myelin down tactile\n  myelin down --all    also cleans up after a killed agent, and stops the agent"
+)]
+pub(crate) struct Arguments {
+    /// The chain's name, or the chain file it came from.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    name: Option<String>,
+    /// Remove every chain and whatever a killed agent left behind, then stop the agent.
+    #[arg(long)]
+    all: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Removes.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let reply = if arguments.all {
+        // Without an agent and without traces of one there is nothing to remove and no need for root.
+        if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
+            DownReply::default()
+        } else {
+            let client = Client::connect_or_start(run_dir, &output::program()?)?;
+            let reply = client.down_all()?;
+            client.stop()?;
+            reply
+        }
+    } else {
+        let client = Client::connect_or_start(run_dir, &output::program()?)?;
+        let mut reply = DownReply::default();
+        for name in names(arguments.name.as_deref().unwrap_or_default())? {
+            let one = client.down(&name)?;
+            reply.removed.extend(one.removed);
+            reply.recovered.extend(one.recovered);
+        }
+        reply
+    };
+    if arguments.json {
+        return output::json(&reply);
+    }
+    for name in &reply.removed {
+        println!("removed {name}");
+    }
+    for thing in &reply.recovered {
+        println!("recovered {thing}");
+    }
+    if reply.removed.is_empty() && reply.recovered.is_empty() {
+        println!("nothing to remove");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A chain's name stands for itself; a chain file for the chains in it.
+fn names(argument: &str) -> Result<Vec<String>, ApiError> {
+    let path = std::path::Path::new(argument);
+    if !path.is_file() {
+        return Ok(vec![argument.to_owned()]);
+    }
+    let source = crate::source::read(path)?;
+    Ok(output::parse(&source)?
+        .into_iter()
+        .map(|chain| chain.name)
+        .collect())
+}

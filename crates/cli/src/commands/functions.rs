@@ -1,0 +1,93 @@
+//! `myelin functions`: the catalogue of function kinds.
+
+use std::process::ExitCode;
+
+use myelin_agent::api::ApiError;
+use myelin_spec::catalogue::{self, Kind, ValueType};
+
+use crate::output;
+
+/// Arguments of `myelin functions`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  myelin functions\n  myelin functions firewall    its configuration and an example"
+)]
+pub(crate) struct Arguments {
+    /// Show this kind's configuration.
+    kind: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows.
+pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let mut kinds: Vec<&Kind> = catalogue::kinds().collect();
+    if let Some(name) = &arguments.kind {
+        kinds.retain(|kind| kind.name == name);
+        if kinds.is_empty() {
+            return Err(ApiError::usage(format!(
+                "no function kind `{name}`; `myelin functions` lists them"
+            )));
+        }
+    }
+    if arguments.json {
+        return output::json(&kinds);
+    }
+    let mut table = output::table([
+        "kind",
+        "class",
+        "spaces",
+        "touches",
+        "state",
+        "what it does",
+    ]);
+    for kind in &kinds {
+        let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
+        table.add_row([
+            kind.name.to_owned(),
+            kind.class.to_string(),
+            spaces.join(", "),
+            kind.touches.to_string(),
+            kind.state.to_string(),
+            kind.description.to_owned(),
+        ]);
+    }
+    println!("{table}");
+    if arguments.kind.is_some() {
+        for kind in &kinds {
+            details(kind);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn details(kind: &Kind) {
+    if !kind.config.is_empty() {
+        let mut table = output::table(["key", "value", "default", "what it is for"]);
+        for key in kind.config {
+            table.add_row([
+                key.key.to_owned(),
+                value(key.value),
+                if key.required {
+                    "required".to_owned()
+                } else {
+                    key.default.unwrap_or("-").to_owned()
+                },
+                key.doc.to_owned(),
+            ]);
+        }
+        println!("{table}");
+    }
+    println!("example:\n  {}", kind.example);
+}
+
+/// What a configuration value looks like.
+fn value(value: ValueType) -> String {
+    match value {
+        ValueType::Integer { min, max } => format!("{min} to {max}"),
+        ValueType::Choice(words) => words.join(" | "),
+        ValueType::Rules => format!("list of rules: {}", catalogue::RULE_KEYS.join(", ")),
+        ValueType::File => "path of a file".to_owned(),
+    }
+}

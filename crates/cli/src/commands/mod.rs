@@ -1,0 +1,16 @@
+//! One command a file: its arguments and what it does.
+
+pub(crate) mod agent;
+pub(crate) mod bench;
+pub(crate) mod calibrate;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod down;
+pub(crate) mod exec;
+pub(crate) mod functions;
+pub(crate) mod plan;
+pub(crate) mod probe;
+pub(crate) mod ps;
+pub(crate) mod run;
+pub(crate) mod up;
+pub(crate) mod worker;

@@ -1,0 +1,146 @@
+//! `myelin probe`: measure a running chain from its end hosts.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use myelin_agent::api::{ApiError, Event, ProbeOptions, ProbeRequest, Rendering, ReportReply};
+use myelin_agent::{Client, RunDir};
+
+use crate::output::{self, Progress};
+
+/// Arguments of `myelin probe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  myelin probe tactile\n  \
+                  myelin probe tactile --mode inline --payload 256,1400 --interval 5ms --count 500 --repeats 50\n  \
+                  myelin probe tactile --report tactile.html")]
+pub(crate) struct Arguments {
+    /// The chain's name.
+    chain: String,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// How to probe; shared with `run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How the two ends wait. `inline`: one thread polls both, the datapath alone; `spin`: both poll, two cores;
+    /// `blocking`: what an application sees.
+    #[arg(long, value_delimiter = ',', default_value = "inline,blocking",
+          value_parser = ["inline", "spin", "blocking"])]
+    mode: Vec<String>,
+    /// UDP payload, bytes; several are measured one after the other.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "256,1400",
+        value_name = "BYTES"
+    )]
+    payload: Vec<u16>,
+    /// Time between packets, with its unit; `0us` sends the next one when the last came back.
+    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = duration)]
+    interval: Duration,
+    /// Packets in a repeat.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Repeats; the confidence interval is over them.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Write a self-contained page with plots.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Plain ASCII tables and histograms.
+    #[arg(long)]
+    ascii: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    output::duration(text)
+}
+
+impl Options {
+    /// The form that goes to the agent.
+    pub(crate) fn to_request(&self) -> ProbeOptions {
+        ProbeOptions {
+            modes: self.mode.clone(),
+            payloads: self.payload.clone(),
+            interval_us: u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX),
+            count: self.count,
+            repeats: self.repeats,
+            rendering: Rendering {
+                columns: output::columns(),
+                ascii: self.ascii,
+                html: self.report.is_some(),
+            },
+        }
+    }
+
+    /// Shows the reports; status 3 when an SLA was not met.
+    pub(crate) fn show(&self, reports: &[ReportReply]) -> Result<ExitCode, ApiError> {
+        if self.json {
+            match reports {
+                [one] => output::json(&one.envelope)?,
+                many => output::json(
+                    &many
+                        .iter()
+                        .map(|report| &report.envelope)
+                        .collect::<Vec<_>>(),
+                )?,
+            };
+        } else {
+            for report in reports {
+                println!("{}", report.text);
+            }
+        }
+        if let Some(path) = &self.report {
+            for (index, report) in reports.iter().enumerate() {
+                let path = if index == 0 {
+                    path.clone()
+                } else {
+                    path.with_file_name(format!(
+                        "{}-{}.html",
+                        path.file_stem().unwrap_or_default().to_string_lossy(),
+                        report.chain
+                    ))
+                };
+                std::fs::write(&path, report.html.as_deref().unwrap_or_default())
+                    .map_err(|error| ApiError::failed(format!("{}: {error}", path.display())))?;
+                if !self.json {
+                    println!("report: {}", path.display());
+                }
+            }
+        }
+        let met = reports.iter().all(|report| report.met);
+        Ok(if met {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(output::REFUSED)
+        })
+    }
+}
+
+/// Measures.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let client = Client::connect(run_dir)?.ok_or_else(|| {
+        ApiError::failed(
+            "no agent runs, so there is no chain to probe: `myelin up FILE` deploys one",
+        )
+    })?;
+    let request = ProbeRequest {
+        chain: arguments.chain.clone(),
+        options: arguments.options.to_request(),
+    };
+    let mut progress = Progress::new();
+    let mut reports = Vec::new();
+    let outcome = client.probe(&request, &mut |event| {
+        if let Some(Event::Report(report)) = progress.take(event) {
+            reports.push(*report);
+        }
+    });
+    progress.finish();
+    outcome?;
+    arguments.options.show(&reports)
+}

@@ -1,0 +1,46 @@
+//! `myelin run`: the main job.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use myelin_agent::api::{ApiError, Event, RunRequest};
+use myelin_agent::{Client, RunDir};
+
+use super::probe::Options;
+use crate::output::{self, Progress};
+use crate::source;
+
+/// Arguments of `myelin run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  myelin run examples/tactile.yaml\n  \
+                  myelin run examples/tactile.yaml --mode inline --payload 256 --report tactile.html\n\n\
+                  Exit status 3: refused by admission, or the SLA was not met.")]
+pub(crate) struct Arguments {
+    /// The chain file; `-` reads standard input.
+    file: PathBuf,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Deploys, measures, reports, tears down.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let source = source::read(&arguments.file)?;
+    output::parse(&source)?;
+    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let request = RunRequest {
+        source,
+        options: arguments.options.to_request(),
+    };
+    let mut progress = Progress::new();
+    let mut reports = Vec::new();
+    let outcome = client.run(&request, &mut |event| match progress.take(event) {
+        Some(Event::Up(up)) if !arguments.options.json => {
+            progress.suspend(|| super::up::print(&up))
+        }
+        Some(Event::Report(report)) => reports.push(*report),
+        _ => {}
+    });
+    progress.finish();
+    outcome?;
+    arguments.options.show(&reports)
+}

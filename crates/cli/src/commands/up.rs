@@ -1,0 +1,53 @@
+//! `myelin up`: deploy the chains of a file and leave them running.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use myelin_agent::api::{ApiError, ChainUp};
+use myelin_agent::{Client, RunDir};
+
+use crate::{output, source};
+
+/// Arguments of `myelin up`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none."
+)]
+pub(crate) struct Arguments {
+    /// The chain file; `-` reads standard input.
+    file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Deploys.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let source = source::read(&arguments.file)?;
+    // A bad file is an error even where no agent can be started.
+    output::parse(&source)?;
+    let client = Client::connect_or_start(run_dir, &output::program()?)?;
+    let chains = client.up(&source)?;
+    if arguments.json {
+        return output::json(&chains);
+    }
+    for chain in &chains {
+        print(chain);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One deployed chain, and how to reach it.
+pub(crate) fn print(up: &ChainUp) {
+    println!(
+        "chain {} is up: {} -> {} (SPI {}, {:.1} ms)",
+        up.chain, up.ingress, up.egress, up.spi, up.rendering_ms
+    );
+    super::plan::print_hops(&up.plan);
+    for host in &up.hosts {
+        println!(
+            "  {:<7} {}  in network namespace {}: myelin exec {} -- CMD",
+            host.role, host.address, host.netns, host.role
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! `myelin`: the command line. A client of the agent; it holds no state and knows no mechanism.
+//!
+//! Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission or SLA not met.
+
+mod commands;
+mod output;
+mod source;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Service function chains that keep a latency contract.
+///
+/// One file says which traffic, which functions in which order, and what the chain is owed (rate, burst, delay,
+/// loss). Myelin plans it, deploys it on this machine and measures it against that contract.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 110,
+    after_help = "Examples:\n  \
+        myelin plan examples/tactile.yaml            what would run where, and at what cost (no root)\n  \
+        sudo myelin run examples/tactile.yaml        deploy, probe, report, tear down\n  \
+        sudo myelin up examples/tactile.yaml         deploy and leave running\n  \
+        sudo myelin exec client -- ping -c3 10.0.0.2 run any program on an emulated host\n  \
+        sudo myelin down --all                       leave a clean machine\n\n\
+        Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission or SLA not met."
+)]
+struct Arguments {
+    /// Directory of the agent's socket, journals and pinned eBPF objects [default: /run/myelin].
+    #[arg(
+        long,
+        global = true,
+        env = "MYELIN_RUN_DIR",
+        value_name = "DIR",
+        hide_env = true
+    )]
+    run_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Deploy a chain file on emulated end hosts, probe it, report against its SLA, tear it down.
+    Run(commands::run::Arguments),
+    /// Show class, space, mapping and predicted cost of each function. Needs no root.
+    Plan(commands::plan::Arguments),
+    /// Deploy the chains of a file and leave them running.
+    Up(commands::up::Arguments),
+    /// Remove a chain, or everything.
+    Down(commands::down::Arguments),
+    /// List the running chains.
+    Ps(commands::ps::Arguments),
+    /// Measure a running chain from its end hosts.
+    Probe(commands::probe::Arguments),
+    /// Run a program on an emulated end host, with this terminal.
+    Exec(commands::exec::Arguments),
+    /// Show the catalogue of function kinds.
+    Functions(commands::functions::Arguments),
+    /// Measure crossing and function costs on this machine and keep them for `plan`.
+    Calibrate(commands::calibrate::Arguments),
+    /// Show what this kernel and machine can do, and what follows.
+    Doctor(commands::doctor::Arguments),
+    /// Reproduce an experiment.
+    Bench(commands::bench::Arguments),
+    /// The privileged process; the other commands start it when it is not running.
+    Agent(commands::agent::Arguments),
+    /// Print a completion script for a shell.
+    Completions(commands::completions::Arguments),
+    /// The process that runs user functions; the agent starts it.
+    #[command(hide = true)]
+    Worker(commands::worker::Arguments),
+}
+
+fn main() -> ExitCode {
+    // A closed pipe (`myelin ps | head`) ends the program quietly, as it does every other tool.
+    output::restore_sigpipe();
+    let arguments = Arguments::parse();
+    let run_dir = myelin_agent::RunDir::resolve(arguments.run_dir.as_deref());
+    let outcome = match arguments.command {
+        Command::Run(arguments) => commands::run::execute(&run_dir, &arguments),
+        Command::Plan(arguments) => commands::plan::execute(&arguments),
+        Command::Up(arguments) => commands::up::execute(&run_dir, &arguments),
+        Command::Down(arguments) => commands::down::execute(&run_dir, &arguments),
+        Command::Ps(arguments) => commands::ps::execute(&run_dir, &arguments),
+        Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),
+        Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
+        Command::Functions(arguments) => commands::functions::execute(&arguments),
+        Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),
+        Command::Doctor(arguments) => commands::doctor::execute(&arguments),
+        Command::Bench(arguments) => commands::bench::execute(&arguments),
+        Command::Agent(arguments) => commands::agent::execute(&run_dir, &arguments),
+        Command::Completions(arguments) => commands::completions::execute(&arguments),
+        Command::Worker(arguments) => commands::worker::execute(&arguments),
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("myelin: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Reads a chain file and the files it names, with the user's own rights.
+
+use std::path::Path;
+
+use myelin_agent::api::{ApiError, ChainSource};
+
+/// Reads FILE (`-`: standard input) and every file named in it.
+///
+/// # Errors
+/// A file that is missing or unreadable, named with the file that asked for it.
+pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
+    let (name, text) = if file == Path::new("-") {
+        let text = std::io::read_to_string(std::io::stdin())
+            .map_err(|error| ApiError::usage(format!("standard input: {error}")))?;
+        ("<stdin>".to_owned(), text)
+    } else {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| ApiError::usage(format!("{}: {error}", file.display())))?;
+        (file.display().to_string(), text)
+    };
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let mut source = ChainSource {
+        name,
+        text,
+        ..ChainSource::default()
+    };
+    for named in myelin_spec::referenced_files(&source.text) {
+        // A missing file is reported by the parser, which knows the line that names it.
+        if let Ok(contents) = std::fs::read_to_string(directory.join(&named)) {
+            source.files.insert(named, contents);
+        }
+    }
+    Ok(source)
+}

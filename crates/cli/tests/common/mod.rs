@@ -1,0 +1,266 @@
+//! Drives the real binary against an agent of its own, and cleans up after itself, also on failure.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Prints why a test does not run here; `.ci/run` fails on reasons that are not allowed.
+pub(crate) fn skip(reason: &str) {
+    println!("SKIP: {reason}");
+}
+
+/// True, with a printed reason, when the test cannot run because it is not root.
+pub(crate) fn skip_unless_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        skip("needs root");
+    }
+    !root
+}
+
+/// True, with a printed reason, when a tool is not installed.
+pub(crate) fn skip_without(tool: &str) -> bool {
+    let missing = Command::new("sh")
+        .args(["-c", &format!("command -v {tool}")])
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| !status.success());
+    if missing {
+        skip(&format!("{tool} is not installed"));
+    }
+    missing
+}
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository")
+}
+
+/// One run directory with its agent. Chains get a name of their own in each, so that tests can run side by side.
+pub(crate) struct Myelin {
+    // One instance at a time: the tests share two cores, and each looks for links that others left.
+    _turn: std::sync::MutexGuard<'static, ()>,
+    directory: tempfile::TempDir,
+    /// Links that the agents of this instance ever meant to make.
+    links: std::cell::RefCell<std::collections::BTreeSet<String>>,
+    /// Distinguishes this instance's chains.
+    pub(crate) tag: String,
+}
+
+impl Myelin {
+    /// A fresh run directory; no agent yet.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let turn = TURN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tag = format!(
+            "t{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let directory = tempfile::Builder::new()
+            .prefix("myelin-test")
+            .tempdir()
+            .expect("a directory");
+        Self {
+            _turn: turn,
+            directory,
+            links: std::cell::RefCell::default(),
+            tag,
+        }
+    }
+
+    /// The run directory.
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    /// A chain's name in this instance.
+    pub(crate) fn chain(&self, name: &str) -> String {
+        format!("{name}-{}", self.tag)
+    }
+
+    /// Writes a chain file; `@` in front of a name becomes this instance's form of it.
+    pub(crate) fn file(&self, text: &str) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let path = self.directory.path().join(format!(
+            "chain{}.yaml",
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        let text = text
+            .split('@')
+            .enumerate()
+            .map(|(index, part)| {
+                if index == 0 {
+                    return part.to_owned();
+                }
+                let end = part
+                    .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+                    .unwrap_or(part.len());
+                format!("{}{}", self.chain(&part[..end]), &part[end..])
+            })
+            .collect::<String>();
+        std::fs::write(&path, text).expect("a chain file");
+        path
+    }
+
+    /// Remembers the links in the journal; it is gone when they are.
+    fn note_links(&self) {
+        let journal = std::fs::read_to_string(self.run_dir().join("journal")).unwrap_or_default();
+        for record in journal
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+        {
+            let record: serde_json::Value = record;
+            if record["intended"]["kind"] == "link" {
+                let name = record["intended"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                self.links.borrow_mut().insert(name);
+            }
+        }
+    }
+
+    /// A command of the binary.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        self.note_links();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_myelin"));
+        command
+            .args(arguments)
+            .env("MYELIN_RUN_DIR", self.run_dir())
+            .env(
+                "MYELIN_CALIBRATION",
+                self.directory.path().join("calibration.json"),
+            )
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command of the binary to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary starts")
+    }
+
+    /// Runs a command that must succeed, and gives its standard output.
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(
+            output.status.success(),
+            "myelin {arguments:?}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command that must succeed and print JSON.
+    pub(crate) fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ok(arguments)).expect("JSON")
+    }
+
+    /// Runs a command that must fail with this exit status, and gives its standard error.
+    pub(crate) fn fails(&self, status: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "myelin {arguments:?}: {text}"
+        );
+        assert!(!text.contains("panicked"), "{text}");
+        text
+    }
+
+    /// The agent's process.
+    pub(crate) fn agent_pid(&self) -> i32 {
+        let text =
+            std::fs::read_to_string(self.run_dir().join("agent.lock")).expect("the agent's lock");
+        text.trim().parse().expect("the agent's process number")
+    }
+
+    /// Everything that carries this instance's mark: namespaces, links, processes, files.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/run/netns")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains(&self.tag) {
+                found.push(format!("namespace {name}"));
+            }
+        }
+        let id = myelin_agent::RunDir::resolve(Some(&self.run_dir())).id();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if line.contains("myelin")
+                && (line.contains(&id) || line.contains(&*self.run_dir().to_string_lossy()))
+            {
+                found.push(format!("process {line}"));
+            }
+        }
+        for link in &*self.links.borrow() {
+            if Path::new("/sys/class/net").join(link).exists() {
+                found.push(format!("link {link}"));
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        if mounts.contains(&*self.run_dir().to_string_lossy()) {
+            found.push("a mount in the run directory".to_owned());
+        }
+        found
+    }
+
+    /// Asserts that nothing of this instance is left on the machine.
+    pub(crate) fn assert_clean(&self) {
+        wait_for("a clean machine", Duration::from_secs(3), || {
+            self.leftovers().is_empty()
+        });
+        assert_eq!(self.leftovers(), Vec::<String>::new());
+    }
+}
+
+impl Drop for Myelin {
+    fn drop(&mut self) {
+        let _ = self.run(&["down", "--all"]);
+    }
+}
+
+/// Polls until `condition` holds or the time is up; the caller asserts what it waited for.
+pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        if start.elapsed() > limit {
+            println!("gave up waiting for {what}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs a shell command that must succeed.
+pub(crate) fn sh(command: &str) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", command])
+        .output()
+        .expect("sh");
+    assert!(
+        output.status.success(),
+        "{command}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
