@@ -333,6 +333,8 @@ pub struct ApiError {
     pub message: String,
 }
 
+// By value, so that the constructors fit `map_err`.
+#[expect(clippy::needless_pass_by_value)]
 impl ApiError {
     /// Bad usage or a bad file.
     pub fn usage(message: impl ToString) -> Self {

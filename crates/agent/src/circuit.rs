@@ -121,11 +121,11 @@ impl Circuit {
     }
 
     fn remove(self, journal: &mut Journal) {
-        if let Some(hosts) = self.hosts {
-            if let Err(error) = hosts.destroy(journal) {
-                // It stays in the journal, so `down --all` will try again.
-                tracing::warn!(%error, "end hosts stay");
-            }
+        if let Some(hosts) = self.hosts
+            && let Err(error) = hosts.destroy(journal)
+        {
+            // It stays in the journal, so `down --all` will try again.
+            tracing::warn!(%error, "end hosts stay");
         }
     }
 
@@ -146,10 +146,10 @@ impl Circuit {
         let Some((role, index)) = self.role_behind(egress) else {
             return Ok(());
         };
-        if self.napi_users[index] == 0 {
-            if let Some(hosts) = &self.hosts {
-                hosts.host(role).set_napi(true).map_err(ApiError::failed)?;
-            }
+        if self.napi_users[index] == 0
+            && let Some(hosts) = &self.hosts
+        {
+            hosts.host(role).set_napi(true).map_err(ApiError::failed)?;
         }
         self.napi_users[index] += 1;
         Ok(())
@@ -161,11 +161,11 @@ impl Circuit {
             return;
         };
         self.napi_users[index] = self.napi_users[index].saturating_sub(1);
-        if self.napi_users[index] == 0 {
-            if let Some(hosts) = &self.hosts {
-                // Of no consequence but speed.
-                let _ = hosts.host(role).set_napi(false);
-            }
+        if self.napi_users[index] == 0
+            && let Some(hosts) = &self.hosts
+        {
+            // Of no consequence but speed.
+            let _ = hosts.host(role).set_napi(false);
         }
     }
 

@@ -272,26 +272,26 @@ impl Node {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             tracing::warn!(chain = chain.name, %error, "{what} failed");
         };
-        if done.matched {
-            if let Ok(port) = self.ports.get(place.ingress) {
-                if let Err(error) = port.door.remove(&chain.matches) {
-                    failed("taking the chain out of the classifier", &error);
-                }
-            }
+        if done.matched
+            && let Ok(port) = self.ports.get(place.ingress)
+            && let Err(error) = port.door.remove(&chain.matches)
+        {
+            failed("taking the chain out of the classifier", &error);
         }
         if done.xdp {
             self.ports.release_xdp(place.ingress);
         }
-        if done.napi {
-            if let Ok(circuit) = self.circuit_mut(&place.circuit) {
-                circuit.release_napi(place.egress);
-            }
+        if done.napi
+            && let Ok(circuit) = self.circuit_mut(&place.circuit)
+        {
+            circuit.release_napi(place.egress);
         }
         if let Some(entry) = worker.and_then(|key| self.workers.get_mut(key).ok()) {
-            if done.chain_added && !entry.failed {
-                if let Err(error) = entry.handle.remove_chain(spi, 0) {
-                    failed("taking the chain out of its worker", &error);
-                }
+            if done.chain_added
+                && !entry.failed
+                && let Err(error) = entry.handle.remove_chain(spi, 0)
+            {
+                failed("taking the chain out of its worker", &error);
             }
             if let (Some(internal), Some(loaded)) = (&entry.internal, &loaded) {
                 for position in &done.paths {
@@ -302,10 +302,10 @@ impl Node {
             }
         }
         drop(loaded);
-        if let (true, Some(key)) = (done.worker_acquired, worker) {
-            if self.workers.release(key, &mut self.journal) {
-                self.ports.unbind(key);
-            }
+        if let (true, Some(key)) = (done.worker_acquired, worker)
+            && self.workers.release(key, &mut self.journal)
+        {
+            self.ports.unbind(key);
         }
     }
 }

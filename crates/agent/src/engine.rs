@@ -437,7 +437,7 @@ fn supervise(state: Weak<Mutex<Option<State>>>) {
                 let mut given_up = Vec::new();
                 node.workers.supervise(|key, death| match death {
                     Death::Restarted => {
-                        tracing::warn!(owner = key.owner, "a worker died and was started again")
+                        tracing::warn!(owner = key.owner, "a worker died and was started again");
                     }
                     Death::GivenUp => {
                         tracing::error!(owner = key.owner, "a worker keeps dying and is given up");

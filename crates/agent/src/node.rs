@@ -145,10 +145,10 @@ impl Node {
 
     /// One chain less on that circuit; with the last one it goes.
     pub(crate) fn leave_circuit(&mut self, name: &str) {
-        if self.circuits.get_mut(name).is_some_and(Circuit::leave) {
-            if let Some(circuit) = self.circuits.remove(name) {
-                circuit.destroy(&mut self.ports, &mut self.journal);
-            }
+        if self.circuits.get_mut(name).is_some_and(Circuit::leave)
+            && let Some(circuit) = self.circuits.remove(name)
+        {
+            circuit.destroy(&mut self.ports, &mut self.journal);
         }
     }
 }

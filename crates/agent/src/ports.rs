@@ -163,10 +163,10 @@ impl Ports {
     pub(crate) fn release_xdp(&mut self, ifindex: u32) {
         if let Ok(entry) = self.get_mut(ifindex) {
             entry.xdp_users -= 1;
-            if entry.xdp_users == 0 {
-                if let Err(error) = entry.door.detach_xdp() {
-                    tracing::warn!(interface = entry.name, %error, "a front door stays at XDP");
-                }
+            if entry.xdp_users == 0
+                && let Err(error) = entry.door.detach_xdp()
+            {
+                tracing::warn!(interface = entry.name, %error, "a front door stays at XDP");
             }
         }
     }

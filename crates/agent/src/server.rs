@@ -192,7 +192,9 @@ async fn down(
 }
 
 async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, ApiError> {
-    blocking(shared, |engine| engine.down_all()).await.map(Json)
+    blocking(shared, super::engine::Engine::down_all)
+        .await
+        .map(Json)
 }
 
 async fn probe(State(shared): State<Arc<Shared>>, Json(request): Json<ProbeRequest>) -> Response {

@@ -45,10 +45,10 @@ pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
         .set_width(columns());
     table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
     for (index, heading) in headings.iter().enumerate() {
-        if heading.starts_with('>') {
-            if let Some(column) = table.column_mut(index) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
+        if heading.starts_with('>')
+            && let Some(column) = table.column_mut(index)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
     table

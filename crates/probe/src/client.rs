@@ -284,7 +284,7 @@ impl<'a> Client<'a> {
     ///
     /// When the answer should be here well before the next send, receiving is the sleep, as in any plain application; the socket's
     /// read timeout ends it when the answer is lost. That timeout counts in jiffies (4 ms at 250 Hz), too coarse for a timeline, so
-    /// all other waits are ppoll's, which costs a tenth of a round trip more (0.6 us of 6 with both ends on one core).
+    /// all other waits are ppoll's, at the price of one more system call in the round trip.
     fn await_socket(&self, now: u64, left: bool, start: u64) -> Result<bool, Error> {
         let next_send = if left {
             self.next_send(start)

@@ -57,7 +57,7 @@ fn once(function: &mut dyn Function, bytes: usize) -> Result<f64, ApiError> {
     let start = Instant::now();
     for _ in 0..REPEAT {
         std::hint::black_box(
-            function.process_batch(std::hint::black_box(&mut batch), &mut Discard::default()),
+            function.process_batch(std::hint::black_box(&mut batch), &mut Discard),
         );
     }
     Ok(start.elapsed().as_nanos() as f64 / f64::from(REPEAT))

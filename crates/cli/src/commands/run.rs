@@ -35,7 +35,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let mut reports = Vec::new();
     let outcome = client.run(&request, &mut |event| match progress.take(event) {
         Some(Event::Up(up)) if !arguments.options.json => {
-            progress.suspend(|| super::up::print(&up))
+            progress.suspend(|| super::up::print(&up));
         }
         Some(Event::Report(report)) => reports.push(*report),
         _ => {}

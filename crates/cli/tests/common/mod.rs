@@ -95,19 +95,15 @@ impl Myelin {
             "chain{}.yaml",
             NEXT.fetch_add(1, Ordering::Relaxed)
         ));
-        let text = text
-            .split('@')
-            .enumerate()
-            .map(|(index, part)| {
-                if index == 0 {
-                    return part.to_owned();
-                }
-                let end = part
-                    .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
-                    .unwrap_or(part.len());
-                format!("{}{}", self.chain(&part[..end]), &part[end..])
-            })
-            .collect::<String>();
+        let mut parts = text.split('@');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part
+                .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+                .unwrap_or(part.len());
+            text.push_str(&self.chain(&part[..end]));
+            text.push_str(&part[end..]);
+        }
         std::fs::write(&path, text).expect("a chain file");
         path
     }

@@ -75,14 +75,14 @@ static __always_inline const struct class_vector *by_address4(const void *base, 
 	__u32 entry = *(const __u32 *)(base + table->entries + (host >> 16) * sizeof(__u32));
 
 	if (entry & IS_BLOCK) {
-		__u32 at = (entry & ~IS_BLOCK) * 256 + (host >> 8 & 0xff);
+		__u64 at = (__u64)(entry & ~IS_BLOCK) * 256 + (host >> 8 & 0xff);
 
 		if (at >= table->block_count)
 			return NULL;
 		entry = *(const __u32 *)(base + table->blocks + at * sizeof(__u32));
 	}
 	if (entry & IS_BLOCK) {
-		__u32 at = (entry & ~IS_BLOCK) * 256 + (host & 0xff);
+		__u64 at = (__u64)(entry & ~IS_BLOCK) * 256 + (host & 0xff);
 
 		if (at >= table->block_count)
 			return NULL;

@@ -119,9 +119,11 @@ impl Host {
             "netns",
             &host.namespace,
         ]);
-        // No router solicitations: the tests count packets.
-        ip(&["link", "set", &host.link, "addrgenmode", "none", "up"]);
-        host.ip(&["link", "set", "eth0", "addrgenmode", "none", "up"]);
+        // Hosts that speak IPv6 send of their own accord, and the tests count packets.
+        silence(&host.link);
+        host.inside(|| silence("eth0"));
+        ip(&["link", "set", &host.link, "up"]);
+        host.ip(&["link", "set", "eth0", "up"]);
         host.ip(&["link", "set", "lo", "up"]);
         host.ip(&[
             "address",
@@ -237,6 +239,11 @@ impl Drop for Host {
             .stderr(Stdio::null())
             .status();
     }
+}
+
+fn silence(link: &str) {
+    // Without IPv6 there is no such file, and nothing to do.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{link}/disable_ipv6"), "1");
 }
 
 /// Runs `ip`.
