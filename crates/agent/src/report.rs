@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use myelin_packet::sojourn::{Histogram as Sojourn, midpoint};
 use myelin_probe::chain_report::{ChainReport, Hop, Term};
 use myelin_probe::envelope::{Claim, Report};
 use myelin_probe::environment::Environment;
 use myelin_probe::terminal::{self, Histogram, Line, Style};
-use myelin_probe::{Distribution, html};
+use myelin_probe::{Distribution, Mode, html};
+use myelin_spec::Space;
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, ProbeOptions, ReportReply};
@@ -61,7 +61,7 @@ fn environment(measured: &Measured) -> Environment {
     let mut environment = Environment::detect()
         .with("hook", measured.plan.hook.as_str())
         .with("mapping", measured.plan.mapping.as_str());
-    if measured.plan.uses(myelin_spec::Space::User) {
+    if measured.plan.uses(Space::User) {
         environment = environment
             .with("worker_idle", chain.worker.idle.as_str())
             .with("worker_batch", chain.worker.batch.to_string());
@@ -122,6 +122,13 @@ fn chain_report(
     let sla = &measured.chain.sla;
     let mut notes = measured.plan.warnings.clone();
     notes.push(measured.plan.worst_case_note.clone());
+    let polls = |row: &Row| row.probe.mode == Mode::Spin;
+    if measured.plan.uses(Space::User)
+        && crate::engine::cores() < 3
+        && measured.rows.iter().any(polls)
+    {
+        notes.push("spin mode polls on two cores and the worker polls too: on two cores they are in each other's way".to_owned());
+    }
     let cpu = measured.rows.first().map(|row| row.cpu.clone());
     ChainReport {
         chain: measured.chain.name.clone(),
@@ -129,7 +136,7 @@ fn chain_report(
         terms: claims.iter().map(term).collect(),
         latency_bound_us: us(sla.latency_ns),
         round_trip_bound_us: us(sla.round_trip_ns),
-        sojourns: vec![("chain".to_owned(), distribution(&measured.sojourn))],
+        sojourns: vec![("chain".to_owned(), Distribution::from(&measured.sojourn))],
         probes: measured
             .rows
             .into_iter()
@@ -291,19 +298,6 @@ fn text(page: &ChainReport, met: bool, style: Style) -> String {
         out.push('\n');
     }
     out
-}
-
-fn distribution(sojourn: &Sojourn) -> Distribution {
-    let mut distribution = Distribution::new();
-    for (index, count) in sojourn
-        .counts()
-        .iter()
-        .enumerate()
-        .filter(|(_, count)| **count > 0)
-    {
-        distribution.record_many(midpoint(index), *count);
-    }
-    distribution
 }
 
 /// Seconds since 1970 as RFC 3339.
