@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * What counting, stamping and sojourn recording add to a packet of a one-function chain. `accounted`
- * does all of it, with the kernel room's own code and in its order: front door, function, egress.
- * `bare` carries the metadata and leaves, and nothing more. The difference is the answer. `clock`
- * reads the clock READS times, `empty` never.
+ * What counting, stamping and sojourn recording add to a packet of a one-function chain.
+ * `accounted` does all of it, with the kernel room's own code and in its order: front door,
+ * function, egress. `bare` carries the metadata and leaves, and nothing more. The difference is the
+ * answer. `clock` reads the clock READS times, `empty` never.
  */
 #include "next.h"
 

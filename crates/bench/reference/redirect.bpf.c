@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The least that forwards a frame with eBPF: one helper call. Looks at no packet and counts nothing. */
+/* The least that forwards a frame with eBPF: one helper call. Looks at no packet and counts
+ * nothing. */
 #include <linux/bpf.h>
 
 #include <bpf/bpf_helpers.h>
 
 /* Twin: myelin_bench::ebpf::Redirect. */
 const volatile struct {
-	__u32 ifindex; /* where frames leave, as the namespace of the program's interface numbers it */
+	__u32 ifindex; /* where frames leave, as the namespace of the program's interface numbers it
+			*/
 	__u32 spare;
 } INSTANCE SEC(".rodata.instance");
 

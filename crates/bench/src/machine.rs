@@ -39,7 +39,7 @@ impl Watch {
                 let part = now.since(before);
                 spent.total += part.total();
                 spent.steal += part.steal;
-                spent.busy += part.busy() - part.steal;
+                spent.busy += part.busy().saturating_sub(part.steal);
             }
         }
         let mut environment = self.environment;

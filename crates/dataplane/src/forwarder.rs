@@ -479,13 +479,5 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 }
 
-/// Sends what fills a transmit ring and takes back what was sent; returns the system calls it took.
-#[cold]
-fn make_room(port: &mut impl Port, memory: &FrameMemory, pool: &mut FramePool) -> u64 {
-    let kicks = port.flush(memory);
-    port.reclaim(memory, pool);
-    kicks
-}
-
 #[cfg(test)]
 mod tests;

@@ -311,7 +311,7 @@ impl WorkerHandle {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(|errno| failed(errno.into()))?;
-        let timeout = TimeVal::new(ANSWER_TIME.as_secs() as i64, 0);
+        let timeout = TimeVal::new(ANSWER_TIME.as_secs().cast_signed(), 0);
         setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
             .map_err(|errno| failed(errno.into()))?;
         let child = Command::new(&self.config.exe)
@@ -405,7 +405,10 @@ impl Process {
 
     fn kill(&mut self) {
         // An error means that it has ended already.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = kill(
+            Pid::from_raw(self.child.id().cast_signed()),
+            Signal::SIGKILL,
+        );
         let _ = self.child.wait();
     }
 }

@@ -99,13 +99,9 @@ impl Port for MemoryPort {
 
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
         let (address, len) = self.arrivals.pop_front()?;
-        match memory.take_back(address, self.borrower) {
-            Some((frame, offset)) => Some(Buffer { frame, offset, len }),
-            None => {
-                self.invalid += 1;
-                None
-            }
-        }
+        let taken = memory.take_back(address, self.borrower);
+        self.invalid += u64::from(taken.is_none());
+        taken.map(|(frame, offset)| Buffer { frame, offset, len })
     }
 
     fn release(&mut self) {}

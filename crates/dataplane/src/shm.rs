@@ -14,7 +14,7 @@ use nix::unistd::ftruncate;
 /// An anonymous file of `len` zero bytes. Its pages cost nothing until they are touched.
 pub(crate) fn anonymous_file(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
-    ftruncate(&fd, len as i64)?;
+    ftruncate(&fd, len.cast_signed() as i64)?;
     Ok(fd)
 }
 
@@ -52,7 +52,7 @@ impl Mapping {
                 libc::PROT_READ | libc::PROT_WRITE,
                 flags,
                 fd.as_raw_fd(),
-                offset as libc::off_t,
+                offset.cast_signed(),
             )
         };
         if start == libc::MAP_FAILED {

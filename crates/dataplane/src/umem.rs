@@ -193,6 +193,7 @@ impl FrameMemory {
     /// The address of byte `offset` of a frame, for a descriptor. The token is used up: the frame is to be marked as lent when the descriptor is handed
     /// over.
     #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn address(&self, frame: Frame, offset: u32) -> u64 {
         debug_assert!(offset < self.frame_size());
         (u64::from(frame.0) << self.shift) + u64::from(offset)
@@ -298,6 +299,11 @@ impl FrameMemory {
 
     /// A frame's bytes, for as long as the memory is mapped; the token is used up.
     #[inline]
+    #[expect(
+        clippy::mut_from_ref,
+        clippy::needless_pass_by_value,
+        reason = "the token is the right to the bytes"
+    )]
     fn own(&self, frame: Frame) -> &mut [u8] {
         let at = (frame.0 as usize) << self.shift;
         // SAFETY: frames come from `held_frames`, `take_back` and `close` only, so the number is below `self.frames` and the range lies in the

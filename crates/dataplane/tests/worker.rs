@@ -68,7 +68,7 @@ fn udp_comes_back_in_every_idle_mode_and_batch_size() {
             let path = Path::new(&network, config(batch, idle), functions);
             let (client, server) = ends(&network);
             for i in 0..200_usize {
-                let sent: Vec<u8> = (0..i * 7 + 1).map(|j| (i + j) as u8).collect();
+                let sent: Vec<u8> = (0..=i * 7).map(|j| (i + j) as u8).collect();
                 let expected: Vec<u8> = sent.iter().map(|byte| byte ^ 0x5a).collect();
                 echo(&client, &server, &sent, &expected).unwrap();
             }
@@ -153,7 +153,11 @@ fn a_killed_worker_is_replaced_without_losing_sockets_frames_or_counts() {
             }
         });
         std::thread::sleep(Duration::from_millis(u64::from(round)));
-        kill(Pid::from_raw(path.worker.pid() as i32), Signal::SIGKILL).unwrap();
+        kill(
+            Pid::from_raw(path.worker.pid().cast_signed()),
+            Signal::SIGKILL,
+        )
+        .unwrap();
         assert!(wait_until(Duration::from_secs(1), || !path
             .worker
             .is_alive()));
@@ -262,7 +266,7 @@ fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
     for i in 0..50 {
         echo(&client, &server, &[i; 40], &[i; 40]).unwrap();
     }
-    let pid = Pid::from_raw(pid as i32);
+    let pid = Pid::from_raw(pid.cast_signed());
     kill(pid, Signal::SIGTERM).unwrap();
     let ended = wait_until(Duration::from_secs(2), || {
         matches!(

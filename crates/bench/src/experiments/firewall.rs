@@ -101,7 +101,7 @@ fn rule(number: usize) -> Rule {
     Rule {
         source: Prefix::new(client(number).into(), if number % 4 == 3 { 20 } else { 24 }).ok(),
         destination_ports: Some(first..=first + 99),
-        protocol: (number % 3 != 0).then_some(UDP),
+        protocol: (!number.is_multiple_of(3)).then_some(UDP),
         ..Rule::any(Action::Allow)
     }
 }

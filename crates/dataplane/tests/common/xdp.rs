@@ -67,7 +67,7 @@ impl FrontDoor {
     /// Loads the program and attaches it to an interface.
     pub fn attach(ifindex: u32, spi: u32) -> io::Result<Self> {
         let map = bpf(BPF_MAP_CREATE, &[MAP_TYPE_XSKMAP, 4, 4, 64])?;
-        let program = load(&program(map.as_raw_fd(), spi as i32))?;
+        let program = load(&program(map.as_raw_fd(), spi.cast_signed()))?;
         let link = bpf(
             BPF_LINK_CREATE,
             &[
@@ -158,7 +158,7 @@ fn program(map: i32, spi: i32) -> Vec<Instruction> {
     code.extend([op(MOV64, 0, 0, 0, XDP_DROP), op(EXIT, 0, 0, 0, 0)]);
     for (at, instruction) in code.iter_mut().enumerate() {
         if instruction.offset == DROP {
-            instruction.offset = (drop_at - at - 1) as i16;
+            instruction.offset = i16::try_from(drop_at - at - 1).expect("a short program");
         }
     }
     code
