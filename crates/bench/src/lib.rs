@@ -3,7 +3,7 @@
 //! Each experiment is one file of `experiments/`. It measures its subjects in turns (`rounds.rs`), round by round in
 //! changing order, and claims are made on ratios of figures of the same round with a 95 % interval: absolute times wander
 //! on a virtual machine, such ratios do not. Where a packet's round trip is the figure, a *variant* (`variant.rs`) is
-//! whatever joins a client to a server: a cable, a bridge, a chain, a C program ([`reference`]).
+//! whatever joins a client to a server: a cable, a bridge, a chain, a C program ([`mod@reference`]).
 //!
 //! What an experiment makes is gone when it ends, however it ends: the chains belong to an agent of its own with a run
 //! directory of its own, everything else stands in network namespaces without a name.
