@@ -48,7 +48,7 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
     let output = command.output().map_err(|error| {
         format!(
             "cannot run {clang}, which compiles the eBPF programs: {error}\n\
-             install clang 14 or newer (Debian, Ubuntu: apt install clang llvm; Fedora: dnf install clang llvm), \
+             install clang 14 or newer (Debian, Ubuntu: apt install clang; Fedora: dnf install clang), \
              or name it in the variable CLANG"
         )
     })?;

@@ -377,7 +377,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let fits = exit
                 .inward
                 .is_none_or(|position| encapsulate(packet, position));
-            let buffer = FrameMemory::close(packet);
+            let buffer = self.memory.close(packet);
             let unsent = match &mut port {
                 Some(port) if fits && buffer.len >= MIN_PACKET => {
                     port.transmit(self.memory, buffer).or_else(|buffer| {
@@ -459,7 +459,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     #[inline]
     fn clear_batch(&mut self) {
         for packet in self.batch.dropped() {
-            self.pool.give(FrameMemory::close(packet).frame);
+            self.pool.give(self.memory.close(packet).frame);
         }
         self.batch = std::mem::take(&mut self.batch).recycle();
     }

@@ -23,6 +23,7 @@ mod clock;
 mod control;
 mod emitter;
 mod error;
+mod fill_level;
 pub mod forwarder;
 mod handle;
 mod idle;

@@ -255,6 +255,12 @@ impl<T: Slot> Consumer<T> {
         self.limit.wrapping_sub(self.next).min(wanted)
     }
 
+    /// How many entries were there to be read at the last look at the kernel's index.
+    #[inline]
+    pub(crate) fn known(&self) -> u32 {
+        self.limit.wrapping_sub(self.next)
+    }
+
     /// Reads the next peeked entry.
     #[inline]
     pub(crate) fn read(&mut self) -> T {

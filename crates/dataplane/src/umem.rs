@@ -9,14 +9,15 @@
 //! that: a frame that a driver holds (zero-copy receive, a transmission under way) is in no ring.
 //!
 //! The ledger alone does not do either: a worker may be killed between writing a ring's index and writing the ledger. Whoever takes a
-//! port over therefore also looks into its rings, and what lies there is lent ([`FrameMemory::mark_lent`]).
+//! port over therefore also looks into its rings, and what lies there is lent (`FrameMemory::mark_lent`).
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use myelin_functions::Packet;
 use myelin_packet::Meta;
@@ -133,12 +134,20 @@ pub struct Frame(u32);
 /// The frames of a [`Umem`] as the worker sees them.
 #[derive(Debug)]
 pub struct FrameMemory {
-    mapping: Arc<Mapping>,
+    /// Start of the mapping, which the ledger keeps alive.
+    start: NonNull<u8>,
     ledger: Cells<AtomicU8>,
+    /// The frames that are not lent have their owner.
+    handed_out: AtomicBool,
     frames: u32,
     /// Binary logarithm of the frame size.
     shift: u32,
 }
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for FrameMemory {}
+// SAFETY: a frame's bytes are reached through its one token only; the ledger is atomics.
+unsafe impl Sync for FrameMemory {}
 
 impl FrameMemory {
     /// Maps the whole packet memory. Its pages are entered now: a fault on the first packet in each frame would show in the latency.
@@ -149,8 +158,9 @@ impl FrameMemory {
         let ledger = Cells::new(&mapping, frames_len, umem.frames as usize)
             .ok_or_else(|| memory(len)(io::ErrorKind::UnexpectedEof.into()))?;
         Ok(Self {
-            mapping,
+            start: mapping.start(),
             ledger,
+            handed_out: AtomicBool::new(false),
             frames: umem.frames,
             shift: umem.frame_size.trailing_zeros(),
         })
@@ -167,16 +177,21 @@ impl FrameMemory {
         self.frames
     }
 
-    /// Every frame that is not lent. To be called once in the life of a process, before any packet: a frame must not exist twice.
+    /// Every frame that is not lent, once: a second call finds none, since a frame must not exist twice.
     pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        (0..self.frames)
+        let frames = if self.handed_out.swap(true, Ordering::Relaxed) {
+            0..0
+        } else {
+            0..self.frames
+        };
+        frames
             .filter(|&frame| self.ledger[frame as usize].load(Ordering::Relaxed) == HELD)
             .map(Frame)
     }
 
     /// Enters into the ledger that the frame at `address` is with `port`.
     #[inline]
-    pub fn mark_lent(&self, address: u64, port: Borrower) {
+    pub(crate) fn mark_lent(&self, address: u64, port: Borrower) {
         if let Some(state) = self.ledger.get((address >> self.shift) as usize) {
             state.store(port.0, Ordering::Relaxed);
         }
@@ -194,7 +209,7 @@ impl FrameMemory {
     /// over.
     #[inline]
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
-    pub fn address(&self, frame: Frame, offset: u32) -> u64 {
+    pub(crate) fn address(&self, frame: Frame, offset: u32) -> u64 {
         debug_assert!(offset < self.frame_size());
         (u64::from(frame.0) << self.shift) + u64::from(offset)
     }
@@ -235,16 +250,16 @@ impl FrameMemory {
     /// Starts to fetch a packet and its metadata into the cache. Another core has just written them, and they are needed one after the other:
     /// metadata, headers, payload, and all of it when the kernel copies it out again.
     #[inline]
-    pub fn prefetch(&self, address: u64, len: u32) {
+    pub(crate) fn prefetch(&self, address: u64, len: u32) {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let packet = self.mapping.start().as_ptr().wrapping_add(address as usize);
+            let packet = self.start.as_ptr().wrapping_add(address as usize);
             let metadata = packet.wrapping_sub(META_LEN);
             // SAFETY: a prefetch is a hint; it does not fault, whatever the address.
             let fetch = |at: *mut u8| unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
             fetch(metadata);
-            (0..len as usize)
+            (0..len.min(self.frame_size()) as usize)
                 .step_by(CACHE_LINE)
                 .for_each(|at| fetch(packet.wrapping_add(at)));
         }
@@ -268,12 +283,23 @@ impl FrameMemory {
     }
 
     /// The buffer of a packet that [`Self::open`] made; the packet must not be used again.
+    ///
+    /// # Panics
+    /// When a function put another packet in its place.
     #[inline]
-    pub(crate) fn close(packet: &Packet<'_>) -> Buffer {
+    pub(crate) fn close(&self, packet: &Packet<'_>) -> Buffer {
+        let frame = Frame(packet.token());
+        let (offset, len) = (packet.start(), packet.len());
+        let at = (frame.0 as usize) << self.shift;
+        let ours = self.start.as_ptr().wrapping_add(at + offset).cast_const();
+        assert!(
+            packet.bytes().as_ptr() == ours,
+            "a function exchanged a packet for one of its own"
+        );
         Buffer {
-            frame: Frame(packet.token()),
-            offset: packet.start() as u32,
-            len: packet.len() as u32,
+            frame,
+            offset: offset as u32,
+            len: len as u32,
         }
     }
 
@@ -310,10 +336,7 @@ impl FrameMemory {
         // mapping, which lives as long as `self`. The frame exists once and has just been used up or is borrowed mutably by the caller, and
         // neither the kernel nor the agent touches a frame that is not lent.
         unsafe {
-            std::slice::from_raw_parts_mut(
-                self.mapping.start().add(at).as_ptr(),
-                self.frame_size() as usize,
-            )
+            std::slice::from_raw_parts_mut(self.start.add(at).as_ptr(), self.frame_size() as usize)
         }
     }
 }
@@ -356,6 +379,7 @@ mod tests {
         let [port, other] = [7, 8].map(|port| Borrower::new(port).unwrap());
         let mut held: Vec<Frame> = memory.held_frames().collect();
         assert_eq!(held.len(), 4);
+        assert_eq!(memory.held_frames().count(), 0, "handed out twice");
         let address = memory.lend(held.pop().unwrap(), 256, port);
         assert_eq!((address, umem.lent().unwrap()), (3 * 2048 + 256, 1));
         assert_eq!(memory.take_back(address, other), None, "lent to another");

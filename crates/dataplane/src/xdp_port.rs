@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::fill_level::FillLevel;
 use crate::port::{Buffer, FramePool, Port};
 use crate::ring::{Consumer, Descriptor, Producer, Slot};
 use crate::sys;
@@ -14,8 +15,6 @@ use crate::xsk::{Rings, XskInfo};
 const RECLAIM_BATCH: u32 = 256;
 /// In copy mode the kernel lets go of the frames when the last descriptor is closed; a driver is told to in the background, some time after.
 const DRIVER_RELEASE: Duration = Duration::from_secs(1);
-/// The fill ring is topped up when this many frames are missing: its index lies in a cache line that the receiving core owns.
-const REFILL_BATCH: u32 = 32;
 
 /// The worker's end of an AF_XDP socket.
 #[derive(Debug)]
@@ -39,9 +38,7 @@ pub(crate) struct XdpPort {
 struct Receive {
     fill: Producer<u64>,
     arrivals: Consumer<Descriptor>,
-    /// Frames the port lacks for a full fill ring.
-    missing: u32,
-    refill_at: u32,
+    level: FillLevel,
 }
 
 impl XdpPort {
@@ -63,12 +60,11 @@ impl XdpPort {
             arrivals.entries().for_each(|d| lent(d.address));
             let with_port = fill.outstanding() + arrivals.waiting();
             receiving = with_port as usize;
-            let missing = info.ring_size.saturating_sub(with_port);
+            let level = FillLevel::new(info.ring_size, info.zero_copy, with_port);
             Receive {
                 fill,
                 arrivals,
-                missing,
-                refill_at: REFILL_BATCH.min(info.ring_size / 2),
+                level,
             }
         });
         let in_flight = memory.lent_to(borrower).saturating_sub(receiving) as u32;
@@ -112,16 +108,12 @@ impl Port for XdpPort {
         let receive = self.receive.as_mut()?;
         let Descriptor { address, len, .. } = receive.arrivals.read();
         memory.prefetch(address, len);
-        receive.missing += 1;
-        match memory.take_back(address, self.borrower) {
-            Some((frame, offset)) if offset + len <= memory.frame_size() => {
-                Some(Buffer { frame, offset, len })
-            }
-            _ => {
-                self.invalid += 1;
-                None
-            }
-        }
+        receive.level.took();
+        let Some((frame, offset)) = memory.take_back(address, self.borrower) else {
+            self.invalid += 1;
+            return None;
+        };
+        Some(Buffer { frame, offset, len })
     }
 
     #[inline]
@@ -212,10 +204,12 @@ impl Port for XdpPort {
         let Some(receive) = &mut self.receive else {
             return true;
         };
-        if receive.missing < receive.refill_at {
+        receive.level.observe(receive.arrivals.known());
+        let missing = receive.level.missing();
+        if missing == 0 {
             return true;
         }
-        let wanted = receive.fill.reserve(receive.missing);
+        let wanted = receive.fill.reserve(missing);
         let mut lent = 0;
         while lent < wanted
             && let Some(frame) = pool.take_for_receive()
@@ -224,8 +218,8 @@ impl Port for XdpPort {
             receive.fill.write(memory.address(frame, 0));
             lent += 1;
         }
-        receive.missing -= lent;
         if lent > 0 {
+            receive.level.lent(lent);
             let mark = |address| memory.mark_lent(address, self.borrower);
             submit(&mut receive.fill, self.zero_copy, mark);
             if receive.fill.needs_wakeup() {

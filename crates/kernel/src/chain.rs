@@ -1,7 +1,6 @@
 //! The kernel functions of one generation of one chain.
 
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
@@ -12,9 +11,9 @@ use myelin_spec::{FunctionConfig, OnFailure};
 
 use crate::blocks::Block;
 use crate::classifier::Target;
-use crate::instance::{self, Hop, Way};
 use crate::plane::Shared;
 use crate::port::Sockets;
+use crate::segment::{LoadedSegment, Loader};
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook};
 
@@ -99,117 +98,59 @@ pub struct LoadedChain {
     generation: u16,
     positions: u8,
     hook: Hook,
-    /// Line 0 is the front door's, then the functions', the last one the egress's.
-    lines: Block,
+    lines: Arc<Block>,
     sojourn: Option<Sojourn>,
     segments: Vec<LoadedSegment>,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct LoadedSegment {
-    first_position: u8,
-    slots: Block,
-    /// In the order of the chain.
-    programs: Vec<OwnedFd>,
-}
-
-impl LoadedSegment {
-    fn positions(&self) -> Range<usize> {
-        let first = usize::from(self.first_position);
-        first..first + self.programs.len()
-    }
 }
 
 impl LoadedChain {
     pub(crate) fn load(shared: &Arc<Shared>, config: &ChainConfig) -> Result<Self, Error> {
         check(config)?;
-        let lines = shared.counters.take(u32::from(config.positions) + 2)?;
+        let lines = Arc::new(shared.counters.take(u32::from(config.positions) + 2)?);
         let has_egress = config
             .segments
             .iter()
             .any(|segment| matches!(segment.exit, Exit::Egress { .. }));
         let sojourn = has_egress.then(|| Sojourn::new(shared.cpus)).transpose()?;
+        let loader = Loader {
+            shared,
+            config,
+            lines: &lines,
+            sojourn: sojourn.as_ref(),
+        };
+        let segments: Vec<LoadedSegment> = config
+            .segments
+            .iter()
+            .map(|segment| loader.load(segment))
+            .collect::<Result<_, _>>()?;
+        let first = segments
+            .first()
+            .filter(|segment| segment.first_position() == 0);
         let number = Block::take(&shared.chain_numbers, 1)?;
-        let mut chain = Self {
-            target: Arc::new(Target {
-                spi: config.spi,
-                number,
-            }),
+        let places = [Some(&lines), first.map(LoadedSegment::slots)];
+        let target = Target::new(
+            config.spi,
+            number,
+            places.into_iter().flatten().cloned().collect(),
+        );
+        let chain = Self {
+            target: Arc::new(target),
             generation: config.generation,
             positions: config.positions,
             hook: config.hook,
             lines,
             sojourn,
-            segments: Vec::with_capacity(config.segments.len()),
-            shared: Arc::clone(shared),
+            segments,
         };
-        for segment in &config.segments {
-            chain.load_segment(config, segment)?;
-        }
-        chain.write_entry(config)?;
+        chain.write_entry(shared, config)?;
         Ok(chain)
     }
 
-    fn load_segment(&mut self, config: &ChainConfig, segment: &KernelSegment) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let slots = Block::take(shared.slots(self.hook), segment.functions.len() as u32)?;
-        // Kept at once, so that a failure half-way empties the slots that were filled.
-        self.segments.push(LoadedSegment {
-            first_position: segment.first_position,
-            slots,
-            programs: Vec::new(),
-        });
-        let (base, lines) = (self.lines.start(), shared.counters.lines());
-        let mut maps = Vec::new();
-        let mut way = match &segment.exit {
-            Exit::Egress { ifindex, peer } => Way::Out {
-                ifindex: *ifindex,
-                peer: *peer && self.hook == Hook::Tcx,
-                line: self.egress_slot(),
-            },
-            Exit::User { sockets } => {
-                maps.push(("sockets", sockets.0.as_fd()));
-                Way::User {
-                    position: segment.first_position + segment.functions.len() as u8,
-                }
-            }
-        };
-        let sojourn = self.sojourn.take();
-        maps.extend(sojourn.as_ref().map(|sojourn| ("sojourn", sojourn.as_fd())));
-        maps.extend(shared.maps(self.hook));
-        let fallback = fallback(config, segment.first_position);
-        // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
-        // code is patched afterwards.
-        let mut result = Ok(());
-        for (i, function) in segment.functions.iter().enumerate().rev() {
-            let position = segment.first_position + i as u8;
-            let hop = Hop::new(lines, base + 1 + u32::from(position), way, fallback);
-            let loaded = instance::load(self.hook, position, function, hop, &maps);
-            let Some(held) = self.segments.last_mut() else {
-                break;
-            };
-            let slot = held.slots.start() + i as u32;
-            result = loaded.and_then(|program| {
-                shared.set_slot(self.hook, slot, program.as_fd())?;
-                held.programs.insert(0, program);
-                Ok(())
-            });
-            if result.is_err() {
-                break;
-            }
-            way = Way::Next { slot };
-        }
-        drop(maps);
-        self.sojourn = sojourn;
-        result
-    }
-
-    fn write_entry(&self, config: &ChainConfig) -> Result<(), Error> {
+    fn write_entry(&self, shared: &Shared, config: &ChainConfig) -> Result<(), Error> {
         let entry = ChainEntry {
             spi: config.spi,
             line: self.lines.start(),
-            slot: self.segment_slot(0).unwrap_or_default(),
+            slot: self.segment(0).map_or(0, |segment| segment.slots().start()),
             generation: config.generation,
             hook: config.hook.number(),
             entry: match config.entry {
@@ -219,7 +160,7 @@ impl LoadedChain {
             on_failure: (config.on_failure == OnFailure::Pass).into(),
             spare: [0; 15],
         };
-        self.shared
+        shared
             .chains
             .update(
                 &self.target.number.start().to_ne_bytes(),
@@ -246,18 +187,18 @@ impl LoadedChain {
 
     /// Slot of the front door's counters, for [`Counters::read`](crate::Counters::read).
     pub fn door_slot(&self) -> u32 {
-        self.lines.start()
+        door_line(&self.lines)
     }
 
     /// Slot of a function's counters; all zero for a function in user space, which counts elsewhere. `None` beyond the
     /// chain's end.
     pub fn counter_slot(&self, position: u8) -> Option<u32> {
-        (position < self.positions).then(|| self.lines.start() + 1 + u32::from(position))
+        (position < self.positions).then(|| function_line(&self.lines, position))
     }
 
     /// Slot of the counters of what left by a kernel egress.
     pub fn egress_slot(&self) -> u32 {
-        self.lines.start() + 1 + u32::from(self.positions)
+        egress_line(&self.lines, self.positions)
     }
 
     /// Time from the front door to a kernel egress of all packets so far; empty when the chain's egress is in user space.
@@ -269,20 +210,16 @@ impl LoadedChain {
 
     /// The program of a kernel function, for test runs.
     pub fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
-        let position = usize::from(position);
-        let segment = self
-            .segments
-            .iter()
-            .find(|segment| segment.positions().contains(&position))?;
-        Some(segment.programs[position - usize::from(segment.first_position)].as_fd())
-    }
-
-    /// Slot of the kernel function at the start of a segment.
-    pub(crate) fn segment_slot(&self, position: u8) -> Option<u32> {
         self.segments
             .iter()
-            .find(|segment| segment.first_position == position)
-            .map(|segment| segment.slots.start())
+            .find_map(|segment| segment.program(position))
+    }
+
+    /// The segment that starts at a position.
+    pub(crate) fn segment(&self, position: u8) -> Option<&LoadedSegment> {
+        self.segments
+            .iter()
+            .find(|segment| segment.first_position() == position)
     }
 
     pub(crate) fn target(&self) -> &Arc<Target> {
@@ -290,21 +227,17 @@ impl LoadedChain {
     }
 }
 
-impl Drop for LoadedChain {
-    fn drop(&mut self) {
-        for segment in &self.segments {
-            self.shared.close_slots(self.hook, segment.slots.range());
-        }
-    }
+/// A chain's block of counter lines: the front door's, the functions', the egress's.
+fn door_line(lines: &Block) -> u32 {
+    lines.start()
 }
 
-/// The verdict when the next function or the socket is not there. A packet that came back from user space has no place in
-/// the host's stack: it would come in at the internal link.
-fn fallback(config: &ChainConfig, first_position: u8) -> u32 {
-    match (config.on_failure, config.hook) {
-        (OnFailure::Pass, hook) if first_position == 0 => hook.pass(),
-        (_, hook) => hook.drop(),
-    }
+pub(crate) fn function_line(lines: &Block, position: u8) -> u32 {
+    lines.start() + 1 + u32::from(position)
+}
+
+pub(crate) fn egress_line(lines: &Block, positions: u8) -> u32 {
+    lines.start() + 1 + u32::from(positions)
 }
 
 /// The rules that user space must keep so that no packet takes a wrong way.

@@ -29,11 +29,25 @@ struct UsedMask {
     keys: usize,
 }
 
-/// A chain that a match leads to. Its number in the `chains` map is free for others once the last match is gone.
+/// A chain that a match leads to. What packets find by the match is not used for anything else while the match is there,
+/// even when the chain is gone.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) spi: u32,
+    /// In the `chains` map.
     pub(crate) number: Block,
+    /// Counter lines and slots that the entry there names; kept only to be held.
+    _places: Vec<Arc<Block>>,
+}
+
+impl Target {
+    pub(crate) fn new(spi: u32, number: Block, places: Vec<Arc<Block>>) -> Self {
+        Self {
+            spi,
+            number,
+            _places: places,
+        }
+    }
 }
 
 /// One port's matches.

@@ -53,6 +53,7 @@ mod pins;
 mod plane;
 mod port;
 mod reentry;
+mod segment;
 mod sojourn;
 mod sys;
 pub mod test_run;

@@ -56,7 +56,8 @@ pub struct ReentryCounters {
 pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,
     program: Arc<OwnedFd>,
-    paths: Mutex<HashMap<PathKey, u32>>,
+    /// With the slots that they lead to, which are not used for anything else while the path is there.
+    paths: Mutex<HashMap<PathKey, Arc<Block>>>,
     sockets: Sockets,
     lines: Block,
     place: Place,
@@ -128,20 +129,22 @@ impl Reentry {
 
     /// Lets packets of `chain` that come back from user space at `position` go on to the kernel segment that starts there.
     pub fn insert(&self, position: u8, chain: &LoadedChain) -> Result<(), Error> {
-        let slot = chain.segment_slot(position).ok_or_else(|| {
-            Error::chain(
-                chain.spi(),
-                format!(
-                    "no kernel segment starts at position {position}, where a packet shall re-enter"
-                ),
-            )
+        let segment = chain.segment(position).ok_or_else(|| {
+            let problem = format!(
+                "no kernel segment starts at position {position}, where a packet shall re-enter"
+            );
+            Error::chain(chain.spi(), problem)
         })?;
         let key = PathKey::new(chain, position);
         self.shared
             .paths
-            .update(bytemuck::bytes_of(&key), &slot.to_ne_bytes(), MapFlags::ANY)
+            .update(
+                bytemuck::bytes_of(&key),
+                &segment.slots().start().to_ne_bytes(),
+                MapFlags::ANY,
+            )
             .map_err(|cause| Error::map("paths", "add a path to", &cause))?;
-        lock(&self.paths).insert(key, slot);
+        lock(&self.paths).insert(key, Arc::clone(segment.slots()));
         Ok(())
     }
 

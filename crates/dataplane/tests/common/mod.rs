@@ -1,12 +1,14 @@
 //! Two network namespaces with a worker between them.
 
-#![allow(unreachable_pub)] // a test is its own crate
+// Every test file is a crate of its own and uses a part of this.
+#![allow(unreachable_pub, dead_code)]
 
 pub mod xdp;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
@@ -22,13 +24,14 @@ use xdp::FrontDoor;
 pub const FORTH: u32 = 1;
 pub const BACK: u32 = 2;
 
-/// Whether this test may run; says why not.
-pub fn privileged() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
+/// Whether this test may run; says why not. While it runs, no other one does: they look at processor time, and there are two cores.
+pub fn privileged() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    if !nix::unistd::geteuid().is_root() {
         println!("SKIP: needs root for network namespaces and AF_XDP sockets");
+        return None;
     }
-    root
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs a command of the system; panics with what it said when it fails.
@@ -149,6 +152,10 @@ impl Network {
         })
         .join()
         .expect("a socket")
+    }
+
+    pub fn delete_link(&self, end: End) {
+        run(&format!("ip link del {}", self.port(end)));
     }
 
     pub fn set_link(&self, end: End, up: bool) {
@@ -305,4 +312,75 @@ pub fn cpu_ticks(pid: u32) -> u64 {
         .split_whitespace()
         .collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+const PORT: u16 = 9000;
+
+pub const ADAPTIVE: Idle = Idle::Adaptive {
+    spin: Duration::from_micros(50),
+};
+
+/// A client socket and a server socket, connected, with a time limit on receiving.
+pub fn ends(network: &Network) -> (UdpSocket, UdpSocket) {
+    let client = network.udp(End::Client, 0);
+    let server = network.udp(End::Server, PORT);
+    client.connect((End::Server.address(), PORT)).unwrap();
+    for socket in [&client, &server] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .unwrap();
+    }
+    (client, server)
+}
+
+/// One packet there, seen by the server as `expected`, and back.
+pub fn echo(
+    client: &UdpSocket,
+    server: &UdpSocket,
+    sent: &[u8],
+    expected: &[u8],
+) -> std::io::Result<()> {
+    let mut buffer = [0; 2048];
+    client.send(sent)?;
+    let (len, from) = server.recv_from(&mut buffer)?;
+    assert_eq!(&buffer[..len], expected);
+    server.send_to(&buffer[..len], from)?;
+    let len = client.recv(&mut buffer)?;
+    assert_eq!(&buffer[..len], expected);
+    Ok(())
+}
+
+pub fn forward() -> Vec<FunctionConfig> {
+    vec![FunctionConfig::Forward]
+}
+
+/// Reads what is there.
+pub fn drain(socket: &UdpSocket) {
+    socket.set_nonblocking(true).unwrap();
+    let mut quiet = 0;
+    while quiet < 10 {
+        if socket.recv(&mut [0; 2048]).is_ok() {
+            quiet = 0;
+        } else {
+            quiet += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    socket.set_nonblocking(false).unwrap();
+}
+
+/// Packets back to back for as long as it takes for the worker to have seen `packets` more.
+pub fn flood(path: &Path, client: &UdpSocket, packets: u64) {
+    let start = path.worker.stats().worker().received;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while path.worker.stats().worker().received < start + packets {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}",
+            path.worker.stats().worker()
+        );
+        for _ in 0..256 {
+            client.send(&[0x11; 64]).unwrap();
+        }
+    }
 }

@@ -17,7 +17,7 @@
 
 #include "meta.h"
 
-/* Twin: the numbers of myelin_kernel's `hook_number`. */
+/* Twin: myelin_kernel::Hook. */
 enum hook {
 	HOOK_XDP = 1,
 	HOOK_TC = 2,

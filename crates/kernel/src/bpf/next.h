@@ -84,8 +84,10 @@ static __always_inline int hop_egress(const hook_ctx *ctx, const volatile struct
 	struct myelin_line *line = counter_line(hop->lines, hop->egress_line);
 	__u64 stamp_ns, now = bpf_ktime_get_ns();
 
-	if (!line || !hook_stamp(ctx, &stamp_ns))
+	if (!line || !hook_stamp(ctx, &stamp_ns)) {
+		count_drop(ctx, hop->lines, hop->line);
 		return HOOK_DROP;
+	}
 	count(ctx, line);
 	line->last_ns = now;
 	sojourn_record(now - stamp_ns);

@@ -113,3 +113,56 @@ impl Tables {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::classifier::Key;
+
+    use super::super::keys::key_words;
+    use super::*;
+
+    #[test]
+    fn a_bit_is_set_exactly_while_a_key_stands_behind_it() {
+        if !crate::sys::is_root() {
+            println!("SKIP: needs root to make eBPF maps");
+            return;
+        }
+        let family = Family::V4;
+        let key = |i: u32| {
+            let mut source = [0; 16];
+            source[..4].copy_from_slice(&i.to_be_bytes());
+            key_words(
+                family,
+                &Key {
+                    source,
+                    ..Key::default()
+                },
+                3,
+                9,
+            )
+        };
+        // Among some thousand keys two share one of the 2^20 bits.
+        let mut seen = HashMap::new();
+        let (one, other) = (0..)
+            .find_map(|i| {
+                seen.insert(presence_bit(family, &key(i)), i)
+                    .map(|earlier| (key(earlier), key(i)))
+            })
+            .unwrap();
+        let tables = Tables::new(16).unwrap();
+        let bit = presence_bit(family, &one);
+        let is_set =
+            || tables.bits.words()[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1;
+        assert!(!is_set());
+        for key in [&one, &other] {
+            tables.put(family, key, 1, true).unwrap();
+            tables.put(family, key, 2, false).unwrap();
+            assert!(is_set());
+        }
+        tables.take_out(family, &one).unwrap();
+        assert!(is_set(), "the other key cannot be found any more");
+        tables.take_out(family, &other).unwrap();
+        assert!(!is_set());
+        assert!(tables.take_out(family, &other).is_err());
+    }
+}

@@ -3,17 +3,15 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::test_run::{TestRun, run};
-use myelin_kernel::{
-    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, MAX_FUNCTIONS, Plane,
-};
+use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, MAX_FUNCTIONS};
 use myelin_packet::fixtures::{self, build};
-use myelin_packet::rules::{Action, MAX_RULES, Rule};
-use myelin_packet::{Match, Meta, Unparsed, parse, sojourn};
+use myelin_packet::rules::{Action, Rule};
+use myelin_packet::{Match, Meta, parse, sojourn};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
-use crate::stand::{LOOPBACK, Stand, forwards, is_root, kernel_chain, plane, port, run_once};
+use crate::stand::{LOOPBACK, Stand, is_root, kernel_chain, plane, port, run_once};
 
-fn frame() -> Vec<u8> {
+pub(crate) fn frame() -> Vec<u8> {
     fixtures::named("udp-v4").frame
 }
 
@@ -187,7 +185,10 @@ fn functions_are_timed_now_and_then() {
 }
 
 /// A chain that begins in the kernel, goes through user space, and comes back.
-fn there_and_back(on_failure: OnFailure, sockets: myelin_kernel::Sockets) -> ChainConfig {
+pub(crate) fn there_and_back(
+    on_failure: OnFailure,
+    sockets: myelin_kernel::Sockets,
+) -> ChainConfig {
     let segment = |first_position, exit| KernelSegment {
         first_position,
         functions: vec![FunctionConfig::Forward],
@@ -312,172 +313,4 @@ fn a_chain_that_is_gone_fails_as_it_said_and_leaves_its_places_to_others() {
             }
         }
     }
-}
-
-#[test]
-fn what_is_full_says_so_and_what_was_there_goes_on() {
-    if !is_root() {
-        return;
-    }
-    let capacity = Capacity {
-        lines: 64,
-        programs: 4,
-        chains: 8,
-        matches: 16,
-        ports: 1,
-        queues: 1,
-    };
-    let plane = Plane::create(None, capacity).unwrap();
-    let port = port(&plane);
-    let three = kernel_chain(Hook::Tcx, 1, &forwards(3));
-    let chain = plane.load_chain(&three).unwrap();
-    port.insert(&Match::default(), &chain).unwrap();
-    let error = plane
-        .load_chain(&ChainConfig {
-            spi: 2,
-            ..three.clone()
-        })
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("no room for 3 more kernel functions: the plane was made for 4"),
-        "{error}"
-    );
-    let error = plane.add_port(port.config().clone()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Full {
-                what: "ports",
-                wanted: 1,
-                capacity: 1
-            }
-        ),
-        "{error}"
-    );
-    let outcome = run_once(
-        port.program(Hook::Tcx).unwrap().as_fd(),
-        Hook::Tcx,
-        &frame(),
-    );
-    assert_eq!(outcome.verdict, Hook::Tcx.redirect());
-    drop(chain);
-    plane.load_chain(&ChainConfig { spi: 2, ..three }).unwrap();
-}
-
-#[test]
-fn a_chain_that_makes_no_sense_is_refused() {
-    if !is_root() {
-        return;
-    }
-    let plane = plane();
-    let sockets = port(&plane).sockets();
-    let good = kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]);
-    let too_many = FunctionConfig::Firewall(FirewallConfig {
-        rules: vec![Rule::any(Action::Deny); MAX_RULES + 1],
-        default: Action::Allow,
-        fragments: FragmentPolicy::Drop,
-    });
-    let back = there_and_back(OnFailure::Drop, sockets.clone());
-    let mut out_of_order = back.clone();
-    out_of_order.segments[1].first_position = 1;
-    let mut no_exit = good.clone();
-    no_exit.segments[0].exit = Exit::User { sockets };
-    let cases = [
-        (
-            ChainConfig {
-                spi: 0,
-                ..good.clone()
-            },
-            "a path identifier is 1 to 16777215",
-        ),
-        (
-            ChainConfig {
-                spi: 1 << 24,
-                ..good.clone()
-            },
-            "a path identifier is 1 to",
-        ),
-        (
-            ChainConfig {
-                positions: 0,
-                ..good.clone()
-            },
-            "0 functions: a chain has 1 to 32",
-        ),
-        (kernel_chain(Hook::Tcx, 1, &forwards(33)), "33 functions"),
-        (
-            ChainConfig {
-                positions: 2,
-                ..good.clone()
-            },
-            "must leave by the egress if and only if it is the last",
-        ),
-        (
-            ChainConfig {
-                segments: vec![],
-                ..good.clone()
-            },
-            "different spaces",
-        ),
-        (
-            ChainConfig {
-                entry: Entry::User,
-                ..good.clone()
-            },
-            "different spaces",
-        ),
-        (
-            ChainConfig {
-                hook: Hook::Tcx,
-                ..back
-            },
-            "user space from the XDP hook only",
-        ),
-        (out_of_order, "does not leave the one before by user space"),
-        (no_exit, "must leave by the egress"),
-        (
-            kernel_chain(Hook::Xdp, 1, &[too_many]),
-            "firewall at position 0: 1025 rules are too many",
-        ),
-    ];
-    for (config, expected) in cases {
-        let error = plane.load_chain(&config).unwrap_err().to_string();
-        assert!(
-            error.contains(expected),
-            "{error:?} instead of {expected:?}"
-        );
-    }
-    // What was begun was undone: the places are still to be had.
-    let all = kernel_chain(Hook::Xdp, 1, &forwards(32));
-    let chains: Vec<_> = (1..=3)
-        .map(|spi| {
-            plane
-                .load_chain(&ChainConfig { spi, ..all.clone() })
-                .unwrap()
-        })
-        .collect();
-    assert_eq!(chains.len(), 3);
-}
-
-#[test]
-fn counters_of_a_slot_that_does_not_exist_are_zero() {
-    if !is_root() {
-        return;
-    }
-    let plane = plane();
-    for slot in [511, 512, 1023, u32::MAX] {
-        assert_eq!(
-            plane.counters().read(slot),
-            myelin_kernel::HopCounters::default()
-        );
-    }
-    assert_eq!(
-        port(&plane)
-            .counters()
-            .unparsed(Unparsed::TooManyExtensions)
-            .packets,
-        0
-    );
 }

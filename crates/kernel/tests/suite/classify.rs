@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use myelin_kernel::{Error, Hook, LoadedChain, Plane, Port};
+use myelin_kernel::test_run::{TestRun, run};
+use myelin_kernel::{ChainConfig, Error, Hook, LoadedChain, Plane, Port};
 use myelin_packet::classifier::{ClassifierError, MAX_MASKS, most_specific};
 use myelin_packet::fixtures::build;
 use myelin_packet::{Match, Prefix, parse};
@@ -275,6 +277,65 @@ fn a_new_generation_takes_over_in_one_step_and_another_chain_does_not() {
     assert!(port.remove(&rule).unwrap());
     assert!(!port.remove(&rule).unwrap());
     assert_eq!(taken_by(&port, &frame), None);
+}
+
+#[test]
+fn no_packet_is_lost_while_generations_change() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let port = port(&plane);
+    let rule = Match {
+        protocol: Some(17),
+        ..Match::default()
+    };
+    let generations = [0, 1].map(|generation| {
+        let config = ChainConfig {
+            generation,
+            ..kernel_chain(Hook::Xdp, 1, &forwards(2))
+        };
+        plane.load_chain(&config).unwrap()
+    });
+    port.insert(&rule, &generations[0]).unwrap();
+    let program = port.program(Hook::Xdp).unwrap();
+    let frame = build::udp(build::client_v4(), build::server_v4(), b"");
+    let done = AtomicBool::new(false);
+    let (rounds, repeat) = (200, 1000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for chain in &generations {
+                    port.insert(&rule, chain).unwrap();
+                }
+            }
+        });
+        for _ in 0..rounds {
+            run(
+                program.as_fd(),
+                Hook::Xdp,
+                &TestRun {
+                    repeat,
+                    ..TestRun::new(&frame)
+                },
+            )
+            .unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let count = |slot: fn(&LoadedChain) -> u32| -> Vec<u64> {
+        generations
+            .iter()
+            .map(|chain| plane.counters().read(slot(chain)).packets)
+            .collect()
+    };
+    let (came, left) = (
+        count(LoadedChain::door_slot),
+        count(LoadedChain::egress_slot),
+    );
+    assert_eq!(came, left);
+    assert_eq!(came.iter().sum::<u64>(), rounds * u64::from(repeat));
+    assert!(came.iter().all(|&packets| packets > 0), "{came:?}");
 }
 
 #[test]

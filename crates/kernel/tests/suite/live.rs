@@ -221,16 +221,27 @@ fn without_its_door_an_xdp_chain_is_guarded_by_the_tc_door() {
 fn stream(net: &Net, len: usize) -> Vec<u8> {
     let address = SocketAddrV4::new(net.server.address, PORT);
     let listener = net.server.inside(|| TcpListener::bind(address).unwrap());
+    listener.set_nonblocking(true).unwrap();
     std::thread::scope(|scope| {
         let receiver = scope.spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+            let start = Instant::now();
+            let mut stream = loop {
+                match listener.accept() {
+                    Ok((stream, _)) => break stream,
+                    Err(error) => assert!(start.elapsed() < PATIENCE, "nobody connected: {error}"),
+                }
+                std::thread::yield_now();
+            };
+            stream.set_nonblocking(false).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut received = Vec::new();
             // Whatever came before a time-out is what the caller compares.
             let _ = stream.read_to_end(&mut received);
             received
         });
-        let mut stream: TcpStream = net.client.inside(|| TcpStream::connect(address).unwrap());
+        let mut stream: TcpStream = net
+            .client
+            .inside(|| TcpStream::connect_timeout(&address.into(), PATIENCE).unwrap());
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let _ = stream.write_all(&build::payload(len));
         drop(stream);

@@ -5,6 +5,7 @@
 mod chain;
 mod classify;
 mod functions;
+mod limits;
 mod live;
 mod net;
 mod parse;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use myelin_kernel::test_run::Outcome;
+use myelin_kernel::test_run::{Outcome, TestRun};
 use myelin_kernel::{Hook, Plane, Port};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Headers, Match, Meta, Unparsed, parse};
@@ -149,6 +149,33 @@ fn a_door_leaves_the_chains_of_the_other_hook_alone_at_xdp_and_guards_them_at_tc
     let (plane, port, chain) = led_to(Hook::Xdp);
     assert_eq!(door(&port, Hook::Tcx), Hook::Tcx.drop());
     assert_eq!(count(&plane, chain.door_slot()).drops, 1);
+}
+
+/// The metadata of a veth's frames survives a redirect: the next door finds that of the one before.
+#[test]
+fn metadata_of_another_door_is_replaced() {
+    if !is_root() {
+        return;
+    }
+    let stand = Stand::new(Hook::Xdp, &[FunctionConfig::Forward]);
+    let frame = fixtures::named("vlan-udp-v4").frame;
+    let theirs = Meta {
+        stamp_ns: 1,
+        spi: 77,
+        l3: 999,
+        ..Meta::default()
+    };
+    let outcome = stand.run_with(&TestRun {
+        meta: Some(theirs),
+        ..TestRun::new(&frame)
+    });
+    assert_eq!(outcome.frame, frame);
+    let meta = outcome.meta.unwrap();
+    assert_eq!(
+        meta,
+        Meta::new(meta.stamp_ns, 0x00ab_cdef, 7, 0, &parse(&frame).unwrap())
+    );
+    assert!(meta.stamp_ns > 1);
 }
 
 /// Frames that resemble packets: a fixture with a few bytes changed, cut or extended.

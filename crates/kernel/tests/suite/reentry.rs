@@ -143,6 +143,11 @@ fn what_is_on_no_path_is_dropped_and_counted() {
         [0, 0, 1],
         "another position"
     );
+    let mut old = encapsulated(&frame, 1, 1);
+    // The six bits of the time to live, over two bytes.
+    old[14] &= 0xf0;
+    old[15] &= 0x3f;
+    assert_eq!(dropped(&old), [1, 0, 0], "its time to live is used up");
     assert!(back.reentry.remove(1, &back.chain).unwrap());
     assert!(!back.reentry.remove(1, &back.chain).unwrap());
     assert_eq!(

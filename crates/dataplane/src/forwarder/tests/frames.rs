@@ -1,0 +1,181 @@
+//! No frame is lost, whatever happens to the packet in it.
+
+use super::*;
+
+#[test]
+fn emission_stops_when_the_frames_run_out() {
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(1);
+    add_functions(
+        &mut stats_bench,
+        &mut forwarder,
+        vec![Box::new(Repeat { copies: 1000 })],
+        None,
+    );
+    let free = forwarder.free_frames();
+    inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
+    forwarder.turn();
+    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    assert_eq!(seen.positions[1].emitted, free as u64);
+    assert_eq!(bench.stats.worker().no_frame, 1000 - free as u64);
+    // The ring holds 64 at a time, and flushing it makes room once.
+    assert_eq!(seen.transmitted + seen.transmit_drops, free as u64 + 1);
+    assert_eq!(seen.transmitted, 2 * RING as u64);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+/// A million packets over links that go up and down, of chains that exist and do not: every frame is somewhere, always.
+#[test]
+fn no_frame_is_lost_in_a_million_packets() {
+    const PACKETS: usize = 1_000_000;
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(32);
+    let drop_some = FunctionConfig::Firewall(FirewallConfig {
+        rules: vec![Rule {
+            protocol: Some(6),
+            ..Rule::any(Action::Deny)
+        }],
+        default: Action::Allow,
+        fragments: FragmentPolicy::Drop,
+    });
+    forwarder
+        .deploy(
+            &one_segment(vec![FunctionConfig::Forward, drop_some]),
+            &mut stats,
+        )
+        .unwrap();
+    let udp = udp(20);
+    let tcp = build::tcp(build::client_v4(), build::server_v4(), b"x");
+    let metas = [
+        (meta_of(&udp, 1, 0), &udp),
+        (meta_of(&tcp, 1, 0), &tcp),
+        (meta_of(&udp, 2, 0), &udp),
+        (
+            Meta {
+                payload: 9000,
+                ..meta_of(&udp, 1, 0)
+            },
+            &udp,
+        ),
+    ];
+    let (mut injected, mut refused, mut left, mut round) = (0, 0, 0, 0_usize);
+    while injected < PACKETS {
+        round += 1;
+        let up = round % 40 >= 20;
+        forwarder.port_mut(OUT).unwrap().set_link(up);
+        for i in 0..48 {
+            let (meta, packet) = &metas[(round + i * i) % 4];
+            let memory = forwarder.memory;
+            if forwarder.port_mut(IN).unwrap().inject(memory, meta, packet) {
+                injected += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        forwarder.turn();
+        left += sent(&mut forwarder).len();
+        assert_eq!(frames(&forwarder), FRAMES as usize, "in round {round}");
+    }
+    forwarder.port_mut(OUT).unwrap().set_link(true);
+    while forwarder.turn() > 0 {}
+    forwarder.settle();
+    left += sent(&mut forwarder).len();
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    assert!(
+        refused > 0,
+        "the fill ring never ran dry: the test is too easy"
+    );
+    let (chain, worker) = (stats.chain(1, 0).unwrap(), bench.stats.worker());
+    assert!(
+        chain.transmit_drops > 0,
+        "the TX ring never was full: the test is too easy"
+    );
+    assert_eq!(worker.received, injected as u64);
+    assert_eq!(chain.transmitted, left as u64);
+    let dropped =
+        chain.positions[1].drops + chain.transmit_drops + worker.unknown_chain + worker.malformed;
+    assert_eq!(worker.received, chain.transmitted + dropped);
+    assert_eq!(worker.invalid_descriptors, 0);
+}
+
+#[test]
+fn a_full_transmit_ring_drops_the_newest_and_recovers() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(RING as u16);
+    forwarder
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .unwrap();
+    forwarder.port_mut(OUT).unwrap().set_link(false);
+    for round in 0..3 {
+        for i in 0..40 {
+            let packet = udp(round * 40 + i);
+            inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+        }
+        forwarder.turn();
+    }
+    assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    forwarder.port_mut(OUT).unwrap().set_link(true);
+    forwarder.settle();
+    let expected: Vec<Vec<u8>> = (0..RING).map(udp).collect();
+    assert_eq!(sent(&mut forwarder), expected);
+}
+
+#[test]
+fn the_frames_of_a_removed_port_come_back() {
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(4);
+    let packet = udp(10);
+    inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    let port = forwarder.remove_port(IN).unwrap();
+    assert_eq!(port.frames(), RING);
+    drop(port);
+    assert!(forwarder.remove_port(IN).is_none());
+    forwarder.take_frames_of(Borrower::new(IN).unwrap());
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+/// Does to a packet what no sane function does.
+struct Vandal(fn(&mut Packet<'_>));
+
+impl Function for Vandal {
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        (self.0)(packet);
+        emitter.emit(packet.meta(), &[0xff; 3]);
+        Verdict::Forward
+    }
+}
+
+#[test]
+fn a_packet_that_no_port_can_send_is_dropped_and_counted() {
+    let take_headroom: fn(&mut Packet<'_>) = |packet| {
+        let room = packet.headroom() - 10;
+        packet.push_front(room).unwrap();
+    };
+    let empty: fn(&mut Packet<'_>) = |packet| packet.trim_tail(packet.len()).unwrap();
+    for (vandal, inward) in [(take_headroom, Some(2)), (empty, None), (empty, Some(2))] {
+        let mut stats_bench = Bench::new();
+        let bench = Bench::new();
+        let mut forwarder = bench.forwarder(1);
+        add_functions(
+            &mut stats_bench,
+            &mut forwarder,
+            vec![Box::new(Vandal(vandal))],
+            inward,
+        );
+        inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
+        forwarder.turn();
+        assert_eq!(sent(&mut forwarder), [[0; 0]; 0]);
+        let seen = stats_bench.stats.chain(1, 0).unwrap();
+        assert_eq!((seen.transmitted, seen.transmit_drops), (0, 1));
+        assert_eq!(
+            bench.stats.worker().no_frame,
+            1,
+            "what was emitted is no packet"
+        );
+        assert_eq!(frames(&forwarder), FRAMES as usize);
+    }
+}

@@ -1,0 +1,153 @@
+//! What happens when something dies or goes away: worker, agent, link.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    ADAPTIVE, End, FORTH, Network, Path, config, cpu_ticks, drain, echo, ends, flood, forward,
+    privileged, wait_until,
+};
+use myelin_dataplane::WORKER_NAME;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+#[test]
+fn a_killed_worker_is_replaced_without_losing_sockets_frames_or_counts() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut path = Path::new(&network, config(32, ADAPTIVE), forward());
+    let (client, server) = ends(&network);
+    for round in 0..8_u8 {
+        // In the middle of traffic, so that frames are in hand.
+        let flood = client.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            for i in 0..3000_u16 {
+                flood.send(&i.to_be_bytes()).unwrap();
+            }
+        });
+        std::thread::sleep(Duration::from_millis(u64::from(round)));
+        kill(
+            Pid::from_raw(path.worker.pid().cast_signed()),
+            Signal::SIGKILL,
+        )
+        .unwrap();
+        assert!(wait_until(Duration::from_secs(1), || !path
+            .worker
+            .is_alive()));
+        sender.join().unwrap();
+        path.worker.restart().unwrap();
+        path.assert_all_frames_accounted();
+        drain(&server);
+        echo(&client, &server, &[round; 100], &[round; 100]).unwrap();
+    }
+    assert_eq!(path.worker.restarts(), 8);
+    let forth = path.worker.stats().chain(FORTH, 0).unwrap();
+    assert!(
+        forth.positions[0].packets_in >= 8,
+        "the new worker goes on counting"
+    );
+    // Killing it while it sleeps, several times, strands nothing either.
+    let lent = path.worker.umem().lent().unwrap();
+    for _ in 0..5 {
+        path.worker.restart().unwrap();
+        path.assert_all_frames_accounted();
+    }
+    assert!(path.worker.umem().lent().unwrap() <= lent + 64);
+}
+
+#[test]
+fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let path = Path::new(&network, config(32, ADAPTIVE), forward());
+    let (client, server) = ends(&network);
+    flood(&path, &client, 100_000);
+    path.assert_all_frames_accounted();
+    assert_eq!(
+        path.worker.stats().chain(FORTH, 0).unwrap().transmit_drops,
+        0
+    );
+
+    network.set_link(End::Server, false);
+    flood(&path, &client, 20_000);
+    path.assert_all_frames_accounted();
+    let down = path.worker.stats().chain(FORTH, 0).unwrap();
+    assert!(down.transmit_drops > 10_000, "{down:?}");
+    let (pid, before) = (path.worker.pid(), cpu_ticks(path.worker.pid()));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        cpu_ticks(pid) - before <= 3,
+        "a dead link must not keep the worker busy"
+    );
+
+    network.set_link(End::Server, true);
+    // What waited in the ring leaves with the first packet.
+    client.send(b"first").unwrap();
+    drain(&server);
+    echo(&client, &server, b"second", b"second").unwrap();
+    flood(&path, &client, 20_000);
+    path.assert_all_frames_accounted();
+}
+
+#[test]
+fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let Path { worker, doors, .. } = Path::new(&network, config(1, ADAPTIVE), forward());
+    let (client, server) = ends(&network);
+    let pid = worker.pid();
+    let command_line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(command_line.starts_with(&format!("{WORKER_NAME}@t{}", std::process::id())));
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(name.trim(), WORKER_NAME);
+    worker.detach();
+    for i in 0..50 {
+        echo(&client, &server, &[i; 40], &[i; 40]).unwrap();
+    }
+    let pid = Pid::from_raw(pid.cast_signed());
+    kill(pid, Signal::SIGTERM).unwrap();
+    let ended = wait_until(Duration::from_secs(2), || {
+        matches!(
+            waitpid(pid, Some(WaitPidFlag::WNOHANG)),
+            Ok(WaitStatus::Exited(_, 0))
+        )
+    });
+    if !ended {
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    assert!(ended, "it did not end on SIGTERM");
+    drop(doors);
+}
+
+#[test]
+fn a_link_that_is_deleted_takes_neither_the_worker_nor_its_frames_along() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut path = Path::new(&network, config(1, ADAPTIVE), forward());
+    let (client, server) = ends(&network);
+    echo(&client, &server, b"before", b"before").unwrap();
+    network.delete_link(End::Server);
+    for _ in 0..50 {
+        client.send(b"nowhere to go").unwrap();
+    }
+    let (pid, before) = (path.worker.pid(), cpu_ticks(path.worker.pid()));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(path.worker.is_alive());
+    assert!(
+        cpu_ticks(pid) - before <= 3,
+        "a link that is gone must not keep the worker busy"
+    );
+    path.worker.remove_chain(FORTH, 0).unwrap();
+    path.worker.remove_socket(path.server).unwrap();
+    path.assert_all_frames_accounted();
+}

@@ -1,0 +1,175 @@
+//! Sockets and chains of a running worker: added, removed, refused.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    BACK, End, FORTH, Network, Path, chain, config, echo, ends, forward, privileged, wait_until,
+};
+use myelin_dataplane::{BusyPoll, CopyMode, Error, Idle, Role, WorkerHandle, Xsk, XskConfig};
+
+#[test]
+fn chains_and_sockets_come_and_go() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut path = Path::new(&network, config(1, Idle::Sleep), forward());
+    let (client, server) = ends(&network);
+    let error = path.worker.remove_socket(path.server).unwrap_err();
+    assert!(error.to_string().contains("a chain leads to it"), "{error}");
+    let again = chain(FORTH, forward(), path.server);
+    let error = path.worker.add_chain(again).unwrap_err();
+    assert!(error.to_string().contains("is there already"), "{error}");
+
+    // A live change: the next generation is there before the front door names it, the old one goes after.
+    for generation in 1..20 {
+        let mut next = chain(FORTH, forward(), path.server);
+        next.generation = generation;
+        path.worker.add_chain(next).unwrap();
+        echo(&client, &server, b"meanwhile", b"meanwhile").unwrap();
+        path.worker.remove_chain(FORTH, generation).unwrap();
+    }
+    assert!(matches!(
+        path.worker.remove_chain(FORTH, 7),
+        Err(Error::Chain { .. })
+    ));
+
+    path.worker.remove_chain(FORTH, 0).unwrap();
+    assert_eq!(path.worker.stats().chain(FORTH, 0), None);
+    client.send(b"nobody takes this").unwrap();
+    let unknown = || path.worker.stats().worker().unknown_chain == 1;
+    assert!(wait_until(Duration::from_secs(1), unknown));
+
+    // The server's socket goes, its frames come back, and the queue is free for another.
+    path.worker.remove_socket(path.server).unwrap();
+    assert!(matches!(
+        path.worker.remove_socket(path.server),
+        Err(Error::NoSocket { .. })
+    ));
+    path.assert_all_frames_accounted();
+    let ifindex = network.ifindex(End::Server);
+    let config = XskConfig::new(network.port(End::Server), ifindex, 0, Role::Egress);
+    let xsk = Xsk::bind(path.worker.umem(), &config, path.worker.first_socket()).unwrap();
+    path.server = path.worker.add_socket(xsk).unwrap();
+    path.worker
+        .add_chain(chain(FORTH, forward(), path.server))
+        .unwrap();
+    client.send(b"one way").unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(server.recv(&mut buffer).unwrap(), 7);
+    path.assert_all_frames_accounted();
+    path.worker.restart().unwrap();
+    client.send(b"one way").unwrap();
+    assert_eq!(server.recv(&mut buffer).unwrap(), 7);
+    path.assert_all_frames_accounted();
+}
+
+#[test]
+fn a_socket_says_how_it_copies_and_shares_or_registers_the_memory() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let worker = WorkerHandle::spawn(config(1, Idle::Sleep)).unwrap();
+    let on = |end| XskConfig::new(network.port(end), network.ifindex(end), 0, Role::Ingress);
+    let first = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap();
+    assert!(!first.is_zero_copy(), "veth copies");
+    // An explicit mode cannot be shared; the memory is registered a second time.
+    let explicit = XskConfig {
+        mode: CopyMode::Copy,
+        busy_poll: Some(BusyPoll {
+            time: Duration::from_micros(20),
+            budget: 16,
+        }),
+        ..on(End::Server)
+    };
+    let second = Xsk::bind(worker.umem(), &explicit, Some(&first)).unwrap();
+    assert_eq!(
+        (second.interface(), second.queue()),
+        (&*network.port(End::Server), 0)
+    );
+    assert_eq!(second.statistics().unwrap().rx_dropped, 0);
+
+    let taken = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap_err();
+    assert!(
+        taken
+            .to_string()
+            .contains("another AF_XDP socket holds this queue"),
+        "{taken}"
+    );
+    drop(second);
+    let wrong = [
+        (
+            XskConfig {
+                mode: CopyMode::ZeroCopy,
+                ..on(End::Server)
+            },
+            "bind",
+        ),
+        (
+            XskConfig {
+                queue: 63,
+                ..on(End::Server)
+            },
+            "does the interface have this queue?",
+        ),
+        (
+            XskConfig {
+                ifindex: 0x7fff_0000,
+                ..on(End::Server)
+            },
+            "bind",
+        ),
+        (
+            XskConfig {
+                ring_size: 1000,
+                ..on(End::Server)
+            },
+            "a power of two",
+        ),
+    ];
+    for (config, words) in wrong {
+        let error = Xsk::bind(worker.umem(), &config, None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn busy_polling_and_own_registrations_carry_packets_too() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut worker = WorkerHandle::spawn(config(1, Idle::Spin)).unwrap();
+    let mut doors = Vec::new();
+    let [client_side, server_side] =
+        [(End::Client, FORTH), (End::Server, BACK)].map(|(end, spi)| {
+            let config = XskConfig {
+                mode: CopyMode::Copy,
+                busy_poll: Some(BusyPoll {
+                    time: Duration::from_micros(20),
+                    budget: 16,
+                }),
+                ..XskConfig::new(network.port(end), network.ifindex(end), 0, Role::Ingress)
+            };
+            let xsk = Xsk::bind(worker.umem(), &config, None).unwrap();
+            let door = common::xdp::FrontDoor::attach(network.ifindex(end), spi).unwrap();
+            door.set_socket(0, xsk.fd()).unwrap();
+            doors.push(door);
+            worker.add_socket(xsk).unwrap()
+        });
+    worker
+        .add_chain(chain(FORTH, forward(), server_side))
+        .unwrap();
+    worker
+        .add_chain(chain(BACK, forward(), client_side))
+        .unwrap();
+    let (client, server) = ends(&network);
+    for i in 0..200 {
+        echo(&client, &server, &[i; 300], &[i; 300]).unwrap();
+    }
+}

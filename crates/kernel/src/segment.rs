@@ -1,0 +1,119 @@
+//! A run of kernel functions, loaded.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use myelin_spec::OnFailure;
+
+use crate::blocks::Block;
+use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
+use crate::instance::{self, Hop, Way};
+use crate::plane::Shared;
+use crate::sojourn::Sojourn;
+use crate::{Error, Hook};
+
+/// What the segments of a chain have in common.
+pub(crate) struct Loader<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) config: &'a ChainConfig,
+    pub(crate) lines: &'a Block,
+    pub(crate) sojourn: Option<&'a Sojourn>,
+}
+
+impl Loader<'_> {
+    pub(crate) fn load(&self, segment: &KernelSegment) -> Result<LoadedSegment, Error> {
+        let Self {
+            shared,
+            config,
+            lines,
+            sojourn,
+        } = *self;
+        let hook = config.hook;
+        let slots = Block::take(shared.slots(hook), segment.functions.len() as u32)?;
+        // Made at once, so that a failure half-way empties the slots that were filled.
+        let mut loaded = LoadedSegment {
+            hook,
+            first_position: segment.first_position,
+            slots: Arc::new(slots),
+            programs: Vec::with_capacity(segment.functions.len()),
+            shared: Arc::clone(shared),
+        };
+        let mut maps = Vec::new();
+        let mut way = match &segment.exit {
+            Exit::Egress { ifindex, peer } => Way::Out {
+                ifindex: *ifindex,
+                peer: *peer && hook == Hook::Tcx,
+                line: egress_line(lines, config.positions),
+            },
+            Exit::User { sockets } => {
+                maps.push(("sockets", sockets.0.as_fd()));
+                Way::User {
+                    position: segment.first_position + segment.functions.len() as u8,
+                }
+            }
+        };
+        maps.extend(sojourn.map(|sojourn| ("sojourn", sojourn.as_fd())));
+        maps.extend(shared.maps(hook));
+        // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
+        // code is patched afterwards.
+        for (i, function) in segment.functions.iter().enumerate().rev() {
+            let position = segment.first_position + i as u8;
+            let line = function_line(lines, position);
+            let hop = Hop::new(
+                shared.counters.lines(),
+                line,
+                way,
+                fallback(config, segment),
+            );
+            let program = instance::load(hook, position, function, hop, &maps)?;
+            let slot = loaded.slots.start() + i as u32;
+            shared.set_slot(hook, slot, program.as_fd())?;
+            loaded.programs.insert(0, program);
+            way = Way::Next { slot };
+        }
+        Ok(loaded)
+    }
+}
+
+/// The verdict when the next function or the socket is not there. A packet that came back from user space has no place in
+/// the host's stack: it would come in at the internal link.
+fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
+    match (config.on_failure, config.hook) {
+        (OnFailure::Pass, hook) if segment.first_position == 0 => hook.pass(),
+        (_, hook) => hook.drop(),
+    }
+}
+
+/// Programs in slots of their own; unloaded on drop.
+#[derive(Debug)]
+pub(crate) struct LoadedSegment {
+    hook: Hook,
+    first_position: u8,
+    slots: Arc<Block>,
+    /// In the order of the chain.
+    programs: Vec<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+impl LoadedSegment {
+    pub(crate) fn first_position(&self) -> u8 {
+        self.first_position
+    }
+
+    /// Where it is entered. Who keeps a copy keeps the slots from being used for anything else.
+    pub(crate) fn slots(&self) -> &Arc<Block> {
+        &self.slots
+    }
+
+    /// The program of the function at a position, if it is one of these.
+    pub(crate) fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
+        let at = position.checked_sub(self.first_position)?;
+        self.programs.get(usize::from(at)).map(AsFd::as_fd)
+    }
+}
+
+impl Drop for LoadedSegment {
+    fn drop(&mut self) {
+        self.shared.close_slots(self.hook, self.slots.range());
+    }
+}
