@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
@@ -216,18 +217,24 @@ fn ordinary_tools_work_through_a_chain_with_both_spaces() {
 
 /// Two hosts made with `ip`, and the two interfaces between which a chain can lie; not Myelin's.
 struct Wire {
-    pid: u32,
+    tag: String,
     ingress: String,
     egress: String,
 }
 
 impl Wire {
     fn new() -> Self {
-        let pid = std::process::id();
-        let (ingress, egress) = (format!("tp{pid}a"), format!("tp{pid}b"));
-        let (client, server) = (format!("myelin-tp{pid}c"), format!("myelin-tp{pid}s"));
+        // A namespace's links go some time after it, so no two wires have the same names.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tag = format!(
+            "{}{}",
+            std::process::id(),
+            (b'm' + NEXT.fetch_add(1, Ordering::Relaxed) as u8) as char
+        );
+        let (ingress, egress) = (format!("tp{tag}a"), format!("tp{tag}b"));
+        let (client, server) = (format!("myelin-tp{tag}c"), format!("myelin-tp{tag}s"));
         let wire = Self {
-            pid,
+            tag,
             ingress,
             egress,
         };
@@ -273,16 +280,16 @@ impl Wire {
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for i in range(10): s.sendto(b'x' * 100, ('10.77.0.2', {port}))\"",
-            self.pid
+            self.tag
         ));
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        let pid = self.pid;
+        let tag = &self.tag;
         sh(&format!(
-            "ip netns del myelin-tp{pid}c; ip netns del myelin-tp{pid}s"
+            "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s"
         ));
     }
 }

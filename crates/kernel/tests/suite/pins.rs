@@ -1,16 +1,18 @@
 //! Kernel chains outlive the process that made them.
 
 use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use myelin_kernel::{Capacity, Error, Hook, Plane, PortConfig, XdpMode};
+use myelin_kernel::{Capacity, Error, Hook, Plane, Port, PortConfig, XdpMode};
 use myelin_packet::Match;
+use myelin_packet::fixtures;
 use myelin_spec::{FunctionConfig, XorConfig};
 
 use crate::net::{Net, PATIENCE, SILENCE, receive};
-use crate::stand::{LOOPBACK, is_root, kernel_chain};
+use crate::stand::{LOOPBACK, is_root, kernel_chain, port, run_once};
 
 const PORT: u16 = 9000;
 
@@ -221,6 +223,48 @@ fn a_port_that_is_detached_leaves_no_pin() {
     assert_eq!(fs.names().len(), before.len() + 1);
     reentry.detach().unwrap();
     assert_eq!(fs.names(), before);
+}
+
+#[test]
+fn matches_stay_with_a_pinned_port_and_go_with_a_detached_one() {
+    if !is_root() {
+        return;
+    }
+    let fs = BpfFs::new();
+    // One number for all ports, so that a key left behind would be found.
+    let capacity = Capacity {
+        lines: 64,
+        programs: 4,
+        chains: 4,
+        matches: 4,
+        ports: 1,
+        queues: 1,
+    };
+    let plane = Plane::create(Some(&fs.path()), capacity).unwrap();
+    let chain = plane
+        .load_chain(&kernel_chain(Hook::Xdp, 1, &[FunctionConfig::Forward]))
+        .unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    let verdict =
+        |port: &Port| run_once(port.program(Hook::Xdp).unwrap().as_fd(), Hook::Xdp, &frame).verdict;
+    let first = port(&plane);
+    first.insert(&Match::default(), &chain).unwrap();
+    let door = first.program(Hook::Xdp).unwrap();
+    first.detach().unwrap();
+    assert_eq!(
+        run_once(door.as_fd(), Hook::Xdp, &frame).verdict,
+        Hook::Xdp.pass()
+    );
+    let second = port(&plane);
+    assert_eq!(verdict(&second), Hook::Xdp.pass());
+    second.insert(&Match::default(), &chain).unwrap();
+    let door = second.program(Hook::Xdp).unwrap();
+    drop(second);
+    assert_eq!(
+        run_once(door.as_fd(), Hook::Xdp, &frame).verdict,
+        Hook::Xdp.redirect()
+    );
+    Plane::remove_pins(&fs.path()).unwrap();
 }
 
 #[test]

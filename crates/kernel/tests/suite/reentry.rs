@@ -4,7 +4,7 @@ use myelin_kernel::test_run::Outcome;
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, nsh, parse};
-use myelin_spec::{FunctionConfig, XorConfig};
+use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
 use crate::stand::{LOOPBACK, Twins, for_all, is_root, kernel_chain, plane, run_once};
@@ -172,6 +172,39 @@ fn what_is_on_no_path_is_dropped_and_counted() {
         )
         .verdict,
         Hook::Xdp.drop()
+    );
+}
+
+#[test]
+fn packets_that_came_back_are_never_passed_to_the_stack() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let reentry = plane.add_reentry(LOOPBACK).unwrap();
+    let mut config = config(SPI);
+    config.on_failure = OnFailure::Pass;
+    config.positions = 4;
+    let last = KernelSegment {
+        first_position: 3,
+        ..config.segments[0].clone()
+    };
+    config.segments[0].exit = Exit::User {
+        sockets: reentry.sockets(),
+    };
+    config.segments.push(last);
+    let chain = plane.load_chain(&config).unwrap();
+    reentry.insert(1, &chain).unwrap();
+    let outcome = run_once(
+        reentry.program(),
+        Hook::Xdp,
+        &encapsulated(&fixtures::named("udp-v4").frame, 1, 1),
+    );
+    assert_eq!(outcome.verdict, Hook::Xdp.drop());
+    assert_eq!(outcome.meta.map(|meta| meta.position), Some(2));
+    assert_eq!(
+        plane.counters().read(chain.counter_slot(1).unwrap()).drops,
+        1
     );
 }
 
