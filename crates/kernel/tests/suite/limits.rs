@@ -19,7 +19,7 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
     let capacity = Capacity {
         lines: 64,
         programs: 2,
-        chains: 2,
+        chains: 4,
         matches: 16,
         ports: 1,
         queues: 1,
@@ -42,7 +42,10 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
         let second = plane.load_chain(&config(2)).unwrap();
         assert!(matches!(
             plane.load_chain(&config(3)),
-            Err(Error::Full { .. })
+            Err(Error::Full {
+                what: "kernel functions",
+                ..
+            })
         ));
         let outcome = run_once(door.as_fd(), Hook::Xdp, &frame());
         assert_eq!(
@@ -68,7 +71,10 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
     let _second = plane.load_chain(&config(2)).unwrap();
     assert!(matches!(
         plane.load_chain(&config(3)),
-        Err(Error::Full { .. })
+        Err(Error::Full {
+            what: "kernel functions",
+            ..
+        })
     ));
     drop(reentry);
     plane.load_chain(&config(3)).unwrap();
