@@ -126,7 +126,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.settle();
     }
 
-    /// Gives a port up. The frames it has come back through [`Self::take_frames_of`], once it is closed.
+    /// Gives up a port that no segment leads to. The frames it has come back through [`Self::take_frames_of`], once it is closed.
     pub(crate) fn remove_port(&mut self, index: usize) -> Option<P> {
         let port = self.ports.get_mut(index)?.take();
         self.settle();
@@ -149,14 +149,6 @@ impl<'m, P: Port> Forwarder<'m, P> {
     /// The ports there are.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &P> {
         self.ports.iter().flatten()
-    }
-
-    /// Whether a segment leads to a port.
-    pub(crate) fn leads_to(&self, index: usize) -> bool {
-        self.segments
-            .iter()
-            .flatten()
-            .any(|segment| segment.exit.port == index)
     }
 
     /// Adds the segments of a chain.
@@ -426,7 +418,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         kicks
     }
 
-    /// Counts what has left.
+    /// Counts what has left; the sojourn of a packet ends here (see [`stats`](crate::stats)).
     #[inline]
     fn account(&mut self, received: u32, kicks: u64) {
         let now = if self.stamps.is_empty() {

@@ -113,3 +113,24 @@ impl FramePool {
         self.free.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::umem::Umem;
+
+    #[test]
+    fn receiving_leaves_frames_for_functions_that_emit() {
+        let umem = Umem::create(FramePool::RESERVE as u32 + 3, 2048).unwrap();
+        let memory = FrameMemory::map(&umem).unwrap();
+        let mut pool = FramePool::new(memory.held_frames(), umem.frames() as usize);
+        let lent: Vec<Frame> = std::iter::from_fn(|| pool.take_for_receive()).collect();
+        assert_eq!((lent.len(), pool.len()), (3, FramePool::RESERVE));
+        assert!(pool.take().is_some(), "a function gets one");
+        for frame in lent {
+            pool.give(frame);
+        }
+        assert_eq!(pool.len(), FramePool::RESERVE + 2);
+        assert!(!pool.is_empty());
+    }
+}

@@ -250,9 +250,6 @@ impl Mailbox {
                 forwarder.add_port(id.0.into(), *port);
                 Outcome::Done
             }
-            Change::RemovePort(id) if forwarder.leads_to(id.0.into()) => {
-                Outcome::Refused("a chain leads to this socket; remove the chain first")
-            }
             Change::RemovePort(id) => match forwarder.remove_port(id.0.into()) {
                 Some(port) => Outcome::Port(Box::new(port)),
                 None => Outcome::Refused("there is no such socket"),

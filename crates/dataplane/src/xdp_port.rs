@@ -266,3 +266,150 @@ fn submit<T: Slot>(ring: &mut Producer<T>, zero_copy: bool, mark: impl Fn(T)) {
 }
 
 const _: () = assert!(HEADROOM as usize >= myelin_packet::nsh::ENCAPSULATION_LEN);
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use myelin_packet::fixtures::build;
+
+    use super::*;
+    use crate::umem::Umem;
+    use crate::xsk::{Role, Xsk, XskConfig};
+
+    /// A veth pair in this namespace, and an AF_XDP socket on one end.
+    struct Wire {
+        name: String,
+        umem: Umem,
+    }
+
+    impl Wire {
+        fn new(letter: char) -> Option<(Self, Xsk)> {
+            if !nix::unistd::geteuid().is_root() {
+                println!("SKIP: needs root for a veth pair and an AF_XDP socket");
+                return None;
+            }
+            let name = format!("my{}{letter}", std::process::id());
+            let wire = Self {
+                umem: Umem::create(512, 2048).unwrap(),
+                name,
+            };
+            wire.ip("link add DEV type veth peer name DEVp");
+            wire.ip("link set DEVp up");
+            wire.ip("link set DEV up");
+            let path = format!("/sys/class/net/{}/ifindex", wire.name);
+            let ifindex = std::fs::read_to_string(path)
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap();
+            let mut config = XskConfig::new(&wire.name, ifindex, 0, Role::Ingress);
+            config.ring_size = 64;
+            let xsk = Xsk::bind(&wire.umem, &config, None).unwrap();
+            Some((wire, xsk))
+        }
+
+        fn ip(&self, command: &str) {
+            let command = command.replace("DEV", &self.name);
+            let status = Command::new("ip")
+                .args(command.split(' '))
+                .status()
+                .unwrap();
+            assert!(status.success(), "ip {command}");
+        }
+    }
+
+    impl Drop for Wire {
+        fn drop(&mut self) {
+            let _ = Command::new("ip")
+                .args(["link", "del", &self.name])
+                .status();
+        }
+    }
+
+    fn port_of(xsk: &Xsk, memory: &FrameMemory) -> XdpPort {
+        let fd = xsk.fd().try_clone_to_owned().unwrap();
+        XdpPort::new(fd, xsk.info(), Borrower::new(0).unwrap(), memory).unwrap()
+    }
+
+    /// A worker that was killed between writing a ring's index and writing the ledger.
+    #[test]
+    fn what_a_dead_worker_left_in_the_rings_is_lent_and_sent() {
+        let Some((wire, xsk)) = Wire::new('h') else {
+            return;
+        };
+        let dead = FrameMemory::map(&wire.umem).unwrap();
+        let mut frames = dead.held_frames();
+        let mut rings = Rings::map(xsk.fd(), xsk.info()).unwrap();
+        let (fill, _) = rings.receive.as_mut().unwrap();
+        assert_eq!(fill.reserve(10), 10);
+        frames
+            .by_ref()
+            .take(10)
+            .for_each(|frame| fill.write(dead.address(frame, 0)));
+        fill.submit();
+        let packet = build::udp(build::client_v4(), build::server_v4(), b"left behind");
+        assert_eq!(rings.transmit.reserve(3), 3);
+        for mut frame in frames.by_ref().take(3) {
+            dead.bytes_mut(&mut frame)[..packet.len()].copy_from_slice(&packet);
+            rings.transmit.write(Descriptor {
+                address: dead.address(frame, 0),
+                len: packet.len() as u32,
+                options: 0,
+            });
+        }
+        rings.transmit.submit();
+        assert_eq!(wire.umem.lent().unwrap(), 0, "it did not get that far");
+        drop(rings);
+
+        let memory = FrameMemory::map(&wire.umem).unwrap();
+        let mut port = port_of(&xsk, &memory);
+        assert_eq!(wire.umem.lent().unwrap(), 13);
+        let mut pool = FramePool::new(memory.held_frames(), 512);
+        assert_eq!(pool.len(), 512 - 13);
+        assert!(port.flush(&memory) > 0, "nobody has kicked the kernel");
+        let deadline = std::time::Instant::now() + Duration::from_secs(1);
+        while pool.len() < 512 - 10 && std::time::Instant::now() < deadline {
+            port.reclaim(&memory, &mut pool);
+        }
+        assert_eq!((pool.len(), port.invalid()), (512 - 10, 0));
+        assert!(port.refill(&memory, &mut pool));
+        assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512 - 64, 64));
+    }
+
+    #[test]
+    fn a_full_ring_gives_the_packet_back_and_a_link_that_is_down_keeps_it() {
+        let Some((wire, xsk)) = Wire::new('d') else {
+            return;
+        };
+        let memory = FrameMemory::map(&wire.umem).unwrap();
+        let mut pool = FramePool::new(memory.held_frames(), 512);
+        let mut port = port_of(&xsk, &memory);
+        wire.ip("link set DEV down");
+        let mut sent = 0;
+        let refused = loop {
+            let buffer = Buffer {
+                frame: pool.take().unwrap(),
+                offset: HEADROOM,
+                len: 64,
+            };
+            match port.transmit(&memory, buffer) {
+                Ok(()) => sent += 1,
+                Err(buffer) => break buffer,
+            }
+        };
+        assert_eq!(sent, 64);
+        pool.give(refused.frame);
+        assert_eq!(port.flush(&memory), 1, "one attempt, no more");
+        assert!(!port.is_backlogged(), "there is nothing to wait for");
+        assert_eq!(port.flush(&memory), 0);
+        port.reclaim(&memory, &mut pool);
+        assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512 - 64, 64));
+        wire.ip("link set DEV up");
+        port.dirty = true;
+        // Kernels before 6.17 send 32 a call.
+        assert!(port.flush(&memory) <= 2);
+        port.reclaim(&memory, &mut pool);
+        assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512, 0));
+    }
+}

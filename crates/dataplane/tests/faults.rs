@@ -67,8 +67,14 @@ fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
     let network = Network::new();
     let path = Path::new(&network, config(32, ADAPTIVE), forward());
     let (client, server) = ends(&network);
+    let few = path.worker.umem().lent().unwrap();
     flood(&path, &client, 100_000);
     path.assert_all_frames_accounted();
+    let many = path.worker.umem().lent().unwrap();
+    assert!(
+        many > few,
+        "packets piled up, but the fill ring was not raised: {few}, {many}"
+    );
     assert_eq!(
         path.worker.stats().chain(FORTH, 0).unwrap().transmit_drops,
         0

@@ -100,6 +100,14 @@ fn a_socket_says_how_it_copies_and_shares_or_registers_the_memory() {
         "{taken}"
     );
     drop(second);
+    let forced = XskConfig {
+        mode: CopyMode::ZeroCopy,
+        ..on(End::Server)
+    };
+    assert!(
+        Xsk::bind(worker.umem(), &forced, Some(&first)).is_err(),
+        "it would copy"
+    );
     let wrong = [
         (
             XskConfig {

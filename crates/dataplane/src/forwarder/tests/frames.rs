@@ -138,6 +138,29 @@ fn the_frames_of_a_removed_port_come_back() {
     assert_eq!(frames(&forwarder), FRAMES as usize);
 }
 
+#[test]
+fn what_fits_no_frame_is_not_emitted() {
+    /// Emits one packet that just fits, and one that does not.
+    struct Long;
+    impl Function for Long {
+        fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+            for payload in [2048 - 256 - 42, 2048 - 256 - 41] {
+                emitter.emit(packet.meta(), &udp(payload));
+            }
+            Verdict::Forward
+        }
+    }
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(1);
+    add_functions(&mut stats_bench, &mut forwarder, vec![Box::new(Long)], None);
+    inject(&mut forwarder, &meta_of(&udp(20), 1, 1), &udp(20));
+    forwarder.turn();
+    assert_eq!(sent(&mut forwarder), [udp(20), udp(2048 - 256 - 42)]);
+    assert_eq!(bench.stats.worker().no_frame, 1);
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
 /// Does to a packet what no sane function does.
 struct Vandal(fn(&mut Packet<'_>));
 
