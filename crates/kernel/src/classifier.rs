@@ -1,6 +1,7 @@
-//! The front doors' classifier: hash tables shared by all ports of a plane, a list of masks for each port, and bits that
-//! tell that a key is absent. Twin of `classify.h`; what it finds is what [`myelin_packet::classifier`] says.
+//! The front doors' classifier: a table shared by all ports of a plane, and a list of masks for each port. Twin of
+//! `classify.h`; what it finds is what [`myelin_packet::classifier`] says.
 
+mod buckets;
 mod keys;
 mod tables;
 
@@ -154,8 +155,7 @@ impl PortMatches {
         };
         let words = key_words(family, &key, number, self.port);
         let is_new = !self.entries.contains_key(&(mask, key));
-        self.tables
-            .put(family, &words, target.number.start(), is_new)?;
+        self.tables.put(family, &words, target.number.start())?;
         self.entries
             .insert((mask, key), (*rule, Arc::clone(target)));
         let used = &mut self.masks[family as usize];

@@ -79,7 +79,7 @@ impl Sockets {
 /// XDP hook passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Parsed, and no match fitted.
+    /// Parsed, and no match fitted; at a port where no chain enters, all frames.
     pub unmatched: HopCounters,
     /// Not parsed, in the order of [`Unparsed::ALL`].
     pub unparsed: [HopCounters; Unparsed::ALL.len()],

@@ -53,6 +53,18 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
+/// Waits until every program that runs now has ended.
+pub(crate) fn grace_period() -> io::Result<()> {
+    /// `MEMBARRIER_CMD_GLOBAL`: an RCU grace period, and programs run in RCU read-side critical sections.
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: the call takes numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// The magic number of the file system that holds `path`.
 pub(crate) fn file_system(path: &Path) -> io::Result<i64> {
     let path = c_path(path)?;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): one hash look-up a mask, most
- * specific mask first, until one hits. A bit array says of nearly every key that is not in the
- * table that it is not, for a few instructions instead of a look-up, so that neither the number of
- * masks nor the number of chains weighs much.
+ * Tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): one look-up a mask, most specific
+ * mask first, until one hits. The table is an array of buckets, one or two cache lines each, that
+ * are searched in line: a look-up is neither a call nor more than these lines, whether it finds
+ * something or not, so that neither the number of masks nor the number of chains weighs much. What
+ * does not fit into its bucket is in a hash table, which the bucket tells.
  */
 #ifndef MYELIN_CLASSIFY_H
 #define MYELIN_CLASSIFY_H
@@ -47,7 +48,44 @@ struct {
 	__uint(max_entries, 1);
 } masks SEC(".maps");
 
-/* From key to the number of a chain, for all ports. */
+/*
+ * From key to the number of a chain, for all ports. User space writes an entry's number after its
+ * key, makes it 0 to free the entry, and gives the entry to another key only when no program can be
+ * comparing any more. Twin: myelin_kernel::classifier::buckets.
+ */
+#define BUCKETS 16384
+
+struct bucket4 {
+	__u64 keys[3][2];
+	__u32 numbers[3];
+	__u32 more; /* keys of this bucket that are in `matches4` */
+};
+
+struct bucket6 {
+	__u64 keys[2][5];
+	__u32 numbers[2];
+	__u32 more; /* keys of this bucket that are in `matches6` */
+	__u32 spare[9];
+};
+
+_Static_assert(sizeof(struct bucket4) == 64 && sizeof(struct bucket6) == 128, "cache lines");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bucket4);
+	__uint(max_entries, BUCKETS);
+} buckets4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct bucket6);
+	__uint(max_entries, BUCKETS);
+} buckets6 SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct key4);
@@ -61,21 +99,6 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 1);
 } matches6 SEC(".maps");
-
-/* 2^20 bits: with 16 384 keys in the tables one absent key in 64 passes. */
-#define PRESENCE_BITS (1U << 20)
-
-struct presence {
-	__u64 words[PRESENCE_BITS / 64];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct presence);
-	__uint(max_entries, 1);
-} presence SEC(".maps");
 
 /* Where a chain starts; twin: myelin_kernel::chain::ChainEntry. Never changes while in use. */
 struct chain {
@@ -115,115 +138,132 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 	return hash ^ hash >> 32;
 }
 
-/* The bit that stands for a key. Twin: myelin_kernel::classifier::presence_bit. */
-static __always_inline __u32 presence_bit(const union key *key, bool six)
+/* The number of the chain that the packet's key leads to under a mask; 0: none. */
+static __always_inline __u32 look4(const struct mask *mask, const union key *key)
 {
-	__u64 hash = mix(mix(0, key->words[0]), key->words[1]);
+	const __u64 masked[2] = {
+		key->words[0] & mask->keep[0],
+		(key->words[1] & mask->keep[1]) | mask->tag,
+	};
+	__u32 at = mix(mix(0, masked[0]), masked[1]) & (BUCKETS - 1);
+	const struct bucket4 *bucket = bpf_map_lookup_elem(&buckets4, &at);
 
-	if (six)
-		hash = mix(mix(mix(hash, key->words[2]), key->words[3]), key->words[4]);
-	return hash & (PRESENCE_BITS - 1);
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 3; i++)
+		if (bucket->keys[i][0] == masked[0] && bucket->keys[i][1] == masked[1])
+			return bucket->numbers[i];
+	if (!bucket->more)
+		return 0;
+
+	const __u32 *number = bpf_map_lookup_elem(&matches4, masked);
+
+	return number ? *number : 0;
 }
 
-static __always_inline void apply(const struct mask *mask, const union key *key, bool six,
-				  union key *masked)
+static __always_inline __u32 look6(const struct mask *mask, const union key *key)
 {
-	masked->words[0] = key->words[0] & mask->keep[0];
-	masked->words[1] = key->words[1] & mask->keep[1];
-	if (six) {
-		masked->words[2] = key->words[2] & mask->keep[2];
-		masked->words[3] = key->words[3] & mask->keep[3];
-		masked->words[4] = key->words[4] & mask->keep[4];
+	const __u64 masked[5] = {
+		key->words[0] & mask->keep[0],
+		key->words[1] & mask->keep[1],
+		key->words[2] & mask->keep[2],
+		key->words[3] & mask->keep[3],
+		(key->words[4] & mask->keep[4]) | mask->tag,
+	};
+	__u64 hash = mix(mix(mix(0, masked[0]), masked[1]), masked[2]);
+	__u32 at = mix(mix(hash, masked[3]), masked[4]) & (BUCKETS - 1);
+	const struct bucket6 *bucket = bpf_map_lookup_elem(&buckets6, &at);
+
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const __u64 *held = bucket->keys[i];
+
+		if (held[0] == masked[0] && held[1] == masked[1] && held[2] == masked[2] &&
+		    held[3] == masked[3] && held[4] == masked[4])
+			return bucket->numbers[i];
 	}
-	masked->words[six ? 4 : 1] |= mask->tag;
+	if (!bucket->more)
+		return 0;
+
+	const __u32 *number = bpf_map_lookup_elem(&matches6, masked);
+
+	return number ? *number : 0;
 }
 
 /* A search under way. */
 struct search {
-	const struct mask *masks;
-	const struct presence *presence;
-	union key *key;
-	__u32 count;
+	const struct masks *masks;
+	const union key *key;
 	__u32 found;
 };
 
-/* Looks under one mask; 1 ends the search. */
-static __always_inline long look(void *matches, __u32 i, struct search *search, bool six)
+/* Looks under mask `i` + 1; 1 ends the search. */
+static long further4(__u32 i, struct search *search)
 {
-	if (i >= search->count || i >= MAX_MASKS)
+	if (++i >= search->masks->count4 || i >= MAX_MASKS)
 		return 1;
-
-	union key masked;
-
-	apply(&search->masks[i], search->key, six, &masked);
-
-	__u32 bit = presence_bit(&masked, six);
-
-	if (!(search->presence->words[bit / 64] >> (bit % 64) & 1))
-		return 0;
-
-	const __u32 *number = bpf_map_lookup_elem(matches, &masked);
-
-	if (!number)
-		return 0;
-	search->found = *number;
-	return 1;
+	search->found = look4(&search->masks->v4[i], search->key);
+	return search->found != 0;
 }
 
-static long look4(__u32 i, struct search *search)
+static long further6(__u32 i, struct search *search)
 {
-	return look(&matches4, i, search, false);
-}
-
-static long look6(__u32 i, struct search *search)
-{
-	return look(&matches6, i, search, true);
+	if (++i >= search->masks->count6 || i >= MAX_MASKS)
+		return 1;
+	search->found = look6(&search->masks->v6[i], search->key);
+	return search->found != 0;
 }
 
 /*
- * The loop over the masks is bpf_loop, whose body the verifier looks at once: as a plain loop it
- * makes loading a door several times slower. Apart, so that each call has one callback and is
- * inlined.
+ * The loop over the masks behind the first is bpf_loop, whose body the verifier looks at once: as a
+ * plain loop it makes loading a door several times slower. Apart, so that each call has one
+ * callback and is inlined.
  */
 static __noinline void search4(struct search *search)
 {
-	bpf_loop(MAX_MASKS, look4, search, 0);
+	bpf_loop(MAX_MASKS, further4, search, 0);
 }
 
 static __noinline void search6(struct search *search)
 {
-	bpf_loop(MAX_MASKS, look6, search, 0);
+	bpf_loop(MAX_MASKS, further6, search, 0);
+}
+
+/* The port's masks. */
+static __always_inline const struct masks *active_masks(void)
+{
+	__u32 zero = 0;
+	const struct mask_banks *both = bpf_map_lookup_elem(&masks, &zero);
+
+	return both ? &both->banks[both->active & 1] : NULL;
 }
 
 /* The chain that takes a packet which came in by `port`. */
-static __always_inline const struct chain *classify(const struct headers *headers, union key *key,
-						    __u16 port)
+static __always_inline const struct chain *
+classify(const struct masks *active, const struct headers *headers, union key *key, __u16 port)
 {
 	__u8 without_ports = headers->flags & FLAG_PORTS ? 0 : NO_PORTS;
-	__u32 zero = 0;
-	const struct mask_banks *both = bpf_map_lookup_elem(&masks, &zero);
-	struct search search = {
-		.presence = bpf_map_lookup_elem(&presence, &zero),
-		.key = key,
-	};
-
-	if (!both || !search.presence)
-		return NULL;
-
-	const struct masks *active = &both->banks[both->active & 1];
+	struct search search = {.masks = active, .key = key};
 
 	if (headers->flags & FLAG_IPV6) {
 		key->v6.fields.port = port;
 		key->v6.fields.mask = without_ports;
-		search.masks = active->v6;
-		search.count = active->count6;
-		search6(&search);
+		if (active->count6) {
+			search.found = look6(&active->v6[0], key);
+			if (!search.found && active->count6 > 1)
+				search6(&search);
+		}
 	} else {
 		key->v4.fields.port = port;
 		key->v4.fields.mask = without_ports;
-		search.masks = active->v4;
-		search.count = active->count4;
-		search4(&search);
+		if (active->count4) {
+			search.found = look4(&active->v4[0], key);
+			if (!search.found && active->count4 > 1)
+				search4(&search);
+		}
 	}
 	if (!search.found)
 		return NULL;

@@ -79,8 +79,14 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 HOOK_SECTION
 int myelin_door(hook_ctx *ctx)
 {
+	const struct masks *active = active_masks();
 	struct headers headers = {};
 	union key key = {};
+
+	/* No chain enters at this port: what its frames are is nobody's question. */
+	if (!active || !(active->count4 | active->count6))
+		return unmatched(ctx, PORT_UNMATCHED);
+
 	enum unparsed why = parse(ctx, &headers, &key);
 
 #if defined(MYELIN_HOOK_TC)
@@ -93,7 +99,7 @@ int myelin_door(hook_ctx *ctx)
 	if (why)
 		return unmatched(ctx, why);
 
-	const struct chain *chain = classify(&headers, &key, INSTANCE.port);
+	const struct chain *chain = classify(active, &headers, &key, INSTANCE.port);
 
 	if (!chain)
 		return unmatched(ctx, PORT_UNMATCHED);

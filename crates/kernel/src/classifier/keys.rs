@@ -4,8 +4,6 @@ use bytemuck::{Pod, Zeroable};
 use myelin_packet::Family;
 use myelin_packet::classifier::{Key, MAX_MASKS, Mask};
 
-/// Bits of the presence array, `PRESENCE_BITS`.
-pub(super) const PRESENCE_BITS: usize = 1 << 20;
 /// Set in the mask field of a packet's key when it has no ports; a mask that names a port keeps it, and then no key
 /// matches. `NO_PORTS`.
 const NO_PORTS: u8 = 0x80;
@@ -141,18 +139,18 @@ pub(super) fn key_words(family: Family, key: &Key, mask: u8, port: u16) -> Words
     words(family, &key.source, &key.destination, fields)
 }
 
-/// The bit that stands for a key: `presence_bit`.
-pub(super) fn presence_bit(family: Family, key: &Words) -> usize {
+/// What a key's bucket is chosen by: `mix` over its words.
+pub(super) fn hash(family: Family, key: &Words) -> u64 {
     let words = key_len(family) / 8;
-    let hash = key[..words].iter().fold(0_u64, |hash, word| {
+    key[..words].iter().fold(0_u64, |hash, word| {
         let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^ (hash >> 32)
-    });
-    hash as usize % PRESENCE_BITS
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::buckets::Layout;
     use super::*;
     use crate::object::DOOR;
     use crate::twin::{assert_twins, layout};
@@ -205,7 +203,20 @@ mod tests {
             (size, members["active"], members["banks"]),
             (BANKS_WORDS * 8, 0, 8)
         );
-        assert_eq!(layout(&DOOR, "presence").0, PRESENCE_BITS / 8);
+    }
+
+    #[test]
+    fn buckets_lie_as_in_c() {
+        for (family, name) in [(Family::V4, "bucket4"), (Family::V6, "bucket6")] {
+            let (size, members) = layout(&DOOR, name);
+            let ours = Layout::of(family);
+            let numbers = ours.entries * ours.key * 8;
+            assert_eq!((size, members["keys"]), (ours.words * 8, 0));
+            assert_eq!(
+                (members["numbers"], members["more"]),
+                (numbers, numbers + ours.entries * 4)
+            );
+        }
     }
 
     #[test]

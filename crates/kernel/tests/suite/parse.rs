@@ -101,22 +101,35 @@ fn unmatched_and_unparsed_frames_are_counted_once_and_pass_untouched() {
     let port = port(&plane);
     let frame = fixtures::named("udp-v4").frame;
     let arp = build::ethernet(0x0806);
-    for hook in Hook::ALL {
-        for frame in [&frame, &arp] {
-            let outcome = run_once(port.program(hook).unwrap().as_fd(), hook, frame);
-            assert_eq!(
-                (outcome.verdict, &outcome.frame, outcome.meta),
-                (hook.pass(), frame, None),
-                "{hook}"
-            );
+    let pass_both = || {
+        for hook in Hook::ALL {
+            for frame in [&frame, &arp] {
+                let outcome = run_once(port.program(hook).unwrap().as_fd(), hook, frame);
+                assert_eq!(
+                    (outcome.verdict, &outcome.frame, outcome.meta),
+                    (hook.pass(), frame, None),
+                    "{hook}"
+                );
+            }
         }
-    }
-    let counters = port.counters();
-    assert_eq!(
-        (counters.unmatched.packets, counters.unmatched.bytes),
-        (1, frame.len() as u64)
-    );
-    assert_eq!(counters.unparsed(Unparsed::NotIp).packets, 1);
+        let counters = port.counters();
+        let not_ip = counters.unparsed(Unparsed::NotIp).packets;
+        (counters.unmatched.packets, counters.unmatched.bytes, not_ip)
+    };
+    // Where no chain enters, frames are not looked at.
+    let (one, other) = (frame.len() as u64, arp.len() as u64);
+    assert_eq!(pass_both(), (2, one + other, 0));
+    let chain = plane
+        .load_chain(&kernel_chain(Hook::Tcx, 1, &[FunctionConfig::Forward]))
+        .unwrap();
+    let rule = Match {
+        destination_port: Some(1),
+        ..Match::default()
+    };
+    port.insert(&rule, &chain).unwrap();
+    assert_eq!(pass_both(), (3, 2 * one + other, 1));
+    assert!(port.remove(&rule).unwrap());
+    assert_eq!(pass_both(), (5, 3 * one + 2 * other, 1));
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! The table that a front door searches without a call: an array of buckets of a few keys each. Twin of `struct bucket4` and
+//! `struct bucket6`.
+//!
+//! Programs read while it is written. An entry's number is written after its key and is 0 while the entry is free. A freed
+//! entry keeps its key, and is given to another one only after a grace period, when no program can be between comparing the
+//! old key and reading the number.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapHandle, MapType};
+use myelin_packet::Family;
+
+use super::keys::{Words, hash, key_len};
+use crate::map::{MMAPABLE, create};
+use crate::mapping::Mapping;
+use crate::{Error, sys};
+
+/// Buckets of each family, `BUCKETS`: one key in three hundred finds its bucket full when 10 000 IPv4 keys are in.
+pub(super) const BUCKETS: usize = 1 << 14;
+
+/// How a family's buckets are laid out, in 64-bit words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) name: &'static str,
+    /// Keys in a bucket.
+    pub(super) entries: usize,
+    /// Words of a key.
+    pub(super) key: usize,
+    /// Words of a bucket.
+    pub(super) words: usize,
+}
+
+impl Layout {
+    pub(super) fn of(family: Family) -> Self {
+        let (name, entries, words) = match family {
+            Family::V4 => ("buckets4", 3, 8),
+            Family::V6 => ("buckets6", 2, 16),
+        };
+        Self {
+            name,
+            entries,
+            key: key_len(family) / 8,
+            words,
+        }
+    }
+}
+
+/// One family's buckets.
+#[derive(Debug)]
+pub(super) struct Buckets {
+    layout: Layout,
+    family: Family,
+    map: MapHandle,
+    mapping: Mapping,
+    /// Freed since the last grace period: bucket and entry.
+    freed: HashSet<(usize, usize)>,
+}
+
+impl Buckets {
+    pub(super) fn new(family: Family) -> Result<Self, Error> {
+        let layout = Layout::of(family);
+        let len = layout.words * 8;
+        let map = create(
+            layout.name,
+            MapType::Array,
+            size_of::<u32>(),
+            len,
+            BUCKETS as u32,
+            MMAPABLE,
+        )?;
+        let mapping = Mapping::new(map.as_fd(), layout.name, BUCKETS * len)?;
+        Ok(Self {
+            layout,
+            family,
+            map,
+            mapping,
+            freed: HashSet::new(),
+        })
+    }
+
+    pub(super) fn map(&self) -> (&'static str, &MapHandle) {
+        (self.layout.name, &self.map)
+    }
+
+    /// Whether a key has an entry.
+    pub(super) fn holds(&self, key: &Words) -> bool {
+        let bucket = self.bucket(key);
+        self.find(bucket, key)
+            .is_some_and(|entry| self.number(bucket, entry) != 0)
+    }
+
+    /// What a front door reads: the number in the key's entry, and how many keys are elsewhere.
+    #[cfg(test)]
+    pub(super) fn look(&self, key: &Words) -> (Option<u32>, u32) {
+        let bucket = self.bucket(key);
+        let number = self
+            .find(bucket, key)
+            .map(|entry| self.number(bucket, entry));
+        (number, self.number(bucket, self.layout.entries))
+    }
+
+    /// Leads a key to a chain, in one step for readers; false when its bucket is full.
+    pub(super) fn put(&mut self, key: &Words, number: u32) -> bool {
+        let bucket = self.bucket(key);
+        if let Some(entry) = self.find(bucket, key) {
+            self.freed.remove(&(bucket, entry));
+            self.set_number(bucket, entry, number);
+            return true;
+        }
+        let Some(entry) = self.free_entry(bucket) else {
+            return false;
+        };
+        let at = bucket * self.layout.words + entry * self.layout.key;
+        for (word, value) in self.mapping.words()[at..]
+            .iter()
+            .zip(&key[..self.layout.key])
+        {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.set_number(bucket, entry, number);
+        true
+    }
+
+    /// Frees a key's entry; false when it has none.
+    pub(super) fn take_out(&mut self, key: &Words) -> bool {
+        let bucket = self.bucket(key);
+        let Some(entry) = self
+            .find(bucket, key)
+            .filter(|entry| self.number(bucket, *entry) != 0)
+        else {
+            return false;
+        };
+        self.set_number(bucket, entry, 0);
+        self.freed.insert((bucket, entry));
+        true
+    }
+
+    /// Tells readers how many keys of this key's bucket are elsewhere.
+    pub(super) fn set_more(&self, key: &Words, more: u32) {
+        let entries = self.layout.entries;
+        self.set_half(self.bucket(key), entries, more);
+    }
+
+    /// The bucket of a key, which the programs compute too.
+    pub(super) fn bucket(&self, key: &Words) -> usize {
+        hash(self.family, key) as usize % BUCKETS
+    }
+
+    /// The entry that programs take for the key's: the first with its bits, free or not.
+    fn find(&self, bucket: usize, key: &Words) -> Option<usize> {
+        let words = self.mapping.words();
+        (0..self.layout.entries).find(|entry| {
+            let at = bucket * self.layout.words + entry * self.layout.key;
+            words[at..]
+                .iter()
+                .zip(&key[..self.layout.key])
+                .all(|(word, value)| word.load(Ordering::Relaxed) == *value)
+        })
+    }
+
+    /// An entry that no program can be reading for another key.
+    fn free_entry(&mut self, bucket: usize) -> Option<usize> {
+        let free: Vec<usize> = (0..self.layout.entries)
+            .filter(|entry| self.number(bucket, *entry) == 0)
+            .collect();
+        let fresh = free
+            .iter()
+            .find(|entry| !self.freed.contains(&(bucket, **entry)));
+        if fresh.is_none() && !free.is_empty() && sys::grace_period().is_ok() {
+            self.freed.clear();
+            return free.first().copied();
+        }
+        fresh.copied()
+    }
+
+    fn number(&self, bucket: usize, entry: usize) -> u32 {
+        let halves: [u32; 2] =
+            bytemuck::cast(self.mapping.words()[self.half(bucket, entry)].load(Ordering::Relaxed));
+        halves[entry % 2]
+    }
+
+    fn set_number(&self, bucket: usize, entry: usize, number: u32) {
+        self.set_half(bucket, entry, number);
+    }
+
+    /// The word that holds the number of an entry, or, for the entry behind the last, how many keys are elsewhere.
+    fn half(&self, bucket: usize, entry: usize) -> usize {
+        bucket * self.layout.words + self.layout.entries * self.layout.key + entry / 2
+    }
+
+    /// Writes half a word; nobody else writes, and readers read halves.
+    fn set_half(&self, bucket: usize, entry: usize, value: u32) {
+        let word = &self.mapping.words()[self.half(bucket, entry)];
+        let mut halves: [u32; 2] = bytemuck::cast(word.load(Ordering::Relaxed));
+        halves[entry % 2] = value;
+        word.store(bytemuck::cast(halves), Ordering::Release);
+    }
+}
