@@ -29,6 +29,17 @@ impl Rounds {
         Ok(Self(figures))
     }
 
+    /// Adds further rounds of the same subjects.
+    pub(crate) fn extend(&mut self, further: Self) {
+        if self.0.is_empty() {
+            self.0 = further.0;
+            return;
+        }
+        for (figures, further) in self.0.iter_mut().zip(further.0) {
+            figures.extend(further);
+        }
+    }
+
     /// A further subject whose figures follow from those of two measured ones, round by round.
     pub(crate) fn derive(
         &mut self,

@@ -14,6 +14,8 @@ use crate::{Error, Monitor, Options};
 
 /// Packets before those that count: they bring back what other variants drove out of the caches.
 const WARM_UP: u32 = 30;
+/// Rounds of a deployment.
+const ROUNDS: usize = 10;
 /// UDP payloads that are measured, bytes.
 pub(crate) const PAYLOADS: [usize; 2] = [256, 1400];
 
@@ -137,26 +139,59 @@ fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     }
 }
 
-/// Measures all variants with all payloads in turns. Subject `variant * PAYLOADS.len() + payload` of the result.
-pub(crate) fn measure(
-    variants: &[Variant],
+/// How often the variants of an experiment are made anew: where the kernel happens to put a link's queues and a program's
+/// code moves a round trip by up to 2 %, for as long as they live.
+pub(crate) fn deployments(options: &Options) -> usize {
+    options.rounds(12, 40)
+}
+
+/// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next.
+/// Gives what the last `build` made of `T`. Subject `variant * PAYLOADS.len() + payload` of the result.
+pub(crate) fn measure<T>(
+    mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
     options: &Options,
     monitor: &Monitor<'_>,
-) -> Result<Rounds, Error> {
-    let (rounds, packets) = (options.rounds(60, 300), options.packets());
-    Rounds::measure(
-        "round trips",
-        variants.len() * PAYLOADS.len(),
-        rounds,
-        monitor,
-        |subject| {
-            variants[subject / PAYLOADS.len()].round_trip_us(
-                PAYLOADS[subject % PAYLOADS.len()],
-                packets,
-                monitor,
-            )
-        },
-    )
+) -> Result<(Rounds, Vec<About>, T), Error> {
+    let packets = options.packets();
+    let deployments = deployments(options);
+    let mut all = Rounds::default();
+    for deployment in 1..=deployments {
+        let (variants, rest) = build()?;
+        let stage = format!("round trips, deployment {deployment} of {deployments}");
+        let subjects = variants.len() * PAYLOADS.len();
+        all.extend(Rounds::measure(
+            &stage,
+            subjects,
+            options.rounds(ROUNDS, ROUNDS),
+            monitor,
+            |subject| {
+                variants[subject / PAYLOADS.len()].round_trip_us(
+                    PAYLOADS[subject % PAYLOADS.len()],
+                    packets,
+                    monitor,
+                )
+            },
+        )?);
+        if deployment == deployments {
+            return Ok((all, variants.iter().map(About::of).collect(), rest));
+        }
+    }
+    Err(Error::Cancelled)
+}
+
+/// What a variant is, when it is gone.
+pub(crate) struct About {
+    pub(crate) name: String,
+    pub(crate) about: String,
+}
+
+impl About {
+    fn of(variant: &Variant) -> Self {
+        Self {
+            name: variant.name.clone(),
+            about: variant.about.clone(),
+        }
+    }
 }
 
 /// The core that workers and reference programs poll on: the last one, away from the probe's where there are two.

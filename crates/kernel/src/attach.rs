@@ -130,6 +130,14 @@ impl Attachment {
         })
     }
 
+    /// Puts another program in the place of the attached one, in one step; a filter of clsact cannot do that.
+    pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        match &self.kind {
+            Kind::Link(link) => crate::sys::link_update(link.as_fd(), program),
+            Kind::Clsact(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// Detaches, pinned or not.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
         match self.pin.take() {

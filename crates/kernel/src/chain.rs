@@ -150,7 +150,7 @@ impl LoadedChain {
         let entry = ChainEntry {
             spi: config.spi,
             line: self.lines.start(),
-            slot: self.segment(0).map_or(0, |segment| segment.slots().start()),
+            slot: self.entry_slot().unwrap_or_default(),
             generation: config.generation,
             hook: config.hook.number(),
             entry: match config.entry {
@@ -183,6 +183,11 @@ impl LoadedChain {
     /// Where the front door takes its packets.
     pub fn hook(&self) -> Hook {
         self.hook
+    }
+
+    /// Slot of the first function's program, if that is in the kernel.
+    pub(crate) fn entry_slot(&self) -> Option<u32> {
+        self.segment(0).map(|segment| segment.slots().start())
     }
 
     /// Slot of the front door's counters, for [`Counters::read`](crate::Counters::read).

@@ -64,6 +64,8 @@ pub(crate) struct PortMatches {
     masks: [Vec<UsedMask>; 2],
     /// The match that each key stands for, as it was given, and where it leads.
     entries: HashMap<(Mask, Key), (Match, Arc<Target>)>,
+    /// How many of them lead to each chain, by its number.
+    leading_to: HashMap<u32, usize>,
     keep: bool,
 }
 
@@ -87,6 +89,7 @@ impl PortMatches {
             port,
             masks: [Vec::new(), Vec::new()],
             entries: HashMap::new(),
+            leading_to: HashMap::new(),
             keep: false,
         })
     }
@@ -156,8 +159,13 @@ impl PortMatches {
         let words = key_words(family, &key, number, self.port);
         let is_new = !self.entries.contains_key(&(mask, key));
         self.tables.put(family, &words, target.number.start())?;
-        self.entries
+        let before = self
+            .entries
             .insert((mask, key), (*rule, Arc::clone(target)));
+        *self.leading_to.entry(target.number.start()).or_default() += 1;
+        if let Some((_, before)) = before {
+            self.leave(&before);
+        }
         let used = &mut self.masks[family as usize];
         match at {
             Ok(at) => used[at].keys += usize::from(is_new),
@@ -207,8 +215,26 @@ impl PortMatches {
         }
         let words = key_words(mask.family, &key, number, self.port);
         self.tables.take_out(mask.family, &words)?;
-        self.entries.remove(&(mask, key));
+        if let Some((_, target)) = self.entries.remove(&(mask, key)) {
+            self.leave(&target);
+        }
         Ok(true)
+    }
+
+    /// One match less leads to a chain.
+    fn leave(&mut self, target: &Target) {
+        let number = target.number.start();
+        if let Some(left) = self.leading_to.get_mut(&number) {
+            *left -= 1;
+            if *left == 0 {
+                self.leading_to.remove(&number);
+            }
+        }
+    }
+
+    /// Whether any match leads to the chain of this number.
+    pub(crate) fn leads_to(&self, number: u32) -> bool {
+        self.leading_to.contains_key(&number)
     }
 
     /// Writes the masks into the bank that no reader uses, then makes it the one they use.

@@ -106,14 +106,26 @@ struct Door {
     port: u32,
     opposite: u32,
     opposite_is_peer: u32,
-    spare: u32,
+    likely: u32,
 }
+
+/// `NO_SLOT`.
+const NO_SLOT: u32 = u32::MAX;
 
 /// A front door's program and where it is attached.
 #[derive(Debug, Default)]
 struct Doors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
+    /// The chain that each door jumps to directly.
+    likely: [Option<Likely>; 2],
+}
+
+/// A chain that a door is made for.
+#[derive(Debug, Clone, Copy)]
+struct Likely {
+    number: u32,
+    slot: u32,
 }
 
 /// An interface with a front door: its matches, its AF_XDP sockets, and the programs that look at what comes in.
@@ -214,10 +226,18 @@ impl Port {
 
     /// The front door's program for a hook, loaded when first asked for; for test runs.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
-        let slot = &mut lock(&self.doors).programs[hook as usize];
+        let mut doors = lock(&self.doors);
+        let likely = doors.likely[hook as usize];
+        let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
         }
+        let program = Arc::new(self.load(hook, likely)?);
+        *slot = Some(Arc::clone(&program));
+        Ok(program)
+    }
+
+    fn load(&self, hook: Hook, likely: Option<Likely>) -> Result<OwnedFd, Error> {
         let door = Door {
             lines: self.shared.counters.lines(),
             line: self.lines.start(),
@@ -228,7 +248,7 @@ impl Port {
                 .opposite
                 .is_some_and(|opposite| opposite.peer)
                 .into(),
-            spare: 0,
+            likely: likely.map_or(NO_SLOT, |likely| likely.slot),
         };
         let matches = lock(&self.matches);
         let mut maps = vec![
@@ -243,9 +263,38 @@ impl Port {
                 .map(|(name, map)| (name, map.as_fd())),
         );
         maps.extend(self.shared.maps(hook));
-        let program = Arc::new(DOOR.load(hook, bytemuck::bytes_of(&door), &maps)?);
-        *slot = Some(Arc::clone(&program));
-        Ok(program)
+        DOOR.load(hook, bytemuck::bytes_of(&door), &maps)
+    }
+
+    /// Makes the door of a chain's hook anew so that it jumps to this chain directly, unless it does so for another one that
+    /// is still led to.
+    fn favour(&self, chain: &LoadedChain) {
+        let hook = chain.hook();
+        let Some(slot) = chain.entry_slot() else {
+            return;
+        };
+        let likely = Likely {
+            number: chain.target().number.start(),
+            slot,
+        };
+        let mut doors = lock(&self.doors);
+        let held = doors.likely[hook as usize];
+        if held.is_some_and(|held| lock(&self.matches).leads_to(held.number)) {
+            return;
+        }
+        if doors.programs[hook as usize].is_some() {
+            // The door that is there does the same, only slower: no error.
+            let Ok(program) = self.load(hook, Some(likely)) else {
+                return;
+            };
+            if let Some(attachment) = &doors.attachments[hook as usize]
+                && attachment.replace(program.as_fd()).is_err()
+            {
+                return;
+            }
+            doors.programs[hook as usize] = Some(Arc::new(program));
+        }
+        doors.likely[hook as usize] = Some(likely);
     }
 
     /// Hands the packets of a receive queue that go to user space to this AF_XDP socket, bound to that queue of this
@@ -273,7 +322,9 @@ impl Port {
             .map_err(|error| match error {
                 InsertError::Map(error) => error,
                 InsertError::Classifier(cause) => self.classifier_error(cause),
-            })
+            })?;
+        self.favour(chain);
+        Ok(())
     }
 
     /// Takes a match out; false when it was not there.
@@ -315,7 +366,7 @@ mod tests {
                 port,
                 opposite,
                 opposite_is_peer,
-                spare
+                likely
             }
         );
     }

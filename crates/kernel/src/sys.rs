@@ -32,6 +32,14 @@ pub(crate) fn link_create(
     owned(fd)
 }
 
+/// Replaces the program of a link in one step.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are open for the call, and no options are given.
+    check(unsafe {
+        libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    })
+}
+
 /// Detaches a link now; to let go of it would do so some time later when it is pinned.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.

@@ -3,7 +3,7 @@
 use crate::reference::Reference;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{PAYLOADS, Variant, measure, polling_core};
+use crate::variant::{About, PAYLOADS, Variant, deployments, measure, polling_core};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -25,12 +25,12 @@ const CLAIMS: [(&str, &str, f64); 5] = [
 ];
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let (variants, skipped) = build(options, monitor)?;
-    let rounds = measure(&variants, options, monitor)?;
+    let (rounds, variants, skipped) = measure(|| build(options, monitor), options, monitor)?;
     let mut findings = Findings {
         settings: vec![
             ("probe_mode", "inline".to_owned()),
             ("packets_a_round", options.packets().to_string()),
+            ("deployments", deployments(options).to_string()),
             ("polling_core", polling_core()?.to_string()),
             ("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
         ],
@@ -116,7 +116,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
 
 fn row(
     rounds: &Rounds,
-    variant: &Variant,
+    variant: &About,
     payload: usize,
     subject: usize,
     direct: usize,
@@ -132,7 +132,7 @@ fn row(
         .with("what", variant.about.as_str()))
 }
 
-fn claims(findings: &mut Findings, variants: &[Variant], rounds: &Rounds) -> Result<(), Error> {
+fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Result<(), Error> {
     let find = |name: &str| variants.iter().position(|variant| variant.name == name);
     for (subject, reference, bound) in CLAIMS {
         let (Some(subject_index), Some(reference_index)) = (find(subject), find(reference)) else {

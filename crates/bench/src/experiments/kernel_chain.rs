@@ -9,7 +9,7 @@ use myelin_spec::FunctionConfig;
 use super::lookup::{kernel_chain, port};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{PAYLOADS, measure};
+use crate::variant::{PAYLOADS, deployments, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -28,7 +28,10 @@ const RUNS: u32 = 20_000;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let mut findings = Findings {
-        settings: vec![("probe_mode", "inline".to_owned())],
+        settings: vec![
+            ("probe_mode", "inline".to_owned()),
+            ("deployments", deployments(options).to_string()),
+        ],
         ..Findings::default()
     };
     for hook in Hook::ALL {
@@ -46,21 +49,19 @@ fn round_trips(
     monitor: &Monitor<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let stand = Stand::open(&options.program)?;
     let more = format!("  hook: {hook}\n");
-    let mut chains = Vec::new();
-    for length in LENGTHS {
-        monitor.progress("deploying", chains.len(), LENGTHS.len())?;
-        let functions = vec![("kind: forward", "kernel"); length];
-        chains.push(variants::chain(
-            &stand,
-            &format!("{hook}-{length}"),
-            "",
-            &functions,
-            &more,
-        )?);
-    }
-    let rounds = measure(&chains, options, monitor)?;
+    let build = || {
+        let stand = Stand::open(&options.program)?;
+        let mut chains = Vec::new();
+        for length in LENGTHS {
+            monitor.progress("deploying", chains.len(), LENGTHS.len())?;
+            let functions = vec![("kind: forward", "kernel"); length];
+            let name = format!("{hook}-{length}");
+            chains.push(variants::chain(&stand, &name, "", &functions, &more)?);
+        }
+        Ok((chains, ()))
+    };
+    let (rounds, _, ()) = measure(build, options, monitor)?;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let subject = |length: usize| length * PAYLOADS.len() + payload_index;
         for (index, length) in LENGTHS.into_iter().enumerate() {

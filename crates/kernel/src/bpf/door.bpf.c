@@ -14,6 +14,8 @@ enum port_line {
 	PORT_LOST = 7, /* matched, but the metadata found no room */
 };
 
+#define NO_SLOT 0xffffffff
+
 /* Twin: myelin_kernel::port::Door. */
 const volatile struct door {
 	__u32 lines;	/* counter lines a CPU */
@@ -21,7 +23,7 @@ const volatile struct door {
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for what no chain takes; 0: the host's stack */
 	__u32 opposite_is_peer;
-	__u32 spare;
+	__u32 likely; /* slot where most packets go on; NO_SLOT: not known */
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline int unmatched(hook_ctx *ctx, __u32 line)
@@ -72,6 +74,10 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 	if (chain->entry == ENTRY_USER)
 		return to_user(ctx) ? XDP_REDIRECT : failed(ctx, chain);
 #endif
+	/* The JIT makes a jump to a slot that the verifier knows direct; any other one is indirect,
+	 * which retpolines make dear. */
+	if (INSTANCE.likely != NO_SLOT && chain->slot == INSTANCE.likely)
+		bpf_tail_call(ctx, &programs, INSTANCE.likely);
 	bpf_tail_call(ctx, &programs, chain->slot);
 	return failed(ctx, chain);
 }

@@ -5,6 +5,7 @@
 mod chain;
 mod classify;
 mod functions;
+mod likely;
 mod limits;
 mod live;
 mod net;
