@@ -26,6 +26,8 @@ fn main() -> Result<()> {
         compile_ebpf("accounting", Some(hook))?;
     }
     compile("afxdp_forward", &[])?;
+    compile("packet_forward", &[])?;
+    compile("centralized_forward", &[])?;
     let dpdk = pkg_config("libdpdk").and_then(|flags| compile("dpdk_forward", &flags));
     match dpdk {
         Ok(()) => println!("cargo::rustc-cfg=has_dpdk"),

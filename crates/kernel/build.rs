@@ -5,13 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &[&str]); 13] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
     ("firewall", &["XDP", "TC"]),
+    ("nat", &["XDP", "TC"]),
+    ("router", &["XDP", "TC"]),
+    ("load_balancer", &["XDP", "TC"]),
+    ("timestamp", &["XDP", "TC"]),
+    ("monitor", &["XDP", "TC"]),
+    ("flow_tracker", &["XDP", "TC"]),
     ("closed", &["XDP", "TC"]),
     ("reentry", &["XDP"]),
+    ("sff", &["XDP"]),
 ];
 
 fn main() {

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `GET /v1/agent` | - | [`AgentInfo`] |
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
-//! | `POST /v1/chains` | [`ChainSource`] | [`ChainUp`] list |
+//! | `POST /v1/chains` | [`ChainSource`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
 //! | `POST /v1/run` | [`RunRequest`] | stream of [`Event`] |
@@ -14,7 +15,9 @@
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
+pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -59,15 +62,31 @@ pub struct HostInfo {
     pub link: String,
 }
 
-/// A chain that has just come up.
+/// What `up` did with a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// It did not run, and does now.
+    Created,
+    /// It ran in another form and was changed under its traffic.
+    Changed,
+    /// It runs in this form already.
+    Unchanged,
+}
+
+/// A chain as `up` leaves it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChainUp {
     /// The chain's name.
     pub chain: String,
     /// Its owner (`metadata.namespace`).
     pub owner: String,
+    /// What was done.
+    pub change: Change,
     /// Its service path identifier on this node.
     pub spi: u32,
+    /// Its generation: 0 when it comes up, one more with each change.
+    pub generation: u16,
     /// What was deployed.
     pub plan: Plan,
     /// Interface where packets enter.
@@ -76,8 +95,12 @@ pub struct ChainUp {
     pub egress: String,
     /// The end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
-    /// Time from the request to the chain being active, ms (SFC-OStack's rendering delay).
+    /// Time from the request to the chain being active in its form, ms (SFC-OStack's rendering delay); 0 for one that was
+    /// unchanged.
     pub rendering_ms: f64,
+    /// Of a chain that was changed: time from the moment when the first packet could take the new form to the last packet
+    /// of the old one, ms.
+    pub exchange_ms: Option<f64>,
 }
 
 /// State of a chain.
@@ -141,6 +164,23 @@ pub struct WorkerStatus {
     pub cpu_s: f64,
 }
 
+/// A descriptor ring between two processes of a chain in mapping `pipeline`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// Position of the function whose process sends; absent for the first process.
+    pub from: Option<u8>,
+    /// Position of the function whose process receives; absent for the first process.
+    pub to: Option<u8>,
+    /// Descriptors it can hold.
+    pub capacity: u32,
+    /// Descriptors in it now.
+    pub occupancy: u32,
+    /// Descriptors put in since it was made.
+    pub enqueued: u64,
+    /// Descriptors taken out since it was made.
+    pub dequeued: u64,
+}
+
 /// A running chain, as `ps` shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChainStatus {
@@ -150,11 +190,11 @@ pub struct ChainStatus {
     pub owner: String,
     /// Its service path identifier.
     pub spi: u32,
-    /// Its generation.
+    /// Its generation; the figures of its functions are of this one, those of the chain of all.
     pub generation: u16,
     /// Its state.
     pub state: ChainState,
-    /// `compact` in this release.
+    /// How its functions are laid out.
     pub mapping: String,
     /// `xdp` or `tcx`.
     pub hook: String,
@@ -176,12 +216,70 @@ pub struct ChainStatus {
     pub hops: Vec<HopStatus>,
     /// Its in-band sojourn.
     pub sojourn: SojournStatus,
-    /// Its worker, when it has user functions.
+    /// Its worker, when it has user functions; the first one where each of them has its own.
     pub worker: Option<WorkerStatus>,
+    /// The workers of its further user functions, where each has its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_workers: Vec<WorkerStatus>,
+    /// The rings between its processes, in mapping `pipeline`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<RingStatus>,
     /// Its end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
     /// Seconds since it came up.
     pub up_s: f64,
+}
+
+/// What a function that keeps a table of flows knows of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionFlows {
+    /// The chain.
+    pub chain: String,
+    /// The function's name in it.
+    pub function: String,
+    /// Its kind.
+    pub kind: String,
+    /// `kernel` or `user`.
+    pub space: String,
+    /// Flows that began.
+    pub begun: u64,
+    /// Flows that had to make room for others in the full table.
+    pub evicted: u64,
+    /// Packets that belong to no flow.
+    pub outside: u64,
+    /// The flows in the table, that of the most bytes first.
+    pub flows: Vec<FlowStatus>,
+}
+
+/// One flow. Bytes are those of whole frames, with the Ethernet header.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlowStatus {
+    /// How it is written: `udp 10.0.0.1:5000 > 10.0.0.2:9000`, in the direction of its first packet.
+    pub flow: String,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source of its first packet.
+    pub source: IpAddr,
+    /// Its port; absent for fragments and other protocols than UDP and TCP.
+    pub source_port: Option<u16>,
+    /// Destination of its first packet.
+    pub destination: IpAddr,
+    /// Its port.
+    pub destination_port: Option<u16>,
+    /// How far it has come, from functions that follow flows.
+    pub state: Option<FlowState>,
+    /// Packets in the direction of the first one.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets the other way, from functions that see both.
+    pub reply_packets: u64,
+    /// Their bytes.
+    pub reply_bytes: u64,
+    /// When its first packet came, ms ago.
+    pub age_ms: f64,
+    /// When its last one came, ms ago.
+    pub last_packet_ms_ago: f64,
 }
 
 /// What `down` removed.

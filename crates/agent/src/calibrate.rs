@@ -4,13 +4,17 @@
 mod crossings;
 mod direct;
 mod programs;
+mod ring;
 mod user_functions;
 
 use std::path::Path;
 
 use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
-use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+use myelin_spec::{
+    BackendSpec, FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig,
+    LoadBalancerConfig, MonitorConfig, NatConfig, XorConfig,
+};
 
 use crate::api::{ApiError, CalibrateRequest, Event};
 use crate::engine::{Busy, Engine, Monitor};
@@ -35,7 +39,10 @@ impl Engine {
         monitor.progress("user functions", 1, 3);
         let user = user_functions::measure(rounds)?;
         monitor.progress("crossings", 2, 3);
-        let steps = crossings::measure(self, rounds, &programs, user.dispatch, monitor)?;
+        let steps = StepCosts {
+            ring: ring::measure(rounds)?,
+            ..crossings::measure(self, rounds, &programs, user.dispatch, monitor)?
+        };
         let functions = programs
             .functions
             .iter()
@@ -95,6 +102,28 @@ fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
             rules: vec![rule],
             default: myelin_packet::rules::Action::Allow,
             fragments: FragmentPolicy::Match,
+        }),
+        // Not `timestamp`: a frame that is measured again and again would grow each time.
+        FunctionConfig::Monitor(MonitorConfig { flows: 1024 }),
+        FunctionConfig::FlowTracker(FlowTrackerConfig {
+            flows: 1024,
+            ..FlowTrackerConfig::default()
+        }),
+        // Not `router`: the frame's time to live would run out.
+        // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
+        FunctionConfig::LoadBalancer(LoadBalancerConfig {
+            backends: vec![BackendSpec {
+                address: std::net::Ipv4Addr::new(10, 0, 0, 2).into(),
+                weight: 1,
+                mac: None,
+            }],
+            flows: 1024,
+            ..LoadBalancerConfig::default()
+        }),
+        FunctionConfig::Nat(NatConfig {
+            addresses: vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()],
+            flows: 1024,
+            ..NatConfig::default()
         }),
     ])
 }

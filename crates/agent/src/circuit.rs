@@ -23,8 +23,8 @@ pub(crate) struct Circuit {
     pub(crate) egress: Link,
     pub(crate) hosts: Option<EndHosts>,
     users: u32,
-    /// Chains whose packets leave their last kernel function by an XDP redirect, by egress interface.
-    napi_users: [u32; 2],
+    /// Whether the client's, the server's link has NAPI.
+    napi: [bool; 2],
 }
 
 impl Circuit {
@@ -75,7 +75,7 @@ impl Circuit {
             egress,
             hosts,
             users: 1,
-            napi_users: [0; 2],
+            napi: [false; 2],
         };
         if let Err(error) = circuit.acquire_ports(plane, ports, journal) {
             circuit.remove(journal);
@@ -141,32 +141,19 @@ impl Circuit {
         (kind(&self.ingress), kind(&self.egress))
     }
 
-    /// A frame that XDP redirects into a host's port arrives only when the host's link has NAPI.
-    pub(crate) fn acquire_napi(&mut self, egress: u32) -> Result<(), ApiError> {
+    /// A frame that XDP redirects into a host's port arrives only when the host's link has NAPI. It keeps it: to switch
+    /// it off would lose the packets that wait there.
+    pub(crate) fn need_napi(&mut self, egress: u32) -> Result<(), ApiError> {
         let Some((role, index)) = self.role_behind(egress) else {
             return Ok(());
         };
-        if self.napi_users[index] == 0
+        if !self.napi[index]
             && let Some(hosts) = &self.hosts
         {
             hosts.host(role).set_napi(true).map_err(ApiError::failed)?;
+            self.napi[index] = true;
         }
-        self.napi_users[index] += 1;
         Ok(())
-    }
-
-    /// One chain less needs NAPI behind that port.
-    pub(crate) fn release_napi(&mut self, egress: u32) {
-        let Some((role, index)) = self.role_behind(egress) else {
-            return;
-        };
-        self.napi_users[index] = self.napi_users[index].saturating_sub(1);
-        if self.napi_users[index] == 0
-            && let Some(hosts) = &self.hosts
-        {
-            // Of no consequence but speed.
-            let _ = hosts.host(role).set_napi(false);
-        }
     }
 
     fn role_behind(&self, port: u32) -> Option<(Role, usize)> {

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    ProbeRequest, RunRequest,
+    FunctionFlows, ProbeRequest, RunRequest,
 };
 use crate::paths::RunDir;
 
@@ -88,6 +88,15 @@ impl Client {
     /// The running chains.
     pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
         self.call(Method::GET, "/v1/chains", None::<&()>)
+    }
+
+    /// The flows that the functions of one chain know, or of all of them.
+    pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
+        let path = chain.map_or_else(
+            || "/v1/flows".to_owned(),
+            |chain| format!("/v1/flows/{chain}"),
+        );
+        self.call(Method::GET, &path, None::<&()>)
     }
 
     /// Deploys all chains of a file, or none.

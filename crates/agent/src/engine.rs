@@ -9,19 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use myelin_linux::procfs;
-use myelin_planner::{Costs, Machine, Plan};
-use myelin_spec::ServiceChain;
+use myelin_planner::{Costs, Plan};
 
 use crate::api::{
-    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, ProbeRequest,
-    RunRequest,
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
+    ProbeRequest, RunRequest,
 };
-use crate::circuit::Circuit;
-use crate::deploy::{Deployed, Place};
+use crate::chains::State;
 use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
 use crate::workers::Death;
-use crate::{parse_source, status};
+use crate::{flows, parse_source, status};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
@@ -48,11 +46,6 @@ impl Monitor<'_> {
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
-}
-
-pub(crate) struct State {
-    pub(crate) node: Node,
-    pub(crate) chains: BTreeMap<String, Deployed>,
 }
 
 /// The agent's work, without its socket. Also what experiments drive directly.
@@ -90,7 +83,7 @@ impl Engine {
         self.busy.load(Ordering::Relaxed) > 0
             || lock(&self.state)
                 .as_ref()
-                .is_some_and(|state| !state.chains.is_empty())
+                .is_some_and(|state| !state.names().is_empty())
     }
 
     /// Who this is.
@@ -107,32 +100,17 @@ impl Engine {
         }
     }
 
-    /// Deploys all chains of a file, or none.
+    /// Brings all chains of a file into the form that it gives them, or none: those that do not run come up, those that
+    /// run in another form are changed under their traffic.
     ///
     /// # Errors
-    /// A bad file, a chain that is not admitted, a name that is taken, or what the system refused.
+    /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
         let start = Instant::now();
         let chains = parse_source(source)?;
         let costs = load_costs()?;
         let source = Arc::new(source.clone());
-        self.with_state(|state| {
-            let mut up: Vec<ChainUp> = Vec::new();
-            for chain in chains {
-                let name = chain.name.clone();
-                match state.up(chain, &source, &costs, start) {
-                    Ok(one) => up.push(one),
-                    Err(error) => {
-                        for one in up.iter().rev() {
-                            state.down(&one.chain);
-                        }
-                        tracing::info!(chain = name, %error, "not deployed");
-                        return Err(error);
-                    }
-                }
-            }
-            Ok(up)
-        })
+        self.with_state(|state| state.up_all(chains, &source, &costs, start))
     }
 
     /// Removes one chain.
@@ -141,7 +119,7 @@ impl Engine {
     /// There is none of that name.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
         self.with_state(|state| {
-            if !state.down(name) {
+            if !state.down_any(name) {
                 let hint = if state.node.orphans().is_empty() {
                     "`myelin ps` lists those that do"
                 } else {
@@ -162,9 +140,9 @@ impl Engine {
     /// What could not be removed; the rest is.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         self.with_state(|state| {
-            let removed: Vec<String> = state.chains.keys().cloned().collect();
+            let removed = state.names();
             for name in &removed {
-                state.down(name);
+                state.down_any(name);
             }
             Ok(DownReply {
                 removed,
@@ -176,12 +154,40 @@ impl Engine {
     /// The running chains.
     pub fn list(&self) -> Vec<ChainStatus> {
         lock(&self.state).as_mut().map_or_else(Vec::new, |state| {
+            let between_devices = state.node.devices.list();
             let node = &state.node;
-            state
-                .chains
-                .values()
+            let chains = state.chains.values();
+            chains
                 .map(|deployed| status::of(deployed, node))
+                .chain(between_devices)
                 .collect()
+        })
+    }
+
+    /// The flows that the functions of one chain know, or of all of them.
+    ///
+    /// # Errors
+    /// There is no chain of that name; a table or a worker that could not be read.
+    pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
+        self.with_state(|state| {
+            if let Some(name) = chain.filter(|name| state.node.devices.runs(name)) {
+                return Err(ApiError::failed(format!(
+                    "chain `{name}` lies between devices of DPDK, whose worker does not tell its flows; \
+                     `myelin ps {name}` shows its counters"
+                )));
+            }
+            if let Some(name) = chain.filter(|name| !state.chains.contains_key(*name)) {
+                return Err(ApiError::failed(format!(
+                    "no chain `{name}` runs; `myelin ps` lists those that do"
+                )));
+            }
+            let mut all = Vec::new();
+            for (name, deployed) in &state.chains {
+                if chain.is_none_or(|wanted| wanted == name) {
+                    all.extend(flows::of(deployed, &mut state.node)?);
+                }
+            }
+            Ok(all)
         })
     }
 
@@ -203,6 +209,7 @@ impl Engine {
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
+        self.must_not_run(&request.source)?;
         let up = self.up(&request.source)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
@@ -210,6 +217,24 @@ impl Engine {
             let _ = self.down(&one.chain);
         }
         measured
+    }
+
+    /// What `run` tears down at its end must be what it has deployed.
+    fn must_not_run(&self, source: &ChainSource) -> Result<(), ApiError> {
+        let chains = parse_source(source)?;
+        self.with_state(|state| {
+            let running = chains
+                .iter()
+                .find(|chain| state.names().contains(&chain.name));
+            running.map_or(Ok(()), |chain| {
+                let name = &chain.name;
+                Err(ApiError::failed(format!(
+                    "{}: chain `{name}` runs already: `myelin probe {name}` measures it as it is, `myelin down {name}` \
+                     removes it",
+                    chain.places.name
+                )))
+            })
+        })
     }
 
     fn measure_all(
@@ -246,9 +271,8 @@ impl Engine {
     /// Ends everything; the object is of no use afterwards.
     pub fn close(&self) {
         if let Some(mut state) = lock(&self.state).take() {
-            let names: Vec<String> = state.chains.keys().cloned().collect();
-            for name in names {
-                state.down(&name);
+            for name in state.names() {
+                state.down_any(&name);
             }
             state.node.close();
         }
@@ -268,107 +292,6 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-impl State {
-    fn up(
-        &mut self,
-        chain: ServiceChain,
-        source: &Arc<ChainSource>,
-        costs: &Costs,
-        start: Instant,
-    ) -> Result<ChainUp, ApiError> {
-        let name = chain.name.clone();
-        if self.chains.contains_key(&name) {
-            return Err(ApiError::failed(format!(
-                "{}: chain `{name}` runs already: `myelin down {name}` removes it",
-                chain.places.name
-            )));
-        }
-        let place = self.place(&chain)?;
-        let (circuit_name, owner) = (place.circuit.clone(), chain.owner().to_owned());
-        let deployed = self
-            .plan(&chain, costs, &circuit_name)
-            .and_then(|plan| self.node.deploy(chain, source, plan, place));
-        let deployed = match deployed {
-            Ok(deployed) => deployed,
-            Err(error) => {
-                self.node.leave_circuit(&circuit_name);
-                return Err(error);
-            }
-        };
-        let (ingress, egress) = (
-            self.node.ports.get(deployed.ingress)?,
-            self.node.ports.get(deployed.egress)?,
-        );
-        let up = ChainUp {
-            chain: name.clone(),
-            owner,
-            spi: deployed.spi,
-            plan: deployed.plan.clone(),
-            ingress: ingress.name.clone(),
-            egress: egress.name.clone(),
-            hosts: self.node.circuit(&circuit_name)?.host_infos(),
-            rendering_ms: start.elapsed().as_secs_f64() * 1e3,
-        };
-        tracing::info!(chain = name, spi = up.spi, ms = up.rendering_ms, "up");
-        self.chains.insert(name, deployed);
-        Ok(up)
-    }
-
-    /// The circuit of the chain's reverse, the other way round, when that one runs; else a circuit of its own.
-    fn place(&mut self, chain: &ServiceChain) -> Result<Place, ApiError> {
-        let reverse = chain
-            .reverse
-            .as_ref()
-            .and_then(|reverse| self.chains.get(reverse));
-        if let Some(reverse) = reverse.filter(|_| chain.ports.is_none()) {
-            let place = Place {
-                circuit: reverse.circuit.clone(),
-                ingress: reverse.egress,
-                egress: reverse.ingress,
-            };
-            self.node.circuit_mut(&place.circuit)?.share();
-            return Ok(place);
-        }
-        let node = &mut self.node;
-        let circuit = Circuit::create(
-            chain,
-            &node.run_id,
-            &node.plane,
-            &mut node.ports,
-            &mut node.journal,
-        )?;
-        let place = Place {
-            circuit: chain.name.clone(),
-            ingress: circuit.ingress.index,
-            egress: circuit.egress.index,
-        };
-        node.circuits.insert(chain.name.clone(), circuit);
-        Ok(place)
-    }
-
-    fn plan(&self, chain: &ServiceChain, costs: &Costs, circuit: &str) -> Result<Plan, ApiError> {
-        let (ingress, egress) = self.node.circuit(circuit)?.port_kinds();
-        let machine = Machine {
-            ingress,
-            egress,
-            ..Machine::with_end_hosts(cores())
-        };
-        admit(myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?)
-    }
-
-    /// False when there is no such chain.
-    fn down(&mut self, name: &str) -> bool {
-        let Some(deployed) = self.chains.remove(name) else {
-            return false;
-        };
-        let circuit = deployed.circuit.clone();
-        self.node.undeploy(deployed);
-        self.node.leave_circuit(&circuit);
-        tracing::info!(chain = name, "down");
-        true
     }
 }
 
@@ -435,6 +358,7 @@ fn supervise(state: Weak<Mutex<Option<State>>>) {
         while let Some(state) = state.upgrade() {
             if let Some(State { node, chains }) = lock(&state).as_mut() {
                 let mut given_up = Vec::new();
+                node.devices.supervise();
                 node.workers.supervise(|key, death| match death {
                     Death::Restarted => {
                         tracing::warn!(owner = key.owner, "a worker died and was started again");
@@ -446,9 +370,11 @@ fn supervise(state: Weak<Mutex<Option<State>>>) {
                 });
                 for deployed in chains.values_mut() {
                     if deployed
-                        .worker
-                        .as_ref()
-                        .is_some_and(|key| given_up.contains(key))
+                        .form
+                        .layout
+                        .workers()
+                        .iter()
+                        .any(|key| given_up.contains(key))
                     {
                         deployed.fail(node);
                     }

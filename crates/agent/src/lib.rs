@@ -3,20 +3,31 @@
 //! It knows how the rooms below fit together, and nothing of how each does its work: the end hosts are the emulator's, the programs the
 //! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
 //!
-//! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step. The [`api`] is what goes over
-//! the socket, the [`Client`] its other end.
+//! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step, `layout`, what a mapping is, and
+//! `exchange`, how a chain is changed under its traffic. The [`api`] is what goes over the socket, the [`Client`] its other end.
 
 pub mod api;
 mod calibrate;
+mod chains;
 mod circuit;
 mod client;
+mod compact;
 mod deploy;
+mod distributed;
+mod dpdk;
 mod engine;
+mod exchange;
+mod flows;
+mod layout;
 mod measure;
 mod node;
 mod paths;
+mod pipeline;
 mod ports;
+mod quiesce;
 mod report;
+mod revision;
+mod sandbox;
 mod server;
 mod status;
 mod verdict;

@@ -13,7 +13,8 @@ use myelin_probe::{Config, Control, Cores, Mode, ProbeResult, Sockets};
 use myelin_spec::{FunctionConfig, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply};
-use crate::engine::{Engine, Monitor, State};
+use crate::chains::State;
+use crate::engine::{Engine, Monitor};
 use crate::status;
 use crate::verdict::Probed;
 
@@ -94,7 +95,7 @@ pub(crate) fn chain(
     }
     let (sojourn, hops) = engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
-        let sojourn = status::departures(deployed, &state.node).1.since(&before);
+        let sojourn = deployed.departures(&state.node).1.since(&before);
         Ok((sojourn, status::of(deployed, &state.node).hops))
     })?;
     let Target {
@@ -128,7 +129,7 @@ fn parse_modes(options: &ProbeOptions) -> Result<Vec<Mode>, ApiError> {
 pub(crate) fn sojourn(engine: &Engine, name: &str) -> Result<Histogram, ApiError> {
     engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
-        Ok(status::departures(deployed, &state.node).1)
+        Ok(deployed.departures(&state.node).1)
     })
 }
 
@@ -145,17 +146,23 @@ struct Target {
     server: (String, IpAddr),
     /// What the chain's functions do to a payload byte on the way there and back.
     keys: (u8, u8),
-    worker: Option<u32>,
+    workers: Vec<u32>,
 }
 
 impl Target {
     fn of(state: &mut State, name: &str) -> Result<Self, ApiError> {
+        if state.node.devices.runs(name) {
+            return Err(ApiError::failed(format!(
+                "chain `{name}` lies between devices of DPDK, so there are no end hosts to probe from: send your own \
+                 traffic; `myelin ps {name}` shows its sojourn"
+            )));
+        }
         let deployed = state.chains.get(name).ok_or_else(|| {
             ApiError::failed(format!(
                 "no chain `{name}` runs; `myelin ps` lists those that do"
             ))
         })?;
-        let circuit = state.node.circuit(&deployed.circuit)?;
+        let circuit = state.node.circuit(&deployed.place.circuit)?;
         let Some(hosts) = &circuit.hosts else {
             return Err(ApiError::failed(format!(
                 "chain `{name}` lies between named interfaces (spec.ports), so there are no end hosts to probe from: \
@@ -163,7 +170,7 @@ impl Target {
             )));
         };
         // A reverse chain is probed from the server's side.
-        let (near, far) = if deployed.ingress == circuit.ingress.index {
+        let (near, far) = if deployed.place.ingress == circuit.ingress.index {
             (&hosts.client, &hosts.server)
         } else {
             (&hosts.server, &hosts.client)
@@ -187,15 +194,18 @@ impl Target {
         let mut target = Self {
             client: end(near, far)?,
             server: end(far, near)?,
-            keys: (payload_key(&deployed.chain), 0),
-            worker: deployed
-                .worker
-                .as_ref()
-                .and_then(|key| state.node.workers.get(key))
-                .map(|entry| entry.handle.pid()),
-            chain: deployed.chain.clone(),
-            source: Arc::clone(&deployed.source),
-            plan: deployed.plan.clone(),
+            keys: (payload_key(&deployed.form.chain), 0),
+            workers: deployed
+                .form
+                .layout
+                .workers()
+                .into_iter()
+                .filter_map(|key| state.node.workers.get(key))
+                .map(|entry| entry.handle.pid())
+                .collect(),
+            chain: deployed.form.chain.clone(),
+            source: Arc::clone(&deployed.form.source),
+            plan: deployed.form.plan.clone(),
         };
         let there = target.five_tuple();
         if !target.chain.matches.matches(&there) {
@@ -217,8 +227,8 @@ impl Target {
             .reverse
             .as_ref()
             .and_then(|reverse| state.chains.get(reverse))
-            .filter(|reverse| reverse.chain.matches.matches(&back))
-            .map_or(0, |reverse| payload_key(&reverse.chain));
+            .filter(|reverse| reverse.form.chain.matches.matches(&back))
+            .map_or(0, |reverse| payload_key(&reverse.form.chain));
         Ok(target)
     }
 
@@ -282,7 +292,7 @@ impl Target {
     }
 
     fn processes(&self) -> Vec<(&str, u32)> {
-        self.worker.map(|pid| ("worker", pid)).into_iter().collect()
+        self.workers.iter().map(|pid| ("worker", *pid)).collect()
     }
 }
 
@@ -309,6 +319,6 @@ fn payload_key(chain: &ServiceChain) -> u8 {
         .iter()
         .fold(0, |key, function| match &function.config {
             FunctionConfig::Xor(xor) => key ^ xor.key,
-            FunctionConfig::Forward | FunctionConfig::Firewall(_) => key,
+            _ => key,
         })
 }

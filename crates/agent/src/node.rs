@@ -9,6 +9,7 @@ use myelin_linux::journal::{Journal, Resource};
 
 use crate::api::ApiError;
 use crate::circuit::Circuit;
+use crate::dpdk::Devices;
 use crate::paths::RunDir;
 use crate::ports::Ports;
 use crate::workers::Workers;
@@ -17,6 +18,8 @@ use crate::workers::Workers;
 pub(crate) struct Node {
     // The order is that of the end: who uses goes before what is used.
     pub(crate) workers: Workers,
+    /// What lies between devices of DPDK.
+    pub(crate) devices: Devices,
     pub(crate) circuits: BTreeMap<String, Circuit>,
     pub(crate) ports: Ports,
     pub(crate) plane: Plane,
@@ -40,6 +43,7 @@ impl Node {
         let (plane, pin_dir) = open_plane(run_dir, &mut journal)?;
         Ok(Self {
             workers: Workers::default(),
+            devices: Devices::default(),
             circuits: BTreeMap::new(),
             ports: Ports::default(),
             plane,

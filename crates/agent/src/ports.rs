@@ -26,6 +26,13 @@ pub(crate) struct Entry {
     promiscuous: Option<Resource>,
 }
 
+impl Entry {
+    /// The owner whose worker has the sockets of its queues.
+    pub(crate) fn bound_to(&self) -> Option<&str> {
+        self.bound.as_ref().map(|worker| worker.owner.as_str())
+    }
+}
+
 /// All ports, by interface index.
 #[derive(Default)]
 pub(crate) struct Ports(BTreeMap<u32, Entry>);

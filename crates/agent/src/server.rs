@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -19,10 +19,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, ErrorKind,
-    Event, ProbeRequest, RunRequest,
+    Event, FunctionFlows, ProbeRequest, RunRequest,
 };
 use crate::engine::{Engine, Monitor};
 use crate::paths::RunDir;
+
+/// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
+const MAX_REQUEST: usize = 64 << 20;
 
 /// How the server ends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,9 +89,12 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/v1/agent", get(info).delete(stop))
         .route("/v1/chains", get(list).post(up).delete(down_all))
         .route("/v1/chains/{name}", delete(down))
+        .route("/v1/flows", get(all_flows))
+        .route("/v1/flows/{name}", get(flows))
         .route("/v1/probe", post(probe))
         .route("/v1/run", post(run_chain))
         .route("/v1/calibrate", post(calibrate))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .with_state(Arc::clone(&shared));
     tracing::info!(socket = %path.display(), "agent ready");
     let result = axum::serve(listener, router)
@@ -171,6 +177,23 @@ async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
 
 async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, ApiError> {
     blocking(shared, |engine| Ok(engine.list())).await.map(Json)
+}
+
+async fn all_flows(
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Vec<FunctionFlows>>, ApiError> {
+    blocking(shared, |engine| engine.flows(None))
+        .await
+        .map(Json)
+}
+
+async fn flows(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<FunctionFlows>>, ApiError> {
+    blocking(shared, move |engine| engine.flows(Some(&name)))
+        .await
+        .map(Json)
 }
 
 async fn up(

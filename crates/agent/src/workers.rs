@@ -12,14 +12,17 @@ use myelin_dataplane::{
 };
 use myelin_kernel::{Plane, Reentry, XdpMode};
 use myelin_linux::journal::{Journal, Resource};
-use myelin_linux::link::{self, Link, VethEnd};
+use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
-use myelin_spec::{Idle as IdleSpec, WorkerSpec};
+use myelin_spec::{Idle as IdleSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::circuit::MTU;
+use crate::deploy::Place;
 use crate::paths::short_hash;
+use crate::pipeline::Stages;
 use crate::ports::Ports;
 
 /// A worker that dies more often than this within [`DEATH_WINDOW`] is not started again.
@@ -39,6 +42,20 @@ pub(crate) struct Key {
     pub(crate) circuit: String,
 }
 
+impl Key {
+    /// That of a chain in this place.
+    pub(crate) fn of(chain: &ServiceChain, place: &Place) -> Self {
+        Self {
+            owner: chain.owner().to_owned(),
+            circuit: if chain.ports.is_some() {
+                String::new()
+            } else {
+                place.circuit.clone()
+            },
+        }
+    }
+}
+
 /// The link over which packets go from a worker back into the kernel.
 pub(crate) struct Internal {
     pub(crate) door: Reentry,
@@ -51,12 +68,14 @@ pub(crate) struct Entry {
     pub(crate) handle: WorkerHandle,
     sockets: BTreeMap<(u32, u32), SocketId>,
     pub(crate) internal: Option<Internal>,
+    /// Further processes of chains in mapping `pipeline`.
+    pub(crate) pipelines: Vec<Stages>,
     chains: u32,
     deaths: VecDeque<Instant>,
     /// It kept dying and is not started again.
     pub(crate) failed: bool,
     process: Resource,
-    spec: WorkerSpec,
+    pub(crate) spec: WorkerSpec,
 }
 
 /// All workers.
@@ -130,6 +149,7 @@ impl Workers {
             handle,
             sockets: BTreeMap::new(),
             internal: None,
+            pipelines: Vec::new(),
             chains: 1,
             deaths: VecDeque::new(),
             failed: false,
@@ -181,15 +201,16 @@ impl Workers {
     /// Starts dead workers again. Calls `report` for each that was dead.
     pub(crate) fn supervise(&mut self, mut report: impl FnMut(&Key, &Death)) {
         for (key, entry) in &mut self.entries {
+            if entry.failed {
+                continue;
+            }
+            for death in entry.revive_stages() {
+                report(key, &death);
+            }
             if entry.failed || entry.handle.is_alive() {
                 continue;
             }
-            let now = Instant::now();
-            entry
-                .deaths
-                .retain(|death| now.duration_since(*death) < DEATH_WINDOW);
-            entry.deaths.push_back(now);
-            let death = if entry.deaths.len() > MAX_DEATHS {
+            let death = if is_last_death(&mut entry.deaths) {
                 entry.failed = true;
                 Death::GivenUp
             } else if let Err(error) = entry.handle.restart() {
@@ -201,6 +222,14 @@ impl Workers {
             report(key, &death);
         }
     }
+}
+
+/// Takes note that a process has died now; whether that was once too often.
+pub(crate) fn is_last_death(deaths: &mut VecDeque<Instant>) -> bool {
+    let now = Instant::now();
+    deaths.retain(|death| now.duration_since(*death) < DEATH_WINDOW);
+    deaths.push_back(now);
+    deaths.len() > MAX_DEATHS
 }
 
 impl Entry {
@@ -242,6 +271,16 @@ impl Entry {
             .get(&(ifindex, 0))
             .copied()
             .ok_or_else(|| ApiError::failed(format!("interface {} has no queue", port.name)))
+    }
+
+    /// A socket on a link's end in another namespace, for receiving and transmitting.
+    pub(crate) fn bind_in(&self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
+        let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
+        config.ring_size = RING_SIZE;
+        config.busy_poll = self.busy_poll();
+        netns
+            .enter(|| self.bind(&config))
+            .map_err(ApiError::failed)?
     }
 
     /// The internal link, made once; returns the socket that leads to its re-entry door.

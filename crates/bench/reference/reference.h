@@ -27,6 +27,7 @@ struct options {
 	unsigned batch; /* most frames taken from a ring at once */
 	int core;	/* the CPU that polls */
 	bool both;	/* forward egress -> ingress too */
+	bool poll;	/* poll; a program that cannot sleep always does */
 };
 
 static volatile sig_atomic_t stop_requested;
@@ -41,8 +42,8 @@ static void on_stop(int signal)
 static _Noreturn void usage(const char *program)
 {
 	fprintf(stderr,
-		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both]\n"
-		"Forwards every frame of queue 0 of IF to the other IF, polling; prints \"ready\"; "
+		"usage: %s --ingress IF --egress IF [--batch 1..%d] [--core N] [--both] [--poll]\n"
+		"Forwards every frame of queue 0 of IF to the other IF; prints \"ready\"; "
 		"SIGTERM ends it.\n",
 		program, MAX_BATCH);
 	exit(2);
@@ -65,9 +66,13 @@ static unsigned parse_number(const char *program, const char *option, const char
 static struct options parse_options(int argc, char **argv)
 {
 	static const struct option table[] = {
-		{"ingress", required_argument, NULL, 'i'}, {"egress", required_argument, NULL, 'e'},
-		{"batch", required_argument, NULL, 'b'},   {"core", required_argument, NULL, 'c'},
-		{"both", no_argument, NULL, '2'},	   {0},
+		{"ingress", required_argument, NULL, 'i'},
+		{"egress", required_argument, NULL, 'e'},
+		{"batch", required_argument, NULL, 'b'},
+		{"core", required_argument, NULL, 'c'},
+		{"both", no_argument, NULL, '2'},
+		{"poll", no_argument, NULL, 'p'},
+		{0},
 	};
 	struct options options = {.batch = 32, .core = sched_getcpu()};
 	int option;
@@ -90,6 +95,9 @@ static struct options parse_options(int argc, char **argv)
 			break;
 		case '2':
 			options.both = true;
+			break;
+		case 'p':
+			options.poll = true;
 			break;
 		default:
 			usage(argv[0]);

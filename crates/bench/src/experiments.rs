@@ -1,6 +1,9 @@
 //! All experiments, one file each; `lookup` is in three parts.
 
 mod accounting;
+mod calvin_chain;
+mod calvin_technologies;
+mod chain_length;
 mod classifier;
 mod deploy;
 mod firewall;
@@ -18,10 +21,13 @@ pub(crate) const ALL: &[Experiment] = &[
     kernel_chain::EXPERIMENT,
     lookup::EXPERIMENT,
     deploy::EXPERIMENT,
+    calvin_technologies::EXPERIMENT,
+    calvin_chain::EXPERIMENT,
+    chain_length::EXPERIMENT,
 ];
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.
-fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Claim {
+pub(crate) fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Claim {
     let interval = median.and_then(|median| median.interval);
     let enough = median.is_some_and(|median| median.samples >= ROUNDS_NEEDED as u64);
     Claim {

@@ -24,6 +24,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 const STOP_POLL: Duration = Duration::from_millis(2);
 
 const AFXDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/afxdp_forward"));
+const PACKET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/packet_forward"));
+const CENTRALIZED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/centralized_forward"));
 #[cfg(has_dpdk)]
 const DPDK: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/dpdk_forward")));
 #[cfg(not(has_dpdk))]
@@ -36,6 +38,11 @@ pub enum Reference {
     AfXdp,
     /// DPDK over its net_af_xdp driver, without hugepages.
     Dpdk,
+    /// Plain C over `AF_PACKET` sockets, a system call a frame.
+    Packet,
+    /// Packet sockets and TAP devices with the kernel's routing in between: the centralized approach. Makes `central0`, where
+    /// packets to be routed come in, and `central1`, where they are to be routed to.
+    Centralized,
 }
 
 /// What a reference program forwards.
@@ -51,6 +58,8 @@ pub struct Forwarding<'a> {
     pub core: Option<usize>,
     /// Forward from egress to ingress too; otherwise what arrives at the egress stays the kernel's.
     pub both: bool,
+    /// Poll. Only the centralized approach can do without: it sleeps then.
+    pub poll: bool,
 }
 
 /// Why a reference program could not run. The text of a program that failed holds its own last words.
@@ -104,12 +113,16 @@ impl Reference {
         match self {
             Self::AfXdp => "afxdp_forward",
             Self::Dpdk => "dpdk_forward",
+            Self::Packet => "packet_forward",
+            Self::Centralized => "centralized_forward",
         }
     }
 
     fn image(self) -> Result<&'static [u8], Error> {
         match self {
             Self::AfXdp => Ok(AFXDP),
+            Self::Packet => Ok(PACKET),
+            Self::Centralized => Ok(CENTRALIZED),
             Self::Dpdk => DPDK.ok_or(Error::Absent {
                 name: self.name(),
                 reason: env!("MYELIN_NO_DPDK"),
@@ -143,6 +156,9 @@ impl Reference {
         if forwarding.both {
             command.arg("--both");
         }
+        if forwarding.poll {
+            command.arg("--poll");
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(
             words
@@ -174,7 +190,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// How the XDP program is attached: `native` or `generic`.
+    /// How the XDP program is attached: `native` or `generic`, which is also said where there is none.
     pub fn mode(&self) -> &str {
         &self.mode
     }

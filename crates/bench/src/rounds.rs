@@ -1,6 +1,6 @@
 //! Subjects measured in turns, round by round, so that what wanders on a virtual machine wanders for all of them.
 
-use myelin_probe::stats::{CONFIDENCE, Estimate, PairedRatio, median_ci};
+use myelin_probe::stats::{CONFIDENCE, Estimate, PairedRatio, mean_ci, median_ci};
 
 use crate::{Error, Monitor};
 
@@ -59,6 +59,11 @@ impl Rounds {
     /// Median over the rounds with its 95 % interval.
     pub(crate) fn median(&self, subject: usize) -> Option<Estimate> {
         median_ci(&self.0[subject], CONFIDENCE)
+    }
+
+    /// Mean over the rounds with its 95 % interval.
+    pub(crate) fn mean(&self, subject: usize) -> Option<Estimate> {
+        mean_ci(&self.0[subject], CONFIDENCE)
     }
 
     /// Median of the rounds' ratios.

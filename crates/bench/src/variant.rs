@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use myelin_linux::affinity;
-use myelin_probe::{Config, Control, Cores, Mode, Sockets, probe};
+
+use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -58,16 +59,25 @@ impl Variant {
         })
     }
 
-    /// Median round trip, microseconds, of `packets` packets one after the other, probe mode inline.
-    pub(crate) fn round_trip_us(
+    /// The variant under another name.
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..self
+        }
+    }
+
+    /// Round trips, nanoseconds, of `packets` packets one after the other.
+    fn round_trips_ns(
         &self,
+        mode: Mode,
         payload: usize,
         packets: u32,
         monitor: &Monitor<'_>,
-    ) -> Result<f64, Error> {
+    ) -> Result<Vec<u32>, Error> {
         let core = affinity::get(0)?.first().copied().unwrap_or_default();
         let config = Config {
-            mode: Mode::Inline,
+            mode,
             payload_bytes: payload,
             interval: Duration::ZERO,
             count: packets,
@@ -107,7 +117,7 @@ impl Variant {
             });
         }
         answered.resize(packets as usize, u32::MAX);
-        Ok(median_us(answered))
+        Ok(answered)
     }
 }
 
@@ -139,44 +149,72 @@ fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     }
 }
 
-/// How often the variants of an experiment are made anew: where the kernel happens to put a link's queues and a program's
-/// code moves a round trip by up to 2 %, for as long as they live.
-pub(crate) fn deployments(options: &Options) -> usize {
-    options.rounds(12, 40)
-}
-
-/// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next.
-/// Gives what the last `build` made of `T`. Subject `variant * PAYLOADS.len() + payload` of the result.
+/// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next:
+/// where the kernel happens to put a link's queues and a program's code moves a round trip by up to 2 %, for as long as they live.
+/// Gives the median round trip of each round, us, with what the last `build` made of `T`. Subject `(variant * PAYLOADS.len() + payload) * modes.len() + mode` of the result.
 pub(crate) fn measure<T>(
     mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
+    deployments: usize,
+    modes: &[Mode],
     options: &Options,
     monitor: &Monitor<'_>,
-) -> Result<(Rounds, Vec<About>, T), Error> {
-    let packets = options.packets();
-    let deployments = deployments(options);
+) -> Result<Measured<T>, Error> {
     let mut all = Rounds::default();
+    let mut distributions = Vec::new();
     for deployment in 1..=deployments {
         let (variants, rest) = build()?;
         let stage = format!("round trips, deployment {deployment} of {deployments}");
-        let subjects = variants.len() * PAYLOADS.len();
+        let subjects = variants.len() * PAYLOADS.len() * modes.len();
+        distributions.resize_with(subjects, Distribution::new);
         all.extend(Rounds::measure(
             &stage,
             subjects,
             options.rounds(ROUNDS, ROUNDS),
             monitor,
             |subject| {
-                variants[subject / PAYLOADS.len()].round_trip_us(
-                    PAYLOADS[subject % PAYLOADS.len()],
-                    packets,
+                let (case, mode) = (subject / modes.len(), modes[subject % modes.len()]);
+                let trips = variants[case / PAYLOADS.len()].round_trips_ns(
+                    mode,
+                    PAYLOADS[case % PAYLOADS.len()],
+                    packets(mode, options),
                     monitor,
-                )
+                )?;
+                for ns in &trips {
+                    distributions[subject].record(u64::from(*ns));
+                }
+                Ok(median_us(trips))
             },
         )?);
         if deployment == deployments {
-            return Ok((all, variants.iter().map(About::of).collect(), rest));
+            return Ok(Measured {
+                rounds: all,
+                distributions,
+                variants: variants.iter().map(About::of).collect(),
+                rest,
+            });
         }
     }
     Err(Error::Cancelled)
+}
+
+/// What was measured.
+pub(crate) struct Measured<T> {
+    /// Medians of the rounds, us.
+    pub(crate) rounds: Rounds,
+    /// All round trips of a subject.
+    pub(crate) distributions: Vec<Distribution>,
+    /// What they were measured of.
+    pub(crate) variants: Vec<About>,
+    /// What else was made.
+    pub(crate) rest: T,
+}
+
+/// Packets of a round. A wake-up takes some ten times as long as all the rest.
+fn packets(mode: Mode, options: &Options) -> u32 {
+    match mode {
+        Mode::Inline | Mode::Spin => options.packets(),
+        Mode::Blocking => options.packets().div_ceil(5),
+    }
 }
 
 /// What a variant is, when it is gone.

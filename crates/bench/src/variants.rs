@@ -23,6 +23,8 @@ use crate::{Error, ebpf};
 
 /// Most frames at once: one, as the probe has one packet under way.
 const BATCH: u16 = 1;
+/// Frames at once where a layout is to show its best.
+const BEST_BATCH: u16 = 32;
 
 fn of_network(
     name: &str,
@@ -156,8 +158,60 @@ fn start(middle: &Middle, reference: Reference) -> Result<Running, Error> {
         batch: BATCH,
         core: Some(polling_core()?),
         both: false,
+        poll: true,
     };
     Ok(middle.netns.enter(|| reference.start(&forwarding))??)
+}
+
+/// CALVIN's opponent: both functions in one place, with the kernel's stack in between; sleeping as published, or polling
+/// and taking several packets at once.
+pub(crate) fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
+    let network = Network::through(false)?;
+    let sockets = network.sockets()?;
+    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
+    let mut pollers = Vec::new();
+    if let Some(middle) = &network.middle {
+        let forwarding = Forwarding {
+            ingress: CLIENT_LINK,
+            egress: SERVER_LINK,
+            batch: if poll { BEST_BATCH } else { BATCH },
+            core: Some(polling_core()?),
+            both: false,
+            poll,
+        };
+        let running = middle.netns.enter(|| {
+            let running = Reference::Centralized.start(&forwarding)?;
+            let mut netlink = Netlink::open()?;
+            let (first, second) = (
+                netlink.link("central0")?.id(),
+                netlink.link("central1")?.id(),
+            );
+            // The kernel takes what is addressed to it: the server's name is its own there.
+            netlink.apply([
+                link::mac(&first, network.server.mac),
+                link::no_ipv6_autoconfiguration(&first),
+                link::no_ipv6_autoconfiguration(&second),
+                link::up(&first),
+                link::up(&second),
+            ])?;
+            for link in ["all", "central0"] {
+                sysctl::rp_filter(link, 0)?;
+            }
+            sysctl::set("net/ipv4/ip_forward", "1")?;
+            netlink.apply([
+                neighbour::permanent(&second, network.server.address, network.server.mac),
+                route::on_link(&second, network.server.address, 32),
+            ])?;
+            Ok::<_, Error>(running)
+        })??;
+        if poll {
+            pollers.push(running.pid());
+        }
+        parts.push(Box::new(running));
+        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
+    }
+    parts.push(Box::new(network));
+    Variant::new(name, about, sockets, pollers, parts)
 }
 
 /// Redirects everything that comes in from the client to the server, or the other way round.

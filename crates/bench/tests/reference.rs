@@ -84,6 +84,7 @@ impl EndHosts {
             batch: 1,
             core: None,
             both,
+            poll: true,
         }
     }
 }
@@ -190,7 +191,11 @@ fn forwards_both_ways(reference: Reference) {
     );
 
     let running = start(reference, &hosts.forwarding(true));
-    assert!(xdp_attached(&hosts.ingress) && xdp_attached(&hosts.egress));
+    let by_xdp = reference != Reference::Packet;
+    assert_eq!(
+        (xdp_attached(&hosts.ingress), xdp_attached(&hosts.egress)),
+        (by_xdp, by_xdp)
+    );
     for round in 0..ROUNDS {
         // From an empty datagram to a full 1500 byte MTU.
         let payload = vec![round as u8; round as usize * 1472 / (ROUNDS as usize - 1)];
@@ -220,7 +225,7 @@ fn forwards_one_way(reference: Reference) {
         socket(&hosts.server, SERVER, CLIENT),
     );
     let running = start(reference, &hosts.forwarding(false));
-    assert!(xdp_attached(&hosts.ingress));
+    assert_eq!(xdp_attached(&hosts.ingress), reference != Reference::Packet);
     assert!(
         !xdp_attached(&hosts.egress),
         "what comes back is the caller's business"
@@ -256,8 +261,23 @@ fn dpdk_forwards_one_way_until_dropped() {
 }
 
 #[test]
+fn packet_sockets_forward_both_ways() {
+    forwards_both_ways(Reference::Packet);
+}
+
+#[test]
+fn packet_sockets_forward_one_way() {
+    forwards_one_way(Reference::Packet);
+}
+
+#[test]
 fn a_missing_interface_is_named() {
-    for reference in [Reference::AfXdp, Reference::Dpdk] {
+    for reference in [
+        Reference::AfXdp,
+        Reference::Dpdk,
+        Reference::Packet,
+        Reference::Centralized,
+    ] {
         if reference.available().is_err() {
             continue;
         }
@@ -267,6 +287,7 @@ fn a_missing_interface_is_named() {
             batch: 1,
             core: None,
             both: true,
+            poll: true,
         };
         let error = reference.start(&nowhere).unwrap_err();
         assert!(
@@ -284,6 +305,7 @@ fn a_batch_out_of_range_is_refused() {
         batch: 0,
         core: None,
         both: false,
+        poll: true,
     };
     let error = Reference::AfXdp.start(&forwarding).unwrap_err();
     assert!(

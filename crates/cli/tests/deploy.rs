@@ -327,7 +327,7 @@ fn chains_between_named_interfaces_leave_them_as_they_were() {
 }
 
 #[test]
-fn chains_of_one_owner_share_port_and_worker_and_another_owner_is_refused() {
+fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_own() {
     if skip_unless_root() {
         return;
     }
@@ -355,13 +355,30 @@ fn chains_of_one_owner_share_port_and_worker_and_another_owner_is_refused() {
         .replace("@n", "@o")
         .replace("metadata: {", "metadata: { namespace: somebody-else,")
         .replace("9001", "9002");
-    let file = myelin.file(&foreign);
+    let file = myelin.file(&foreign.replace("spec:", "spec:\n  mapping: compact"));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
     assert!(
-        error.contains(&wire.ingress) && error.contains("owner"),
+        error.contains(&wire.ingress) && error.contains("owner") && error.contains("distributed"),
         "{error}"
     );
     assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 2);
+    let up = myelin.json(&["up", myelin.file(&foreign).to_str().unwrap(), "--json"]);
+    assert_eq!(up[0]["plan"]["mapping"], "distributed", "{up}");
+    let why = up[0]["plan"]["mapping_why"].as_str().unwrap();
+    assert!(why.contains("owners share no frames"), "{why}");
+    let theirs = chain(&myelin, "o")["worker"]["pid"].clone();
+    assert!(theirs.is_number() && theirs != chain(&myelin, "m")["worker"]["pid"]);
+    wire.send_ten(9002);
+    wait_for("ten packets", Duration::from_secs(2), || {
+        chain(&myelin, "o")["packets_out"] == 10
+    });
+    assert_eq!(chain(&myelin, "o")["packets_out"], 10);
+    assert_eq!(
+        chain(&myelin, "m")["packets_out"],
+        10,
+        "it took another owner's"
+    );
+    myelin.ok(&["down", &myelin.chain("o")]);
     // One goes, the other stays.
     myelin.ok(&["down", &myelin.chain("m")]);
     wire.send_ten(9001);

@@ -126,7 +126,7 @@ fn chains(criterion: &mut Criterion) {
                 positions: functions,
                 segments: vec![UserSegment {
                     first_position: 0,
-                    functions: vec![FunctionConfig::Forward; functions.into()],
+                    functions: vec![FunctionConfig::Forward.into(); functions.into()],
                     exit: UserExit::Port(SocketId::of_port(0)),
                 }],
             };

@@ -1,7 +1,7 @@
 //! Chains as a worker is told of them: the user-space segments, and where each leads.
 
 use myelin_packet::meta::MAX_SPI;
-use myelin_spec::FunctionConfig;
+use myelin_spec::FunctionInstance;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::MAX_POSITIONS;
@@ -35,8 +35,8 @@ pub struct UserChain {
 pub struct UserSegment {
     /// Index in the chain of the run's first function.
     pub first_position: u8,
-    /// The functions, in order; at least one.
-    pub functions: Vec<FunctionConfig>,
+    /// The functions, in order, each with the name of its state; at least one.
+    pub functions: Vec<FunctionInstance>,
     /// Where packets go after the last of them.
     pub exit: UserExit,
 }
@@ -46,11 +46,19 @@ pub struct UserSegment {
 pub enum UserExit {
     /// Out of the chain, through this socket.
     Port(SocketId),
-    /// On to the kernel function at `position`, over an internal link, behind an NSH header.
+    /// On to the kernel function at `position`, over an internal link, behind an NSH header. At the chain's length it is
+    /// out of the chain, by a forwarder at the far end of the link.
     Internal {
         /// The socket on the worker's end of the link.
         socket: SocketId,
         /// Index of the next function.
+        position: u8,
+    },
+    /// On to the worker process that goes on at `position`, through a ring. Only in the parts of a chain that [`Pipeline`](crate::Pipeline) makes.
+    Stage {
+        /// The ring's number.
+        socket: SocketId,
+        /// Index of the next function, or the chain's length.
         position: u8,
     },
 }
@@ -59,7 +67,9 @@ impl UserExit {
     /// The socket it transmits on.
     pub fn socket(&self) -> SocketId {
         match *self {
-            Self::Port(socket) | Self::Internal { socket, .. } => socket,
+            Self::Port(socket) | Self::Internal { socket, .. } | Self::Stage { socket, .. } => {
+                socket
+            }
         }
     }
 }
@@ -88,9 +98,9 @@ impl UserChain {
             }
             let leads_on = match segment.exit {
                 UserExit::Port(_) => end == usize::from(self.positions),
-                UserExit::Internal { position, .. } => {
-                    usize::from(position) == end && end < usize::from(self.positions)
-                }
+                UserExit::Internal { position, .. } => usize::from(position) == end,
+                // Made from a chain that was checked, for the processes of a pipeline.
+                UserExit::Stage { .. } => false,
             };
             if !leads_on {
                 return Err("has a segment whose exit is not at the function after it");
@@ -104,12 +114,14 @@ impl UserChain {
 
 #[cfg(test)]
 mod tests {
+    use myelin_spec::FunctionConfig;
+
     use super::*;
 
     fn segment(first_position: u8, functions: usize, exit: UserExit) -> UserSegment {
         UserSegment {
             first_position,
-            functions: vec![FunctionConfig::Forward; functions],
+            functions: vec![FunctionConfig::Forward.into(); functions],
             exit,
         }
     }
@@ -139,6 +151,7 @@ mod tests {
         let twice = vec![segment(0, 2, inward(2)), segment(3, 1, OUT)];
         assert_eq!(chain(4, twice).check(), Ok(()));
         assert_eq!(chain(3, vec![segment(1, 1, inward(2))]).check(), Ok(()));
+        assert_eq!(chain(2, vec![segment(1, 1, inward(2))]).check(), Ok(()));
     }
 
     #[test]
@@ -149,7 +162,6 @@ mod tests {
             (chain(1, vec![segment(0, 0, OUT)]), "without functions"),
             (chain(2, vec![segment(1, 2, OUT)]), "beyond"),
             (chain(2, vec![segment(0, 1, OUT)]), "exit"),
-            (chain(2, vec![segment(0, 2, inward(2))]), "exit"),
             (chain(3, vec![segment(0, 1, inward(2))]), "exit"),
             (
                 chain(3, vec![segment(0, 1, inward(1)), segment(1, 2, OUT)]),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
 use crate::idle::Idle;
+use crate::ring_port::Side;
 use crate::shm::anonymous_file;
 use crate::sys;
 use crate::xsk::XskInfo;
@@ -37,6 +38,25 @@ pub(crate) enum Request {
         /// Its number.
         id: SocketId,
     },
+    /// Use an end of a ring to another worker. Descriptors: the ring, the eventfd that wakes its receiver.
+    AddRing {
+        /// The number it is known by, here and in the ledger.
+        id: SocketId,
+        /// Which end.
+        side: Side,
+    },
+    /// Take the frames that a process or a ring had that is no more.
+    TakeFrames {
+        /// Its number in the ledger.
+        id: SocketId,
+    },
+    /// Give free frames to a process that is about to start.
+    Grant {
+        /// Its number in the ledger.
+        id: SocketId,
+        /// How many.
+        frames: u32,
+    },
     /// Run a generation of a chain.
     AddChain {
         /// The chain.
@@ -51,6 +71,17 @@ pub(crate) enum Request {
         /// Generation.
         generation: u16,
     },
+    /// Tell of the flows that a function knows. Descriptor: an empty file to write them to.
+    ReadFlows {
+        /// Service path identifier.
+        spi: u32,
+        /// Generation.
+        generation: u16,
+        /// The function.
+        position: u8,
+    },
+    /// Do this from now on while no packet is there.
+    SetIdle(Idle),
     /// Begin to process packets.
     Start,
     /// Finish the batch and exit.
@@ -65,6 +96,8 @@ pub(crate) struct Setup {
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
+    /// What the ledger calls this process, when it does not own the packet memory.
+    pub(crate) holder: Option<SocketId>,
 }
 
 /// A request with its number.
@@ -183,7 +216,7 @@ mod tests {
                 positions: 4,
                 segments: vec![UserSegment {
                     first_position: 0,
-                    functions: vec![FunctionConfig::Firewall(firewall); 4],
+                    functions: vec![FunctionConfig::Firewall(firewall).into(); 4],
                     exit: UserExit::Port(SocketId(1)),
                 }],
             },

@@ -11,6 +11,8 @@ pub(crate) struct FrameEmitter<'f, 'm> {
     pub(crate) memory: &'m FrameMemory,
     pub(crate) pool: &'f mut FramePool,
     pub(crate) emitted: &'f mut Vec<Packet<'m>>,
+    /// What goes back to the sender.
+    pub(crate) replies: &'f mut Vec<Buffer>,
     pub(crate) lost: u64,
 }
 
@@ -20,22 +22,19 @@ impl Emitter for FrameEmitter<'_, '_> {
             self.lost += 1;
         }
     }
+
+    fn reply(&mut self, _origin: &Meta, frame: &[u8]) {
+        match self.copy(frame) {
+            Some(buffer) => self.replies.push(buffer),
+            None => self.lost += 1,
+        }
+    }
 }
 
 impl FrameEmitter<'_, '_> {
     fn place(&mut self, origin: &Meta, packet: &[u8]) -> Option<()> {
         let headers = parse(packet).ok()?;
-        let end = HEADROOM as usize + packet.len();
-        if end > self.memory.frame_size() as usize {
-            return None;
-        }
-        let mut frame = self.pool.take()?;
-        self.memory.bytes_mut(&mut frame)[HEADROOM as usize..end].copy_from_slice(packet);
-        let buffer = Buffer {
-            frame,
-            offset: HEADROOM,
-            len: packet.len() as u32,
-        };
+        let buffer = self.copy(packet)?;
         let mut meta = *origin;
         meta.set_headers(&headers);
         match self.memory.open(buffer, meta) {
@@ -48,5 +47,20 @@ impl FrameEmitter<'_, '_> {
                 None
             }
         }
+    }
+
+    /// The packet in a frame of its own.
+    fn copy(&mut self, packet: &[u8]) -> Option<Buffer> {
+        let end = HEADROOM as usize + packet.len();
+        if end > self.memory.frame_size() as usize {
+            return None;
+        }
+        let mut frame = self.pool.take()?;
+        self.memory.bytes_mut(&mut frame)[HEADROOM as usize..end].copy_from_slice(packet);
+        Some(Buffer {
+            frame,
+            offset: HEADROOM,
+            len: packet.len() as u32,
+        })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use myelin_functions::{Batch, Packet};
+use myelin_functions::{Batch, FlowPage, Packet, States};
 
 use crate::chain::UserChain;
 use crate::chain_table::{ChainTable, Key};
@@ -13,7 +13,7 @@ use crate::clock::monotonic_ns;
 use crate::emitter::FrameEmitter;
 use crate::error::Error;
 use crate::port::{Buffer, FramePool, Port};
-use crate::segment::{Exit, Segment, Timer, encapsulate};
+use crate::segment::{Exit, Onward, Segment, Timer, encapsulate, encapsulate_reply};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
@@ -31,6 +31,8 @@ pub struct Forwarder<'m, P> {
     last: (Key, Option<u32>),
     counters: WorkerCounters,
     timer: Timer,
+    /// For chains that are deployed in this process; a worker's control thread has its own.
+    states: States,
     batch_size: u32,
     /// The frames are distributed: from here on the ports are served.
     started: bool,
@@ -39,6 +41,7 @@ pub struct Forwarder<'m, P> {
     // Emptied and reused.
     batch: Batch<'m>,
     emitted: Vec<Packet<'m>>,
+    replies: Vec<Buffer>,
     runs: Vec<Run>,
     /// Front-door stamps of the packets that leave the chain in this batch, run by run.
     stamps: Vec<u64>,
@@ -77,9 +80,16 @@ impl<'m, P: Port> Forwarder<'m, P> {
             .allocate(chain.spi, chain.generation, chain.positions)
             .ok_or_else(|| refused("it is there already, or one too many".into()))?;
         let counters = stats.file().chain_counters(block)?;
-        let segments = Segment::build(chain, &Arc::new(counters)).map_err(refused)?;
+        let segments =
+            Segment::build(chain, &Arc::new(counters), &mut self.states).map_err(refused)?;
         self.add_segments(segments);
         Ok(())
+    }
+
+    /// Takes a generation of a chain out, after the packets that have arrived are processed.
+    pub fn undeploy(&mut self, spi: u32, generation: u16, stats: &mut Stats) {
+        self.remove_segments(spi, generation);
+        stats.release(spi, generation);
     }
 
     /// A forwarder without ports and chains that takes `batch_size` packets at once. `clock` reads CLOCK_MONOTONIC, ns.
@@ -99,11 +109,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
             last: (Key::new(0, 0, 0), None),
             counters,
             timer: Timer::new(clock),
+            states: States::default(),
             batch_size: u32::from(batch_size),
             started: false,
             unsettled: false,
             batch: Batch::with_capacity(capacity),
             emitted: Vec::with_capacity(capacity),
+            replies: Vec::with_capacity(capacity),
             runs: Vec::with_capacity(capacity),
             stamps: Vec::with_capacity(capacity),
         }
@@ -183,6 +195,22 @@ impl<'m, P: Port> Forwarder<'m, P> {
         removed
     }
 
+    /// Has a function tell of the flows it knows; one that is not here leaves the page alone.
+    pub(crate) fn read_flows(&self, spi: u32, generation: u16, position: u8, page: &mut FlowPage) {
+        let function = self
+            .segments
+            .iter()
+            .flatten()
+            .filter(|segment| (segment.spi, segment.generation) == (spi, generation))
+            .find_map(|segment| {
+                let index = position.checked_sub(segment.first_position)?;
+                segment.functions.get(usize::from(index))
+            });
+        if let Some(function) = function {
+            function.read_flows(page);
+        }
+    }
+
     /// Processes the packets that wait in the ports now, but none that arrive meanwhile: it ends under load too.
     fn drain(&mut self) {
         for index in 0..self.ports.len() {
@@ -213,6 +241,26 @@ impl<'m, P: Port> Forwarder<'m, P> {
         for port in self.ports.iter_mut().flatten() {
             port.busy_poll();
         }
+    }
+
+    /// Gives up to `count` free frames to the process that is known as `holder`; returns how many.
+    pub(crate) fn grant(&mut self, holder: Borrower, count: usize) -> usize {
+        let frames = std::iter::from_fn(|| self.pool.take()).take(count);
+        frames.map(|frame| self.memory.grant(frame, holder)).count()
+    }
+
+    /// Announces to all ports that this worker is about to sleep; returns whether it may. [`Self::disarm`] is to follow in any case.
+    pub(crate) fn arm(&mut self) -> bool {
+        let mut may = true;
+        for port in self.ports.iter_mut().flatten() {
+            may &= port.arm();
+        }
+        may
+    }
+
+    /// This worker is awake.
+    pub(crate) fn disarm(&mut self) {
+        self.ports.iter_mut().flatten().for_each(Port::disarm);
     }
 
     /// Sends what is stuck, takes back what was sent, refills the ports, and publishes how many frames are free. To be called when idle.
@@ -303,7 +351,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             port.release();
         }
         if let Some(segment) = run {
-            self.finish_run(segment);
+            self.finish_run(ingress, segment);
         }
     }
 
@@ -315,7 +363,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         if let Some(Some(port)) = self.ports.get_mut(ingress) {
             port.release();
         }
-        self.finish_run(segment);
+        self.finish_run(ingress, segment);
         self.clear_batch();
     }
 
@@ -335,7 +383,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Takes the run in `self.batch` through its functions and puts what is left of it into the transmit ring.
     #[inline]
-    fn finish_run(&mut self, index: u32) {
+    fn finish_run(&mut self, ingress: usize, index: u32) {
         let Some(Some(segment)) = self.segments.get_mut(index as usize) else {
             return;
         };
@@ -346,15 +394,50 @@ impl<'m, P: Port> Forwarder<'m, P> {
             memory: self.memory,
             pool: &mut self.pool,
             emitted: &mut self.emitted,
+            replies: &mut self.replies,
             lost: 0,
         };
-        let timer = segment.sample_now().then_some(&self.timer);
-        segment.process(&mut self.batch, &mut emitter, timer);
+        let sampled = segment.sample_now();
+        segment.process(&mut self.batch, &mut emitter, &self.timer, sampled);
         if emitter.lost > 0 {
             self.counters.add(Counter::NoFrame, emitter.lost);
         }
-        let exit = segment.exit;
+        let (exit, entrance) = (segment.exit, segment.entrance(ingress));
         self.leave(index, exit);
+        if !self.replies.is_empty() {
+            self.send_back(index, entrance);
+        }
+    }
+
+    /// Puts what the run sends back to its senders into the transmit ring of the port where the chain takes packets in. The chain does not count
+    /// it as its own, but what finds no room.
+    #[cold]
+    fn send_back(&mut self, segment: u32, entrance: Option<usize>) {
+        let port = entrance.unwrap_or(usize::MAX);
+        let behind = self.segments[segment as usize]
+            .as_ref()
+            .filter(|segment| segment.is_behind_forwarder(port))
+            .map(|segment| (segment.spi, segment.generation));
+        let mut lost = 0;
+        for mut buffer in self.replies.drain(..) {
+            let fits = buffer.len >= MIN_PACKET
+                && behind.is_none_or(|chain| encapsulate_reply(self.memory, &mut buffer, chain));
+            let unsent = match self.ports.get_mut(port) {
+                Some(Some(port)) if fits => port.transmit(self.memory, buffer),
+                _ => Err(buffer),
+            };
+            if let Err(buffer) = unsent {
+                lost += 1;
+                self.pool.give(buffer.frame);
+            }
+        }
+        self.runs.push(Run {
+            segment,
+            port,
+            sent: 0,
+            lost,
+            stamps: 0,
+        });
     }
 
     /// Puts the run in `self.batch` into the transmit ring of its exit.
@@ -366,10 +449,20 @@ impl<'m, P: Port> Forwarder<'m, P> {
         let mut made_room = false;
         for packet in self.batch.packets_mut() {
             let stamp_ns = packet.meta().stamp_ns;
-            let fits = exit
-                .inward
-                .is_none_or(|position| encapsulate(packet, position));
-            let buffer = self.memory.close(packet);
+            let mut fits = true;
+            let buffer = match exit.onward {
+                Onward::Out => self.memory.close(packet),
+                Onward::Kernel(position) => {
+                    fits = encapsulate(packet, position);
+                    self.memory.close(packet)
+                }
+                Onward::Stage(position) => {
+                    packet.set_position(position);
+                    let mut buffer = self.memory.close(packet);
+                    fits = self.memory.set_meta(&mut buffer, packet.meta());
+                    buffer
+                }
+            };
             let unsent = match &mut port {
                 Some(port) if fits && buffer.len >= MIN_PACKET => {
                     port.transmit(self.memory, buffer).or_else(|buffer| {
@@ -387,7 +480,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             match unsent {
                 Ok(()) => {
                     sent += 1;
-                    if exit.inward.is_none() {
+                    if exit.onward == Onward::Out {
                         self.stamps.push(stamp_ns);
                     }
                 }
@@ -396,6 +489,10 @@ impl<'m, P: Port> Forwarder<'m, P> {
                     self.pool.give(buffer.frame);
                 }
             }
+        }
+        // A packet that goes on in another process has not left.
+        if matches!(exit.onward, Onward::Stage(_)) {
+            sent = 0;
         }
         self.runs.push(Run {
             segment,

@@ -1,23 +1,23 @@
 //! The agent's end of a worker: starts it, tells it its sockets and chains, and can start it anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
-use nix::sys::time::TimeVal;
-use nix::unistd::Pid;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::chain::{SocketId, UserChain};
-use crate::control::{Request, Setup, receive_reply, send_request};
+use crate::control::{Request, Setup};
 use crate::error::Error;
+use crate::flows::{self, Flows};
 use crate::idle::Idle;
+use crate::pipeline::RingLink;
+use crate::process::{Process, describe, running};
+use crate::ring_port::Side;
+use crate::shm::anonymous_file;
 use crate::stats::Stats;
 use crate::umem::{Borrower, Umem};
 use crate::xsk::Xsk;
@@ -28,8 +28,6 @@ pub const WORKER_NAME: &str = "myelin-worker";
 /// Largest batch.
 pub const MAX_BATCH: u16 = 256;
 
-/// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a worker that was told to stop may take.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
@@ -79,19 +77,17 @@ impl WorkerConfig {
 #[derive(Debug)]
 pub struct WorkerHandle {
     config: WorkerConfig,
-    umem: Umem,
+    umem: Arc<Umem>,
+    /// What the ledger calls this process, when the packet memory is another worker's.
+    holder: Option<SocketId>,
     stats: Stats,
     sockets: BTreeMap<SocketId, Xsk>,
+    rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
+    /// Numbers of the ledger that are taken by rings and processes of pipelines on this worker's memory.
+    pub(crate) reserved: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
     process: Option<Process>,
     restarts: u64,
-}
-
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    control: OwnedFd,
-    requests: u64,
 }
 
 impl WorkerHandle {
@@ -104,11 +100,25 @@ impl WorkerHandle {
                 expected: "1 to 256 packets",
             });
         }
+        let umem = Arc::new(Umem::create(config.frames, config.frame_size)?);
+        Self::spawn_on(umem, None, BTreeMap::new(), config)
+    }
+
+    /// Starts a worker on the packet memory of another one, which calls it `holder` in the ledger, with its rings.
+    pub(crate) fn spawn_on(
+        umem: Arc<Umem>,
+        holder: Option<SocketId>,
+        rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
+        config: WorkerConfig,
+    ) -> Result<Self, Error> {
         let mut handle = Self {
-            umem: Umem::create(config.frames, config.frame_size)?,
+            umem,
+            holder,
             stats: Stats::create()?,
             config,
             sockets: BTreeMap::new(),
+            rings,
+            reserved: BTreeSet::new(),
             chains: BTreeMap::new(),
             process: None,
             restarts: 0,
@@ -120,6 +130,11 @@ impl WorkerHandle {
     /// The packet memory, to bind sockets to.
     pub fn umem(&self) -> &Umem {
         &self.umem
+    }
+
+    /// The packet memory, for another process of a pipeline.
+    pub(crate) fn shared_umem(&self) -> Arc<Umem> {
+        Arc::clone(&self.umem)
     }
 
     /// A socket of this worker that a further one may share the packet memory with.
@@ -134,14 +149,7 @@ impl WorkerHandle {
 
     /// Hands a bound socket to the worker. The handle keeps it too, for a restart.
     pub fn add_socket(&mut self, xsk: Xsk) -> Result<SocketId, Error> {
-        let id = (0..Borrower::MAX as u16)
-            .map(SocketId)
-            .find(|id| !self.sockets.contains_key(id))
-            .ok_or(Error::Parameter {
-                what: "number of sockets",
-                value: self.sockets.len() as u64 + 1,
-                expected: "at most 255",
-            })?;
+        let id = self.free_id()?;
         let request = Request::AddSocket {
             id,
             info: xsk.info().clone(),
@@ -150,6 +158,56 @@ impl WorkerHandle {
         process.ask(&self.config.run_id, &request, &[xsk.fd()])?;
         self.sockets.insert(id, xsk);
         Ok(id)
+    }
+
+    /// Changes what the worker does while no packet is there.
+    pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
+        self.ask(&Request::SetIdle(idle))?;
+        self.config.idle = idle;
+        Ok(())
+    }
+
+    /// A number that no socket, ring or process has in the ledger.
+    pub(crate) fn free_id(&self) -> Result<SocketId, Error> {
+        (0..Borrower::MAX as u16)
+            .map(SocketId)
+            .find(|id| !self.sockets.contains_key(id) && !self.reserved.contains(id))
+            .ok_or(Error::Parameter {
+                what: "number of sockets, rings and pipeline processes on one packet memory",
+                value: (self.sockets.len() + self.reserved.len()) as u64 + 1,
+                expected: "at most 255",
+            })
+    }
+
+    /// Hands an end of a ring to the worker, under a number that is reserved.
+    pub(crate) fn add_ring(
+        &mut self,
+        id: SocketId,
+        link: Arc<RingLink>,
+        side: Side,
+    ) -> Result<(), Error> {
+        let process = running(self.process.as_mut(), &self.config)?;
+        process.ask(
+            &self.config.run_id,
+            &Request::AddRing { id, side },
+            &link.fds(),
+        )?;
+        self.rings.insert(id, (link, side));
+        Ok(())
+    }
+
+    /// Takes back what stood in the ledger under a reserved number: the end of a ring of this worker, or what other processes had.
+    pub(crate) fn retire(&mut self, id: SocketId) -> Result<(), Error> {
+        self.reserved.remove(&id);
+        match self.rings.remove(&id) {
+            Some(_) => self.ask(&Request::RemoveSocket { id }),
+            None => self.ask(&Request::TakeFrames { id }),
+        }
+    }
+
+    /// Gives free frames to the process that is about to start under that number.
+    pub(crate) fn grant(&mut self, id: SocketId, frames: u32) -> Result<(), Error> {
+        self.ask(&Request::Grant { id, frames })
     }
 
     /// Closes a socket that no chain leads to. Frames in its rings come back once nobody else holds a descriptor of it.
@@ -179,9 +237,15 @@ impl WorkerHandle {
         chain
             .check()
             .map_err(|problem| self.chain_error(key, problem))?;
+        self.add_part(chain)
+    }
+
+    /// As [`Self::add_chain`], for the part of a checked chain that runs in this process of a pipeline.
+    pub(crate) fn add_part(&mut self, chain: UserChain) -> Result<(), Error> {
+        let key = (chain.spi, chain.generation);
         for segment in &chain.segments {
             let id = segment.exit.socket();
-            if !self.sockets.contains_key(&id) {
+            if !self.sockets.contains_key(&id) && !self.rings.contains_key(&id) {
                 return Err(self.no_socket(id));
             }
         }
@@ -215,6 +279,32 @@ impl WorkerHandle {
         answer
     }
 
+    /// The flows that a function knows; `None` for one that keeps none or is not here. Packets wait for a page of them at most.
+    pub fn flows(
+        &mut self,
+        spi: u32,
+        generation: u16,
+        position: u8,
+    ) -> Result<Option<Flows>, Error> {
+        let request = Request::ReadFlows {
+            spi,
+            generation,
+            position,
+        };
+        let worker = &self.config.run_id;
+        let process = running(self.process.as_mut(), &self.config)?;
+        let pid = process.pid();
+        let failed = |source: io::Error| Error::Control {
+            worker: worker.clone(),
+            pid,
+            what: describe(&request),
+            source,
+        };
+        let mut file = File::from(anonymous_file("myelin-flows", 0).map_err(failed)?);
+        process.ask(worker, &request, &[file.as_fd()])?;
+        flows::read(&mut file).map_err(failed)
+    }
+
     /// What the worker counts; reading does not disturb it.
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -222,9 +312,7 @@ impl WorkerHandle {
 
     /// Its process number; 0 when there is none because a restart failed.
     pub fn pid(&self) -> u32 {
-        self.process
-            .as_ref()
-            .map_or(0, |process| process.child.id())
+        self.process.as_ref().map_or(0, Process::pid)
     }
 
     /// How it was started.
@@ -239,9 +327,7 @@ impl WorkerHandle {
 
     /// Whether the process runs.
     pub fn is_alive(&mut self) -> bool {
-        self.process
-            .as_mut()
-            .is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
+        self.process.as_mut().is_some_and(Process::is_alive)
     }
 
     /// Ends the process, if it runs, and starts another with the same sockets and chains. Counters go on; packets that the old one had in hand are
@@ -267,13 +353,14 @@ impl WorkerHandle {
     }
 
     fn start(&mut self) -> Result<(), Error> {
-        let mut process = self.spawn_process()?;
+        let mut process = Process::spawn(&self.config)?;
         let setup = Request::Setup(Setup {
             frames: self.config.frames,
             frame_size: self.config.frame_size,
             batch: self.config.batch,
             idle: self.config.idle,
             core: self.config.core,
+            holder: self.holder,
         });
         let worker = &self.config.run_id;
         let told = process
@@ -282,6 +369,12 @@ impl WorkerHandle {
                 self.sockets.iter().try_for_each(|(&id, xsk)| {
                     let info = xsk.info().clone();
                     process.ask(worker, &Request::AddSocket { id, info }, &[xsk.fd()])
+                })
+            })
+            .and_then(|()| {
+                self.rings.iter().try_for_each(|(&id, (link, side))| {
+                    let request = Request::AddRing { id, side: *side };
+                    process.ask(worker, &request, &link.fds())
                 })
             })
             .and_then(|()| {
@@ -297,38 +390,6 @@ impl WorkerHandle {
         }
         self.process = Some(process);
         Ok(())
-    }
-
-    fn spawn_process(&self) -> Result<Process, Error> {
-        let failed = |source: io::Error| Error::Spawn {
-            exe: self.config.exe.clone(),
-            source,
-        };
-        let (control, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .map_err(|errno| failed(errno.into()))?;
-        let timeout = TimeVal::new(ANSWER_TIME.as_secs().cast_signed(), 0);
-        setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
-            .map_err(|errno| failed(errno.into()))?;
-        let child = Command::new(&self.config.exe)
-            .args(&self.config.args)
-            .arg0(format!("{WORKER_NAME}@{}", self.config.run_id))
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .current_dir("/")
-            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
-        Ok(Process {
-            child,
-            control,
-            requests: 0,
-        })
     }
 
     fn ask(&mut self, request: &Request) -> Result<(), Error> {
@@ -361,84 +422,5 @@ impl WorkerHandle {
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Process {
-    fn ask(
-        &mut self,
-        worker: &str,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(), Error> {
-        self.requests += 1;
-        let reply = send_request(self.control.as_fd(), self.requests, request, fds)
-            .and_then(|()| receive_reply(self.control.as_fd(), self.requests));
-        match reply {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(message)) => Err(Error::Refused {
-                worker: worker.to_owned(),
-                what: describe(request),
-                message,
-            }),
-            Err(source) => Err(Error::Control {
-                worker: worker.to_owned(),
-                pid: self.child.id(),
-                what: describe(request),
-                source,
-            }),
-        }
-    }
-
-    /// Waits for the process to end, kills it after `patience`.
-    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.kill();
-        None
-    }
-
-    fn kill(&mut self) {
-        // An error means that it has ended already.
-        let _ = kill(
-            Pid::from_raw(self.child.id().cast_signed()),
-            Signal::SIGKILL,
-        );
-        let _ = self.child.wait();
-    }
-}
-
-fn running<'a>(
-    process: Option<&'a mut Process>,
-    config: &WorkerConfig,
-) -> Result<&'a mut Process, Error> {
-    process.ok_or_else(|| Error::Control {
-        worker: config.run_id.clone(),
-        pid: 0,
-        what: "reach the process".into(),
-        source: io::ErrorKind::NotConnected.into(),
-    })
-}
-
-fn describe(request: &Request) -> String {
-    match request {
-        Request::Setup(_) => "set up".into(),
-        Request::AddSocket { info, .. } => {
-            format!("add the socket of {} queue {}", info.interface, info.queue)
-        }
-        Request::RemoveSocket { id } => format!("remove socket {}", id.0),
-        Request::AddChain { chain, .. } => {
-            format!("add chain {} generation {}", chain.spi, chain.generation)
-        }
-        Request::RemoveChain { spi, generation } => {
-            format!("remove chain {spi} generation {generation}")
-        }
-        Request::Start => "start".into(),
-        Request::Shutdown => "shut down".into(),
     }
 }

@@ -9,9 +9,13 @@
 //! [`WorkerHandle::restart`] hands the same sockets to another process. Nothing in the worker depends on the agent either: when that dies,
 //! packets keep flowing.
 //!
+//! The user functions of a chain may also run in a process each ([`Pipeline`]): further workers on the same packet memory, with descriptor rings
+//! ([`mod@spsc`]) between them.
+//!
 //! | who dies | what happens |
 //! |---|---|
 //! | worker | arriving packets fill the RX ring and are then dropped by the kernel; [`WorkerHandle::restart`] processes those in the ring; counters go on |
+//! | further process of a pipeline | as for a worker: packets in the rings wait for [`WorkerHandle::restart`], those in its hands are lost, no frame is |
 //! | agent | the worker forwards on, without control; it ends on SIGTERM, and is found by [`WORKER_NAME`] and run id in its command line |
 //! | egress link | packets stay in the TX ring until it is full, then they are dropped and counted; they leave with the first packet after the link is up |
 //!
@@ -24,26 +28,34 @@ mod control;
 mod emitter;
 mod error;
 mod fill_level;
+mod flows;
 pub mod forwarder;
 mod handle;
 mod idle;
 pub mod memory_port;
+mod pipeline;
 pub mod port;
+mod process;
 mod ring;
+mod ring_port;
 mod segment;
 mod shm;
+pub mod spsc;
 pub mod stats;
 mod sys;
 pub mod umem;
 mod worker;
+mod worker_port;
 mod xdp_port;
 mod xsk;
 
 pub use chain::{SocketId, UserChain, UserExit, UserSegment};
 pub use error::Error;
+pub use flows::Flows;
 pub use forwarder::Forwarder;
 pub use handle::{MAX_BATCH, WORKER_NAME, WorkerConfig, WorkerHandle};
 pub use idle::Idle;
+pub use pipeline::{Pipeline, RingStatus, Stage};
 pub use port::Port;
 pub use stats::{ChainStats, PositionStats, Stats, WorkerStats};
 pub use umem::Umem;

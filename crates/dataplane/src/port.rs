@@ -51,6 +51,15 @@ pub trait Port {
     /// What becomes readable when a packet arrives; `None` for a port that does not receive.
     fn readable_fd(&self) -> Option<RawFd>;
 
+    /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether it may: not when something has arrived that will
+    /// not make it readable.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// The worker is awake again.
+    fn disarm(&mut self) {}
+
     /// Runs the device's receive poll in this thread, where busy polling is on.
     fn busy_poll(&mut self) {}
 

@@ -1,13 +1,16 @@
 //! A run of user-space functions, and where it leads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use myelin_functions::{Batch, Function, Packet, instantiate};
-use myelin_packet::nsh;
+use myelin_functions::{Batch, Function, Packet, States};
+use myelin_packet::{Meta, nsh};
 
 use crate::chain::{UserChain, UserExit};
 use crate::emitter::FrameEmitter;
+use crate::port::Buffer;
 use crate::stats::ChainCounters;
+use crate::umem::FrameMemory;
 
 /// A run of user-space functions, ready to process packets.
 pub(crate) struct Segment {
@@ -17,6 +20,9 @@ pub(crate) struct Segment {
     pub(crate) functions: Vec<Box<dyn Function>>,
     pub(crate) exit: Exit,
     pub(crate) counters: Arc<ChainCounters>,
+    entrance: Entrance,
+    /// Bit `i`: the function at index `i` wants to be told the time.
+    clocked: u32,
     /// Runs until the next one that is timed.
     until_sample: u32,
 }
@@ -54,6 +60,11 @@ impl Segment {
         exit: Exit,
         counters: &Arc<ChainCounters>,
     ) -> Self {
+        let clocked = functions
+            .iter()
+            .enumerate()
+            .map(|(index, function)| u32::from(function.needs_time()) << index)
+            .sum();
         Self {
             spi,
             generation,
@@ -61,41 +72,71 @@ impl Segment {
             functions,
             exit,
             counters: Arc::clone(counters),
+            entrance: Entrance::default(),
+            clocked,
             until_sample: SAMPLE_EVERY,
         }
     }
 
-    /// Makes the functions of a chain's segments. The error names the function.
+    /// Makes the functions of a chain's segments, with the states that are theirs. The error names the function.
     pub(crate) fn build(
         chain: &UserChain,
         counters: &Arc<ChainCounters>,
+        states: &mut States,
     ) -> Result<Vec<Self>, String> {
+        let entrance = Entrance::default();
         chain
             .segments
             .iter()
-            .map(|segment| {
+            .enumerate()
+            .map(|(index, segment)| {
                 let functions = segment
                     .functions
                     .iter()
                     .zip(segment.first_position..)
-                    .map(|(config, position)| {
-                        instantiate(config)
+                    .map(|(instance, position)| {
+                        states
+                            .instantiate(instance)
                             .map_err(|error| format!("function at position {position}: {error}"))
                     })
                     .collect::<Result<_, _>>()?;
-                let inward = match segment.exit {
-                    UserExit::Port(_) => None,
-                    UserExit::Internal { position, .. } => Some(position),
+                let onward = match segment.exit {
+                    UserExit::Port(_) => Onward::Out,
+                    UserExit::Internal { position, .. } => Onward::Kernel(position),
+                    UserExit::Stage { position, .. } => Onward::Stage(position),
                 };
                 let exit = Exit {
                     port: segment.exit.socket().0.into(),
-                    inward,
+                    onward,
                 };
                 let chain = (chain.spi, chain.generation);
                 let first = segment.first_position;
-                Ok(Self::new(chain, first, functions, exit, counters))
+                Ok(Self {
+                    entrance: Entrance {
+                        learns: index == 0,
+                        ..entrance.clone()
+                    },
+                    ..Self::new(chain, first, functions, exit, counters)
+                })
             })
             .collect()
+    }
+
+    /// The port where the chain takes packets in, for a run that came in at `ingress`; `None` as long as it is not known.
+    #[inline]
+    pub(crate) fn entrance(&self, ingress: usize) -> Option<usize> {
+        let Entrance { learns, port } = &self.entrance;
+        if *learns {
+            port.store(ingress, Ordering::Relaxed);
+            return Some(ingress);
+        }
+        Some(port.load(Ordering::Relaxed)).filter(|port| *port != usize::MAX)
+    }
+
+    /// Whether packets go back to the kernel by the port that they came in by: a link whose other end has a forwarder, which
+    /// takes nothing without an NSH header.
+    pub(crate) fn is_behind_forwarder(&self, ingress: usize) -> bool {
+        self.exit.port == ingress && matches!(self.exit.onward, Onward::Kernel(_))
     }
 
     /// Whether the next run is to be timed.
@@ -109,19 +150,25 @@ impl Segment {
         now
     }
 
-    /// Takes a batch through the functions. Emitted packets join it behind the function that made them; dropped ones wait in
+    /// Takes a batch through the functions, which are timed if it is `sampled`. Emitted packets join it behind the function that made them; dropped ones wait in
     /// [`Batch::dropped`].
     #[inline]
     pub(crate) fn process<'m>(
         &mut self,
         batch: &mut Batch<'m>,
         emitter: &mut FrameEmitter<'_, 'm>,
-        timer: Option<&Timer>,
+        timer: &Timer,
+        sampled: bool,
     ) {
-        let mut before = timer.map_or(0, |timer| (timer.clock)());
+        let mut before = if sampled { (timer.clock)() } else { 0 };
+        let mut clocked = self.clocked;
         for (function, position) in self.functions.iter_mut().zip(self.first_position..) {
             let position = usize::from(position);
             let packets_in = batch.len();
+            if clocked & 1 == 1 {
+                function.set_time((timer.clock)());
+            }
+            clocked >>= 1;
             let drops = function.process_batch(batch, emitter);
             let emitted = emitter.emitted.len();
             if emitted > 0 {
@@ -132,7 +179,7 @@ impl Segment {
             }
             self.counters
                 .pass(position, packets_in as u64, drops as u64, emitted as u64);
-            if let Some(timer) = timer {
+            if sampled {
                 let now = (timer.clock)();
                 let ns = now.saturating_sub(before + timer.cost_ns);
                 self.counters.sample(position, packets_in as u64, ns);
@@ -145,13 +192,42 @@ impl Segment {
     }
 }
 
+/// Where a chain takes packets in, which is where replies to their senders leave. Its first segment learns the port from its
+/// packets; those of later ones came in over an internal link, and through the first one before.
+#[derive(Debug, Clone)]
+struct Entrance {
+    learns: bool,
+    /// Shared by the segments of a chain; `usize::MAX` before the first packet.
+    port: Arc<AtomicUsize>,
+}
+
+impl Default for Entrance {
+    fn default() -> Self {
+        Self {
+            learns: true,
+            port: Arc::new(AtomicUsize::new(usize::MAX)),
+        }
+    }
+}
+
 /// Where a segment leads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exit {
     /// Index of the port it transmits on.
     pub(crate) port: usize,
-    /// The next function's position, when it is in the kernel: the packet gets an NSH header that says so.
-    pub(crate) inward: Option<u8>,
+    /// What is there.
+    pub(crate) onward: Onward,
+}
+
+/// What a segment leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Onward {
+    /// The egress port: the packet leaves the chain.
+    Out,
+    /// The kernel function at this position: the packet gets an NSH header that says so.
+    Kernel(u8),
+    /// The function at this position, or the way out, in another worker process: the metadata in front of the packet says so.
+    Stage(u8),
 }
 
 /// Puts the NSH header in front of a packet that goes on in the kernel; `false` when there is no room.
@@ -168,4 +244,34 @@ pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Puts the NSH header in front of what goes back to the sender: position 0, which no packet goes on to from a function.
+/// `false` when there is no room.
+#[cold]
+pub(crate) fn encapsulate_reply(
+    memory: &FrameMemory,
+    buffer: &mut Buffer,
+    (spi, generation): (u32, u16),
+) -> bool {
+    let meta = Meta {
+        spi,
+        generation,
+        ..Meta::default()
+    };
+    let (start, len) = (buffer.offset as usize, buffer.len as usize);
+    let frame = memory.bytes_mut(&mut buffer.frame);
+    let header = frame
+        .get(start..start + len)
+        .and_then(|reply| nsh::encapsulate(&meta, reply).ok());
+    let room = start
+        .checked_sub(nsh::ENCAPSULATION_LEN)
+        .and_then(|from| frame.get_mut(from..start));
+    let (Some(header), Some(room)) = (header, room) else {
+        return false;
+    };
+    room.copy_from_slice(&header);
+    buffer.offset -= nsh::ENCAPSULATION_LEN as u32;
+    buffer.len += nsh::ENCAPSULATION_LEN as u32;
+    true
 }

@@ -11,6 +11,7 @@
 //! The ledger alone does not do either: a worker may be killed between writing a ring's index and writing the ledger. Whoever takes a
 //! port over therefore also looks into its rings, and what lies there is lent (`FrameMemory::mark_lent`).
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +28,8 @@ use crate::error::Error;
 use crate::port::Buffer;
 use crate::shm::{Cells, Mapping, anonymous_file, file_len};
 
+mod external;
+
 /// Bytes the kernel leaves free in front of every frame it receives (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: u32 = 256;
 
@@ -37,7 +40,7 @@ pub const MAX_FRAMES: u32 = 1 << 20;
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// The ledger's entry for a frame that no port has.
+/// The ledger's entry for a frame that no port has: it is with the process that owns the memory.
 const HELD: u8 = 0;
 
 /// Who a frame is lent to: a port of the worker.
@@ -137,11 +140,15 @@ pub struct FrameMemory {
     /// Start of the mapping, which the ledger keeps alive.
     start: NonNull<u8>,
     ledger: Cells<AtomicU8>,
-    /// The frames that are not lent have their owner.
+    /// What stands in the ledger for frames that this process has.
+    holder: u8,
+    /// The frames of this process have their owner in it.
     handed_out: AtomicBool,
     frames: u32,
-    /// Binary logarithm of the frame size.
+    /// Binary logarithm of the distance of two frames, bytes.
     shift: u32,
+    /// Size of a frame, bytes: that distance, unless the frames are another library's.
+    room: u32,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread.
@@ -152,6 +159,15 @@ unsafe impl Sync for FrameMemory {}
 impl FrameMemory {
     /// Maps the whole packet memory. Its pages are entered now: a fault on the first packet in each frame would show in the latency.
     pub fn map(umem: &Umem) -> Result<Self, Error> {
+        Self::map_for(umem, HELD)
+    }
+
+    /// As [`Self::map`], in a process to which frames are lent under that number.
+    pub(crate) fn map_as(umem: &Umem, holder: Borrower) -> Result<Self, Error> {
+        Self::map_for(umem, holder.0)
+    }
+
+    fn map_for(umem: &Umem, holder: u8) -> Result<Self, Error> {
         let frames_len = umem.frames_len();
         let len = frames_len + umem.frames as usize;
         let mapping = Arc::new(Mapping::new(umem.fd(), 0, len, true).map_err(memory(len))?);
@@ -160,16 +176,18 @@ impl FrameMemory {
         Ok(Self {
             start: mapping.start(),
             ledger,
+            holder,
             handed_out: AtomicBool::new(false),
             frames: umem.frames,
             shift: umem.frame_size.trailing_zeros(),
+            room: umem.frame_size,
         })
     }
 
     /// Size of a frame, bytes.
     #[inline]
     pub fn frame_size(&self) -> u32 {
-        1 << self.shift
+        self.room
     }
 
     /// Number of frames.
@@ -177,7 +195,7 @@ impl FrameMemory {
         self.frames
     }
 
-    /// Every frame that is not lent, once: a second call finds none, since a frame must not exist twice.
+    /// Every frame of this process, once: a second call finds none, since a frame must not exist twice.
     pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let frames = if self.handed_out.swap(true, Ordering::Relaxed) {
             0..0
@@ -185,7 +203,7 @@ impl FrameMemory {
             0..self.frames
         };
         frames
-            .filter(|&frame| self.ledger[frame as usize].load(Ordering::Relaxed) == HELD)
+            .filter(|&frame| self.ledger[frame as usize].load(Ordering::Relaxed) == self.holder)
             .map(Frame)
     }
 
@@ -231,8 +249,8 @@ impl FrameMemory {
         if state.load(Ordering::Relaxed) != port.0 {
             return None;
         }
-        state.store(HELD, Ordering::Relaxed);
-        let offset = address as u32 & (self.frame_size() - 1);
+        state.store(self.holder, Ordering::Relaxed);
+        let offset = address as u32 & ((1 << self.shift) - 1);
         Some((Frame(number as u32), offset))
     }
 
@@ -241,10 +259,31 @@ impl FrameMemory {
         (0..self.frames).filter_map(move |frame| {
             let state = &self.ledger[frame as usize];
             (state.load(Ordering::Relaxed) == port.0).then(|| {
-                state.store(HELD, Ordering::Relaxed);
+                state.store(self.holder, Ordering::Relaxed);
                 Frame(frame)
             })
         })
+    }
+
+    /// Whether the frame at `address` is with `port`.
+    pub(crate) fn is_lent_to(&self, address: u64, port: Borrower) -> bool {
+        let state = self.ledger.get((address >> self.shift) as usize);
+        state.is_some_and(|state| state.load(Ordering::Relaxed) == port.0)
+    }
+
+    /// Enters the frames that are with `port` as this process' own, all but those at these addresses. Before the frames of this process are handed out.
+    pub(crate) fn take_back_all_but(&self, port: Borrower, addresses: impl Iterator<Item = u64>) {
+        let kept: HashSet<u64> = addresses.map(|address| address >> self.shift).collect();
+        for (frame, state) in (0..).zip(self.ledger.iter()) {
+            if state.load(Ordering::Relaxed) == port.0 && !kept.contains(&frame) {
+                state.store(self.holder, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives a frame to the process that is known as `holder`; it finds it when it starts.
+    pub(crate) fn grant(&self, frame: Frame, holder: Borrower) {
+        self.lend(frame, 0, holder);
     }
 
     /// Starts to fetch a packet and its metadata into the cache. Another core has just written them, and they are needed one after the other:
@@ -321,6 +360,15 @@ impl FrameMemory {
         let end = buffer.offset as usize;
         let bytes = self.bytes_mut(&mut buffer.frame);
         bytes.get(..end)?.last_chunk().map(Meta::from_bytes)
+    }
+
+    /// Writes the metadata in front of a packet; `false` when there is no room for it.
+    #[inline]
+    pub(crate) fn set_meta(&self, buffer: &mut Buffer, meta: &Meta) -> bool {
+        let end = buffer.offset as usize;
+        let bytes = self.bytes_mut(&mut buffer.frame);
+        let room = bytes.get_mut(..end).and_then(<[u8]>::last_chunk_mut);
+        room.map(|room| *room = meta.to_bytes()).is_some()
     }
 
     /// A frame's bytes, for as long as the memory is mapped; the token is used up.

@@ -6,6 +6,8 @@
 //! When the agent's end of the connection closes, the worker goes on forwarding with what it has: a crashed agent does not stop traffic.
 //! It ends on SIGTERM, or when the agent asks.
 
+use std::cell::Cell;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::exit;
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use myelin_functions::{FlowPage, States};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::prctl;
@@ -24,13 +27,16 @@ use nix::unistd::Pid;
 use crate::chain::SocketId;
 use crate::clock::monotonic_ns;
 use crate::control::{Reply, Request, Setup, receive_request, send_reply};
+use crate::flows;
 use crate::forwarder::Forwarder;
-use crate::idle::{IdleClock, Step};
+use crate::idle::{Idle, IdleClock, Step};
 use crate::port::Port;
+use crate::ring_port::RingPort;
 use crate::segment::Segment;
 use crate::stats::{Counter, StatsFile};
 use crate::sys;
 use crate::umem::{Borrower, FrameMemory, Umem};
+use crate::worker_port::WorkerPort;
 use crate::xdp_port::XdpPort;
 
 /// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
@@ -77,6 +83,7 @@ fn run(control: OwnedFd) -> Result<(), String> {
         signals,
         memory,
         stats,
+        states: States::default(),
         outbox,
     };
     let control_thread = std::thread::Builder::new()
@@ -106,8 +113,12 @@ fn set_up(control: &OwnedFd) -> Result<(Setup, FrameMemory, StatsFile), String> 
     let (Some(stats), Some(umem)) = (fds.pop(), fds.pop()) else {
         return Err("the set-up came without its descriptors".into());
     };
+    let holder = setup.holder.map(borrower).transpose()?;
     let built = Umem::open(umem, setup.frames, setup.frame_size)
-        .and_then(|umem| FrameMemory::map(&umem))
+        .and_then(|umem| match holder {
+            Some(holder) => FrameMemory::map_as(&umem, holder),
+            None => FrameMemory::map(&umem),
+        })
         .and_then(|memory| Ok((memory, StatsFile::open(stats)?)))
         .map_err(|error| error.to_string());
     let reply = built.as_ref().map(drop).map_err(Clone::clone);
@@ -123,13 +134,19 @@ fn pin(core: u32) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &cores)
 }
 
+/// A function: path identifier, generation, position.
+type Place = (u32, u16, u8);
+
 /// A change that the loop makes between two batches.
 enum Change {
-    AddPort(SocketId, Box<XdpPort>),
+    AddPort(SocketId, Box<WorkerPort>),
     RemovePort(SocketId),
     TakeFramesOf(Borrower),
+    Grant(Borrower, usize),
+    SetIdle(Idle),
     AddSegments(Vec<Segment>),
     RemoveSegments(u32, u16),
+    ReadFlows(Place, FlowPage),
     Start,
     Stop,
 }
@@ -138,8 +155,9 @@ enum Change {
 enum Outcome {
     Done,
     Refused(&'static str),
-    Port(Box<XdpPort>),
+    Port(Box<WorkerPort>),
     Segments(Vec<Segment>),
+    Flows(FlowPage),
 }
 
 /// The loop's end of the connection between the two threads.
@@ -148,6 +166,8 @@ struct Mailbox {
     outcomes: Sender<Outcome>,
     waiting: Arc<AtomicBool>,
     wake: Arc<EventFd>,
+    /// An idle mode that was asked for and is not in force yet.
+    idle: Cell<Option<Idle>>,
 }
 
 /// The control thread's end.
@@ -170,6 +190,7 @@ fn mailboxes() -> nix::Result<(Mailbox, Outbox)> {
         outcomes,
         waiting: Arc::clone(&waiting),
         wake: Arc::clone(&wake),
+        idle: Cell::new(None),
     };
     let outbox = Outbox {
         changes: to_loop,
@@ -189,7 +210,7 @@ enum Life {
 
 impl Mailbox {
     /// The loop.
-    fn forward(&self, forwarder: &mut Forwarder<'static, XdpPort>, mut idle: IdleClock) {
+    fn forward(&self, forwarder: &mut Forwarder<'static, WorkerPort>, mut idle: IdleClock) {
         // Until the start the ports of a predecessor are gathered; no frame may be taken before all are known.
         while let Ok(change) = self.changes.recv() {
             let started = matches!(change, Change::Start);
@@ -208,6 +229,9 @@ impl Mailbox {
                 if self.make_all(forwarder) == Life::Over {
                     return;
                 }
+                if let Some(changed) = self.idle.take() {
+                    idle = IdleClock::new(changed);
+                }
                 sleeper.watch(forwarder, &self.wake);
             }
             if forwarder.turn() > 0 {
@@ -224,14 +248,17 @@ impl Mailbox {
                 // No pause instruction: it takes 40 to 140 cycles, which a packet would wait for.
                 Step::Look => forwarder.busy_poll(),
                 Step::Sleep => {
-                    sleeper.sleep(forwarder.is_unsettled());
-                    forwarder.count(Counter::Sleeps, 1);
+                    if forwarder.arm() {
+                        sleeper.sleep(forwarder.is_unsettled());
+                        forwarder.count(Counter::Sleeps, 1);
+                    }
+                    forwarder.disarm();
                 }
             }
         }
     }
 
-    fn make_all(&self, forwarder: &mut Forwarder<'static, XdpPort>) -> Life {
+    fn make_all(&self, forwarder: &mut Forwarder<'static, WorkerPort>) -> Life {
         self.waiting.store(false, Ordering::Relaxed);
         // Nonblocking; it only makes the descriptor quiet again.
         let _ = self.wake.read();
@@ -243,7 +270,7 @@ impl Mailbox {
         Life::On
     }
 
-    fn make(&self, forwarder: &mut Forwarder<'static, XdpPort>, change: Change) -> Life {
+    fn make(&self, forwarder: &mut Forwarder<'static, WorkerPort>, change: Change) -> Life {
         let mut life = Life::On;
         let outcome = match change {
             Change::AddPort(id, port) => {
@@ -258,12 +285,24 @@ impl Mailbox {
                 forwarder.take_frames_of(port);
                 Outcome::Done
             }
+            Change::Grant(holder, frames) => {
+                forwarder.grant(holder, frames);
+                Outcome::Done
+            }
+            Change::SetIdle(idle) => {
+                self.idle.set(Some(idle));
+                Outcome::Done
+            }
             Change::AddSegments(segments) => {
                 forwarder.add_segments(segments);
                 Outcome::Done
             }
             Change::RemoveSegments(spi, generation) => {
                 Outcome::Segments(forwarder.remove_segments(spi, generation))
+            }
+            Change::ReadFlows((spi, generation, position), mut page) => {
+                forwarder.read_flows(spi, generation, position, &mut page);
+                Outcome::Flows(page)
             }
             Change::Start => {
                 forwarder.start();
@@ -328,11 +367,13 @@ struct Control {
     signals: SignalFd,
     memory: &'static FrameMemory,
     stats: StatsFile,
+    /// Of the functions in the loop; this thread only hands them to further functions, and frees them.
+    states: States,
     outbox: Outbox,
 }
 
 impl Control {
-    fn serve(self) {
+    fn serve(mut self) {
         let mut fds = [self.socket.as_fd(), self.signals.as_fd()].map(|fd| libc::pollfd {
             fd: fd.as_raw_fd(),
             events: libc::POLLIN,
@@ -365,7 +406,7 @@ impl Control {
         }
     }
 
-    fn obey(&self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
+    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
         match request {
             Request::Setup(_) => Err("the worker is set up already".into()),
             Request::AddSocket { id, info } => {
@@ -373,7 +414,22 @@ impl Control {
                 let borrower = borrower(id)?;
                 let port = XdpPort::new(fd, &info, borrower, self.memory)
                     .map_err(|error| error.to_string())?;
-                self.outbox.change(Change::AddPort(id, Box::new(port)))
+                let port = Box::new(WorkerPort::Xdp(port));
+                self.outbox.change(Change::AddPort(id, port))
+            }
+            Request::AddRing { id, side } => {
+                let (Some(bell), Some(ring)) = (fds.pop(), fds.pop()) else {
+                    return Err("the ring came without its descriptors".into());
+                };
+                let port = RingPort::new(ring, bell, side, borrower(id)?, self.memory)
+                    .map_err(|error| error.to_string())?;
+                let port = Box::new(WorkerPort::Ring(port));
+                self.outbox.change(Change::AddPort(id, port))
+            }
+            Request::TakeFrames { id } => self.outbox.change(Change::TakeFramesOf(borrower(id)?)),
+            Request::Grant { id, frames } => {
+                let change = Change::Grant(borrower(id)?, frames as usize);
+                self.outbox.change(change)
             }
             Request::RemoveSocket { id } => {
                 let borrower = borrower(id)?;
@@ -386,13 +442,25 @@ impl Control {
                     .stats
                     .chain_counters(block)
                     .map_err(|e| e.to_string())?;
-                let segments = Segment::build(&chain, &Arc::new(counters))?;
+                let segments = Segment::build(&chain, &Arc::new(counters), &mut self.states)?;
                 self.outbox.change(Change::AddSegments(segments))
             }
             Request::RemoveChain { spi, generation } => {
                 std::thread::sleep(STRAGGLERS);
                 self.outbox.change(Change::RemoveSegments(spi, generation))
             }
+            Request::ReadFlows {
+                spi,
+                generation,
+                position,
+            } => {
+                let fd = fds.pop().ok_or("no file came for the flows")?;
+                let place = (spi, generation, position);
+                flows::write(&mut File::from(fd), |page| {
+                    self.outbox.read_flows(place, page)
+                })
+            }
+            Request::SetIdle(idle) => self.outbox.change(Change::SetIdle(idle)),
             Request::Start => self.outbox.change(Change::Start),
             Request::Shutdown => self.outbox.change(Change::Stop),
         }
@@ -406,13 +474,7 @@ fn borrower(id: SocketId) -> Result<Borrower, String> {
 impl Outbox {
     /// Has the loop make a change, and frees what it took out.
     fn change(&self, change: Change) -> Reply {
-        let gone = "the forwarding loop has ended";
-        self.changes.send(change).map_err(|_| gone)?;
-        self.waiting.store(true, Ordering::Release);
-        self.wake
-            .write(1)
-            .map_err(|errno| format!("wake the loop: {errno}"))?;
-        match self.outcomes.recv().map_err(|_| gone)? {
+        match self.ask(change)? {
             Outcome::Done => Ok(()),
             Outcome::Refused(reason) => Err(reason.into()),
             Outcome::Port(port) => {
@@ -423,6 +485,28 @@ impl Outbox {
                 drop(segments);
                 Ok(())
             }
+            Outcome::Flows(page) => {
+                drop(page);
+                Ok(())
+            }
         }
+    }
+
+    /// Has the loop copy a page of the flows that a function knows.
+    fn read_flows(&self, place: Place, page: FlowPage) -> Result<FlowPage, String> {
+        match self.ask(Change::ReadFlows(place, page))? {
+            Outcome::Flows(page) => Ok(page),
+            _ => Err("the loop answered another question".into()),
+        }
+    }
+
+    fn ask(&self, change: Change) -> Result<Outcome, String> {
+        let gone = "the forwarding loop has ended";
+        self.changes.send(change).map_err(|_| gone)?;
+        self.waiting.store(true, Ordering::Release);
+        self.wake
+            .write(1)
+            .map_err(|errno| format!("wake the loop: {errno}"))?;
+        Ok(self.outcomes.recv().map_err(|_| gone)?)
     }
 }

@@ -12,7 +12,9 @@ use myelin_functions::{Discard, Packet, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Meta, parse};
-use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+use myelin_spec::{
+    FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig, MonitorConfig, XorConfig,
+};
 
 fn dispatch(criterion: &mut Criterion) {
     let allow = FirewallConfig {
@@ -27,6 +29,14 @@ fn dispatch(criterion: &mut Criterion) {
         ("forward", FunctionConfig::Forward),
         ("xor", FunctionConfig::Xor(XorConfig { key: 0x5a })),
         ("firewall", FunctionConfig::Firewall(allow)),
+        (
+            "monitor",
+            FunctionConfig::Monitor(MonitorConfig { flows: 4096 }),
+        ),
+        (
+            "flow-tracker",
+            FunctionConfig::FlowTracker(FlowTrackerConfig::default()),
+        ),
     ];
     let mut group = criterion.benchmark_group("dispatch");
     for (name, config) in kinds {

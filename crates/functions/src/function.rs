@@ -1,6 +1,6 @@
 //! What every service function is.
 
-use crate::{Batch, Emitter, Packet};
+use crate::{Batch, Emitter, FlowPage, Packet};
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +19,17 @@ pub trait Function: Send {
     /// Handles one packet, in place. A function that moved the headers calls [`Packet::reparse`]
     /// before it returns.
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict;
+
+    /// Whether [`set_time`](Self::set_time) is to be called before each batch. Asked once.
+    fn needs_time(&self) -> bool {
+        false
+    }
+
+    /// Tells the time at which the next packets are handled: CLOCK_MONOTONIC, nanoseconds.
+    fn set_time(&mut self, _now_ns: u64) {}
+
+    /// Tells of the flows it knows, a page at a time; a function without any leaves the page alone.
+    fn read_flows(&self, _page: &mut FlowPage) {}
 
     /// Handles a batch; the packets it drops are moved to [`Batch::dropped`]. Returns how many
     /// these are.

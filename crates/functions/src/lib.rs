@@ -5,24 +5,36 @@
 //! whether the packet goes on ([`Verdict`]), and may send further packets ([`Emitter`]). A worker
 //! hands it a [`Batch`] at a time, so that the dynamic call is paid once a batch.
 //!
-//! [`instantiate`] makes a function from its configuration. Each kind is one file named after it;
-//! those that also exist in the kernel room give the same bytes there, and both are tested on the
-//! same frames.
+//! [`States::instantiate`] makes a function from its configuration and gives it its [`mod@state`].
+//! Each kind is one file named after it; those that also exist in the kernel room give the same
+//! bytes there, and both are tested on the same frames.
 //!
 //! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
 
 pub mod batch;
 pub mod emitter;
 pub mod firewall;
+pub mod flow_page;
+pub mod flow_table;
+pub mod flow_tracker;
 pub mod forward;
 pub mod function;
+pub mod load_balancer;
+pub mod monitor;
+pub mod nat;
 pub mod packet;
 mod registry;
+pub mod router;
+pub mod state;
+mod time_exceeded;
+pub mod timestamp;
 mod wide;
 pub mod xor;
 
 pub use batch::Batch;
 pub use emitter::{Discard, Emitter};
+pub use flow_page::FlowPage;
 pub use function::{Function, Verdict};
 pub use packet::{Packet, PacketError};
 pub use registry::{Error, instantiate};
+pub use state::{Shared, States};

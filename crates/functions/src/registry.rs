@@ -1,12 +1,19 @@
 //! From a configuration to a running function.
 
+use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
-use myelin_spec::FunctionConfig;
+use myelin_spec::{FunctionConfig, FunctionInstance};
 
-use crate::Function;
 use crate::firewall::Firewall;
+use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
+use crate::load_balancer::{Affinity, LoadBalancer};
+use crate::monitor::{Monitor, MonitorState};
+use crate::nat::{Mappings, Nat};
+use crate::router::Router;
+use crate::timestamp::Timestamp;
 use crate::xor::Xor;
+use crate::{Function, States};
 
 /// Why a function cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,13 +21,48 @@ pub enum Error {
     /// The rule list of a firewall.
     #[error("firewall: {0}")]
     Firewall(#[from] RulesError),
+    /// The routes of a router.
+    #[error("router: {0}")]
+    Router(#[from] LpmError),
 }
 
-/// A new instance of the function that `config` describes, with no state yet.
+/// A new instance of the function that `config` describes, with a state of its own.
 pub fn instantiate(config: &FunctionConfig) -> Result<Box<dyn Function>, Error> {
-    Ok(match config {
-        FunctionConfig::Forward => Box::new(Forward),
-        FunctionConfig::Xor(config) => Box::new(Xor::new(*config)),
-        FunctionConfig::Firewall(config) => Box::new(Firewall::new(config)?),
-    })
+    States::default().instantiate(&config.clone().into())
+}
+
+impl States {
+    /// An instance of a function, with the state that is its own.
+    pub fn instantiate(&mut self, instance: &FunctionInstance) -> Result<Box<dyn Function>, Error> {
+        Ok(match &instance.config {
+            FunctionConfig::Forward => Box::new(Forward),
+            FunctionConfig::Xor(config) => Box::new(Xor::new(*config)),
+            FunctionConfig::Firewall(config) => Box::new(Firewall::new(config)?),
+            FunctionConfig::Nat(config) => {
+                let shape = FunctionConfig::Nat(config.shape());
+                let make = || Mappings::new(config);
+                let mappings = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Nat::new(config, instance.side, mappings))
+            }
+            FunctionConfig::LoadBalancer(config) => {
+                let shape = FunctionConfig::LoadBalancer(config.shape());
+                let make = || Affinity::new(config.flows as usize);
+                let affinity = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(LoadBalancer::new(config, instance.side, affinity))
+            }
+            FunctionConfig::Router(config) => Box::new(Router::new(config)?),
+            FunctionConfig::Monitor(config) => {
+                let make = || MonitorState::new(*config);
+                let state = self.get(instance.state.as_ref(), &instance.config, make);
+                Box::new(Monitor::new(state))
+            }
+            FunctionConfig::FlowTracker(config) => {
+                let shape = FunctionConfig::FlowTracker(config.shape());
+                let make = || FlowTrackerState::new(*config);
+                let state = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(FlowTracker::new(*config, state))
+            }
+            FunctionConfig::Timestamp => Box::new(Timestamp::default()),
+        })
+    }
 }

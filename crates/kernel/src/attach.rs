@@ -60,13 +60,22 @@ impl Attachment {
         mode: XdpMode,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
+        let pin = pin_dir.map(|dir| dir.join(format!("{}xdp-{}", pins::LINK, place.ifindex)));
+        Self::xdp_pinned_at(program, place, mode, pin)
+    }
+
+    /// Attaches at XDP to an interface of the calling thread's namespace, where its index may be that of another one
+    /// elsewhere: so the pin has a name of the caller's choice.
+    pub(crate) fn xdp_pinned_at(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        mode: XdpMode,
+        pin: Option<PathBuf>,
+    ) -> Result<Self, Error> {
         let link =
             crate::sys::link_create(program, place.ifindex, libbpf_sys::BPF_XDP, mode.flags())
                 .map_err(|cause| place.error("XDP", cause, |errno| xdp_remedy(errno, mode)))?;
-        Self::link(
-            link,
-            pin_dir.map(|dir| dir.join(format!("{}xdp-{}", pins::LINK, place.ifindex))),
-        )
+        Self::link(link, pin)
     }
 
     /// Attaches at tcx, after the programs that are there; on a kernel without tcx as a clsact filter.

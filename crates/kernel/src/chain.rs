@@ -1,13 +1,13 @@
 //! The kernel functions of one generation of one chain.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags};
 use myelin_packet::meta::MAX_SPI;
 use myelin_packet::sojourn::Histogram;
-use myelin_spec::{FunctionConfig, OnFailure};
+use myelin_spec::{FunctionInstance, OnFailure};
 
 use crate::blocks::Block;
 use crate::classifier::Target;
@@ -15,7 +15,7 @@ use crate::plane::Shared;
 use crate::port::Sockets;
 use crate::segment::{LoadedSegment, Loader};
 use crate::sojourn::Sojourn;
-use crate::{Error, Hook};
+use crate::{Error, Flows, Hook, flows, lock};
 
 /// Functions of a chain at most. The kernel allows 33 tail calls; the front door's is one for each segment.
 pub const MAX_FUNCTIONS: u8 = 32;
@@ -53,8 +53,8 @@ pub enum Entry {
 pub struct KernelSegment {
     /// Position of the first one in the chain.
     pub first_position: u8,
-    /// The functions; at least one.
-    pub functions: Vec<FunctionConfig>,
+    /// The functions, each with the name of its state; at least one.
+    pub functions: Vec<FunctionInstance>,
     /// Where packets go from the last one.
     pub exit: Exit,
 }
@@ -101,6 +101,16 @@ pub struct LoadedChain {
     lines: Arc<Block>,
     sojourn: Option<Sojourn>,
     segments: Vec<LoadedSegment>,
+    entry: ChainEntry,
+    /// The generation before, as long as packets may be led to it by this one's number: its places stay taken.
+    late: Mutex<Option<Arc<Target>>>,
+}
+
+/// What a chain is made of when its programs are loaded.
+pub(crate) struct Parts {
+    pub(crate) lines: Arc<Block>,
+    pub(crate) sojourn: Option<Sojourn>,
+    pub(crate) segments: Vec<LoadedSegment>,
 }
 
 impl LoadedChain {
@@ -123,6 +133,25 @@ impl LoadedChain {
             .iter()
             .map(|segment| loader.load(segment))
             .collect::<Result<_, _>>()?;
+        let parts = Parts {
+            lines,
+            sojourn,
+            segments,
+        };
+        Self::assemble(shared, config, parts)
+    }
+
+    /// Gives the chain a number and an entry; the segments are those of `parts`.
+    pub(crate) fn assemble(
+        shared: &Shared,
+        config: &ChainConfig,
+        parts: Parts,
+    ) -> Result<Self, Error> {
+        let Parts {
+            lines,
+            sojourn,
+            segments,
+        } = parts;
         let first = segments
             .first()
             .filter(|segment| segment.first_position() == 0);
@@ -133,24 +162,10 @@ impl LoadedChain {
             number,
             places.into_iter().flatten().cloned().collect(),
         );
-        let chain = Self {
-            target: Arc::new(target),
-            generation: config.generation,
-            positions: config.positions,
-            hook: config.hook,
-            lines,
-            sojourn,
-            segments,
-        };
-        chain.write_entry(shared, config)?;
-        Ok(chain)
-    }
-
-    fn write_entry(&self, shared: &Shared, config: &ChainConfig) -> Result<(), Error> {
         let entry = ChainEntry {
             spi: config.spi,
-            line: self.lines.start(),
-            slot: self.entry_slot().unwrap_or_default(),
+            line: lines.start(),
+            slot: first.map_or(0, |segment| segment.slots().start()),
             generation: config.generation,
             hook: config.hook.number(),
             entry: match config.entry {
@@ -160,14 +175,52 @@ impl LoadedChain {
             on_failure: (config.on_failure == OnFailure::Pass).into(),
             spare: [0; 15],
         };
+        let chain = Self {
+            target: Arc::new(target),
+            generation: config.generation,
+            positions: config.positions,
+            hook: config.hook,
+            lines,
+            sojourn,
+            segments,
+            entry,
+            late: Mutex::default(),
+        };
+        for hook in Hook::ALL {
+            chain.write_entry(shared, hook, entry)?;
+        }
+        Ok(chain)
+    }
+
+    /// Where the front door of a hook sends packets whose match leads to this chain.
+    fn write_entry(&self, shared: &Shared, hook: Hook, entry: ChainEntry) -> Result<(), Error> {
         shared
-            .chains
+            .chains(hook)
             .update(
                 &self.target.number.start().to_ne_bytes(),
                 bytemuck::bytes_of(&entry),
                 MapFlags::ANY,
             )
             .map_err(|cause| Error::map("chains", "add a chain to", &cause))
+    }
+
+    /// See [`Plane::follow`](crate::Plane::follow).
+    pub(crate) fn follow(&self, shared: &Shared, old: &Self) -> Result<(), Error> {
+        if (old.hook, self.hook) == (Hook::Tcx, Hook::Xdp) {
+            self.write_entry(shared, Hook::Tcx, old.entry)?;
+            *lock(&self.late) = Some(Arc::clone(&old.target));
+        }
+        Ok(())
+    }
+
+    /// See [`Plane::stand_alone`](crate::Plane::stand_alone).
+    pub(crate) fn stand_alone(&self, shared: &Shared) -> Result<(), Error> {
+        let mut late = lock(&self.late);
+        if late.is_some() {
+            self.write_entry(shared, Hook::Tcx, self.entry)?;
+            *late = None;
+        }
+        Ok(())
     }
 
     /// Service path identifier.
@@ -213,6 +266,14 @@ impl LoadedChain {
             .map_or_else(Histogram::new, Sojourn::read)
     }
 
+    /// The flows that a kernel function knows; `None` for one that keeps none.
+    pub fn flows(&self, position: u8) -> Result<Option<Flows>, Error> {
+        self.segments
+            .iter()
+            .find_map(|segment| segment.state(position))
+            .map_or(Ok(None), flows::read)
+    }
+
     /// The program of a kernel function, for test runs.
     pub fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
         self.segments
@@ -245,18 +306,24 @@ pub(crate) fn egress_line(lines: &Block, positions: u8) -> u32 {
     lines.start() + 1 + u32::from(positions)
 }
 
-/// The rules that user space must keep so that no packet takes a wrong way.
-fn check(config: &ChainConfig) -> Result<(), Error> {
-    let fail = |problem: String| Err(Error::chain(config.spi, problem));
-    if config.spi == 0 || config.spi > MAX_SPI {
+/// The numbers that a chain can have.
+pub(crate) fn check_numbers(spi: u32, positions: usize) -> Result<(), Error> {
+    let fail = |problem: String| Err(Error::chain(spi, problem));
+    if spi == 0 || spi > MAX_SPI {
         return fail(format!("a path identifier is 1 to {MAX_SPI}"));
     }
-    if config.positions == 0 || config.positions > MAX_FUNCTIONS {
+    if positions == 0 || positions > usize::from(MAX_FUNCTIONS) {
         return fail(format!(
-            "{} functions: a chain has 1 to {MAX_FUNCTIONS}",
-            config.positions
+            "{positions} functions: a chain has 1 to {MAX_FUNCTIONS}"
         ));
     }
+    Ok(())
+}
+
+/// The rules that user space must keep so that no packet takes a wrong way.
+fn check(config: &ChainConfig) -> Result<(), Error> {
+    check_numbers(config.spi, config.positions.into())?;
+    let fail = |problem: String| Err(Error::chain(config.spi, problem));
     let starts_in_kernel = config
         .segments
         .first()

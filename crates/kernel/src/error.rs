@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use libbpf_rs::ErrorKind;
 use myelin_packet::classifier::ClassifierError;
+use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
 
 use crate::Hook;
@@ -97,6 +98,17 @@ pub enum Error {
         position: u8,
         /// Why.
         cause: RulesError,
+    },
+    /// The kernel does not tell when its programs have ended.
+    #[error("cannot wait until no packet is in a program any more (membarrier): {0}")]
+    GracePeriod(io::Error),
+    /// A router's routes have no tables.
+    #[error("router at position {position}: {cause}")]
+    Routes {
+        /// The router's position in its chain.
+        position: u8,
+        /// Why.
+        cause: LpmError,
     },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]

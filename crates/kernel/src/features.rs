@@ -206,7 +206,7 @@ fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
         entry: Entry::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
-            functions: vec![FunctionConfig::Xor(XorConfig { key: 1 })],
+            functions: vec![FunctionConfig::Xor(XorConfig { key: 1 }).into()],
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,

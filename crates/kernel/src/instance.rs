@@ -1,12 +1,16 @@
 //! One kernel function of one chain: a program of its own, whose read-only data says where the packet goes next.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use myelin_spec::FunctionConfig;
+use myelin_spec::{FunctionConfig, FunctionInstance};
 
-use crate::object::{FIREWALL, FORWARD, XOR};
-use crate::{Error, Hook, firewall};
+use crate::object::{
+    FIREWALL, FLOW_TRACKER, FORWARD, LOAD_BALANCER, MONITOR, NAT, ROUTER, TIMESTAMP, XOR,
+};
+use crate::state::{State, States};
+use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 
 /// `struct hop`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -33,6 +37,10 @@ pub(crate) enum Way {
     Out { ifindex: u32, peer: bool, line: u32 },
     /// To the AF_XDP socket of the receive queue, and there to the function at `position`.
     User { position: u8 },
+    /// Over a link to a function in another namespace.
+    Link { ifindex: u32 },
+    /// Back over the link it came by.
+    Bounce,
 }
 
 impl Hop {
@@ -65,6 +73,12 @@ impl Hop {
                 position: position.into(),
                 ..hop
             },
+            Way::Link { ifindex } => Self {
+                exit: 5,
+                ifindex,
+                ..hop
+            },
+            Way::Bounce => Self { exit: 6, ..hop },
         }
     }
 }
@@ -77,22 +91,75 @@ struct Xor {
     key: u64,
 }
 
-/// Loads the function at `position`; `maps` are those that every function has.
+/// A loaded function. Its slot is to be emptied before it is dropped.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) fd: OwnedFd,
+    /// Kept so that the next generation finds it.
+    pub(crate) state: Option<Arc<State>>,
+}
+
+/// A program without a state.
+impl From<OwnedFd> for Instance {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, state: None }
+    }
+}
+
+/// Loads the function at `position`; `maps` are those that every function has, `states` where it finds its own.
 pub(crate) fn load(
     hook: Hook,
     position: u8,
-    config: &FunctionConfig,
+    function: &FunctionInstance,
     hop: Hop,
-    maps: &[(&str, BorrowedFd<'_>)],
-) -> Result<OwnedFd, Error> {
-    match config {
+    maps: &[(&'static str, BorrowedFd<'_>)],
+    states: &States,
+) -> Result<Instance, Error> {
+    let mut state = None;
+    let fd = match &function.config {
         FunctionConfig::Forward => FORWARD.load(hook, bytemuck::bytes_of(&hop), maps),
+        FunctionConfig::Timestamp => TIMESTAMP.load(hook, bytemuck::bytes_of(&hop), maps),
+        FunctionConfig::Monitor(config) => {
+            let own = states.get(
+                function.state.as_ref(),
+                &function.config,
+                &flows::monitor(*config),
+                |_| Ok(()),
+            )?;
+            let mut maps = maps.to_vec();
+            maps.extend(own.maps());
+            let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &maps);
+            state = Some(own);
+            fd
+        }
+        FunctionConfig::FlowTracker(config) => {
+            let own = states.get(
+                function.state.as_ref(),
+                &FunctionConfig::FlowTracker(config.shape()),
+                &flows::tracker(*config),
+                |_| Ok(()),
+            )?;
+            let mut maps = maps.to_vec();
+            maps.extend(own.maps());
+            let instance = flows::TrackerInstance::new(hop, config);
+            let fd = FLOW_TRACKER.load(hook, bytemuck::bytes_of(&instance), &maps);
+            state = Some(own);
+            fd
+        }
         FunctionConfig::Xor(xor) => {
             let instance = Xor {
                 hop,
                 key: u64::from_ne_bytes([xor.key; 8]),
             };
             XOR.load(hook, bytemuck::bytes_of(&instance), maps)
+        }
+        FunctionConfig::Nat(config) => {
+            let own = nat::state(states, function, config)?;
+            let maps: Vec<_> = maps.iter().copied().chain(own.maps()).collect();
+            let instance = nat::Instance::new(hop, config, function.side);
+            let fd = NAT.load(hook, bytemuck::bytes_of(&instance), &maps);
+            state = Some(own);
+            fd
         }
         FunctionConfig::Firewall(config) => {
             let tables =
@@ -102,7 +169,26 @@ pub(crate) fn load(
             maps.push(("tables", map.as_fd()));
             FIREWALL.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
-    }
+        FunctionConfig::LoadBalancer(config) => {
+            let flows = load_balancer::state(states, function, config)?;
+            let own = load_balancer::Maps::new(config)?;
+            let mut maps = maps.to_vec();
+            maps.extend(own.iter().chain(flows.maps()));
+            let instance = load_balancer::Instance::new(hop, config, function.side);
+            let fd = LOAD_BALANCER.load(hook, bytemuck::bytes_of(&instance), &maps);
+            state = Some(flows);
+            fd
+        }
+        FunctionConfig::Router(config) => {
+            let tables =
+                router::Tables::new(config).map_err(|cause| Error::Routes { position, cause })?;
+            let own = tables.maps()?;
+            let mut maps = maps.to_vec();
+            maps.extend(own.iter());
+            ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
+        }
+    }?;
+    Ok(Instance { fd, state })
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! each hook that parses, classifies, counts and stamps what comes in and hands it to a chain. A [`LoadedChain`] is a
 //! chain's kernel functions, each a program of its own, chained by tail calls that the JIT makes direct jumps, because
 //! the slot of the next one is read-only data known when the program is loaded. A [`Reentry`] is the door by which packets
-//! come back from user space. All of them share the maps of one [`Plane`], among them the counters, which are read
+//! come back from user space. A [`FunctionLink`] is a function in a network namespace of its own, with the service function
+//! forwarder at its near end. All of them share the maps of one [`Plane`], among them the counters, which are read
 //! without a system call.
 //!
 //! Programs are written once and built for both hooks ([`Hook`]); what they do to a packet is what `myelin-packet` and
@@ -26,7 +27,7 @@
 //!     entry: Entry::Kernel,
 //!     segments: vec![KernelSegment {
 //!         first_position: 0,
-//!         functions: vec![FunctionConfig::Forward],
+//!         functions: vec![FunctionConfig::Forward.into()],
 //!         exit: Exit::Egress { ifindex: 3, peer: false },
 //!     }],
 //! })?;
@@ -44,17 +45,23 @@ mod counters;
 mod error;
 mod features;
 mod firewall;
+mod flows;
 mod hook;
 mod instance;
+mod load_balancer;
 mod map;
 mod mapping;
+mod nat;
 mod object;
 mod pins;
 mod plane;
 mod port;
 mod reentry;
+mod router;
 mod segment;
+mod sff;
 mod sojourn;
+mod state;
 mod sys;
 pub mod test_run;
 #[cfg(test)]
@@ -65,10 +72,12 @@ pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTI
 pub use counters::{Counters, HopCounters};
 pub use error::Error;
 pub use features::{Feature, Features, State, features};
+pub use flows::Flows;
 pub use hook::Hook;
 pub use plane::{Capacity, Plane};
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};
+pub use sff::{DistributedConfig, DistributedFunction, FunctionLink};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

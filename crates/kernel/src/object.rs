@@ -35,6 +35,12 @@ pub(crate) const REENTRY: Program = Program {
     xdp: object!("reentry.xdp.o"),
     tc: &[],
 };
+/// The forwarder between functions in namespaces of their own.
+pub(crate) const SFF: Program = Program {
+    name: "sff",
+    xdp: object!("sff.xdp.o"),
+    tc: &[],
+};
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
     name: "closed",
@@ -53,11 +59,51 @@ pub(crate) const XOR: Program = Program {
     xdp: object!("xor.xdp.o"),
     tc: object!("xor.tc.o"),
 };
+/// Kernel function `nat`.
+pub(crate) const NAT: Program = Program {
+    name: "nat",
+    xdp: object!("nat.xdp.o"),
+    tc: object!("nat.tc.o"),
+};
 /// Kernel function `firewall`.
 pub(crate) const FIREWALL: Program = Program {
     name: "firewall",
     xdp: object!("firewall.xdp.o"),
     tc: object!("firewall.tc.o"),
+};
+
+/// Kernel function `timestamp`.
+pub(crate) const TIMESTAMP: Program = Program {
+    name: "timestamp",
+    xdp: object!("timestamp.xdp.o"),
+    tc: object!("timestamp.tc.o"),
+};
+
+/// Kernel function `load-balancer`.
+pub(crate) const LOAD_BALANCER: Program = Program {
+    name: "load_balancer",
+    xdp: object!("load_balancer.xdp.o"),
+    tc: object!("load_balancer.tc.o"),
+};
+/// Kernel function `router`.
+pub(crate) const ROUTER: Program = Program {
+    name: "router",
+    xdp: object!("router.xdp.o"),
+    tc: object!("router.tc.o"),
+};
+
+/// Kernel function `monitor`.
+pub(crate) const MONITOR: Program = Program {
+    name: "monitor",
+    xdp: object!("monitor.xdp.o"),
+    tc: object!("monitor.tc.o"),
+};
+
+/// Kernel function `flow-tracker`.
+pub(crate) const FLOW_TRACKER: Program = Program {
+    name: "flow_tracker",
+    xdp: object!("flow_tracker.xdp.o"),
+    tc: object!("flow_tracker.tc.o"),
 };
 
 /// The section that every program's read-only data lies in.

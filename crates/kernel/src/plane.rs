@@ -14,8 +14,10 @@ use crate::map::create;
 use crate::object::CLOSED;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
+use crate::sff::{DistributedConfig, FunctionLink};
 use crate::sojourn::Sojourn;
-use crate::{Error, Hook, pins};
+use crate::state::States;
+use crate::{Error, Hook, pins, sff, sys};
 
 /// How much a plane holds. All of it is allocated at once, for the default some 5 MB and 1 MB a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +56,12 @@ pub(crate) struct Shared {
     pub(crate) cpus: usize,
     pub(crate) counters: Counters,
     pub(crate) tables: Arc<Tables>,
-    pub(crate) chains: MapHandle,
+    /// By hook: during a change of the hook both generations of a chain take packets, each at its own.
+    chains: [MapHandle; 2],
     pub(crate) chain_numbers: Arc<Mutex<Blocks>>,
     pub(crate) port_numbers: Arc<Mutex<Blocks>>,
     pub(crate) paths: MapHandle,
+    pub(crate) states: States,
     programs: [MapHandle; 2],
     closed: [OwnedFd; 2],
     slots: [Arc<Mutex<Blocks>>; 2],
@@ -71,6 +75,11 @@ impl Shared {
     /// The functions of a hook, by slot.
     pub(crate) fn programs(&self, hook: Hook) -> &MapHandle {
         &self.programs[hook as usize]
+    }
+
+    /// Where chains start, by their number, as the front door of a hook sees them.
+    pub(crate) fn chains(&self, hook: Hook) -> &MapHandle {
+        &self.chains[hook as usize]
     }
 
     /// The slots of a hook.
@@ -158,19 +167,22 @@ impl Plane {
             )
         };
         let slots = || Blocks::new("kernel functions", 0, capacity.programs);
-        let shared = Shared {
-            cpus,
-            counters: Counters::new(capacity.lines, cpus)?,
-            tables: Arc::new(Tables::new(capacity.matches)?),
-            // Number 0 is no chain.
-            chains: create(
+        // Number 0 is no chain.
+        let chains = || {
+            create(
                 "chains",
                 MapType::Array,
                 number,
                 size_of::<ChainEntry>(),
                 capacity.chains + 1,
                 0,
-            )?,
+            )
+        };
+        let shared = Shared {
+            cpus,
+            counters: Counters::new(capacity.lines, cpus)?,
+            tables: Arc::new(Tables::new(capacity.matches)?),
+            chains: [chains()?, chains()?],
             chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),
             port_numbers: Blocks::new("ports", 0, u32::from(capacity.ports)),
             paths: create(
@@ -181,6 +193,7 @@ impl Plane {
                 capacity.programs,
                 0,
             )?,
+            states: States::default(),
             programs: [programs("programs_xdp")?, programs("programs_tcx")?],
             closed: [
                 CLOSED.load(Hook::Xdp, &[], &[])?,
@@ -232,6 +245,34 @@ impl Plane {
     /// Loads the kernel functions of a chain. No packet reaches them before [`Port::insert`].
     pub fn load_chain(&self, config: &ChainConfig) -> Result<LoadedChain, Error> {
         LoadedChain::load(&self.shared, config)
+    }
+
+    /// Loads a chain of functions in namespaces of their own, and the programs of each function's link. No packet reaches
+    /// them before both ends of all links are attached and the chain has its matches.
+    pub fn load_distributed(
+        &self,
+        config: &DistributedConfig,
+    ) -> Result<(LoadedChain, Vec<FunctionLink>), Error> {
+        sff::load(&self.shared, config)
+    }
+
+    /// Prepares `new`, a generation that takes the place of `old`, for the packets that are between the two hooks of a port at
+    /// the moment when the match is led to it: the XDP door has let them pass because `old` takes packets at tcx, where
+    /// they would then find a chain of the other hook. They go on to `old`, until [`stand_alone`](Self::stand_alone). To be
+    /// called before [`Port::insert`].
+    pub fn follow(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
+        new.follow(&self.shared, old)
+    }
+
+    /// The end of [`follow`](Self::follow): no packet of the generation before is left.
+    pub fn stand_alone(&self, new: &LoadedChain) -> Result<(), Error> {
+        new.stand_alone(&self.shared)
+    }
+
+    /// Waits until every packet that was in a program when this was called has left it: from then on none takes a way
+    /// that was closed before the call. Takes some 10 ms.
+    pub fn wait_for_packets(&self) -> Result<(), Error> {
+        sys::grace_period().map_err(Error::GracePeriod)
     }
 
     /// Undoes what a plane pinned in `dir` has left behind: detaches its front doors and frees its maps, then removes the

@@ -254,7 +254,7 @@ impl Port {
         let mut maps = vec![
             ("sockets", self.sockets.0.as_fd()),
             ("masks", matches.map().as_fd()),
-            ("chains", self.shared.chains.as_fd()),
+            ("chains", self.shared.chains(hook).as_fd()),
         ];
         maps.extend(
             self.shared
@@ -268,7 +268,7 @@ impl Port {
 
     /// Makes the door of a chain's hook anew so that it jumps to this chain directly, unless it does so for another one that
     /// is still led to.
-    fn favour(&self, chain: &LoadedChain) {
+    pub fn favour(&self, chain: &LoadedChain) {
         let hook = chain.hook();
         let Some(slot) = chain.entry_slot() else {
             return;
@@ -317,14 +317,20 @@ impl Port {
     /// the same service path is led to this generation in one step: no packet sees neither. Another match that takes the same
     /// packets and is equally specific is an error.
     pub fn insert(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
+        self.lead(rule, chain)?;
+        self.favour(chain);
+        Ok(())
+    }
+
+    /// As [`insert`](Self::insert), but leaves the door as it is: to load it anew takes milliseconds, which the exchange of two
+    /// generations need not wait for. [`favour`](Self::favour) does it afterwards.
+    pub fn lead(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         lock(&self.matches)
             .insert(rule, chain.target())
             .map_err(|error| match error {
                 InsertError::Map(error) => error,
                 InsertError::Classifier(cause) => self.classifier_error(cause),
-            })?;
-        self.favour(chain);
-        Ok(())
+            })
     }
 
     /// Takes a match out; false when it was not there.

@@ -1,15 +1,16 @@
 //! A run of kernel functions, loaded.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use myelin_spec::OnFailure;
 
 use crate::blocks::Block;
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
-use crate::instance::{self, Hop, Way};
+use crate::instance::{self, Hop, Instance, Way};
 use crate::plane::Shared;
 use crate::sojourn::Sojourn;
+use crate::state::State;
 use crate::{Error, Hook};
 
 /// What the segments of a chain have in common.
@@ -65,9 +66,9 @@ impl Loader<'_> {
                 way,
                 fallback(config, segment),
             );
-            let program = instance::load(hook, position, function, hop, &maps)?;
+            let program = instance::load(hook, position, function, hop, &maps, &shared.states)?;
             let slot = loaded.slots.start() + i as u32;
-            shared.set_slot(hook, slot, program.as_fd())?;
+            shared.set_slot(hook, slot, program.fd.as_fd())?;
             loaded.programs.insert(0, program);
             way = Way::Next { slot };
         }
@@ -91,11 +92,28 @@ pub(crate) struct LoadedSegment {
     first_position: u8,
     slots: Arc<Block>,
     /// In the order of the chain.
-    programs: Vec<OwnedFd>,
+    programs: Vec<Instance>,
     shared: Arc<Shared>,
 }
 
 impl LoadedSegment {
+    /// One program, where a chain begins.
+    pub(crate) fn entry(
+        shared: &Arc<Shared>,
+        hook: Hook,
+        program: Instance,
+    ) -> Result<Self, Error> {
+        let slots = Block::take(shared.slots(hook), 1)?;
+        shared.set_slot(hook, slots.start(), program.fd.as_fd())?;
+        Ok(Self {
+            hook,
+            first_position: 0,
+            slots: Arc::new(slots),
+            programs: vec![program],
+            shared: Arc::clone(shared),
+        })
+    }
+
     pub(crate) fn first_position(&self) -> u8 {
         self.first_position
     }
@@ -105,10 +123,18 @@ impl LoadedSegment {
         &self.slots
     }
 
+    /// The state of the function at a position, if it is one of these and has any.
+    pub(crate) fn state(&self, position: u8) -> Option<&State> {
+        let at = position.checked_sub(self.first_position)?;
+        self.programs.get(usize::from(at))?.state.as_deref()
+    }
+
     /// The program of the function at a position, if it is one of these.
     pub(crate) fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
         let at = position.checked_sub(self.first_position)?;
-        self.programs.get(usize::from(at)).map(AsFd::as_fd)
+        self.programs
+            .get(usize::from(at))
+            .map(|instance| instance.fd.as_fd())
     }
 }
 

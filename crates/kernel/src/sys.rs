@@ -61,18 +61,6 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Waits until every program that runs now has ended.
-pub(crate) fn grace_period() -> io::Result<()> {
-    /// `MEMBARRIER_CMD_GLOBAL`: an RCU grace period, and programs run in RCU read-side critical sections.
-    const GLOBAL: libc::c_int = 1;
-    // SAFETY: the call takes numbers only.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// The magic number of the file system that holds `path`.
 pub(crate) fn file_system(path: &Path) -> io::Result<i64> {
     let path = c_path(path)?;
@@ -108,6 +96,19 @@ pub(crate) fn leave_network_namespace() -> io::Result<()> {
 pub(crate) fn af_xdp() -> io::Result<()> {
     // SAFETY: opens a descriptor, no memory is involved.
     owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
+}
+
+/// Waits for an RCU grace period: every program that ran when this was called has ended.
+pub(crate) fn grace_period() -> io::Result<()> {
+    /// `MEMBARRIER_CMD_GLOBAL` of `linux/membarrier.h`: the one that is such a period and not only interrupts to the CPUs.
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: the call takes three numbers and touches no memory.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether this process runs as root.
@@ -165,6 +166,52 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::
         out.truncate(options.data_size_out as usize);
     }
     Ok((options.retval, options.duration))
+}
+
+/// Reads the next elements of a hash map, `most` at most, into `keys` and `values`; how many these are, and whether there may
+/// be more. `cursor` is `None` at first.
+///
+/// # Panics
+/// When the buffers do not hold `most` elements.
+pub(crate) fn lookup_batch(
+    map: BorrowedFd<'_>,
+    cursor: &mut Option<[u8; 64]>,
+    (most, key_size, value_size): (usize, usize, usize),
+    keys: &mut [u8],
+    values: &mut [u8],
+) -> io::Result<(usize, bool)> {
+    assert!(keys.len() >= most * key_size && values.len() >= most * value_size);
+    let options = libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
+        ..Default::default()
+    };
+    let mut next = [0; 64];
+    let mut count = u32::try_from(most).unwrap_or(u32::MAX);
+    let from = cursor
+        .as_mut()
+        .map_or(std::ptr::null_mut(), |cursor| cursor.as_mut_ptr().cast());
+    // SAFETY: the kernel writes at most `most` keys and values, for which the buffers have room (asserted above), and a
+    // number of four bytes, or at most a key, into `next`.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_raw_fd(),
+            from,
+            next.as_mut_ptr().cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &raw mut count,
+            &raw const options,
+        )
+    };
+    match check(result) {
+        Ok(()) => {
+            *cursor = Some(next);
+            Ok((count as usize, true))
+        }
+        // The end; what was read before it is there.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok((count as usize, false)),
+        Err(error) => Err(error),
+    }
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

@@ -14,18 +14,30 @@
 
 pub mod checksum;
 pub mod classifier;
+mod dir16;
 pub mod five_tuple;
 #[cfg(feature = "fixtures")]
 pub mod fixtures;
+pub mod flow_key;
+pub mod flow_marks;
+pub mod flow_record;
+pub mod lpm;
+pub mod mac;
+pub mod maglev;
 pub mod match_rule;
 pub mod meta;
 pub mod nsh;
 pub mod parse;
 pub mod prefix;
+pub mod routes;
 pub mod rules;
 pub mod sojourn;
 
 pub use five_tuple::FiveTuple;
+pub use flow_key::FlowKey;
+pub use flow_marks::FlowMarks;
+pub use flow_record::{FlowRecord, FlowState, FlowTotals};
+pub use mac::MacAddr;
 pub use match_rule::Match;
 pub use meta::Meta;
 pub use parse::{Flags, Headers, Unparsed, parse};

@@ -1,7 +1,7 @@
 //! Comparing a plan with the contract of its chain.
 
 use myelin_spec::units::format_duration_ns;
-use myelin_spec::{Idle, ServiceChain, Space, WorkerSpec};
+use myelin_spec::{Idle, Mapping, ServiceChain, Space, WorkerSpec};
 
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
@@ -19,16 +19,22 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
         late_when_asleep(plan, wake_up_ns),
         overload(plan),
         worker_without_work(plan, chain),
+        spinning_side_by_side(plan, chain),
     ]
     .into_iter()
     .flatten()
     .collect();
 }
 
-/// What waking the worker adds to a packet that finds it asleep; nothing when it never sleeps.
+/// What waking the worker adds to a packet that finds it asleep, and each further process; nothing when they never sleep.
 fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
     let sleeps = plan.uses(Space::User) && chain.worker.idle != Idle::Spin;
-    sleeps.then(|| costs.steps.wake_up.at_ns(plan.frame_bytes))
+    let wake_ups = if plan.mapping == Mapping::Distributed {
+        user_functions(plan) as f64
+    } else {
+        f64::from(1 + plan.rings)
+    };
+    sleeps.then(|| wake_ups * costs.steps.wake_up.at_ns(plan.frame_bytes))
 }
 
 /// A mean above the agreed delay means that no load and no luck can make it hold.
@@ -79,7 +85,7 @@ fn late_when_asleep(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
     })
 }
 
-/// The kernel's and the worker's part of the chain run on a core each; neither must be asked for more than one.
+/// The kernel's part of the chain, the worker's, and each stage of a pipeline run on a core each; none must be asked for more than one.
 fn overload(plan: &Plan) -> Option<String> {
     let rate_pps = plan.sla.rate_pps.or_else(|| {
         let frame_bits = plan.frame_bytes * 8;
@@ -87,15 +93,22 @@ fn overload(plan: &Plan) -> Option<String> {
     })?;
     let user_ns: f64 = {
         let hops = plan.hops.iter().filter(|hop| hop.space == Space::User);
-        let leaves = plan.hops.last().is_some_and(|hop| hop.space == Space::User);
+        let leaves = plan.mapping != Mapping::Distributed
+            && plan.hops.last().is_some_and(|hop| hop.space == Space::User);
         hops.map(Hop::total_ns).sum::<f64>() + if leaves { plan.egress.cost_ns } else { 0.0 }
     };
-    let kernel_ns = plan.predicted_ns - user_ns;
-    let (part, busiest_ns) = if user_ns > kernel_ns {
-        ("worker", user_ns)
-    } else {
-        ("kernel part", kernel_ns)
-    };
+    // What has a process of its own has a core of its own.
+    let own = plan
+        .hops
+        .iter()
+        .filter(|hop| plan.own_processes > 0 && hop.reach.name.contains("ring + dispatch"));
+    let own_ns: Vec<f64> = own.map(Hop::total_ns).collect();
+    let parts = [
+        ("worker", user_ns - own_ns.iter().sum::<f64>()),
+        ("kernel part", plan.predicted_ns - user_ns),
+        ("busiest stage", own_ns.into_iter().fold(0.0, f64::max)),
+    ];
+    let (part, busiest_ns) = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let share = busiest_ns * 1e-9 * rate_pps as f64;
     (share > BUSY).then(|| {
         format!(
@@ -109,6 +122,23 @@ fn overload(plan: &Plan) -> Option<String> {
 fn worker_without_work(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     let idle = !plan.uses(Space::User) && chain.worker != WorkerSpec::default();
     idle.then(|| "`spec.worker` has no effect: no function runs in user space".to_owned())
+}
+
+fn user_functions(plan: &Plan) -> usize {
+    let hops = plan.hops.iter();
+    hops.filter(|hop| hop.space == Space::User).count()
+}
+
+/// The workers of a distributed chain have one core together.
+fn spinning_side_by_side(plan: &Plan, chain: &ServiceChain) -> Option<String> {
+    let count = user_functions(plan);
+    let spin = plan.mapping == Mapping::Distributed && count > 1 && chain.worker.idle == Idle::Spin;
+    spin.then(|| {
+        format!(
+            "{count} workers spin on one core, each until the scheduler takes it from them, for milliseconds; \
+             leave `worker: {{ idle: spin }}` out"
+        )
+    })
 }
 
 /// A time for people, to three digits or so.

@@ -20,10 +20,17 @@ pub fn by_class(kind: &Kind) -> Option<Space> {
 
 /// The one space that `function` must be placed in, by its pin or by the rule; `None` leaves the choice to the costs.
 pub(crate) fn required(function: &FunctionSpec, classify: Classify) -> Option<Space> {
-    function.space.or(match classify {
+    function.space.or_else(|| match classify {
+        // Both of a pair must come to the same answer, each in its own chain.
+        _ if function.paired => beside_its_partner(function),
         Classify::Calvin => by_class(function.kind()),
         Classify::Cost => None,
     })
+}
+
+/// Where a function that shares its state with one of the reverse chain stands: in the kernel, to which every hook and every mapping leads.
+fn beside_its_partner(function: &FunctionSpec) -> Option<Space> {
+    function.kind().spaces().next()
 }
 
 #[cfg(test)]

@@ -6,17 +6,15 @@ use myelin_spec::{Mapping, Place, Space};
 /// A chain that cannot be deployed at all. (A chain that can, but not as agreed, has a plan that is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The mapping is one that this release does not deploy.
+    /// The mapping needs the other hook.
     #[error(
-        "{place}: chain `{chain}`: spec.mapping: this release does not deploy `{mapping}`; write `mapping: compact`, or leave it out"
+        "{place}: chain `{chain}`: spec.hook: `mapping: distributed` forwards at the XDP hook; write `hook: xdp`, or leave it out"
     )]
-    Mapping {
+    DistributedHook {
         /// The chain.
         chain: String,
-        /// Where the mapping is written.
+        /// Where the hook is written.
         place: Place,
-        /// The mapping.
-        mapping: Mapping,
     },
     /// A function must run in user space, but the hook does not lead there.
     #[error(
@@ -31,6 +29,20 @@ pub enum PlanError {
         function: String,
         /// Why it must.
         why: &'static str,
+    },
+    /// Two functions share a state, but would be in different processes.
+    #[error(
+        "{place}: chain `{chain}`, function `{function}`: in user space it shares its state with a function of the reverse chain, but in `mapping: {mapping}` each has a process of its own; write `space: kernel`, or `mapping: compact` in both chains"
+    )]
+    SharedState {
+        /// The chain.
+        chain: String,
+        /// Where the function is written.
+        place: Place,
+        /// The function.
+        function: String,
+        /// The mapping.
+        mapping: Mapping,
     },
     /// A function is pinned to a space that its kind does not exist in.
     #[error(
@@ -47,6 +59,20 @@ pub enum PlanError {
         kind: &'static str,
         /// The space.
         space: Space,
+    },
+    /// A function cannot run where devices of DPDK are.
+    #[error(
+        "{place}: chain `{chain}`, function `{function}`: the chain's ports are devices of DPDK, which the kernel does not see: {why}"
+    )]
+    Dpdk {
+        /// The chain.
+        chain: String,
+        /// Where the function is written.
+        place: Place,
+        /// The function.
+        function: String,
+        /// What is in the way, and the remedy.
+        why: &'static str,
     },
     /// The chain is empty or too long.
     #[error(

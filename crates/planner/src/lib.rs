@@ -14,15 +14,18 @@
 mod admission;
 mod classify;
 pub mod costs;
+mod dpdk;
 mod error;
 mod machine;
+mod mapping;
 mod place;
 mod plan;
 mod planning;
 
 pub use classify::by_class;
 pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, StepCosts};
+pub use dpdk::plan;
 pub use error::PlanError;
 pub use machine::{Machine, PortKind};
 pub use plan::{Entry, Exit, Hop, Plan, Segment, Step};
-pub use planning::{REFERENCE_FRAME_BYTES, plan};
+pub use planning::REFERENCE_FRAME_BYTES;

@@ -22,6 +22,19 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
+    /// The same costs where each function is reached by a link of its own and left by it: what came before makes no
+    /// difference, and a function in user space is entered and left in either case.
+    pub(crate) fn by_links(self, link: u64) -> Self {
+        Self {
+            hop: link,
+            enter_user: 0,
+            dispatch: link + self.enter_user + self.dispatch + self.user_to_kernel,
+            user_to_kernel: 0,
+            user_egress: self.kernel_egress,
+            ..self
+        }
+    }
+
     /// From the function before (`None`: from the front door) into a function of `space`.
     pub(crate) fn reach(&self, from: Option<Space>, space: Space) -> u64 {
         match (from.unwrap_or(Space::Kernel), space) {

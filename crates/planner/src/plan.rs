@@ -17,8 +17,16 @@ pub struct Plan {
     pub owner: String,
     /// Where its packets are taken: `xdp` or `tcx`.
     pub hook: Hook,
-    /// How it is laid out: `compact` in this release.
+    /// How it is laid out.
     pub mapping: Mapping,
+    /// Why it is laid out so.
+    pub mapping_why: String,
+    /// User functions with a process of their own beside the worker, in mapping `pipeline`.
+    #[serde(default)]
+    pub own_processes: u32,
+    /// Rings from process to process that a packet passes, in mapping `pipeline`.
+    #[serde(default)]
+    pub rings: u32,
     /// By which rule the spaces were chosen.
     pub classify: Classify,
     /// What happens to its packets when its functions cannot process them.
@@ -31,7 +39,7 @@ pub struct Plan {
     pub hops: Vec<Hop>,
     /// The way out.
     pub egress: Step,
-    /// Maximal runs of functions in one space.
+    /// Maximal runs of functions in one space; in mapping `distributed` each function is one.
     pub segments: Vec<Segment>,
     /// How often a packet crosses between kernel and user space.
     pub crossings: u32,
@@ -59,6 +67,11 @@ impl Plan {
         self.hops
             .iter()
             .max_by(|a, b| a.total_ns().total_cmp(&b.total_ns()))
+    }
+
+    /// Whether a worker's sockets are bound to the chain's ports: not where its user functions have links of their own.
+    pub fn binds_ports(&self) -> bool {
+        self.uses(Space::User) && self.mapping != Mapping::Distributed
     }
 
     /// Whether any function runs in `space`.
@@ -137,6 +150,8 @@ pub enum Entry {
     Kernel,
     /// From the user segment before, over the internal link.
     User,
+    /// From the forwarder, over the function's own link.
+    Link,
 }
 
 /// How packets leave a segment.
@@ -149,4 +164,6 @@ pub enum Exit {
     Kernel,
     /// Into the user segment behind, through the AF_XDP socket.
     User,
+    /// To the forwarder, back over the function's own link.
+    Link,
 }

@@ -8,6 +8,7 @@ use crate::classify::required;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
 use crate::machine::{Machine, PortKind};
+use crate::mapping::add_rings;
 use crate::place::{Choice, Placement, Score, Steps, cheapest};
 use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
 
@@ -21,10 +22,12 @@ const FRAME_BYTES: std::ops::RangeInclusive<u64> = 60..=1518;
 /// Hooks in order of preference when they cost the same.
 const HOOKS: [Hook; 2] = [Hook::Tcx, Hook::Xdp];
 
-/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
-///
-/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
-pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
+/// Plans a chain in the mapping that it asks for; `auto` is `compact` here.
+pub(crate) fn plan_as_asked(
+    chain: &ServiceChain,
+    costs: &Costs,
+    machine: &Machine,
+) -> Result<Plan, PlanError> {
     check(chain, machine)?;
     let frame_bytes = chain
         .sla
@@ -51,33 +54,53 @@ pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Pl
             kind: kind.name.to_owned(),
             class: kind.class,
             space,
-            reach: reach(from, space, costs, frame_bytes, &mut crossings),
+            reach: if problem.distributed {
+                reach_by_link(space, costs, frame_bytes, &mut crossings)
+            } else {
+                reach(from, space, costs, frame_bytes, &mut crossings)
+            },
             cost_ns: cost.at_ns(frame_bytes),
             why: problem.why(position, space, &placement),
         });
         from = Some(space);
     }
-    let egress = match from {
-        Some(Space::User) => {
+    let mut egress = match from {
+        Some(Space::User) if !problem.distributed => {
             crossings.add(costs.steps.user_egress, frame_bytes);
             step(&[("user_egress", costs.steps.user_egress)], frame_bytes)
         }
         _ => step(&[ends.kernel_egress], frame_bytes),
     };
     let door = step(&ends.door, frame_bytes);
+    let (own_processes, rings) = if chain.mapping == Mapping::Pipeline {
+        let ring = costs.steps.ring;
+        add_rings(&chain.functions, &mut hops, &mut egress, ring, frame_bytes)
+    } else {
+        (0, 0)
+    };
     let predicted_ns = door.cost_ns + hops.iter().map(Hop::total_ns).sum::<f64>() + egress.cost_ns;
     let mut plan = Plan {
         chain: chain.name.clone(),
         owner: chain.owner().to_owned(),
         hook,
-        mapping: Mapping::Compact,
+        mapping: match chain.mapping {
+            Mapping::Auto => Mapping::Compact,
+            asked => asked,
+        },
+        mapping_why: String::new(),
+        own_processes,
+        rings,
         classify: chain.classify,
         on_failure: chain.effective_on_failure(),
         frame_bytes,
         door,
         hops,
         egress,
-        segments: segments(&chain.functions, spaces),
+        segments: if problem.distributed {
+            lone_segments(&chain.functions, spaces)
+        } else {
+            segments(&chain.functions, spaces)
+        },
         crossings: crossings.count,
         crossings_cost_ns: crossings.cost_ns,
         predicted_ns,
@@ -103,10 +126,22 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
             count,
         });
     }
-    if !matches!(chain.mapping, Mapping::Auto | Mapping::Compact) {
-        return Err(PlanError::Mapping {
+    if chain.mapping == Mapping::Distributed && chain.hook == Hook::Tcx {
+        return Err(PlanError::DistributedHook {
             chain: name,
-            place: chain.places.mapping.clone(),
+            place: chain.places.hook.clone(),
+        });
+    }
+    if chain.mapping == Mapping::Distributed
+        && let Some(function) = chain
+            .functions
+            .iter()
+            .find(|function| function.paired && function.space == Some(Space::User))
+    {
+        return Err(PlanError::SharedState {
+            chain: name,
+            place: function.place.clone(),
+            function: function.name.clone(),
             mapping: chain.mapping,
         });
     }
@@ -146,6 +181,8 @@ struct Problem<'c> {
     choices: Vec<Choice>,
     /// The hooks that may be used, with their steps.
     hooks: Vec<(Hook, Steps)>,
+    /// Each function is in a namespace of its own.
+    distributed: bool,
 }
 
 impl<'c> Problem<'c> {
@@ -156,9 +193,12 @@ impl<'c> Problem<'c> {
         frame_bytes: u64,
     ) -> Result<Self, PlanError> {
         let choice = |function: &FunctionSpec| {
+            // On the average of a run one ring for each of its functions.
+            let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
-                let cost = costs.function(function.kind(), space)?;
-                Some(picoseconds(&[cost], frame_bytes))
+                let own = costs.function(function.kind(), space)?;
+                let way = ring.filter(|_| space == Space::User).unwrap_or_default();
+                Some(picoseconds(&[own, way], frame_bytes))
             };
             let all = Choice {
                 kernel: cost(Space::Kernel),
@@ -181,15 +221,29 @@ impl<'c> Problem<'c> {
             .iter()
             .map(choice)
             .collect::<Result<_, _>>()?;
+        let distributed = chain.mapping == Mapping::Distributed;
         let hooks = HOOKS
             .into_iter()
             .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
-            .map(|hook| (hook, steps(hook, machine, costs, frame_bytes)))
+            .filter(|hook| !distributed || *hook == Hook::Xdp)
+            .map(|hook| {
+                let steps = steps(hook, machine, costs, frame_bytes);
+                let link = picoseconds(&[costs.steps.link], frame_bytes);
+                (
+                    hook,
+                    if distributed {
+                        steps.by_links(link)
+                    } else {
+                        steps
+                    },
+                )
+            })
             .collect();
         Ok(Self {
             chain,
             choices,
             hooks,
+            distributed,
         })
     }
 
@@ -235,6 +289,12 @@ impl<'c> Problem<'c> {
         }
         if kind.default_cost(other).is_none() {
             return format!("`{}` exists in the {space} space only", kind.name);
+        }
+        if function.paired {
+            return format!(
+                "shares its state with a function of `{}`; `space: {other}` at either moves both",
+                self.chain.reverse.as_deref().unwrap_or_default()
+            );
         }
         if self.chain.classify == Classify::Calvin {
             return format!("its class {} belongs into the {space} space", kind.class);
@@ -353,6 +413,23 @@ fn reach(
     step(&parts, frame_bytes)
 }
 
+/// The way from the forwarder over a function's link and back.
+fn reach_by_link(space: Space, costs: &Costs, frame_bytes: u64, crossings: &mut Crossings) -> Step {
+    let costs = &costs.steps;
+    let mut parts = vec![("link", costs.link)];
+    if space == Space::User {
+        for crossing in [costs.enter_user, costs.user_to_kernel] {
+            crossings.add(crossing, frame_bytes);
+        }
+        parts.extend([
+            ("enter_user", costs.enter_user),
+            ("dispatch", costs.dispatch),
+            ("user_to_kernel", costs.user_to_kernel),
+        ]);
+    }
+    step(&parts, frame_bytes)
+}
+
 fn step(parts: &[(&'static str, Cost)], frame_bytes: u64) -> Step {
     let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
     Step {
@@ -389,4 +466,17 @@ fn segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
         });
     }
     segments
+}
+
+/// Each function by itself, at the end of its link.
+fn lone_segments(functions: &[FunctionSpec], spaces: &[Space]) -> Vec<Segment> {
+    let each = (0..).zip(functions).zip(spaces);
+    each.map(|((first_position, function), &space)| Segment {
+        space,
+        first_position,
+        functions: vec![function.name.clone()],
+        entry: Entry::Link,
+        exit: Exit::Link,
+    })
+    .collect()
 }

@@ -78,6 +78,10 @@ fn each_shows_what_it_says() {
     let pair = chains("reverse.yaml");
     assert_eq!(pair[0].reverse.as_deref(), Some(pair[1].name.as_str()));
     assert_eq!(pair[1].reverse.as_deref(), Some(pair[0].name.as_str()));
+    let nats = chains("nat.yaml");
+    let [out, back] = [0, 1].map(|chain| &nats[chain].functions[0]);
+    assert_eq!(back.reverse_of.as_deref(), Some(out.name.as_str()));
+    assert_eq!(back.config, out.config);
 }
 
 /// Costs measured elsewhere must not move the functions of the example that shows both spaces.

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use myelin_planner::PortKind::{EndHost, Native, Virtual};
-use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, PlanError, plan};
-use myelin_spec::{Hook, NoFiles, ServiceChain, Source, Space, parse};
+use myelin_planner::{
+    Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, PlanError, Segment, plan,
+};
+use myelin_spec::{Hook, Mapping, NoFiles, ServiceChain, Source, Space, parse};
 use proptest::prelude::*;
 
 const FIREWALL: &str =
@@ -242,13 +244,71 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
 }
 
 #[test]
+fn a_pipeline_pays_a_ring_from_process_to_process_and_back() {
+    let user = |kind| pinned(kind, Space::User);
+    let (first, second, third) = (user(FORWARD), user(XOR), user(FORWARD));
+    let kernel = pinned(FORWARD, Space::Kernel);
+    let functions = [&*first, &second, &kernel, &third];
+    let compact = planned(&functions, "  mapping: compact\n");
+    let plan = planned(&functions, "  mapping: pipeline\n");
+    assert_adds_up(&plan);
+    assert_eq!(plan.mapping, Mapping::Pipeline);
+    assert_eq!(plan.mapping_why, "written as `mapping: pipeline`");
+    let ways: Vec<&str> = plan.hops.iter().map(|hop| &*hop.reach.name).collect();
+    assert_eq!(
+        ways,
+        [
+            "enter_user + dispatch",
+            "ring + dispatch",
+            "ring + user_to_kernel + hop",
+            "enter_user + ring + dispatch"
+        ]
+    );
+    assert_eq!(plan.egress.name, "ring + user_egress");
+    let ring = Costs::default().steps.ring.at_ns(plan.frame_bytes);
+    assert!((plan.predicted_ns - compact.predicted_ns - 4.0 * ring).abs() < 1e-6);
+
+    assert_eq!((plan.own_processes, plan.rings), (2, 4));
+    assert_eq!((compact.own_processes, compact.rings), (0, 0));
+    let spinning = planned(
+        &functions,
+        "  mapping: pipeline\n  worker: { idle: spin }\n",
+    );
+    assert!(
+        spinning.warnings[0].starts_with("3 processes that poll"),
+        "{:?}",
+        spinning.warnings
+    );
+    assert!(
+        plan.worst_case_note.contains("165.00 us"),
+        "five wake-ups: {}",
+        plan.worst_case_note
+    );
+
+    // `auto` goes by the costs, and says what the others would have cost.
+    let auto = planned(&functions, "");
+    assert_eq!(auto.mapping, Mapping::Compact);
+    let more = 4.0 * ring;
+    let expected = format!("`pipeline` costs {more:.0} ns more a packet");
+    assert!(
+        auto.mapping_why.starts_with(&expected),
+        "{}",
+        auto.mapping_why
+    );
+    let alone = planned(&[&*first], "  mapping: pipeline\n");
+    assert_eq!(
+        alone.egress.name, "user_egress",
+        "the first process has the sockets"
+    );
+}
+
+#[test]
 fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
     assert_eq!(
-        refused(&[FORWARD], "  mapping: pipeline\n"),
-        "tried.yaml:8:12: chain `tried`: spec.mapping: this release does not deploy `pipeline`; \
-         write `mapping: compact`, or leave it out"
+        refused(&[FORWARD], "  mapping: distributed\n  hook: tcx\n"),
+        "tried.yaml:9:9: chain `tried`: spec.hook: `mapping: distributed` forwards at the XDP hook; \
+         write `hook: xdp`, or leave it out"
     );
-    assert!(refused(&[FORWARD], "  mapping: distributed\n").contains("`distributed`"));
     assert_eq!(
         refused(&[FORWARD, &pinned(XOR, Space::User)], "  hook: tcx\n"),
         "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (it is pinned there), \
@@ -443,4 +503,118 @@ proptest! {
         let planned_ns = planned.predicted_ns;
         prop_assert!((planned_ns - least).abs() < 1e-6, "{} against {}", planned_ns, least);
     }
+}
+
+#[test]
+fn a_distributed_chain_pays_a_link_for_each_function_and_two_crossings_for_each_in_user_space() {
+    let user = pinned(XOR, Space::User);
+    let functions = [FIREWALL, &user, FORWARD, &user];
+    let plan = planned(&functions, "  mapping: distributed\n");
+    assert_eq!(plan.mapping, Mapping::Distributed);
+    assert_eq!(plan.hook, Hook::Xdp);
+    assert_eq!(
+        spaces(&plan),
+        [Space::Kernel, Space::User, Space::Kernel, Space::User]
+    );
+    assert_eq!(plan.crossings, 4);
+    assert_adds_up(&plan);
+    for hop in &plan.hops {
+        let way = if hop.space == Space::Kernel {
+            "link"
+        } else {
+            "link + enter_user + dispatch + user_to_kernel"
+        };
+        assert_eq!(hop.reach.name, way);
+    }
+    // A worker's packets come back to the forwarder, which sends them out.
+    assert_eq!(plan.egress.name, "egress_xdp");
+    let lone = |(position, segment): (usize, &Segment)| {
+        segment.positions() == (position..position + 1)
+            && (segment.entry, segment.exit) == (Entry::Link, Exit::Link)
+    };
+    assert_eq!(plan.segments.len(), 4);
+    assert!(plan.segments.iter().enumerate().all(lone));
+}
+
+#[test]
+fn workers_that_would_spin_on_one_core_are_warned_of() {
+    let user = pinned(XOR, Space::User);
+    let spin = "  mapping: distributed\n  worker: { idle: spin }\n";
+    assert!(planned(&[&user, FORWARD], spin).warnings.is_empty());
+    let warnings = planned(&[&user, FORWARD, &user], spin).warnings;
+    assert!(
+        warnings[0].starts_with("2 workers spin on one core"),
+        "{warnings:?}"
+    );
+}
+
+proptest! {
+    /// Functions that reach each other by links alone do not draw their neighbours into their space.
+    #[test]
+    fn each_function_of_a_distributed_chain_is_placed_for_itself(
+        costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
+    ) {
+        let mut with = Costs::default();
+        let names = ["forward", "xor", "firewall"];
+        let configured = [FORWARD, XOR, FIREWALL];
+        for (name, (kernel, user)) in names.iter().zip(&costs) {
+            let cost = |ns: &u32| Some(Cost::new(f64::from(*ns), 0.0));
+            let costs = FunctionCosts { kernel: cost(kernel), user: cost(user) };
+            with.functions.insert((*name).to_owned(), costs);
+        }
+        let all: Vec<&str> = (0..costs.len()).map(|i| configured[i % 3]).collect();
+        let mapping = "  mapping: distributed\n";
+        let whole = plan(&chain(&all, mapping), &with, &machine()).unwrap();
+        assert_adds_up(&whole);
+        for (hop, function) in whole.hops.iter().zip(&all) {
+            let alone = plan(&chain(&[function], mapping), &with, &machine()).unwrap();
+            prop_assert_eq!(hop.space, alone.hops[0].space);
+            prop_assert!((hop.total_ns() - alone.hops[0].total_ns()).abs() < 1e-6);
+        }
+    }
+}
+
+/// A chain with a `nat` between two functions, and its reverse with the reply side; `more` is added to the functions' own lines.
+fn nat_pair(out: &str, back: &str, spec: &str) -> [ServiceChain; 2] {
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: out }}\nspec:\n  match: {{}}\n  \
+         functions: [ {{ name: f, {FORWARD}, space: user }}, {{ name: n, kind: nat, {out} config: {{ address: 192.0.2.1 }} }}, \
+         {{ name: g, {FORWARD}, space: user }} ]\n  reverse: back\n{spec}---\n\
+         apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: back }}\nspec:\n  match: {{}}\n  \
+         functions: [ {{ name: r, kind: nat, {back} config: {{ reverseOf: n }} }} ]\n{spec}"
+    );
+    let chains = parse(&text, &Source::new("pair.yaml"), &NoFiles);
+    let chains = chains.unwrap_or_else(|errors| panic!("{errors}"));
+    chains.try_into().unwrap()
+}
+
+#[test]
+fn two_functions_that_share_a_state_stand_in_the_same_space() {
+    use Space::{Kernel, User};
+    let placed = |out, back| {
+        nat_pair(out, back, "").map(|chain| {
+            let plan = plan(&chain, &Costs::default(), &machine()).unwrap();
+            let at = plan.hops.iter().position(|hop| hop.kind == "nat").unwrap();
+            (plan.hops[at].space, plan.hops[at].why.clone())
+        })
+    };
+    // The crossings would speak for user space in the one chain, and for the kernel in the other.
+    let [out, back] = placed("", "");
+    assert_eq!((out.0, back.0), (Kernel, Kernel));
+    assert!(out.1.contains("`back`") && back.1.contains("`out`"));
+    for (out, back) in [("space: user,", ""), ("", "space: user,")] {
+        let [out, back] = placed(out, back);
+        assert_eq!((out.0, back.0), (User, User));
+    }
+}
+
+#[test]
+fn what_shares_a_state_in_user_space_needs_one_process() {
+    let spec = "  mapping: distributed\n";
+    for chain in nat_pair("space: user,", "", spec) {
+        let error = plan(&chain, &Costs::default(), &machine()).unwrap_err();
+        assert!(matches!(error, PlanError::SharedState { .. }), "{error}");
+    }
+    let [_, back] = nat_pair("space: kernel,", "", spec);
+    assert!(plan(&back, &Costs::default(), &machine()).is_ok());
 }

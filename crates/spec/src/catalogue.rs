@@ -128,6 +128,18 @@ pub enum ValueType {
     Choice(&'static [&'static str]),
     /// A list of firewall rules.
     Rules,
+    /// A list of routes.
+    Routes,
+    /// A list of backends.
+    Backends,
+    /// A list of addresses.
+    Addresses,
+    /// A port or a range of ports.
+    Ports,
+    /// A written time.
+    Duration,
+    /// The name of a function.
+    Function,
     /// The path of a file, relative to the chain file's directory.
     File,
 }
@@ -141,6 +153,12 @@ pub const RULE_KEYS: &[&str] = &[
     "sourcePort",
     "destinationPort",
 ];
+
+/// Keys of a route.
+pub const ROUTE_KEYS: &[&str] = &["prefix", "mac", "sourceMac"];
+
+/// Keys of a backend.
+pub const BACKEND_KEYS: &[&str] = &["address", "weight", "mac"];
 
 /// `forward`.
 pub static FORWARD: Kind = Kind {
@@ -241,9 +259,298 @@ pub static FIREWALL: Kind = Kind {
     example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
 };
 
+/// `timestamp`. Basic, as `xor` is.
+pub static TIMESTAMP: Kind = Kind {
+    name: "timestamp",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 90.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 60.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Payload,
+    state: State::None,
+    guards: false,
+    config: &[],
+    description: "Appends 16 bytes to the UDP payload: when the packet passed the front door and when this function handled it, \
+                  each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \
+                  are not UDP, fragments, and packets that would become longer than 1500 bytes.",
+    example: "{ name: clock, kind: timestamp }",
+};
+
+/// `router`.
+pub static ROUTER: Kind = Kind {
+    name: "router",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 10.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 8.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Header,
+    state: State::None,
+    guards: false,
+    config: &[
+        ConfigKey {
+            key: "routes",
+            value: ValueType::Routes,
+            required: false,
+            default: Some("[]"),
+            doc: "routes, the longest prefix wins: { prefix: PREFIX, mac: MAC, sourceMac: MAC }; `mac` is the next hop's Ethernet \
+                  address and becomes the frame's destination, `sourceMac` its source; what is left out stays; at most 131072 with those of \
+                  routesFile, of both address families",
+        },
+        ConfigKey {
+            key: "routesFile",
+            value: ValueType::File,
+            required: false,
+            default: None,
+            doc: "a YAML file with a list of further routes",
+        },
+        ConfigKey {
+            key: "addresses",
+            value: ValueType::Addresses,
+            required: false,
+            default: Some("[]"),
+            doc: "the router's own addresses, at most one of each family: a router in user space tells the sender of a packet \
+                  whose time ran out (ICMP time exceeded) from the one of the packet's family; without it, it does not",
+        },
+        ConfigKey {
+            key: "icmpRate",
+            value: ValueType::Integer {
+                min: 0,
+                max: 1_000_000,
+            },
+            required: false,
+            default: Some("100"),
+            doc: "such messages a second at most; up to ten may go at once",
+        },
+    ],
+    description: "Sends packets to the next hop of the longest prefix that holds their destination, and counts the time to live \
+                  (hop limit) down. Drops packets without a route, and those whose time to live is used up; these \
+                  senders are told from user space only.",
+    example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
+};
+
+/// The bound of a table of flows.
+const FLOWS: ConfigKey = ConfigKey {
+    key: "flows",
+    value: ValueType::Integer {
+        min: 1,
+        max: 1_048_576,
+    },
+    required: false,
+    default: Some("4096"),
+    doc: "flows it keeps at most; when one more comes the one that was used longest ago goes, and this is counted",
+};
+
+/// `monitor`.
+pub static MONITOR: Kind = Kind {
+    name: "monitor",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 30.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 25.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: false,
+    config: &[FLOWS],
+    description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
+    example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",
+};
+
+/// The key by which a function is the reply side of one in the reverse chain; it stands alone.
+pub const REVERSE_OF: ConfigKey = ConfigKey {
+    key: "reverseOf",
+    value: ValueType::Function,
+    required: false,
+    default: None,
+    doc: "alone: this function undoes for the replies what that one does, a function of the chain that `spec.reverse` names; it has \
+          that one's configuration and space, and shares its state",
+};
+
+/// `flow-tracker`.
+pub static FLOW_TRACKER: Kind = Kind {
+    name: "flow-tracker",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 42.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 25.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: true,
+    config: &[
+        FLOWS,
+        ConfigKey {
+            key: "invalid",
+            value: ValueType::Choice(&["pass", "drop"]),
+            required: false,
+            default: Some("pass"),
+            doc: "what happens to a TCP segment that belongs to no known connection and opens none; it is counted in any case",
+        },
+        ConfigKey {
+            key: "timeout",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("120s"),
+            doc: "how long a flow lives after its last packet",
+        },
+        ConfigKey {
+            key: "tcpTimeout",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("7440s"),
+            doc: "the same for an established TCP connection; at most 240s while it is opened or closed, and 10s once it is closed",
+        },
+        REVERSE_OF,
+    ],
+    description: "Follows each flow through new, established, closing and closed, and counts what both sides send; `myelin ps \
+                  --flows` shows them. Sees one direction, unless a `flow-tracker` with `reverseOf` stands in the reverse chain.",
+    example: "{ name: connections, kind: flow-tracker, config: { invalid: drop } }",
+};
+
+/// `nat`.
+pub static NAT: Kind = Kind {
+    name: "nat",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 45.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 50.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: true,
+    config: &[
+        ConfigKey {
+            key: "address",
+            value: ValueType::Addresses,
+            required: true,
+            default: None,
+            doc: "the external address, or a list of at most 16, IPv4, IPv6 or both; all flows of an inside address get the same one",
+        },
+        ConfigKey {
+            key: "ports",
+            value: ValueType::Ports,
+            required: false,
+            default: Some("1024-65535"),
+            doc: "external ports, and identifiers of echoes; a flow keeps its own where that is in the range and free",
+        },
+        ConfigKey {
+            key: "timeout",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("120s"),
+            doc: "how long a UDP or ICMP mapping lives after the last packet from inside",
+        },
+        ConfigKey {
+            key: "tcpTimeout",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("7440s"),
+            doc: "the same for TCP; after a segment with SYN, FIN or RST at most 240s",
+        },
+        ConfigKey {
+            key: "flows",
+            value: ValueType::Integer {
+                min: 1,
+                max: crate::nat::MAX_FLOWS,
+            },
+            required: false,
+            default: Some("16384"),
+            doc: "mappings it keeps at most; when one more comes and none has expired, its packets are dropped and counted",
+        },
+        REVERSE_OF,
+    ],
+    description: "Gives UDP, TCP and ICMP echo packets an external source address and port (NAPT, RFC 3022 and 4787), of IPv4 and \
+                  IPv6; in the reverse chain a `nat` with `reverseOf` gives the replies their destination back. Drops fragments, \
+                  everything else that it cannot translate, and replies to no living mapping.",
+    example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
+};
+
+/// `load-balancer`.
+pub static LOAD_BALANCER: Kind = Kind {
+    name: "load-balancer",
+    class: Class::Basic,
+    kernel: Some(DefaultCost {
+        per_packet_ns: 50.0,
+        per_byte_ns: 0.0,
+    }),
+    user: Some(DefaultCost {
+        per_packet_ns: 40.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: false,
+    config: &[
+        ConfigKey {
+            key: "backends",
+            value: ValueType::Backends,
+            required: true,
+            default: None,
+            doc: "where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC }; \
+                  `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an \
+                  empty list every packet is dropped",
+        },
+        ConfigKey {
+            key: "timeout",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("300s"),
+            doc: "how long a flow without packets stays with its backend",
+        },
+        ConfigKey {
+            key: "flows",
+            value: ValueType::Integer {
+                min: 1024,
+                max: 1_048_576,
+            },
+            required: false,
+            default: Some("65536"),
+            doc: "flows it keeps; when one more comes, it forgets one that has not been used for long",
+        },
+        REVERSE_OF,
+    ],
+    description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev), rewriting the destination address, and \
+                  keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \
+                  answers their source back. Drops packets without ports, and answers of no living flow.",
+    example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
+};
+
 /// Every kind.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> {
-    [&FORWARD, &XOR, &FIREWALL].into_iter()
+    [
+        &FORWARD,
+        &XOR,
+        &FIREWALL,
+        &TIMESTAMP,
+        &MONITOR,
+        &FLOW_TRACKER,
+        &ROUTER,
+        &NAT,
+        &LOAD_BALANCER,
+    ]
+    .into_iter()
 }
 
 /// The kind called `name`.

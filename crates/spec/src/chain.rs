@@ -4,7 +4,7 @@ use myelin_packet::Match;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Place;
-use crate::function::FunctionSpec;
+use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::words::word_enum;
 
 /// Functions of one chain at most: the kernel allows 33 tail calls, which leave room for 32 functions.
@@ -120,6 +120,36 @@ impl ServiceChain {
         &self.namespace
     }
 
+    /// Whether its ports are devices of DPDK.
+    pub fn is_over_dpdk(&self) -> bool {
+        self.ports
+            .as_ref()
+            .is_some_and(|ports| ports.driver == PortDriver::Dpdk)
+    }
+
+    /// The functions at some positions as they are to be deployed, each with the name of its state.
+    pub fn instances(&self, positions: std::ops::Range<usize>) -> Vec<FunctionInstance> {
+        self.functions[positions]
+            .iter()
+            .map(|function| self.instance(function))
+            .collect()
+    }
+
+    fn instance(&self, function: &FunctionSpec) -> FunctionInstance {
+        let (chain, owner, side) = match (&self.reverse, &function.reverse_of) {
+            (Some(reverse), Some(undone)) => (reverse, undone, Side::Reply),
+            _ => (&self.name, &function.name, Side::Forward),
+        };
+        FunctionInstance {
+            config: function.config.clone(),
+            state: Some(StateKey {
+                chain: chain.clone(),
+                function: owner.clone(),
+            }),
+            side,
+        }
+    }
+
     /// What happens to its packets when its functions cannot process them: what the file says, else `drop` when one of
     /// its functions guards something (a firewall), else `pass`.
     pub fn effective_on_failure(&self) -> OnFailure {
@@ -155,13 +185,26 @@ pub struct Places {
     pub worker: Place,
 }
 
-/// The interfaces a chain lies between; they differ.
+/// Who drives the ports of a chain.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortDriver {
+    /// The kernel: they are interfaces.
+    #[default]
+    Kernel,
+    /// DPDK, in the chain's worker: they are devices, each a [`DpdkDevice`](crate::DpdkDevice).
+    Dpdk,
+}
+
+/// The interfaces or devices a chain lies between; they differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {
     /// Where its packets come in.
     pub ingress: String,
     /// Where they leave.
     pub egress: String,
+    /// Who drives both.
+    pub driver: PortDriver,
 }
 
 impl Ports {
@@ -171,6 +214,7 @@ impl Ports {
         Self {
             ingress: self.egress.clone(),
             egress: self.ingress.clone(),
+            driver: self.driver,
         }
     }
 }
@@ -229,10 +273,12 @@ pub struct WorkerSpec {
     pub idle: Idle,
     /// How long [`Idle::Adaptive`] polls before it sleeps, ns.
     pub spin_ns: u64,
-    /// The core it is bound to.
+    /// The core it is bound to. In mapping `pipeline` its further processes take the allowed cores after this one in turn.
     pub core: Option<u32>,
     /// Busy polling of the socket (`SO_BUSY_POLL`), ns.
     pub busy_poll_ns: Option<u64>,
+    /// Whether its packet memory lies in hugepages, where its ports are DPDK's.
+    pub hugepages: bool,
 }
 
 impl Default for WorkerSpec {
@@ -243,6 +289,7 @@ impl Default for WorkerSpec {
             spin_ns: 50_000,
             core: None,
             busy_poll_ns: None,
+            hugepages: false,
         }
     }
 }

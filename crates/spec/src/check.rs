@@ -2,11 +2,13 @@
 
 use crate::chain::ServiceChain;
 use crate::error::{Fault, Place, Report};
+use crate::replies;
 
 /// Checks the chains against each other and completes the pairs of chains that are each other's reverse.
 pub(crate) fn file(chains: &mut [ServiceChain], report: &mut Report<'_>) {
     unique_names(chains, report);
     reverse_pairs(chains, report);
+    replies::resolve(chains, report);
     ties(chains, report);
 }
 

@@ -1,10 +1,16 @@
 //! The service functions of a chain and their configurations.
 
+use std::fmt;
+
 use myelin_packet::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{self, Kind};
 use crate::error::Place;
+use crate::flow_tracker::FlowTrackerConfig;
+use crate::load_balancer::LoadBalancerConfig;
+use crate::nat::NatConfig;
+use crate::router::RouterConfig;
 use crate::words::word_enum;
 
 word_enum! {
@@ -37,6 +43,11 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its kind and configuration.
     pub config: FunctionConfig,
+    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has that one's configuration, uses its
+    /// state, and stands in the same space.
+    pub reverse_of: Option<String>,
+    /// Whether it shares its state with a function of the reverse chain, as the one that undoes or the one that is undone.
+    pub paired: bool,
     /// The space it is pinned to; `None` leaves the choice to the planner.
     pub space: Option<Space>,
     /// Where it stands in the chain file.
@@ -50,6 +61,58 @@ impl FunctionSpec {
     }
 }
 
+/// Whose state a function uses: the function's name, and that of its chain.
+///
+/// State belongs to a function and not to a deployed form of its chain: it stays when the chain around the function is
+/// changed, and a function that undoes another one's work uses that one's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StateKey {
+    /// The chain.
+    pub chain: String,
+    /// The function in it.
+    pub function: String,
+}
+
+impl fmt::Display for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.chain, self.function)
+    }
+}
+
+word_enum! {
+    /// Which side of a state a function works on.
+    #[derive(Default)]
+    pub enum Side {
+        /// That of the chain's own traffic.
+        #[default]
+        Forward = "forward",
+        /// That of the replies: it undoes what the function that owns the state does (`reverseOf`).
+        Reply = "reply",
+    }
+}
+
+/// A function as one generation of a chain runs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionInstance {
+    /// Its kind and configuration.
+    pub config: FunctionConfig,
+    /// Whose state it uses; `None` gives it one of its own that nobody else finds.
+    pub state: Option<StateKey>,
+    /// Which side of that state it works on.
+    pub side: Side,
+}
+
+/// An instance with a state of its own.
+impl From<FunctionConfig> for FunctionInstance {
+    fn from(config: FunctionConfig) -> Self {
+        Self {
+            config,
+            state: None,
+            side: Side::Forward,
+        }
+    }
+}
+
 /// A function's kind together with what that kind is configured with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -60,6 +123,20 @@ pub enum FunctionConfig {
     Xor(XorConfig),
     /// Drops what its rules deny.
     Firewall(FirewallConfig),
+    /// Translates source addresses and ports.
+    Nat(NatConfig),
+    /// Appends the times of arrival and departure to the UDP payload.
+    Timestamp,
+    /// Counts packets and bytes by flow.
+    Monitor(MonitorConfig),
+    /// Follows flows from their first packet to their last.
+    #[serde(rename = "flow-tracker")]
+    FlowTracker(FlowTrackerConfig),
+    /// Spreads flows over backends.
+    #[serde(rename = "load-balancer")]
+    LoadBalancer(LoadBalancerConfig),
+    /// Sends packets to their next hops.
+    Router(RouterConfig),
 }
 
 impl FunctionConfig {
@@ -69,6 +146,12 @@ impl FunctionConfig {
             Self::Forward => &catalogue::FORWARD,
             Self::Xor(_) => &catalogue::XOR,
             Self::Firewall(_) => &catalogue::FIREWALL,
+            Self::Nat(_) => &catalogue::NAT,
+            Self::Timestamp => &catalogue::TIMESTAMP,
+            Self::Monitor(_) => &catalogue::MONITOR,
+            Self::FlowTracker(_) => &catalogue::FLOW_TRACKER,
+            Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
+            Self::Router(_) => &catalogue::ROUTER,
         }
     }
 }
@@ -78,6 +161,13 @@ impl FunctionConfig {
 pub struct XorConfig {
     /// What every payload byte is XORed with.
     pub key: u8,
+}
+
+/// Configuration of a `monitor` function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MonitorConfig {
+    /// Flows it keeps at most.
+    pub flows: u32,
 }
 
 /// Configuration of a `firewall` function.
@@ -116,6 +206,9 @@ mod tests {
                 default: Action::Allow,
                 fragments: FragmentPolicy::Match,
             }),
+            FunctionConfig::Timestamp,
+            FunctionConfig::Monitor(MonitorConfig { flows: 7 }),
+            FunctionConfig::FlowTracker(FlowTrackerConfig::default()),
         ];
         for config in configs {
             let json = serde_json::to_string(&config).unwrap();

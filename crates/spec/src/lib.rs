@@ -32,25 +32,38 @@
 pub mod catalogue;
 pub mod chain;
 mod check;
+mod dpdk;
 mod error;
 mod files;
+pub mod flow_tracker;
 pub mod function;
+pub mod load_balancer;
+pub mod nat;
 mod printable;
 mod read;
+mod replies;
+pub mod router;
 mod suggest;
 pub mod units;
 mod words;
 mod yaml;
 
 pub use chain::{
-    Classify, Hook, Idle, Mapping, OnFailure, Places, Ports, ServiceChain, Sla, WorkerSpec,
+    Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
+    WorkerSpec,
 };
+pub use dpdk::DpdkDevice;
 pub use error::{Place, SpecError, SpecErrors};
 pub use files::{FileResolver, NoFiles, referenced_files};
+pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
-    FirewallConfig, FragmentPolicy, FunctionConfig, FunctionSpec, Space, XorConfig,
+    FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,
+    Side, Space, StateKey, XorConfig,
 };
+pub use load_balancer::{BackendSpec, LoadBalancerConfig};
 pub use myelin_packet::Match;
+pub use nat::NatConfig;
+pub use router::RouterConfig;
 
 use error::{Fault, Report};
 use yaml::Span;

@@ -5,9 +5,15 @@
 mod chain;
 mod field;
 mod firewall;
+mod flow_tracker;
 mod function;
+mod list_file;
+mod load_balancer;
 mod matching;
 mod name;
+mod nat;
+mod ports;
+mod router;
 mod sla;
 mod worker;
 

@@ -78,6 +78,11 @@ pub(crate) struct SyntaxError {
 /// Reads all documents of `text`; empty ones are left out.
 pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
     let options = serde_saphyr::options! {
+        // Room for the longest list of routes, each a mapping with three keys.
+        budget: serde_saphyr::budget! {
+            max_nodes: 1_000_000,
+            max_events: 1_200_000,
+        },
         with_snippet: false,
         reject_unsupported_tags: true,
         non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::AsString,

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use myelin_packet::Match;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{
-    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Mapping, NoFiles,
-    OnFailure, Ports, ServiceChain, Sla, Source, Space, WorkerSpec, XorConfig, parse,
+    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Mapping, NatConfig,
+    NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla, Source, Space, WorkerSpec,
+    XorConfig, parse,
 };
 use proptest::prelude::*;
 
@@ -127,6 +128,7 @@ fn every_key_is_read() {
     let ports = Ports {
         ingress: "eth1".into(),
         egress: "eth2".into(),
+        driver: PortDriver::Kernel,
     };
     assert_eq!(chain.ports, Some(ports));
     assert_eq!(chain.on_failure, Some(OnFailure::Pass));
@@ -136,6 +138,7 @@ fn every_key_is_read() {
         spin_ns: 20_000,
         core: Some(1),
         busy_poll_ns: Some(10_000),
+        hugepages: false,
     };
     assert_eq!(chain.worker, worker);
     assert_eq!(chain.places.mapping.to_string(), "full.yaml:21:12");
@@ -181,6 +184,7 @@ fn a_pair_becomes_mutual_and_shares_its_ports() {
     let ports = Ports {
         ingress: "eth2".into(),
         egress: "eth1".into(),
+        driver: PortDriver::Kernel,
     };
     assert_eq!(pair[1].ports, Some(ports));
     // The same, whichever of the two names the other.
@@ -266,4 +270,67 @@ proptest! {
         }
         let _ = myelin_spec::referenced_files(&text);
     }
+}
+
+#[test]
+fn a_reply_side_has_what_the_function_it_undoes_has() {
+    let text = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: back }
+spec:
+  match: {}
+  functions:
+    - { name: first, kind: forward }
+    - { name: restore, kind: nat, space: user, config: { reverseOf: masquerade } }
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: out }
+spec:
+  match: {}
+  functions:
+    - name: masquerade
+      kind: nat
+      config: { address: [ 198.51.100.7, '2001:db8::7' ], ports: 2000-3000, timeout: 30s, tcpTimeout: 100s, flows: 64 }
+    - { name: other, kind: nat, config: { address: 198.51.100.8, ports: 4000 } }
+  reverse: back
+";
+    let chains = chains(text);
+    let [back, out] = [0, 1].map(|chain: usize| chains[chain].instances(0..2));
+    let expected = NatConfig {
+        addresses: ["198.51.100.7", "2001:db8::7"]
+            .map(|address| address.parse().unwrap())
+            .to_vec(),
+        first_port: 2000,
+        last_port: 3000,
+        timeout_ns: 30_000_000_000,
+        tcp_timeout_ns: 100_000_000_000,
+        flows: 64,
+    };
+    assert_eq!(expected.tcp_transitory_ns(), 100_000_000_000);
+    assert_eq!(out[0].config, FunctionConfig::Nat(expected));
+    assert_eq!(
+        out[1].config,
+        FunctionConfig::Nat(NatConfig {
+            addresses: vec!["198.51.100.8".parse().unwrap()],
+            first_port: 4000,
+            last_port: 4000,
+            ..NatConfig::default()
+        })
+    );
+    assert_eq!(
+        (&back[1].config, &back[1].state),
+        (&out[0].config, &out[0].state)
+    );
+    assert_eq!((back[1].side, out[0].side), (Side::Reply, Side::Forward));
+    assert_eq!(out[0].state.as_ref().unwrap().to_string(), "out/masquerade");
+    assert_eq!(back[0].state.as_ref().unwrap().to_string(), "back/first");
+    assert_eq!(
+        chains[1].functions[0].space,
+        Some(Space::User),
+        "one of the two is pinned, so both are"
+    );
+    assert!(chains[0].functions[1].paired && chains[1].functions[0].paired);
+    assert!(!chains[1].functions[1].paired);
 }

@@ -20,7 +20,7 @@ const COUNT: u32 = 200;
 const PORT: u16 = 9000;
 
 /// The ways, with the parts of a chain file that make them.
-const CHAINS: [(&str, &str); 5] = [
+const CHAINS: [(&str, &str); 7] = [
     (
         "tcx",
         "hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
@@ -41,6 +41,15 @@ const CHAINS: [(&str, &str); 5] = [
     (
         "sleep",
         "worker: { idle: sleep }\n  functions: [ { name: f, kind: forward, space: user } ]",
+    ),
+    (
+        "one-link",
+        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+    ),
+    (
+        "two-links",
+        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel }, \
+         { name: g, kind: forward, space: kernel } ]",
     ),
 ];
 
@@ -69,6 +78,8 @@ struct Times {
     user: [f64; 2],
     back: [f64; 2],
     sleep: [f64; 2],
+    one_link: [f64; 2],
+    two_links: [f64; 2],
     /// From the front door to the worker's transmit, of `user`.
     user_sojourn: [f64; 2],
 }
@@ -118,6 +129,9 @@ pub(super) fn measure(
         egress_xdp,
     );
     Ok(StepCosts {
+        // No crossing: measured by itself.
+        ring: built_in.ring,
+        link: at_least_nothing(sub(times.two_links, times.one_link)),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
         xdp_frame: at_least_nothing(xdp_frame),
@@ -186,6 +200,8 @@ fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<
         user: next(),
         back: next(),
         sleep: next(),
+        one_link: next(),
+        two_links: next(),
         user_sojourn: sojourns.map(median),
     })
 }

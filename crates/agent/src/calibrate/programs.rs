@@ -145,7 +145,7 @@ fn load(
             entry: Entry::Kernel,
             segments: vec![KernelSegment {
                 first_position: 0,
-                functions: vec![config.clone(); usize::from(count)],
+                functions: vec![config.clone().into(); usize::from(count)],
                 exit: Exit::Egress {
                     ifindex: LOOPBACK,
                     peer: false,

@@ -1,9 +1,11 @@
 //! `hop-cost`: the round trip through one hop, by every way there is to make one.
 
+use myelin_probe::Mode;
+
 use crate::reference::Reference;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{About, PAYLOADS, Variant, deployments, measure, polling_core};
+use crate::variant::{About, Measured, PAYLOADS, Variant, measure, polling_core};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -25,12 +27,24 @@ const CLAIMS: [(&str, &str, f64); 5] = [
 ];
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let (rounds, variants, skipped) = measure(|| build(options, monitor), options, monitor)?;
+    let deployments = options.rounds(12, 40);
+    let Measured {
+        rounds,
+        variants,
+        rest: skipped,
+        ..
+    } = measure(
+        || build(options, monitor),
+        deployments,
+        &[Mode::Inline],
+        options,
+        monitor,
+    )?;
     let mut findings = Findings {
         settings: vec![
             ("probe_mode", "inline".to_owned()),
             ("packets_a_round", options.packets().to_string()),
-            ("deployments", deployments(options).to_string()),
+            ("deployments", deployments.to_string()),
             ("polling_core", polling_core()?.to_string()),
             ("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
         ],

@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 
 use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
 use myelin_packet::Match;
+use myelin_probe::Mode;
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{PAYLOADS, deployments, measure};
+use crate::variant::{Measured, PAYLOADS, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -25,6 +26,11 @@ const ROUND_TRIP_BOUND: f64 = 1.12;
 const FUNCTION_BOUND_NS: f64 = 20.0;
 /// Runs of a test run.
 const RUNS: u32 = 20_000;
+
+/// How often the chains are made anew.
+fn deployments(options: &Options) -> usize {
+    options.rounds(6, 20)
+}
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let mut findings = Findings {
@@ -61,7 +67,13 @@ fn round_trips(
         }
         Ok((chains, ()))
     };
-    let (rounds, _, ()) = measure(build, options, monitor)?;
+    let Measured { rounds, .. } = measure(
+        build,
+        deployments(options),
+        &[Mode::Inline],
+        options,
+        monitor,
+    )?;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let subject = |length: usize| length * PAYLOADS.len() + payload_index;
         for (index, length) in LENGTHS.into_iter().enumerate() {

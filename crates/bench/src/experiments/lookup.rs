@@ -53,7 +53,7 @@ pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -
         entry: Entry::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
-            functions: functions.to_vec(),
+            functions: functions.iter().cloned().map(Into::into).collect(),
             exit: Exit::Egress {
                 ifindex: OUT,
                 peer: false,

@@ -89,6 +89,19 @@ fn examine() -> Diagnosis {
             consequence,
         }
     }));
+    let dpdk = myelin_dpdk::version();
+    findings.push(Finding {
+        what: "DPDK".to_owned(),
+        consequence: consequence(
+            dpdk.is_ok(),
+            "chains cannot lie between devices of DPDK (`dpdk` in `spec.ports`); all else works",
+        ),
+        answer: match dpdk {
+            Ok(version) => format!("yes: {version}"),
+            Err(error) => format!("no: {error}"),
+        },
+        required: false,
+    });
     findings.push(Finding {
         what: "frequency scaling".to_owned(),
         answer: machine

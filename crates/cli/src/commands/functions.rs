@@ -88,6 +88,14 @@ fn value(value: ValueType) -> String {
         ValueType::Integer { min, max } => format!("{min} to {max}"),
         ValueType::Choice(words) => words.join(" | "),
         ValueType::Rules => format!("list of rules: {}", catalogue::RULE_KEYS.join(", ")),
+        ValueType::Backends => {
+            format!("list of backends: {}", catalogue::BACKEND_KEYS.join(", "))
+        }
+        ValueType::Routes => format!("list of routes: {}", catalogue::ROUTE_KEYS.join(", ")),
+        ValueType::Addresses => "list of addresses".to_owned(),
+        ValueType::Ports => "port or \"FROM-TO\"".to_owned(),
+        ValueType::Duration => "time".to_owned(),
+        ValueType::Function => "name of a function".to_owned(),
         ValueType::File => "path of a file".to_owned(),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_agent::api::ApiError;
-use myelin_planner::{Machine, Origin, Plan};
+use myelin_planner::{Machine, Origin, Plan, PortKind};
 
 use crate::{output, source};
 
@@ -50,7 +50,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 /// This machine, with the chain's own ports where it names some.
 fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
     let mut machine = Machine::with_end_hosts(myelin_agent::cores());
-    if let Some(ports) = &chain.ports {
+    if chain.is_over_dpdk() {
+        machine.ingress = PortKind::Native;
+        machine.egress = PortKind::Native;
+    } else if let Some(ports) = &chain.ports {
         machine.ingress = myelin_agent::port_kind(&ports.ingress);
         machine.egress = myelin_agent::port_kind(&ports.egress);
     }
@@ -68,6 +71,7 @@ fn print(plan: &Plan) {
         plan.crossings,
         plan.on_failure
     );
+    println!("mapping {}: {}", plan.mapping, plan.mapping_why);
     print_hops(plan);
     let origin = match &plan.costs_origin {
         Origin::Default => {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ChainState, ChainStatus};
+use myelin_agent::api::{ApiError, ChainState, ChainStatus, FlowState, FlowStatus};
 use myelin_agent::{Client, RunDir};
 
 use crate::output;
@@ -10,11 +10,14 @@ use crate::output;
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
     chain: Option<String>,
+    /// Show the flows that functions know, of all chains or of this one.
+    #[arg(long)]
+    flows: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -22,6 +25,9 @@ pub(crate) struct Arguments {
 
 /// Lists.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    if arguments.flows {
+        return flows(run_dir, arguments);
+    }
     let (mut chains, orphans) = match Client::connect(run_dir)? {
         Some(client) => (client.list()?, client.info()?.orphans),
         None => (Vec::new(), Vec::new()),
@@ -29,9 +35,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if let Some(name) = &arguments.chain {
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
-            return Err(ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists those that do"
-            )));
+            return Err(not_running(name));
         }
     }
     if arguments.json {
@@ -56,6 +60,81 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Lists the flows of each function that knows any.
+fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let chain = arguments.chain.as_deref();
+    let functions = match Client::connect(run_dir)? {
+        Some(client) => client.flows(chain)?,
+        None => match chain {
+            Some(name) => return Err(not_running(name)),
+            None => Vec::new(),
+        },
+    };
+    if arguments.json {
+        return output::json(&functions);
+    }
+    if functions.is_empty() {
+        println!("no function keeps flows; those of kind `monitor` do, for example");
+    }
+    for function in &functions {
+        println!(
+            "{}/{} ({}, {}): {} flows, {} begun, {} put out, {} packets of no flow",
+            function.chain,
+            function.function,
+            function.kind,
+            function.space,
+            function.flows.len(),
+            function.begun,
+            function.evicted,
+            function.outside
+        );
+        if !function.flows.is_empty() {
+            println!("{}", flow_table(&function.flows));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn flow_table(flows: &[FlowStatus]) -> comfy_table::Table {
+    let mut table = output::table([
+        "flow",
+        "state",
+        ">packets",
+        ">bytes",
+        ">replies",
+        ">their bytes",
+        ">last ms ago",
+    ]);
+    for flow in flows {
+        table.add_row([
+            flow.flow.clone(),
+            flow.state.map_or("-", flow_state).to_owned(),
+            flow.packets.to_string(),
+            flow.bytes.to_string(),
+            flow.reply_packets.to_string(),
+            flow.reply_bytes.to_string(),
+            format!("{:.1}", flow.last_packet_ms_ago),
+        ]);
+    }
+    table
+}
+
+/// The word for the state of a flow.
+fn flow_state(state: FlowState) -> &'static str {
+    match state {
+        FlowState::New => "new",
+        FlowState::Established => "established",
+        FlowState::Closing => "closing",
+        FlowState::Closed => "closed",
+    }
+}
+
+fn not_running(name: &str) -> ApiError {
+    ApiError::failed(format!(
+        "no chain `{name}` runs; `myelin ps` lists those that do"
+    ))
+}
+
 fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
     let mut table = output::table([
         "chain", "state", "hook", "ports", ">in", ">out", ">drops", ">p50 us", ">p99 us", "worker",
@@ -71,13 +150,25 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
             status.drops.to_string(),
             format!("{:.1}", status.sojourn.p50_us),
             format!("{:.1}", status.sojourn.p99_us),
-            status.worker.as_ref().map_or_else(
-                || "-".to_owned(),
-                |worker| format!("{} ({} restarts)", worker.pid, worker.restarts),
-            ),
+            workers(status),
         ]);
     }
     table
+}
+
+/// Processes, or `-`.
+fn workers(status: &ChainStatus) -> String {
+    let workers: Vec<String> = status
+        .worker
+        .iter()
+        .chain(&status.more_workers)
+        .map(|worker| format!("{} ({} restarts)", worker.pid, worker.restarts))
+        .collect();
+    if workers.is_empty() {
+        "-".to_owned()
+    } else {
+        workers.join(", ")
+    }
 }
 
 fn details(status: &ChainStatus) {
@@ -99,6 +190,19 @@ fn details(status: &ChainStatus) {
         ]);
     }
     println!("{table}");
+    for ring in &status.rings {
+        let end = |position: Option<u8>| {
+            position.map_or_else(|| "the worker".to_owned(), |at| format!("function {at}"))
+        };
+        println!(
+            "ring from {} to {}: {} of {} descriptors, {} taken so far",
+            end(ring.from),
+            end(ring.to),
+            ring.occupancy,
+            ring.capacity,
+            ring.dequeued
+        );
+    }
     for host in &status.hosts {
         println!("{}: {} in {}", host.role, host.address, host.netns);
     }

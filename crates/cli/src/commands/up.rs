@@ -1,9 +1,9 @@
-//! `myelin up`: deploy the chains of a file and leave them running.
+//! `myelin up`: bring the chains of a file into the form that it gives them and leave them running.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ChainUp};
+use myelin_agent::api::{ApiError, ChainUp, Change};
 use myelin_agent::{Client, RunDir};
 
 use crate::{output, source};
@@ -11,7 +11,7 @@ use crate::{output, source};
 /// Arguments of `myelin up`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none."
+    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole."
 )]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
@@ -37,12 +37,31 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// One deployed chain, and how to reach it.
+/// What was done with a chain, and how to reach it.
 pub(crate) fn print(up: &ChainUp) {
-    println!(
-        "chain {} is up: {} -> {} (SPI {}, {:.1} ms)",
-        up.chain, up.ingress, up.egress, up.spi, up.rendering_ms
-    );
+    match up.change {
+        Change::Created => println!(
+            "chain {} is up: {} -> {} (SPI {}, {:.1} ms)",
+            up.chain, up.ingress, up.egress, up.spi, up.rendering_ms
+        ),
+        Change::Changed => println!(
+            "chain {} is changed: {} -> {} (SPI {}, generation {}, {:.1} ms, exchanged in {:.1} ms)",
+            up.chain,
+            up.ingress,
+            up.egress,
+            up.spi,
+            up.generation,
+            up.rendering_ms,
+            up.exchange_ms.unwrap_or_default()
+        ),
+        Change::Unchanged => {
+            println!(
+                "chain {} is unchanged (SPI {}, generation {})",
+                up.chain, up.spi, up.generation
+            );
+            return;
+        }
+    }
     super::plan::print_hops(&up.plan);
     for host in &up.hosts {
         println!(

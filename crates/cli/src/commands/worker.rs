@@ -5,13 +5,20 @@ use std::process::ExitCode;
 
 use myelin_agent::api::ApiError;
 
-/// Arguments of `myelin worker`: none.
+/// Arguments of `myelin worker`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Drive devices of DPDK.
+    #[arg(long)]
+    dpdk: bool,
+}
 
 /// Runs until told to stop.
-pub(crate) fn execute(_: &Arguments) -> Result<ExitCode, ApiError> {
+pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let control = myelin_dataplane::control_from_stdin()
         .map_err(|error| ApiError::failed(format!("worker: no control socket: {error}")))?;
+    if arguments.dpdk {
+        myelin_dpdk::worker_main(control.into())
+    }
     myelin_dataplane::worker_main(control)
 }

@@ -16,7 +16,9 @@ use crate::segment::SAMPLE_EVERY;
 use crate::stats::PositionStats;
 use crate::umem::Umem;
 
+mod flows;
 mod frames;
+mod replies;
 
 const FRAMES: u32 = 512;
 const RING: usize = 64;
@@ -77,7 +79,7 @@ fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
         positions: functions.len() as u8,
         segments: vec![UserSegment {
             first_position: 0,
-            functions,
+            functions: functions.into_iter().map(Into::into).collect(),
             exit: UserExit::Port(SocketId(OUT as u16)),
         }],
     }
@@ -92,7 +94,8 @@ fn add_functions(
 ) {
     let block = bench.stats.allocate(1, 0, 8).unwrap();
     let counters = Arc::new(bench.stats.file().chain_counters(block).unwrap());
-    let exit = Exit { port: OUT, inward };
+    let onward = inward.map_or(Onward::Out, Onward::Kernel);
+    let exit = Exit { port: OUT, onward };
     let segment = Segment::new((1, 0), 1, functions, exit, &counters);
     forwarder.add_segments(vec![segment]);
 }

@@ -283,7 +283,7 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
         positions: functions.len() as u8,
         segments: vec![UserSegment {
             first_position: 0,
-            functions,
+            functions: functions.into_iter().map(Into::into).collect(),
             exit: UserExit::Port(out),
         }],
     }

@@ -11,6 +11,10 @@ impl Emitter for NoEmission {
     fn emit(&mut self, _origin: &Meta, _frame: &[u8]) {
         panic!("nothing is to be emitted");
     }
+
+    fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {
+        panic!("nothing is to be sent back");
+    }
 }
 
 /// A new function of that configuration.

@@ -104,6 +104,17 @@ static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position
 	return true;
 }
 
+/* A function changed where the payload ends. */
+static __always_inline bool hook_set_end(const hook_ctx *ctx, __u16 end)
+{
+	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	if ((void *)(meta + 1) > (void *)(long)ctx->data)
+		return false;
+	meta->end = end;
+	return true;
+}
+
 /* An XDP frame is contiguous and writable as it is. */
 static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 {
@@ -169,6 +180,12 @@ static __always_inline bool hook_headers(const hook_ctx *ctx, struct headers *he
 	headers->payload = payload;
 	headers->end = payload >> 16;
 	headers->flags = ctx->cb[4];
+	return true;
+}
+
+static __always_inline bool hook_set_end(hook_ctx *ctx, __u16 end)
+{
+	ctx->cb[3] = (ctx->cb[3] & 0xffff) | (__u32)end << 16;
 	return true;
 }
 

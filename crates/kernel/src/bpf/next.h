@@ -15,6 +15,8 @@ enum exit {
 	EXIT_REDIRECT = 2, /* out at `ifindex` */
 	EXIT_PEER = 3,	   /* straight to the far end of the veth `ifindex` */
 	EXIT_USER = 4,	   /* the AF_XDP socket of the receive queue */
+	EXIT_LINK = 5,	 /* over the link `ifindex` to a function in another namespace; XDP only */
+	EXIT_BOUNCE = 6, /* back over the link it came by, to the forwarder; XDP only */
 };
 
 /* Twin: myelin_kernel::instance::Hop. */
@@ -23,7 +25,7 @@ struct hop {
 	__u32 line;  /* of this function */
 	__u32 exit;
 	__u32 slot;	   /* EXIT_NEXT */
-	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER */
+	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK */
 	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
 	__u32 fallback;	   /* verdict when the next function or the socket is not there */
 	__u32 position;	   /* EXIT_USER: of the function that is next */
@@ -114,6 +116,10 @@ static __always_inline int hop_exit(hook_ctx *ctx, const volatile struct hop *ho
 			return XDP_REDIRECT;
 		return hop_failed(ctx, hop);
 	}
+	if (hop->exit == EXIT_LINK)
+		return hook_redirect(hop->ifindex, false);
+	if (hop->exit == EXIT_BOUNCE)
+		return XDP_TX;
 #endif
 	return hop_egress(ctx, hop, hop->exit == EXIT_PEER);
 }

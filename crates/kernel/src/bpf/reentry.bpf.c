@@ -2,29 +2,10 @@
 /*
  * The door back into the kernel: a worker sends a packet over an internal link behind Ethernet and
  * NSH (RFC 8300); here they come off, the metadata goes back in front of the frame, and the packet
- * goes on to the kernel function its path names. Twin of the header: myelin_packet::nsh. XDP only.
+ * goes on to the kernel function its path names. XDP only.
  */
-#include "parse.h"
+#include "nsh.h"
 #include "next.h"
-
-/* Version 0, no OAM bit, 6 words, MD type 1, Ethernet inside; the time to live may be any but 0. */
-#define NSH_BASE      ((6u << 16) | (1 << 8) | 3)
-#define NSH_BASE_MASK 0xe03f0fffu
-#define NSH_TTL_MASK  (63u << 22)
-
-struct encapsulation {
-	struct ethhdr ethernet;
-	__be32 base;
-	__be32 path; /* service path identifier << 8 | service index */
-	__be32 stamp_high;
-	__be32 stamp_low;
-	__be16 generation;
-	__u8 position;
-	__u8 flags;
-	__be32 reserved;
-} __attribute__((packed));
-
-_Static_assert(sizeof(struct encapsulation) == 38, "the layout is shared with user space");
 
 /* Twin: myelin_kernel::reentry::PathKey. */
 struct path_key {
@@ -61,26 +42,6 @@ static __always_inline int refuse(const hook_ctx *ctx, enum reentry_line line)
 	return XDP_DROP;
 }
 
-/* Reads the header into `meta`, all but the offsets. */
-static __always_inline bool read_encapsulation(const hook_ctx *ctx, struct myelin_meta *meta)
-{
-	const struct encapsulation *outer = (void *)(long)ctx->data;
-
-	if ((const void *)(outer + 1) > (void *)(long)ctx->data_end)
-		return false;
-
-	__u32 base = bpf_ntohl(outer->base), path = bpf_ntohl(outer->path);
-
-	if (outer->ethernet.h_proto != bpf_htons(ETH_P_NSH) || (base & NSH_BASE_MASK) != NSH_BASE ||
-	    !(base & NSH_TTL_MASK) || (path & 0xff) != 255u - outer->position)
-		return false;
-	meta->stamp_ns = (__u64)bpf_ntohl(outer->stamp_high) << 32 | bpf_ntohl(outer->stamp_low);
-	meta->spi = path >> 8;
-	meta->generation = bpf_ntohs(outer->generation);
-	meta->position = outer->position;
-	return true;
-}
-
 HOOK_SECTION
 int myelin_reentry(hook_ctx *ctx)
 {
@@ -93,11 +54,7 @@ int myelin_reentry(hook_ctx *ctx)
 		return refuse(ctx, REENTRY_FOREIGN);
 	if (parse(ctx, &headers, &key))
 		return refuse(ctx, REENTRY_UNPARSED);
-	meta.flags = headers.flags;
-	meta.l3 = headers.l3;
-	meta.l4 = headers.l4;
-	meta.payload = headers.payload;
-	meta.end = headers.end;
+	meta_set_headers(&meta, &headers);
 
 	const struct path_key path = {
 		.spi = meta.spi,

@@ -191,7 +191,7 @@ pub(crate) fn there_and_back(
 ) -> ChainConfig {
     let segment = |first_position, exit| KernelSegment {
         first_position,
-        functions: vec![FunctionConfig::Forward],
+        functions: vec![FunctionConfig::Forward.into()],
         exit,
     };
     ChainConfig {

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::stand::{Stand, for_all, forwards, is_root, runs};
 
-fn assert_same(stand: &Stand, frame: &[u8], name: &str) {
+pub(crate) fn assert_same(stand: &Stand, frame: &[u8], name: &str) {
     let headers = parse(frame).unwrap();
     let expected = stand.twins.borrow_mut().process(frame, &headers);
     let outcome = stand.run(frame);
@@ -37,7 +37,7 @@ fn assert_same(stand: &Stand, frame: &[u8], name: &str) {
 }
 
 /// On every fixture that parses.
-fn assert_same_on_fixtures(functions: &[FunctionConfig]) {
+pub(crate) fn assert_same_on_fixtures(functions: &[FunctionConfig]) {
     for hook in Hook::ALL {
         let stand = Stand::new(hook, functions);
         let mut count = 0;

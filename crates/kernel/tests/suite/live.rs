@@ -36,7 +36,7 @@ fn config(hook: Hook, functions: &[FunctionConfig], exit: Exit) -> ChainConfig {
         entry: Entry::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
-            functions: functions.to_vec(),
+            functions: functions.iter().cloned().map(Into::into).collect(),
             exit,
         }],
     }

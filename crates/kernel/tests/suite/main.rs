@@ -4,12 +4,19 @@
 
 mod chain;
 mod classify;
+mod distributed;
+mod exchange;
+mod flows;
 mod functions;
 mod likely;
 mod limits;
 mod live;
+mod load_balancer;
+mod nat;
 mod net;
 mod parse;
 mod pins;
 mod reentry;
+mod router;
 mod stand;
+mod timestamp;

@@ -45,7 +45,7 @@ fn config(spi: u32) -> ChainConfig {
         entry: Entry::User,
         segments: vec![KernelSegment {
             first_position: 1,
-            functions: vec![XOR],
+            functions: vec![XOR.into()],
             exit: Exit::Egress {
                 ifindex: LOOPBACK,
                 peer: false,
@@ -216,7 +216,7 @@ fn two_generations_live_side_by_side() {
     let back = Back::new();
     let mut next = config(SPI);
     next.generation += 1;
-    next.segments[0].functions = vec![FunctionConfig::Forward];
+    next.segments[0].functions = vec![FunctionConfig::Forward.into()];
     let next = back.plane.load_chain(&next).unwrap();
     back.reentry.insert(1, &next).unwrap();
     let frame = fixtures::named("udp-v4").frame;

@@ -3,19 +3,15 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::vectors::{ClassVector, Interner, pieces};
+use crate::dir16;
+pub use crate::dir16::BLOCK;
 use crate::prefix::{Family, Prefix};
 
-/// Entries of a block of [`Ipv4Table::blocks`].
-pub const BLOCK: usize = 256;
 /// Intervals of an [`Ipv6Table`] at most; a search takes 12 steps. 1024 prefixes make no more than
 /// 2049.
 pub const MAX_INTERVALS: usize = 4096;
 
-/// Set in an entry that is the number of a block and not a class.
-const IS_BLOCK: u32 = 1 << 31;
-
-/// DIR-16-8-8, after DIR-24-8 (Gupta, Lin, McKeown: Routing Lookups in Hardware at Memory Access
-/// Speeds, INFOCOM 1998): at most three reads.
+/// DIR-16-8-8: at most three reads.
 ///
 /// An entry with the top bit clear is a class; otherwise its other bits are the number of the block
 /// that decides by the next 8 bits.
@@ -36,16 +32,7 @@ impl Ipv4Table {
         let mut interner = Interner::default();
         let (always, ranges) = split(prefixes, Family::V4);
         let pieces = pieces(always, &ranges, u128::from(u32::MAX), &mut interner);
-        let mut cursor = Cursor {
-            pieces: &pieces,
-            at: 0,
-        };
-        let mut blocks = Vec::new();
-        let mut direct = Vec::with_capacity(1 << 16);
-        for high in 0..1_u64 << 16 {
-            let entry = cursor.entry(high << 16, 16, &mut blocks);
-            direct.push(entry);
-        }
+        let (direct, blocks) = dir16::fill(&pieces);
         Self {
             direct,
             blocks,
@@ -56,51 +43,7 @@ impl Ipv4Table {
     /// The class of `address`.
     #[inline]
     pub fn class(&self, address: Ipv4Addr) -> u32 {
-        let address = u32::from(address);
-        let mut entry = self.direct[(address >> 16) as usize];
-        for byte in [(address >> 8) as u8, address as u8] {
-            if entry & IS_BLOCK == 0 {
-                return entry;
-            }
-            entry = self.blocks[(entry & !IS_BLOCK) as usize * BLOCK + usize::from(byte)];
-        }
-        entry
-    }
-}
-
-/// Goes through the pieces from low to high while the table is filled in the same order.
-struct Cursor<'a> {
-    pieces: &'a [(u128, u32)],
-    at: usize,
-}
-
-impl Cursor<'_> {
-    /// The entry for the 2^`bits` addresses from `from` on: a class if they share one, else a new
-    /// block.
-    fn entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
-        let starts_by = |piece: &(u128, u32), address: u64| piece.0 <= u128::from(address);
-        while self
-            .pieces
-            .get(self.at + 1)
-            .is_some_and(|piece| starts_by(piece, from))
-        {
-            self.at += 1;
-        }
-        let last = from + (1 << bits) - 1;
-        if !self
-            .pieces
-            .get(self.at + 1)
-            .is_some_and(|piece| starts_by(piece, last))
-        {
-            return self.pieces[self.at].1;
-        }
-        let block = blocks.len() / BLOCK;
-        blocks.resize(blocks.len() + BLOCK, 0);
-        for i in 0..BLOCK {
-            let entry = self.entry(from + ((i as u64) << (bits - 8)), bits - 8, blocks);
-            blocks[block * BLOCK + i] = entry;
-        }
-        block as u32 | IS_BLOCK
+        dir16::look_up(&self.direct, &self.blocks, address)
     }
 }
 

@@ -1,12 +1,11 @@
 //! Reads a `ServiceChain`.
 
-use super::field::{Field, Fields};
-use super::{function, matching, name, sla, worker};
+use super::field::Fields;
+use super::{function, matching, name, ports, sla, worker};
 use crate::chain::{
-    Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, Ports, ServiceChain, Sla,
-    WorkerSpec,
+    Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, ServiceChain, Sla, WorkerSpec,
 };
-use crate::error::{Fault, Place, Report};
+use crate::error::{Place, Report};
 use crate::files::FileResolver;
 
 const KEYS: &[&str] = &[
@@ -82,7 +81,9 @@ pub(super) fn read(
     let hook = fields
         .get("hook")
         .and_then(|field| field.word(report, Hook::WORDS));
-    let ports = fields.get("ports").and_then(|field| ports(&field, report));
+    let between = fields
+        .get("ports")
+        .and_then(|field| ports::read(&field, report));
     let reverse = fields
         .get("reverse")
         .and_then(|field| name::label(&field, report));
@@ -92,6 +93,7 @@ pub(super) fn read(
     let worker = fields
         .get("worker")
         .and_then(|field| worker::read(&field, report));
+    ports::check(&fields, between.as_ref(), worker.as_ref(), report);
 
     let Metadata {
         name, namespace, ..
@@ -105,7 +107,7 @@ pub(super) fn read(
         mapping: mapping.unwrap_or_default(),
         classify: classify.unwrap_or_default(),
         hook: hook.unwrap_or_default(),
-        ports,
+        ports: between,
         reverse,
         on_failure,
         worker: worker.unwrap_or_else(WorkerSpec::default),
@@ -146,26 +148,4 @@ fn metadata(top: &Fields<'_>, report: &mut Report<'_>) -> Option<Metadata> {
         namespace,
         place,
     })
-}
-
-fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Ports> {
-    let fields = field.map(report, &["ingress", "egress"])?;
-    let mut port = |key: &str, example: &str| {
-        let field = fields.required(report, key, "the name of an interface", example)?;
-        name::interface(&field, report)
-    };
-    let (ingress, egress) = (port("ingress", "eth1"), port("egress", "eth2"));
-    let ports = Ports {
-        ingress: ingress?,
-        egress: egress?,
-    };
-    if ports.ingress == ports.egress {
-        let fault = Fault::new(
-            format!("ingress and egress are both `{}`", ports.ingress),
-            "two interfaces",
-            "name the interface that packets leave by, which is another than the one they come in by",
-        );
-        field.fault(report, fault);
-    }
-    Some(ports)
 }

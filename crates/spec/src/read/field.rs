@@ -133,6 +133,19 @@ impl<'n> Field<'n> {
         matches!(self.node.value, Value::List(_))
     }
 
+    /// Whether the value is a mapping.
+    pub(crate) fn is_map(&self) -> bool {
+        matches!(self.node.value, Value::Map(_))
+    }
+
+    /// The text that the value is, if it is one; nothing is reported.
+    pub(crate) fn plain_text(&self) -> Option<&'n str> {
+        match &self.node.value {
+            Value::Scalar(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The text that the value is; a number counts as its text.
     pub(crate) fn text(
         &self,

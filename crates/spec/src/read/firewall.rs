@@ -3,16 +3,20 @@
 use myelin_packet::rules::{Action, MAX_RULES, Rule};
 
 use super::field::{Field, Fields};
+use super::list_file::{self, Described};
 use super::matching;
 use crate::catalogue::RULE_KEYS;
 use crate::error::{Fault, Report};
 use crate::files::FileResolver;
 use crate::function::{FirewallConfig, FragmentPolicy};
-use crate::printable::Printable;
-use crate::yaml;
 
 const ACTIONS: &[(&str, Action)] = &[("allow", Action::Allow), ("deny", Action::Deny)];
 const RULES: &str = "a list of rules such as { action: deny, source: 192.0.2.0/24 }";
+const RULES_FILE: Described = Described {
+    list: RULES,
+    file: "rules.yaml",
+    one_list: "put all rules into one list",
+};
 
 pub(super) fn read(
     fields: &Fields<'_>,
@@ -25,7 +29,13 @@ pub(super) fn read(
         .as_ref()
         .map_or_else(Vec::new, |field| rule_list(field, report));
     if let Some(field) = &filed {
-        rules.extend(rules_file(field, files, report));
+        rules.extend(list_file::read(
+            field,
+            files,
+            report,
+            &RULES_FILE,
+            rule_list,
+        ));
     }
     if let Some(field) = filed.or(listed).filter(|_| rules.len() > MAX_RULES) {
         let fault = Fault::new(
@@ -73,47 +83,4 @@ fn rule(field: &Field<'_>, report: &mut Report<'_>) -> Option<Rule> {
         source_ports,
         destination_ports,
     })
-}
-
-/// Reads a file of rules; faults in it carry its name and its lines.
-fn rules_file(field: &Field<'_>, files: &dyn FileResolver, report: &mut Report<'_>) -> Vec<Rule> {
-    const EXPECTED: &str =
-        "the path of a readable file, relative to the directory of the chain file";
-    let Some(path) = field.text(report, EXPECTED, "write for example rules.yaml") else {
-        return Vec::new();
-    };
-    let text = match files.read(path) {
-        Ok(text) => text,
-        Err(reason) => {
-            let fault = Fault::new(
-                format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
-                EXPECTED,
-                "correct the path, or make the file readable",
-            );
-            field.fault(report, fault);
-            return Vec::new();
-        }
-    };
-    let mut inner = Report::new(path, &text);
-    inner.object.clone_from(&report.object);
-    let rules = match yaml::load(&text).as_deref() {
-        Ok([]) => Vec::new(),
-        Ok([document]) => {
-            let mut top = Field::top(document);
-            top.path.clone_from(&field.path);
-            rule_list(&top, &mut inner)
-        }
-        Ok([_, second, ..]) => {
-            let fault = Fault::new("a second document", RULES, "put all rules into one list");
-            inner.add(&field.path, second.span, fault);
-            Vec::new()
-        }
-        Err(error) => {
-            let fault = Fault::new(error.message.clone(), error.expected, error.help);
-            inner.add(&field.path, error.span, fault);
-            Vec::new()
-        }
-    };
-    report.absorb(inner);
-    rules
 }

@@ -1,12 +1,13 @@
 //! Reads `spec.functions`.
 
 use super::field::{Field, Fields};
-use super::{firewall, name};
-use crate::catalogue::{self, ConfigKey, Kind, ValueType};
+use super::{firewall, flow_tracker, load_balancer, name, nat, router};
+use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
 use crate::error::{Fault, Report};
 use crate::files::FileResolver;
-use crate::function::{FunctionConfig, FunctionSpec, Space, XorConfig};
+use crate::function::{FunctionConfig, FunctionSpec, MonitorConfig, Space, XorConfig};
+use crate::nat::NatConfig;
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::{Node, Value};
@@ -68,10 +69,12 @@ fn function(
     if let (Some(kind), Some(pin), Some(space)) = (kind, pin, &space) {
         check_pin(kind, pin, space, report);
     }
-    let config = config(kind?, &fields, files, report);
+    let (config, reverse_of) = config(kind?, &fields, files, report)?;
     Some(FunctionSpec {
         name: name?,
-        config: config?,
+        config,
+        reverse_of,
+        paired: false,
         space: pin,
         place: report.place(field.span),
     })
@@ -112,7 +115,7 @@ fn config(
     fields: &Fields<'_>,
     files: &dyn FileResolver,
     report: &mut Report<'_>,
-) -> Option<FunctionConfig> {
+) -> Option<(FunctionConfig, Option<String>)> {
     let keys: Vec<_> = kind.config.iter().map(|key| key.key).collect();
     // A configuration that is not given is an empty one.
     let empty = Node {
@@ -123,10 +126,11 @@ fn config(
         .get("config")
         .unwrap_or_else(|| fields.stand_in("config", &empty));
     let config = field.map(report, &keys)?;
+    let reverse_of = reverse_of(kind, &config, report);
     let missing = kind
         .config
         .iter()
-        .filter(|key| key.required && config.get(key.key).is_none());
+        .filter(|key| key.required && reverse_of.is_none() && config.get(key.key).is_none());
     let mut complete = true;
     for key in missing {
         complete = false;
@@ -137,8 +141,17 @@ fn config(
         );
         field.fault(report, fault);
     }
-    match kind.name {
+    let config = match kind.name {
         "forward" => Some(FunctionConfig::Forward),
+        "timestamp" => Some(FunctionConfig::Timestamp),
+        "monitor" => Some(FunctionConfig::Monitor(MonitorConfig {
+            flows: flows(kind, &config, report)?,
+        })),
+        "flow-tracker" => {
+            let flows = flows(kind, &config, report)?;
+            let tracker = flow_tracker::read(&config, flows, report);
+            Some(FunctionConfig::FlowTracker(tracker))
+        }
         "xor" => {
             let key = config
                 .get("key")?
@@ -148,9 +161,45 @@ fn config(
         "firewall" => Some(FunctionConfig::Firewall(firewall::read(
             &config, files, report,
         ))),
+        "load-balancer" => Some(FunctionConfig::LoadBalancer(load_balancer::read(
+            &config, report,
+        ))),
+        "router" => Some(FunctionConfig::Router(router::read(&config, files, report))),
+        // The configuration of a reply side comes with the other side's: see `check`.
+        "nat" if reverse_of.is_some() => Some(FunctionConfig::Nat(NatConfig::default())),
+        "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
         _ => None,
+    };
+    Some((config.filter(|_| complete)?, reverse_of))
+}
+
+/// The function that this one undoes. The key stands alone.
+fn reverse_of(kind: &Kind, config: &Fields<'_>, report: &mut Report<'_>) -> Option<String> {
+    let field = config
+        .get(REVERSE_OF.key)
+        .filter(|_| kind.config.contains(&REVERSE_OF))?;
+    let others = kind.config.iter().filter(|key| key.key != REVERSE_OF.key);
+    for other in others.filter_map(|key| config.get(key.key).map(|field| (key, field))) {
+        let (key, field) = other;
+        let fault = Fault::new(
+            format!("`{}` beside `reverseOf`", key.key),
+            "`reverseOf` alone: the configuration is that of the function it names",
+            format!("remove `{}`", key.key),
+        );
+        field.fault(report, fault);
     }
-    .filter(|_| complete)
+    name::label(&field, report)
+}
+
+/// The value of the key `flows`.
+fn flows(kind: &Kind, config: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
+    const DEFAULT: u32 = 4096;
+    let key = kind.config.iter().find(|key| key.key == "flows")?;
+    let Some(field) = config.get(key.key) else {
+        return Some(DEFAULT);
+    };
+    let flows = field.integer(report, range(key), "a number of flows")?;
+    Some(flows as u32)
 }
 
 /// The range of an integer key.
@@ -177,6 +226,30 @@ mod tests {
             let function = function(&Field::top(&documents[0]), &NoFiles, &mut report);
             assert_eq!(report.finish(), None, "{}", kind.name);
             assert_eq!(function.unwrap().kind(), kind);
+        }
+    }
+
+    /// What the catalogue says of a default is what is taken.
+    #[test]
+    fn tables_of_flows_have_the_defaults_of_the_catalogue() {
+        let read = |text: &str| {
+            let documents = yaml::load(text).unwrap();
+            let mut report = Report::new("file", text);
+            let function = function(&Field::top(&documents[0]), &NoFiles, &mut report);
+            assert_eq!(report.finish(), None, "{text}");
+            function.unwrap().config
+        };
+        for kind in [&catalogue::MONITOR, &catalogue::FLOW_TRACKER] {
+            let keys = kind.config.iter();
+            let written: Vec<String> = keys
+                .filter_map(|key| Some(format!("{}: {}", key.key, key.default?)))
+                .collect();
+            let name = kind.name;
+            let with = format!(
+                "{{ name: a, kind: {name}, config: {{ {} }} }}",
+                written.join(", ")
+            );
+            assert_eq!(read(&with), read(&format!("{{ name: a, kind: {name} }}")));
         }
     }
 

@@ -5,7 +5,9 @@ use crate::chain::{Idle, WorkerSpec};
 use crate::error::{Fault, Report};
 use crate::units::parse_duration_ns;
 
-const KEYS: &[&str] = &["batch", "idle", "spin", "core", "busyPoll"];
+const KEYS: &[&str] = &["batch", "idle", "spin", "core", "busyPoll", "hugepages"];
+
+const YES_NO: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Beyond any machine; what this one has is checked when the worker starts.
 const MAX_CORE: u64 = 4095;
@@ -42,5 +44,9 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<WorkerS
         busy_poll_ns: fields
             .get("busyPoll")
             .and_then(|field| field.quantity(report, parse_duration_ns, "20us")),
+        hugepages: fields
+            .get("hugepages")
+            .and_then(|field| field.word(report, YES_NO))
+            .unwrap_or(default.hugepages),
     })
 }

@@ -1,0 +1,290 @@
+//! The chains of this node, by name, and how they get the form that a file gives them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use myelin_planner::{Costs, Machine, Plan};
+use myelin_spec::{Mapping, ServiceChain};
+
+use crate::api::{ApiError, ChainSource, ChainUp, Change};
+use crate::circuit::Circuit;
+use crate::deploy::{Deployed, Place};
+use crate::engine::{admit, cores};
+use crate::exchange::Exchange;
+use crate::node::Node;
+use crate::revision;
+
+/// The node, and what runs on it.
+pub(crate) struct State {
+    pub(crate) node: Node,
+    pub(crate) chains: BTreeMap<String, Deployed>,
+}
+
+/// What was done for one chain of a file; it can be undone until all of the file is done.
+enum Done {
+    Created {
+        name: String,
+        rendering_ms: f64,
+    },
+    /// It is led to its new form, and the old one still stands.
+    Changed(Box<Exchange>),
+    Unchanged(String),
+}
+
+/// A port whose queues belong to somebody.
+struct Taken<'a> {
+    interface: &'a str,
+    owner: &'a str,
+}
+
+impl State {
+    /// Brings all chains into the form given, or none.
+    pub(crate) fn up(
+        &mut self,
+        chains: Vec<ServiceChain>,
+        source: &Arc<ChainSource>,
+        costs: &Costs,
+        start: Instant,
+    ) -> Result<Vec<ChainUp>, ApiError> {
+        let mut all = Vec::with_capacity(chains.len());
+        for chain in chains {
+            let name = chain.name.clone();
+            if let Some(Done::Changed(before)) = all.last_mut() {
+                before.relax();
+            }
+            match self.bring(chain, source, costs, start) {
+                Ok(done) => all.push(done),
+                Err(error) => {
+                    tracing::info!(chain = name, %error, "not deployed");
+                    all.into_iter().rev().for_each(|done| self.roll_back(done));
+                    return Err(error);
+                }
+            }
+        }
+        if all.iter().any(|done| matches!(done, Done::Changed(_))) {
+            // Once for all of them. Should it fail, each waits for its own counters all the same.
+            self.node.wait_for_packets();
+        }
+        all.into_iter()
+            .map(|done| self.finish(done, start))
+            .collect()
+    }
+
+    fn bring(
+        &mut self,
+        chain: ServiceChain,
+        source: &Arc<ChainSource>,
+        costs: &Costs,
+        start: Instant,
+    ) -> Result<Done, ApiError> {
+        let name = chain.name.clone();
+        let Some(running) = self.chains.get(&name) else {
+            self.create(chain, source, costs)?;
+            let rendering_ms = start.elapsed().as_secs_f64() * 1e3;
+            tracing::info!(chain = name, ms = rendering_ms, "up");
+            return Ok(Done::Created { name, rendering_ms });
+        };
+        revision::same_owner(&running.form.chain, &chain)?;
+        if revision::is_same(&running.form.chain, &chain) {
+            return Ok(Done::Unchanged(name));
+        }
+        revision::check(running, &chain, &self.node)?;
+        let plan = self.plan(&chain, costs, &running.place.circuit)?;
+        revision::check_worker(running, &chain, &plan)?;
+        let Some(running) = self.chains.get_mut(&name) else {
+            return Err(ApiError::failed(format!("chain `{name}` is gone")));
+        };
+        self.node
+            .exchange(running, chain, source, plan)
+            .map(|exchange| Done::Changed(Box::new(exchange)))
+    }
+
+    fn roll_back(&mut self, done: Done) {
+        match done {
+            Done::Created { name, .. } => {
+                self.down(&name);
+            }
+            Done::Changed(exchange) => {
+                if let Some(running) = self.chains.get_mut(exchange.chain()) {
+                    self.node.revert(running, *exchange);
+                }
+            }
+            Done::Unchanged(_) => {}
+        }
+    }
+
+    fn finish(&mut self, done: Done, start: Instant) -> Result<ChainUp, ApiError> {
+        match done {
+            Done::Created { name, rendering_ms } => {
+                self.report(&name, Change::Created, rendering_ms, None)
+            }
+            Done::Unchanged(name) => self.report(&name, Change::Unchanged, 0.0, None),
+            Done::Changed(exchange) => {
+                let name = exchange.chain().to_owned();
+                let rendering_ms = (exchange.since() - start).as_secs_f64() * 1e3;
+                let Some(running) = self.chains.get_mut(&name) else {
+                    return Err(ApiError::failed(format!("chain `{name}` is gone")));
+                };
+                let exchange_ms = self.node.complete(running, *exchange).as_secs_f64() * 1e3;
+                tracing::info!(
+                    chain = name,
+                    generation = running.form.generation,
+                    exchange_ms,
+                    "changed"
+                );
+                self.report(&name, Change::Changed, rendering_ms, Some(exchange_ms))
+            }
+        }
+    }
+
+    fn report(
+        &self,
+        name: &str,
+        change: Change,
+        rendering_ms: f64,
+        exchange_ms: Option<f64>,
+    ) -> Result<ChainUp, ApiError> {
+        let Some(deployed) = self.chains.get(name) else {
+            return Err(ApiError::failed(format!("chain `{name}` is gone")));
+        };
+        let port = |ifindex| Ok(self.node.ports.get(ifindex)?.name.clone());
+        Ok(ChainUp {
+            chain: name.to_owned(),
+            owner: deployed.form.chain.owner().to_owned(),
+            change,
+            spi: deployed.spi,
+            generation: deployed.form.generation,
+            plan: deployed.form.plan.clone(),
+            ingress: port(deployed.place.ingress)?,
+            egress: port(deployed.place.egress)?,
+            hosts: self.node.circuit(&deployed.place.circuit)?.host_infos(),
+            rendering_ms,
+            exchange_ms,
+        })
+    }
+
+    fn create(
+        &mut self,
+        chain: ServiceChain,
+        source: &Arc<ChainSource>,
+        costs: &Costs,
+    ) -> Result<(), ApiError> {
+        let name = chain.name.clone();
+        let place = self.place(&chain)?;
+        let circuit = place.circuit.clone();
+        let deployed = self
+            .plan(&chain, costs, &circuit)
+            .and_then(|plan| self.node.deploy(chain, source, plan, place));
+        match deployed {
+            Ok(deployed) => {
+                self.chains.insert(name, deployed);
+                Ok(())
+            }
+            Err(error) => {
+                self.node.leave_circuit(&circuit);
+                Err(error)
+            }
+        }
+    }
+
+    /// The circuit of the chain's reverse, the other way round, when that one runs; else a circuit of its own.
+    fn place(&mut self, chain: &ServiceChain) -> Result<Place, ApiError> {
+        let reverse = chain
+            .reverse
+            .as_ref()
+            .and_then(|reverse| self.chains.get(reverse));
+        if let Some(reverse) = reverse.filter(|_| chain.ports.is_none()) {
+            let place = Place {
+                circuit: reverse.place.circuit.clone(),
+                ingress: reverse.place.egress,
+                egress: reverse.place.ingress,
+            };
+            self.node.circuit_mut(&place.circuit)?.share();
+            return Ok(place);
+        }
+        let node = &mut self.node;
+        let circuit = Circuit::create(
+            chain,
+            &node.run_id,
+            &node.plane,
+            &mut node.ports,
+            &mut node.journal,
+        )?;
+        let place = Place {
+            circuit: chain.name.clone(),
+            ingress: circuit.ingress.index,
+            egress: circuit.egress.index,
+        };
+        node.circuits.insert(chain.name.clone(), circuit);
+        Ok(place)
+    }
+
+    fn plan(&self, chain: &ServiceChain, costs: &Costs, circuit: &str) -> Result<Plan, ApiError> {
+        let (ingress, egress) = self.node.circuit(circuit)?.port_kinds();
+        let machine = Machine {
+            ingress,
+            egress,
+            ..Machine::with_end_hosts(cores())
+        };
+        let plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
+        let taken = self.taken_port(chain, circuit)?;
+        let Some(taken) = taken.filter(|_| plan.binds_ports()) else {
+            return admit(plan);
+        };
+        // A queue has one packet memory, and that has one owner.
+        let why = format!(
+            "the queues of {} are bound to the worker of owner `{}`, and owners share no frames",
+            taken.interface, taken.owner
+        );
+        let refusal = |reason: &str| {
+            ApiError::failed(format!(
+                "{}: chain `{}`: {why}: {reason}; or give the chain that one's namespace, other interfaces, or kernel \
+                 functions only",
+                chain.places.mapping, chain.name
+            ))
+        };
+        if chain.mapping != Mapping::Auto {
+            return Err(refusal(
+                "let its mapping be `auto` or `distributed`, which gives its functions links of their own",
+            ));
+        }
+        let apart = ServiceChain {
+            mapping: Mapping::Distributed,
+            ..chain.clone()
+        };
+        let mut plan = myelin_planner::plan(&apart, costs, &machine)
+            .map_err(|error| refusal(&format!("links of its own are not possible: {error}")))?;
+        plan.mapping_why = why;
+        admit(plan)
+    }
+
+    /// A port of the circuit whose queues another owner's worker has.
+    fn taken_port(
+        &self,
+        chain: &ServiceChain,
+        circuit: &str,
+    ) -> Result<Option<Taken<'_>>, ApiError> {
+        let circuit = self.node.circuit(circuit)?;
+        for link in [&circuit.ingress, &circuit.egress] {
+            let port = self.node.ports.get(link.index)?;
+            if let Some(owner) = port.bound_to().filter(|owner| *owner != chain.owner()) {
+                let interface = &port.name;
+                return Ok(Some(Taken { interface, owner }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// False when there is no such chain.
+    pub(crate) fn down(&mut self, name: &str) -> bool {
+        let Some(deployed) = self.chains.remove(name) else {
+            return false;
+        };
+        let circuit = deployed.place.circuit.clone();
+        self.node.undeploy(deployed);
+        self.node.leave_circuit(&circuit);
+        tracing::info!(chain = name, "down");
+        true
+    }
+}

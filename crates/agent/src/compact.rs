@@ -1,0 +1,294 @@
+//! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop; and `pipeline`, where further processes stand behind that
+//! worker.
+
+use myelin_dataplane::{Pipeline, UserChain, UserExit, UserSegment};
+use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
+use myelin_spec::{ServiceChain, Space};
+
+use crate::api::ApiError;
+use crate::deploy::{Place, kernel_hook};
+use crate::layout::{HopFigures, Job, Layout};
+use crate::node::Node;
+use crate::workers::Key;
+
+/// A generation in this mapping.
+struct Compact {
+    loaded: LoadedChain,
+    spi: u32,
+    generation: u16,
+    ends_in_user: bool,
+    worker: Option<Key>,
+    done: Steps,
+}
+
+/// What was done so far, so that exactly that is undone.
+#[derive(Debug, Default)]
+struct Steps {
+    worker_acquired: bool,
+    chain_added: bool,
+    paths: Vec<u8>,
+}
+
+/// Makes the worker and its sockets, loads the programs, connects both.
+pub(crate) fn build(node: &mut Node, job: Job<'_>) -> Result<Box<dyn Layout>, ApiError> {
+    let mut done = Steps::default();
+    let worker = job
+        .plan
+        .uses(Space::User)
+        .then(|| Key::of(job.chain, job.place));
+    match lay_out(node, job, worker.as_ref(), &mut done) {
+        Ok(loaded) => Ok(Box::new(Compact {
+            loaded,
+            spi: job.spi,
+            generation: job.generation,
+            ends_in_user: job
+                .plan
+                .segments
+                .last()
+                .is_some_and(|last| last.space == Space::User),
+            worker,
+            done,
+        })),
+        Err(error) => {
+            undo(
+                node,
+                (job.spi, job.generation),
+                worker.as_ref(),
+                None,
+                &done,
+            );
+            Err(error)
+        }
+    }
+}
+
+impl Layout for Compact {
+    fn entry(&self) -> &LoadedChain {
+        &self.loaded
+    }
+
+    fn workers(&self) -> Vec<&Key> {
+        self.worker.iter().collect()
+    }
+
+    fn hop(&self, node: &Node, hop: &Hop) -> HopFigures {
+        if hop.space == Space::Kernel {
+            HopFigures::of_kernel(node, &self.loaded, hop.position)
+        } else {
+            HopFigures::of_user(self.user_stats(node).as_ref(), hop.position)
+        }
+    }
+
+    fn departures(&self, node: &Node) -> (u64, Histogram) {
+        if self.ends_in_user {
+            let sojourn = self
+                .user_stats(node)
+                .map_or_else(Histogram::new, |chain| chain.sojourn);
+            (sojourn.count(), sojourn)
+        } else {
+            let egress = node.plane.counters().read(self.loaded.egress_slot());
+            (egress.packets, self.loaded.sojourn())
+        }
+    }
+
+    fn pipeline<'n>(&self, node: &'n Node) -> Option<&'n Pipeline> {
+        let entry = node.workers.get(self.worker.as_ref()?)?;
+        entry.pipeline(self.spi, self.generation)
+    }
+
+    fn retire(self: Box<Self>, node: &mut Node) {
+        let Self {
+            loaded,
+            spi,
+            generation,
+            worker,
+            done,
+            ..
+        } = *self;
+        undo(
+            node,
+            (spi, generation),
+            worker.as_ref(),
+            Some(loaded),
+            &done,
+        );
+    }
+}
+
+impl Compact {
+    fn user_stats(&self, node: &Node) -> Option<myelin_dataplane::ChainStats> {
+        let entry = node.workers.get(self.worker.as_ref()?)?;
+        entry.chain_stats(self.spi, self.generation)
+    }
+}
+
+fn lay_out(
+    node: &mut Node,
+    job: Job<'_>,
+    worker: Option<&Key>,
+    done: &mut Steps,
+) -> Result<LoadedChain, ApiError> {
+    let Job {
+        chain, plan, place, ..
+    } = job;
+    let mut exits = None;
+    if let Some(key) = worker {
+        node.workers.acquire(
+            key,
+            &chain.worker,
+            &node.program,
+            &node.run_id,
+            &mut node.journal,
+        )?;
+        done.worker_acquired = true;
+        let entry = node.workers.get_mut(key)?;
+        entry.open_port(key, &mut node.ports, place.ingress)?;
+        let out = entry.open_port(key, &mut node.ports, place.egress)?;
+        let back = plan
+            .segments
+            .iter()
+            .any(|segment| segment.space == Space::User && segment.exit == PlannedExit::Kernel)
+            .then(|| entry.open_internal(&node.plane, &mut node.journal))
+            .transpose()?;
+        exits = Some((out, back));
+    }
+    let hook = kernel_hook(plan);
+    let config = ChainConfig {
+        spi: job.spi,
+        generation: job.generation,
+        hook,
+        on_failure: plan.on_failure,
+        positions: chain.functions.len() as u8,
+        entry: if plan
+            .segments
+            .first()
+            .is_some_and(|first| first.space == Space::User)
+        {
+            Entry::User
+        } else {
+            Entry::Kernel
+        },
+        segments: kernel_segments(node, chain, plan, place, worker)?,
+    };
+    let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
+    if let (Some(key), Some((out, back))) = (worker, exits) {
+        let entry = node.workers.get_mut(key)?;
+        let user = UserChain {
+            spi: job.spi,
+            generation: job.generation,
+            positions: config.positions,
+            segments: segments(plan, Space::User)
+                .map(|segment| {
+                    let end = segment.positions().end as u8;
+                    let exit = match (segment.exit, back) {
+                        (PlannedExit::Kernel, Some(socket)) => UserExit::Internal {
+                            socket,
+                            position: end,
+                        },
+                        _ => UserExit::Port(out),
+                    };
+                    UserSegment {
+                        first_position: segment.first_position,
+                        functions: chain.instances(segment.positions()),
+                        exit,
+                    }
+                })
+                .collect(),
+        };
+        entry.run_chain(plan.mapping, user, &mut node.journal)?;
+        done.chain_added = true;
+        for segment in segments(plan, Space::Kernel).filter(|segment| segment.first_position > 0) {
+            if let Some(internal) = &entry.internal {
+                internal
+                    .door
+                    .insert(segment.first_position, &loaded)
+                    .map_err(ApiError::failed)?;
+                done.paths.push(segment.first_position);
+            }
+        }
+    }
+    let ends_in_kernel = plan
+        .segments
+        .last()
+        .is_some_and(|last| last.space == Space::Kernel);
+    if hook == Hook::Xdp && ends_in_kernel {
+        node.circuit_mut(&place.circuit)?.need_napi(place.egress)?;
+    }
+    Ok(loaded)
+}
+
+fn kernel_segments(
+    node: &Node,
+    chain: &ServiceChain,
+    plan: &Plan,
+    place: &Place,
+    worker: Option<&Key>,
+) -> Result<Vec<KernelSegment>, ApiError> {
+    let hosts = node.circuit(&place.circuit)?.hosts.is_some();
+    segments(plan, Space::Kernel)
+        .map(|segment| {
+            let exit = if segment.exit == PlannedExit::User {
+                let internal = worker
+                    .and_then(|key| node.workers.get(key))
+                    .and_then(|entry| entry.internal.as_ref());
+                // The first segment's packets come in at the port, later ones' over the internal link.
+                let sockets = match internal {
+                    Some(internal) if segment.first_position > 0 => internal.door.sockets(),
+                    _ => node.ports.get(place.ingress)?.door.sockets(),
+                };
+                Exit::User { sockets }
+            } else {
+                Exit::Egress {
+                    ifindex: place.egress,
+                    peer: hosts,
+                }
+            };
+            Ok(KernelSegment {
+                first_position: segment.first_position,
+                functions: chain.instances(segment.positions()),
+                exit,
+            })
+        })
+        .collect()
+}
+
+fn undo(
+    node: &mut Node,
+    (spi, generation): (u32, u16),
+    worker: Option<&Key>,
+    loaded: Option<LoadedChain>,
+    done: &Steps,
+) {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::warn!(spi, generation, %error, "{what} failed");
+    };
+    if let Some(entry) = worker.and_then(|key| node.workers.get_mut(key).ok()) {
+        if done.chain_added
+            && let Err(error) = entry.end_chain(spi, generation, &mut node.journal)
+        {
+            failed("taking the chain out of its worker", &error);
+        }
+        if let (Some(internal), Some(loaded)) = (&entry.internal, &loaded) {
+            for position in &done.paths {
+                if let Err(error) = internal.door.remove(*position, loaded) {
+                    failed("closing a path back into the kernel", &error);
+                }
+            }
+        }
+    }
+    drop(loaded);
+    if let (true, Some(key)) = (done.worker_acquired, worker)
+        && node.workers.release(key, &mut node.journal)
+    {
+        node.ports.unbind(key);
+    }
+}
+
+/// The segments of one space.
+fn segments(plan: &Plan, space: Space) -> impl Iterator<Item = &Segment> {
+    plan.segments
+        .iter()
+        .filter(move |segment| segment.space == space)
+}

@@ -1,0 +1,274 @@
+//! Live change: the next generation of a chain takes the place of the running one while packets flow.
+//!
+//! Make before break. The new generation is laid out beside the old one, under the same path identifier; then the match is
+//! led to it in one step, so that each packet is taken by exactly one of them and stays with it to the end: the front
+//! door stamps its generation, and everything behind it is found by that. When no packet is left in the old one it is
+//! freed. A match that differs is taken in before the old one is taken out. Until the whole file is done the way back is
+//! the same exchange the other way round.
+//!
+//! Two things stay when a chain no longer needs them, because to take them away would lose what waits in a link's ring:
+//! the front door's place at XDP, until the chain goes, and NAPI behind its egress, until its end hosts go. The XDP door lets
+//! pass what is not its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use myelin_kernel::Hook;
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::Plan;
+use myelin_spec::ServiceChain;
+
+use crate::api::{ApiError, ChainSource};
+use crate::deploy::{Deployed, kernel_hook, match_error};
+use crate::layout::{self, Job, Layout};
+use crate::node::Node;
+use crate::quiesce::{self, Urgent};
+
+/// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
+const BACKLOG: Duration = Duration::from_millis(10);
+/// Counters that stand still this long tell that what is missing was lost: a socket's ring that overflowed is counted nowhere.
+const STILL: Duration = Duration::from_millis(30);
+/// Longest wait for the old generation, also when its counters never stand still.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// One form of a chain.
+pub(crate) struct Form {
+    pub(crate) chain: ServiceChain,
+    /// The file it came from.
+    pub(crate) source: Arc<ChainSource>,
+    pub(crate) plan: Plan,
+    pub(crate) generation: u16,
+    /// What stands behind the front door.
+    pub(crate) layout: Box<dyn Layout>,
+}
+
+/// A change under way: packets are led to the new form, the old one still stands.
+pub(crate) struct Exchange {
+    former: Form,
+    since: Instant,
+    urgent: Option<Urgent>,
+}
+
+impl Exchange {
+    /// The chain's name.
+    pub(crate) fn chain(&self) -> &str {
+        &self.former.chain.name
+    }
+
+    /// Something slow comes before its end.
+    pub(crate) fn relax(&mut self) {
+        self.urgent = None;
+    }
+
+    /// When the first packet could see the new form.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+}
+
+/// What the generations before the present one did.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) packets_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) packets_out: u64,
+    pub(crate) drops: u64,
+    pub(crate) sojourn: Histogram,
+}
+
+/// Packets of one generation.
+struct Tally {
+    entered: u64,
+    /// Out again: at the egress, or dropped.
+    gone: u64,
+    /// Grows with every step of a packet.
+    steps: u64,
+}
+
+impl Node {
+    /// Lays the new form out and leads the packets to it. On an error the chain is as it was.
+    pub(crate) fn exchange(
+        &mut self,
+        running: &mut Deployed,
+        chain: ServiceChain,
+        source: &Arc<ChainSource>,
+        plan: Plan,
+    ) -> Result<Exchange, ApiError> {
+        let generation = running.form.generation.wrapping_add(1);
+        let layout = layout::build(
+            self,
+            Job {
+                chain: &chain,
+                plan: &plan,
+                place: &running.place,
+                spi: running.spi,
+                generation,
+            },
+        )?;
+        let next = Form {
+            chain,
+            source: Arc::clone(source),
+            plan,
+            generation,
+            layout,
+        };
+        match self.lead_to(running, &next) {
+            Ok((since, urgent)) => Ok(Exchange {
+                former: std::mem::replace(&mut running.form, next),
+                since,
+                urgent: Some(urgent),
+            }),
+            Err(error) => {
+                next.layout.retire(self);
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes back to the old form.
+    pub(crate) fn revert(&mut self, running: &mut Deployed, exchange: Exchange) {
+        let Exchange { former, since, .. } = exchange;
+        let exchange = match self.lead_to(running, &former) {
+            Ok((since, urgent)) => Exchange {
+                former: std::mem::replace(&mut running.form, former),
+                since,
+                urgent: Some(urgent),
+            },
+            Err(error) => {
+                // Whole, though not what the file's owner asked for.
+                tracing::error!(chain = running.form.chain.name, %error, "the change stays, it could not be undone");
+                Exchange {
+                    former,
+                    since,
+                    urgent: None,
+                }
+            }
+        };
+        self.wait_for_packets();
+        self.complete(running, exchange);
+    }
+
+    /// Lets the last packets of the old form out and frees it. Returns how long the exchange took: from the moment when
+    /// packets could see it to the last one of the old form.
+    pub(crate) fn complete(&mut self, running: &mut Deployed, exchange: Exchange) -> Duration {
+        let Exchange {
+            former,
+            since,
+            urgent,
+        } = exchange;
+        let changes_hook = kernel_hook(&former.plan) != kernel_hook(&running.form.plan);
+        if changes_hook {
+            std::thread::sleep(BACKLOG.saturating_sub(since.elapsed()));
+        }
+        self.drain(&former);
+        let took = since.elapsed();
+        drop(urgent);
+        self.settle(running, former);
+        took
+    }
+
+    /// Waits until no packet is in a program any more that was led by what has changed since.
+    pub(crate) fn wait_for_packets(&self) {
+        if let Err(error) = quiesce::wait(&self.plane) {
+            // Programs run for microseconds.
+            tracing::warn!(%error, "waiting instead");
+            std::thread::sleep(STILL);
+        }
+    }
+
+    /// Leads the match from the form that runs to another one.
+    fn lead_to(
+        &mut self,
+        running: &mut Deployed,
+        to: &Form,
+    ) -> Result<(Instant, Urgent), ApiError> {
+        let ingress = running.place.ingress;
+        if kernel_hook(&to.plan) == Hook::Xdp && !running.done.xdp {
+            self.ports.acquire_xdp(ingress)?;
+            running.done.xdp = true;
+        }
+        let from = &running.form;
+        self.plane
+            .follow(to.layout.entry(), from.layout.entry())
+            .map_err(ApiError::failed)?;
+        let door = &self.ports.get(ingress)?.door;
+        let urgent = Urgent::begin();
+        let since = Instant::now();
+        door.lead(&to.chain.matches, to.layout.entry())
+            .map_err(|error| match_error(&to.chain, &error))?;
+        if to.chain.matches != from.chain.matches {
+            // A list of masks is written again only when nobody reads it any more.
+            self.wait_for_packets();
+            if let Err(error) = door.remove(&from.chain.matches) {
+                if let Err(error) = door.remove(&to.chain.matches) {
+                    tracing::error!(chain = to.chain.name, %error, "a match stays");
+                }
+                self.wait_for_packets();
+                return Err(match_error(&from.chain, &error));
+            }
+            self.wait_for_packets();
+        }
+        Ok((since, urgent))
+    }
+
+    fn drain(&self, former: &Form) {
+        let _urgent = Urgent::begin();
+        let start = Instant::now();
+        let mut last = self.tally(former);
+        let mut moved = start;
+        while last.gone < last.entered && moved.elapsed() < STILL && start.elapsed() < DRAIN_LIMIT {
+            std::thread::sleep(LOOK_EVERY);
+            let now = self.tally(former);
+            if now.steps != last.steps {
+                moved = Instant::now();
+            }
+            last = now;
+        }
+    }
+
+    fn tally(&self, form: &Form) -> Tally {
+        let door = self.plane.counters().read(form.layout.entry().door_slot());
+        let (out, _) = form.layout.departures(self);
+        let mut tally = Tally {
+            entered: door.packets,
+            gone: door.drops + out,
+            steps: door.packets + door.drops + out,
+        };
+        for hop in &form.plan.hops {
+            let figures = form.layout.hop(self, hop);
+            tally.gone += figures.drops;
+            tally.steps += figures.packets_in + figures.drops;
+        }
+        tally
+    }
+
+    /// Keeps the figures of a form that no packet is in, and frees it.
+    fn settle(&mut self, running: &mut Deployed, former: Form) {
+        if let Err(error) = self.plane.stand_alone(running.form.layout.entry()) {
+            tracing::warn!(chain = former.chain.name, %error, "late packets are dropped");
+        }
+        if let Ok(port) = self.ports.get(running.place.ingress) {
+            port.door.favour(running.form.layout.entry());
+        }
+        running.past.add(self, &former);
+        former.layout.retire(self);
+    }
+}
+
+impl Past {
+    fn add(&mut self, node: &Node, form: &Form) {
+        let door = node.plane.counters().read(form.layout.entry().door_slot());
+        let (out, sojourn) = form.layout.departures(node);
+        self.packets_in += door.packets;
+        self.bytes_in += door.bytes;
+        self.packets_out += out;
+        self.drops += form
+            .plan
+            .hops
+            .iter()
+            .map(|hop| form.layout.hop(node, hop).drops)
+            .sum::<u64>();
+        self.sojourn.merge(&sojourn);
+    }
+}

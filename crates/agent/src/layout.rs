@@ -1,0 +1,111 @@
+//! What stands behind the front door for one generation of a chain, and how a mapping makes it.
+//!
+//! A mapping is one file with a type that implements [`Layout`] and a function `build`. It makes what its functions need,
+//! in steps that each undo themselves when a later one fails, and leads no packet in: that is the front door's part, which is
+//! the same for every mapping (`deploy`). Two generations of a chain, also of different mappings, stand side by side during a
+//! live change, so nothing that a layout makes may be named after the chain alone.
+
+use myelin_dataplane::{ChainStats, Pipeline};
+use myelin_kernel::{Flows, LoadedChain};
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::{Hop, Plan};
+use myelin_spec::{Mapping, ServiceChain};
+
+use crate::api::ApiError;
+use crate::compact;
+use crate::deploy::Place;
+use crate::distributed;
+use crate::node::Node;
+use crate::workers::Key;
+
+/// What is to be laid out.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) chain: &'a ServiceChain,
+    pub(crate) plan: &'a Plan,
+    pub(crate) place: &'a Place,
+    pub(crate) spi: u32,
+    pub(crate) generation: u16,
+}
+
+/// What one function did, in packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HopFigures {
+    pub(crate) packets_in: u64,
+    /// Only the kernel counts them per function.
+    pub(crate) bytes_in: Option<u64>,
+    pub(crate) drops: u64,
+    /// Mean processing time of the sampled packets, ns.
+    pub(crate) cost_ns: Option<f64>,
+}
+
+impl HopFigures {
+    /// Of a function in the kernel.
+    pub(crate) fn of_kernel(node: &Node, loaded: &LoadedChain, position: u8) -> Self {
+        let slot = loaded.counter_slot(position);
+        let line = slot
+            .map(|slot| node.plane.counters().read(slot))
+            .unwrap_or_default();
+        Self {
+            packets_in: line.packets,
+            bytes_in: Some(line.bytes),
+            drops: line.drops,
+            cost_ns: mean(line.sampled_ns, line.samples),
+        }
+    }
+
+    /// Of a function in a worker, from what that one counted of the chain.
+    pub(crate) fn of_user(chain: Option<&ChainStats>, position: u8) -> Self {
+        let at = chain
+            .and_then(|chain| chain.positions.get(usize::from(position)))
+            .copied()
+            .unwrap_or_default();
+        Self {
+            packets_in: at.packets_in,
+            bytes_in: None,
+            drops: at.drops,
+            cost_ns: mean(at.sampled_ns, at.samples),
+        }
+    }
+}
+
+fn mean(sum_ns: u64, samples: u64) -> Option<f64> {
+    (samples > 0).then(|| sum_ns as f64 / samples as f64)
+}
+
+/// A generation's functions, loaded and connected.
+pub(crate) trait Layout: Send {
+    /// What the front door leads to.
+    fn entry(&self) -> &LoadedChain;
+
+    /// The workers without which it cannot go on, in the order of the chain.
+    fn workers(&self) -> Vec<&Key>;
+
+    /// What one of its functions did.
+    fn hop(&self, node: &Node, hop: &Hop) -> HopFigures;
+
+    /// The flows that a kernel function knows; `None` for one that keeps none.
+    fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
+        self.entry().flows(position)
+    }
+
+    /// Packets that left at the egress, and the sojourn of each of them.
+    fn departures(&self, node: &Node) -> (u64, Histogram);
+
+    /// The processes behind its worker and the rings between them, where it has any.
+    fn pipeline<'n>(&self, _node: &'n Node) -> Option<&'n Pipeline> {
+        None
+    }
+
+    /// Frees it. The front door no longer leads here; packets that are still inside are let through first as far as
+    /// user space holds them.
+    fn retire(self: Box<Self>, node: &mut Node);
+}
+
+/// Lays a generation out as its plan says.
+pub(crate) fn build(node: &mut Node, job: Job<'_>) -> Result<Box<dyn Layout>, ApiError> {
+    match job.plan.mapping {
+        Mapping::Auto | Mapping::Compact | Mapping::Pipeline => compact::build(node, job),
+        Mapping::Distributed => distributed::build(node, job),
+    }
+}

@@ -1,0 +1,152 @@
+//! `calvin-chain`: a kernel and a user-space function, in CALVIN's mappings, against the centralized approach (Figs. 12 and 13).
+
+use myelin_probe::Mode;
+
+use crate::stand::Stand;
+use crate::variant::{Measured, PAYLOADS, Variant, measure};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-chain",
+    about: "round trip through a kernel and a user-space function, compact and distributed, against the centralized approach",
+    run,
+};
+
+const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
+/// What the edge cloud may take of a millisecond, us (3GPP TR 22.804).
+const BUDGET_US: f64 = 350.0;
+/// Most that the chain's round trip may be of the direct link's, inline.
+const DIRECT_BOUND: f64 = 2.0;
+/// Least by which the centralized approach as published must be slower.
+const PUBLISHED_BOUND: f64 = 4.0;
+/// Round trips of the paper: centralized 2.30 and 2.39 ms, CALVIN 0.19 and 0.32 ms, for 256 and 1400 B.
+const PUBLISHED: [f64; PAYLOADS.len()] = [2.30 / 0.19, 2.39 / 0.32];
+
+const DIRECT: usize = 0;
+const CALVIN: [usize; 2] = [1, 2];
+const AS_PUBLISHED: usize = 3;
+const AT_ITS_BEST: usize = 4;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let deployments = options.rounds(6, 30);
+    let build = || Ok((build(options, monitor)?, ()));
+    let measured = measure(build, deployments, &MODES, options, monitor)?;
+    let mut findings = Findings {
+        settings: vec![
+            ("probe_modes", "inline, blocking".to_owned()),
+            ("deployments", deployments.to_string()),
+            ("idle", "user-space functions poll; the published centralized approach sleeps".to_owned()),
+            ("directions", "both functions take the packets to the server; replies pass a tc redirect to the peer".to_owned()),
+        ],
+        ..Findings::default()
+    };
+    for (mode_index, mode) in MODES.into_iter().enumerate() {
+        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+            let at = |variant: usize| {
+                (variant * PAYLOADS.len() + payload_index) * MODES.len() + mode_index
+            };
+            rows(&measured, (mode, payload), at, &mut findings)?;
+            claims(&measured, (mode, payload_index), at, &mut findings)?;
+        }
+    }
+    Ok(findings)
+}
+
+fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
+    let stand = Stand::open(&options.program)?;
+    let spinning = variants::spinning()?;
+    let mut made = vec![variants::direct()?];
+    for mapping in ["compact", "distributed"] {
+        monitor.check()?;
+        made.push(variants::chain(
+            &stand,
+            mapping,
+            "one forward in the kernel and one in user space",
+            &[("kind: forward", "kernel"), ("kind: forward", "user")],
+            &format!("  mapping: {mapping}\n{spinning}"),
+        )?);
+    }
+    made.push(variants::centralized(
+        "centralized, as published",
+        "sleeping process, kernel routing between TAP devices, one frame at once",
+        false,
+    )?);
+    made.push(variants::centralized(
+        "centralized, at its best",
+        "the same, polling, up to 32 frames at once",
+        true,
+    )?);
+    Ok(made)
+}
+
+fn rows(
+    measured: &Measured<()>,
+    (mode, payload): (Mode, usize),
+    at: impl Fn(usize) -> usize,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    for (index, variant) in measured.variants.iter().enumerate() {
+        let all = &measured.distributions[at(index)];
+        findings.rows.push(
+            Row::of("round trips")
+                .with("variant", variant.name.as_str())
+                .with("payload_bytes", payload)
+                .with("mode", mode.to_string())
+                .with_estimate("rtt_p50", "_us", measured.rounds.median(at(index)))
+                .with("rtt_p99_us", all.quantile_us(0.99))
+                .with("share_within_350us", all.share_within(BUDGET_US))
+                .with(
+                    "times_direct",
+                    measured.rounds.ratio(at(index), at(DIRECT))?.estimate.value,
+                )
+                .with("what", variant.about.as_str()),
+        );
+        for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
+            findings.rows.push(
+                Row::of("cumulative distribution")
+                    .with("variant", variant.name.as_str())
+                    .with("payload_bytes", payload)
+                    .with("mode", mode.to_string())
+                    .with("share", share)
+                    .with("rtt_us", all.quantile_us(share)),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn claims(
+    measured: &Measured<()>,
+    (mode, payload_index): (Mode, usize),
+    at: impl Fn(usize) -> usize,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let payload = PAYLOADS[payload_index];
+    let mut claim = |claim| findings.claims.push(claim);
+    for calvin in CALVIN {
+        let name = measured.variants[calvin].name.as_str();
+        let ratio = |one, other| measured.rounds.ratio(at(one), at(other));
+        if mode == Mode::Inline {
+            let id = format!("{name} / direct, {payload} B, {mode}");
+            claim(Claim::ratio_at_most(
+                id,
+                (),
+                &ratio(calvin, DIRECT)?,
+                DIRECT_BOUND,
+            ));
+        }
+        claim(Claim::ratio_at_least(
+            format!("centralized as published / {name}, {payload} B, {mode}"),
+            PUBLISHED[payload_index],
+            &ratio(AS_PUBLISHED, calvin)?,
+            PUBLISHED_BOUND,
+        ));
+        claim(Claim::ratio_at_least(
+            format!("centralized at its best / {name}, {payload} B, {mode}"),
+            (),
+            &ratio(AT_ITS_BEST, calvin)?,
+            1.0,
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! `calvin-technologies`: one function, by every technology (CALVIN, Fig. 11).
+
+use std::sync::Arc;
+
+use myelin_probe::Mode;
+use serde_json::Value;
+
+use crate::reference::Reference;
+use crate::rounds::Rounds;
+use crate::stand::Stand;
+use crate::variant::{About, Measured, PAYLOADS, Variant, measure};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "calvin-technologies",
+    about: "round trip through FWD, ATS and XOR by every technology, inline and blocking (CALVIN, Fig. 11)",
+    run,
+};
+
+const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
+
+/// The paper's functions, and Myelin's kinds.
+const FUNCTIONS: [(&str, &str); 3] = [
+    ("FWD", "kind: forward"),
+    ("ATS", "kind: timestamp"),
+    ("XOR", "kind: xor, config: { key: 0x5a }"),
+];
+
+/// Technologies that run all three functions: name, what it is, space, further lines of the chain's `spec`.
+const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
+    ("tcx", "kernel function at tcx", "kernel", "  hook: tcx\n"),
+    (
+        "XDP compact",
+        "kernel function at XDP",
+        "kernel",
+        "  hook: xdp\n",
+    ),
+    (
+        "XDP distributed",
+        "kernel function at XDP in a namespace of its own",
+        "kernel",
+        "  mapping: distributed\n",
+    ),
+    ("AF_XDP", "user-space function, polling", "user", ""),
+];
+
+/// Most that ATS and XOR may cost of FWD.
+const FUNCTION_BOUND: f64 = 1.05;
+
+/// What the paper says of one technology against another, as a ratio of mean round trips: subject, reference, payload, ratio.
+const PUBLISHED: [(&str, &str, usize, f64); 3] = [
+    ("kernel forwarding", "XDP compact FWD", 1400, 1.1),
+    ("DPDK FWD", "XDP compact FWD", 256, 1.0),
+    ("DPDK FWD", "XDP compact FWD", 1400, 1.5),
+];
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let deployments = options.rounds(4, 30);
+    let Measured {
+        rounds,
+        variants,
+        rest: skipped,
+        ..
+    } = measure(
+        || build(options, monitor),
+        deployments,
+        &MODES,
+        options,
+        monitor,
+    )?;
+    let mut findings = Findings {
+        settings: vec![
+            ("probe_modes", "inline, blocking".to_owned()),
+            ("deployments", deployments.to_string()),
+            ("directions", "one function takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
+        ],
+        ..Findings::default()
+    };
+    for (variant_index, variant) in variants.iter().enumerate() {
+        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+            for (mode_index, mode) in MODES.into_iter().enumerate() {
+                let at = |variant| subject(variant, payload_index, mode_index);
+                findings.rows.push(
+                    Row::of("round trips")
+                        .with("variant", variant.name.as_str())
+                        .with("payload_bytes", payload)
+                        .with("mode", mode.to_string())
+                        .with_estimate("rtt_mean", "_us", rounds.mean(at(variant_index)))
+                        .with(
+                            "times_direct",
+                            rounds.ratio(at(variant_index), at(0))?.estimate.value,
+                        )
+                        .with("what", variant.about.as_str()),
+                );
+            }
+        }
+    }
+    findings.rows.extend(skipped);
+    claims(&mut findings, &variants, &rounds)?;
+    Ok(findings)
+}
+
+fn subject(variant: usize, payload: usize, mode: usize) -> usize {
+    (variant * PAYLOADS.len() + payload) * MODES.len() + mode
+}
+
+/// Every variant that can be had here, the direct link first, and a row for each that cannot.
+fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+    let stand = Stand::open(&options.program)?;
+    let mut made = vec![
+        variants::direct()?,
+        variants::bridge()?.named("Linux bridge"),
+        variants::kernel_forwarding()?.named("kernel forwarding"),
+    ];
+    for technology in TECHNOLOGIES {
+        for function in FUNCTIONS {
+            monitor.check()?;
+            let name = format!("c{}", made.len());
+            made.push(chain(&stand, &name, technology, function)?);
+        }
+    }
+    let mut skipped = Vec::new();
+    for (reference, name, about) in [
+        (Reference::Dpdk, "DPDK FWD", "DPDK over net_af_xdp, polling"),
+        (
+            Reference::Packet,
+            "AF_PACKET FWD",
+            "plain packet sockets, polling",
+        ),
+    ] {
+        match variants::reference(reference, name, about) {
+            Ok(variant) => made.push(variant),
+            Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
+                skipped.push(
+                    Row::of("skipped")
+                        .with("variant", name)
+                        .with("reason", reason.to_string()),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((made, skipped))
+}
+
+fn chain(
+    stand: &Arc<Stand>,
+    name: &str,
+    (technology, about, space, more): (&str, &str, &str, &str),
+    (function, kind): (&str, &str),
+) -> Result<Variant, Error> {
+    let more = match space {
+        "user" => variants::spinning()?,
+        _ => more.to_owned(),
+    };
+    let variant = variants::chain(stand, name, about, &[(kind, space)], &more)?;
+    Ok(variant.named(&format!("{technology} {function}")))
+}
+
+fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Result<(), Error> {
+    let find = |name: &str| variants.iter().position(|variant| variant.name == name);
+    for (technology, ..) in TECHNOLOGIES {
+        let Some(forward) = find(&format!("{technology} FWD")) else {
+            continue;
+        };
+        for (function, _) in &FUNCTIONS[1..] {
+            let Some(index) = find(&format!("{technology} {function}")) else {
+                continue;
+            };
+            for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+                for (mode_index, mode) in MODES.into_iter().enumerate() {
+                    let at = |variant| subject(variant, payload_index, mode_index);
+                    let ratio = rounds.ratio(at(index), at(forward))?;
+                    let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
+                    findings
+                        .claims
+                        .push(Claim::ratio_at_most(id, 1.0, &ratio, FUNCTION_BOUND));
+                }
+            }
+        }
+    }
+    for (subject_name, reference_name, payload, published) in PUBLISHED {
+        let (Some(one), Some(other), Some(payload_index)) = (
+            find(subject_name),
+            find(reference_name),
+            PAYLOADS.iter().position(|bytes| *bytes == payload),
+        ) else {
+            continue;
+        };
+        for (mode_index, mode) in MODES.into_iter().enumerate() {
+            let at = |variant| subject(variant, payload_index, mode_index);
+            let id = format!("{subject_name} / {reference_name}, {payload} B, {mode}");
+            let ratio = rounds.ratio(at(one), at(other))?;
+            // The paper's figure stands beside ours; nothing is promised.
+            findings.claims.push(Claim {
+                bound: Value::Null,
+                holds: None,
+                ..Claim::ratio_at_most(id, published, &ratio, published)
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_ratios_name_variants_that_are_made() {
+        let mut names: Vec<String> = TECHNOLOGIES
+            .iter()
+            .flat_map(|(technology, ..)| {
+                FUNCTIONS.map(|(function, _)| format!("{technology} {function}"))
+            })
+            .collect();
+        names.extend(["kernel forwarding", "DPDK FWD"].map(String::from));
+        for (subject, reference, payload, _) in PUBLISHED {
+            assert!(names.iter().any(|name| name == subject), "{subject}");
+            assert!(names.iter().any(|name| name == reference), "{reference}");
+            assert!(PAYLOADS.contains(&payload));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `chain-length`: what each further function costs in each mapping.
+
+use myelin_probe::Mode;
+
+use super::median_at_most;
+use crate::stand::Stand;
+use crate::variant::{Measured, PAYLOADS, Variant, measure};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "chain-length",
+    about: "round trips through 1 to 32 functions in every mapping, and what each further one adds",
+    run,
+};
+
+/// How functions are laid out: name, space, lines of the chain's `spec`, lengths. On a machine of few cores the processes
+/// of a long pipeline wait for each other.
+const LAYOUTS: [(&str, &str, &str, &[usize]); 4] = [
+    (
+        "compact kernel",
+        "kernel",
+        "  mapping: compact\n  hook: tcx\n",
+        &[1, 2, 8, 32],
+    ),
+    (
+        "compact user",
+        "user",
+        "  mapping: compact\n",
+        &[1, 2, 8, 32],
+    ),
+    (
+        "distributed kernel",
+        "kernel",
+        "  mapping: distributed\n",
+        &[1, 2, 4, 8],
+    ),
+    ("pipeline", "user", "  mapping: pipeline\n", &[2, 4]),
+];
+
+/// Most that a further function may add to a round trip, us: layout, bound.
+const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel", 0.7)];
+/// Most that two kernel functions' round trip may be of the direct link's.
+const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let deployments = options.rounds(4, 20);
+    let Measured { mut rounds, .. } = measure(
+        || Ok((build(options, monitor)?, ())),
+        deployments,
+        &[Mode::Inline],
+        options,
+        monitor,
+    )?;
+    let mut findings = Findings {
+        settings: vec![
+            ("probe_mode", "inline".to_owned()),
+            ("deployments", deployments.to_string()),
+        ],
+        ..Findings::default()
+    };
+    for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+        let at = |variant: usize| variant * PAYLOADS.len() + payload_index;
+        let mut variant = 1;
+        for (layout, _, _, lengths) in LAYOUTS {
+            let (first, last) = (variant, variant + lengths.len() - 1);
+            for length in lengths {
+                findings.rows.push(
+                    Row::of("round trips")
+                        .with("layout", layout)
+                        .with("functions", *length)
+                        .with("payload_bytes", payload)
+                        .with_estimate("rtt_p50", "_us", rounds.median(at(variant)))
+                        .with(
+                            "times_direct",
+                            rounds.ratio(at(variant), at(0))?.estimate.value,
+                        ),
+                );
+                if *length == 2
+                    && let Some((_, bound)) = TWO.iter().find(|(name, _)| *name == layout)
+                {
+                    let ratio = rounds.ratio(at(variant), at(0))?;
+                    let id = format!("{layout}, two functions / direct, {payload} B");
+                    findings
+                        .claims
+                        .push(Claim::ratio_at_most(id, (), &ratio, *bound));
+                }
+                variant += 1;
+            }
+            let further = (lengths[lengths.len() - 1] - lengths[0]) as f64;
+            let step = rounds.derive(at(last), at(first), |many, one| (many - one) / further);
+            findings.rows.push(
+                Row::of("each further function")
+                    .with("layout", layout)
+                    .with("payload_bytes", payload)
+                    .with_estimate("step", "_us", rounds.median(step)),
+            );
+            if let Some((_, bound)) = STEPS.iter().find(|(name, _)| *name == layout) {
+                let id = format!("{layout}, each further function, us, {payload} B");
+                findings
+                    .claims
+                    .push(median_at_most(id, rounds.median(step), *bound));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// The direct link, then every layout with every length.
+fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
+    let stand = Stand::open(&options.program)?;
+    let mut made = vec![variants::direct()?];
+    for (layout, space, more, lengths) in LAYOUTS {
+        for length in lengths {
+            monitor.check()?;
+            let worker = match layout {
+                "compact user" => variants::spinning()?,
+                // The processes of a pipeline share the polling core: they sleep while they have nothing to do.
+                _ => String::new(),
+            };
+            let name = format!("c{}", made.len());
+            made.push(variants::chain(
+                &stand,
+                &name,
+                layout,
+                &vec![("kind: forward", space); *length],
+                &format!("{more}{worker}"),
+            )?);
+        }
+    }
+    Ok(made)
+}

@@ -1,0 +1,374 @@
+//! Chains whose functions stand in network namespaces of their own.
+
+mod common;
+#[path = "live/traffic.rs"]
+mod traffic;
+
+use std::time::Duration;
+
+use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
+use traffic::Traffic;
+
+const KERNEL: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @k }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  mapping: distributed
+  functions:
+    - { name: fw, kind: firewall, space: kernel, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }
+    - { name: one, kind: xor, space: kernel, config: { key: 0x21 } }
+    - { name: two, kind: xor, space: kernel, config: { key: 0x21 } }
+";
+
+const MIXED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @m }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  mapping: distributed
+  functions:
+    - { name: one, kind: xor, space: kernel, config: { key: 0x21 } }
+    - { name: two, kind: xor, space: user, config: { key: 0x43 } }
+    - { name: three, kind: xor, space: kernel, config: { key: 0x62 } }
+    - { name: four, kind: forward, space: user }
+";
+
+fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
+    myelin.json(&[
+        "probe",
+        &myelin.chain(chain),
+        "--mode",
+        "inline",
+        "--payload",
+        payload,
+        "--count",
+        "200",
+        "--repeats",
+        "2",
+        "--interval",
+        "0us",
+        "--json",
+    ])["rows"][0]
+        .clone()
+}
+
+fn status(myelin: &Myelin) -> serde_json::Value {
+    myelin.json(&["ps", "--json"])[0].clone()
+}
+
+/// That every function took every packet, and that the forwarder counted each of them out.
+fn assert_whole(status: &serde_json::Value, least: u64) {
+    let sent = status["packets_in"].as_u64().unwrap();
+    assert!(sent >= least, "{status}");
+    for hop in status["hops"].as_array().unwrap() {
+        assert_eq!(hop["packets_in"].as_u64(), Some(sent), "{hop}");
+        assert_eq!(hop["drops"], 0, "{hop}");
+    }
+    assert_eq!(status["packets_out"].as_u64(), Some(sent), "{status}");
+    assert_eq!(status["sojourn"]["packets"].as_u64(), Some(sent));
+    assert!(status["sojourn"]["p50_us"].as_f64().unwrap() > 0.0);
+}
+
+/// A UDP server in the server's namespace that sends back what it gets, `count` times; then its standard output.
+fn sent_through(myelin: &Myelin, chain: &str, count: u32) -> String {
+    let chain = myelin.chain(chain);
+    sh(&format!(
+        "ip netns exec myelin-{chain}-server timeout 20 python3 -c \"
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(10)
+for i in range({count}):
+    d, a = s.recvfrom(2000); s.sendto(d, a)\" & sleep 0.5
+         timeout 20 ip netns exec myelin-{chain}-client python3 -c \"
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+for i in range({count}):
+    m = b'%d through' % i
+    s.sendto(m, ('10.0.0.2', 9000)); assert s.recv(2000) == m
+print('all')\"
+         wait"
+    ))
+}
+
+#[test]
+fn kernel_functions_in_namespaces_of_their_own() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(KERNEL);
+    let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"]);
+    assert_eq!(plan[0]["mapping"], "distributed", "{plan}");
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    for function in ["fw", "one", "two"] {
+        let links = sh(&format!(
+            "ip -n myelin-{}.{function}.0 -o link show up",
+            myelin.chain("k")
+        ));
+        assert!(links.contains("eth0") && links.contains("xdp"), "{links}");
+    }
+    for payload in ["64", "1400"] {
+        let row = probe(&myelin, "k", payload);
+        assert_eq!(
+            (&row["lost"], &row["corrupted"]),
+            (&0.into(), &0.into()),
+            "{row}"
+        );
+    }
+    let status = status(&myelin);
+    assert_eq!(status["mapping"], "distributed");
+    assert_eq!(status["hook"], "xdp");
+    assert_whole(&status, 800);
+    myelin.ok(&["down", &myelin.chain("k")]);
+    assert_eq!(
+        sh("ip netns list")
+            .lines()
+            .filter(|line| line.contains(&myelin.chain("k")))
+            .count(),
+        0
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn functions_of_both_spaces_in_namespaces_of_their_own() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(MIXED);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    // The three keys together are none: what arrives is what was sent, checksums included.
+    for payload in ["64", "1400"] {
+        let row = probe(&myelin, "m", payload);
+        assert_eq!(
+            (&row["lost"], &row["corrupted"]),
+            (&0.into(), &0.into()),
+            "{row}"
+        );
+    }
+    let before = status(&myelin);
+    assert_whole(&before, 800);
+    let first = before["worker"]["pid"].as_i64().unwrap();
+    let second = before["more_workers"][0]["pid"].as_i64().unwrap();
+    assert_ne!(first, second, "each user function has its own worker");
+
+    sh(&format!("kill -9 {first}"));
+    wait_for("a new worker", Duration::from_secs(2), || {
+        status(&myelin)["worker"]["restarts"] == 1
+    });
+    assert_eq!(status(&myelin)["worker"]["restarts"], 1);
+    assert_eq!(status(&myelin)["more_workers"][0]["restarts"], 0);
+    assert_eq!(probe(&myelin, "m", "256")["lost"], 0);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_distributed_chain_goes_on_without_its_agent() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(MIXED);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    assert_eq!(sent_through(&myelin, "m", 20).trim(), "all");
+    let text = myelin.ok(&["down", "--all"]);
+    assert!(text.contains("recovered"), "{text}");
+    myelin.assert_clean();
+}
+
+#[test]
+fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(MIXED);
+    for delay_ms in [2, 6, 10, 15, 20, 26, 33, 41, 50, 70] {
+        let mut agent = myelin
+            .command(&["agent"])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("an agent");
+        wait_for("the agent", Duration::from_secs(3), || {
+            myelin.run_dir().join("agent.sock").exists()
+        });
+        let mut up = myelin
+            .command(&["up", file.to_str().unwrap()])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("up");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let _ = agent.kill();
+        let _ = agent.wait();
+        let _ = up.wait();
+        myelin.ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
+#[test]
+fn packets_pass_by_a_chain_whose_worker_keeps_dying() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let pass = MIXED
+        .replace("0x43", "0x63")
+        .replace("  mapping:", "  onFailure: pass\n  mapping:");
+    let file = myelin.file(&pass);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    for restarts in 1..=3 {
+        let pid = status(&myelin)["worker"]["pid"].as_i64().unwrap();
+        sh(&format!("kill -9 {pid}"));
+        wait_for("a new worker", Duration::from_secs(2), || {
+            status(&myelin)["worker"]["restarts"] == restarts
+        });
+    }
+    let pid = status(&myelin)["worker"]["pid"].as_i64().unwrap();
+    sh(&format!("kill -9 {pid}"));
+    wait_for("the end of its worker", Duration::from_secs(2), || {
+        status(&myelin)["state"] == "failed"
+    });
+    assert_eq!(status(&myelin)["state"], "failed");
+    // Past the chain, so the keys, which together change the payload, do not.
+    assert_eq!(sent_through(&myelin, "m", 3).trim(), "all");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// What a function in user space answers goes back over its link, past the functions before it.
+#[test]
+fn a_router_in_a_namespace_tells_the_sender() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @r }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  mapping: distributed
+  functions:
+    - { name: first, kind: forward, space: kernel }
+    - name: core
+      kind: router
+      space: user
+      config: { routes: [ { prefix: 10.0.0.0/24 } ], addresses: [ 10.0.0.254 ] }
+",
+    );
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    // The socket's error queue (IP_RECVERR is 11, MSG_ERRQUEUE 0x2000) has the message: its source, type and code.
+    let answer = myelin.ok(&[
+        "exec",
+        "client",
+        "--",
+        "python3",
+        "-c",
+        "
+import select, socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+s.setsockopt(socket.IPPROTO_IP, 11, 1)
+s.sendto(b'x' * 100, ('10.0.0.2', 9000))
+poll = select.poll()
+poll.register(s, 0)
+poll.poll(3000)
+_, ancillary, _, _ = s.recvmsg(2048, 512, 0x2000)
+error = ancillary[0][2]
+print(socket.inet_ntoa(error[20:24]), error[5], error[6])
+",
+    ]);
+    assert_eq!(answer.trim(), "10.0.0.254 11 0");
+    let status = status(&myelin);
+    assert_eq!(status["hops"][1]["drops"], 1, "{status}");
+    assert_eq!(status["packets_out"], 0, "{status}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// Make before break: the sandboxes of two generations stand side by side.
+#[test]
+fn sandboxes_come_and_go_under_traffic() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let form = |mapping: &str, functions: [(&str, u8); 2]| {
+        let [(one, first), (two, second)] = functions;
+        let text = format!(
+            "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @c }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  mapping: {mapping}
+  functions:
+    - {{ name: a, kind: xor, space: {one}, config: {{ key: {first} }} }}
+    - {{ name: b, kind: xor, space: {two}, config: {{ key: {second} }} }}
+"
+        );
+        (myelin.file(&text), first ^ second)
+    };
+    // No half of one form and half of the next makes a whole one.
+    let forms = [
+        form("compact", [("kernel", 0x01), ("kernel", 0x02)]),
+        form("distributed", [("kernel", 0x04), ("kernel", 0x08)]),
+        form("distributed", [("user", 0x10), ("kernel", 0x20)]),
+        form("distributed", [("user", 0x40), ("user", 0x80)]),
+        form("compact", [("user", 0x11), ("kernel", 0x44)]),
+    ];
+    let bring = |at: usize| {
+        let (file, _) = &forms[at % forms.len()];
+        myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone()
+    };
+    let traffic = Traffic::start(&bring(0), 9000);
+    traffic.wait_for_more(100);
+    for at in 1..=2 * forms.len() {
+        let changed = bring(at);
+        assert_eq!(changed["change"], "changed", "{changed}");
+        assert_eq!(changed["generation"], at);
+        traffic.wait_for_more(500);
+    }
+    let (sent, arrivals) = traffic.stop();
+    assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
+    assert_eq!(arrivals.keys.len() as u64, sent, "packets were lost");
+    let seen: std::collections::BTreeSet<u8> = arrivals.keys.into_values().collect();
+    let whole = forms.iter().map(|(_, key)| *key).collect();
+    assert_eq!(seen, whole, "every form, and nothing between two");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_tcx_hook_is_refused_with_a_remedy() {
+    let myelin = Myelin::new();
+    let file = myelin.file(&KERNEL.replace("  mapping:", "  hook: tcx\n  mapping:"));
+    let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+    assert!(error.contains("write `hook: xdp`"), "{error}");
+}
+
+#[test]
+fn the_example_is_what_it_says() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text = std::fs::read_to_string(root().join("examples/distributed.yaml")).expect("it");
+    let file = myelin.file(&text.replace("name: distributed }", "name: @e }"));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(probe(&myelin, "e", "256")["lost"], 0);
+    assert_whole(&status(&myelin), 400);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

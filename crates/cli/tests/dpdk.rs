@@ -1,0 +1,339 @@
+//! Chains between devices of DPDK: they come up, carry real traffic, change under it, and go away without a trace.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Myelin, sh, skip, skip_unless_root, wait_for};
+use nix::sched::{CloneFlags, setns};
+
+const PACKETS: usize = 50;
+const KEY: u8 = 0x21;
+
+/// True, with a printed reason, where there is no DPDK.
+fn skip_without_dpdk() -> bool {
+    match myelin_dpdk::version() {
+        Ok(_) => false,
+        Err(error) => {
+            skip(&error.to_string());
+            true
+        }
+    }
+}
+
+/// Two network namespaces with an address each, to which links of a test are moved.
+struct Hosts {
+    tag: String,
+}
+
+impl Hosts {
+    fn new(letter: char) -> Self {
+        let tag = format!("{}{letter}", std::process::id());
+        let hosts = Self { tag };
+        for end in ["a", "b"] {
+            sh(&format!("ip netns add {}", hosts.namespace(end)));
+        }
+        hosts
+    }
+
+    fn namespace(&self, end: &str) -> String {
+        format!("myelin-tdpdk{}{end}", self.tag)
+    }
+
+    /// The link that goes to this end.
+    fn link(&self, end: &str) -> String {
+        format!("my{}{end}", self.tag)
+    }
+
+    /// Moves the links to the hosts and gives them addresses; each knows the other's.
+    fn join(&self, links: [&str; 2]) {
+        let macs = links.map(|link| {
+            sh(&format!("cat /sys/class/net/{link}/address"))
+                .trim()
+                .to_owned()
+        });
+        for (at, end) in ["a", "b"].into_iter().enumerate() {
+            let (namespace, link) = (self.namespace(end), links[at]);
+            let other = &macs[1 - at];
+            sh(&format!(
+                "ip link set {link} netns {namespace}
+                 ip -n {namespace} addr add 10.78.0.{}/24 dev {link}
+                 ip -n {namespace} link set {link} up
+                 ip -n {namespace} neigh replace 10.78.0.{} lladdr {other} dev {link}",
+                at + 1,
+                2 - at
+            ));
+        }
+    }
+
+    fn socket(&self, end: &str, address: &str) -> UdpSocket {
+        let path = format!("/run/netns/{}", self.namespace(end));
+        let address = address.to_owned();
+        let socket = std::thread::spawn(move || {
+            let namespace = std::fs::File::open(path).expect("the namespace");
+            setns(namespace, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
+            UdpSocket::bind(address).expect("a socket")
+        });
+        let socket = socket.join().expect("a socket");
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("a timeout");
+        socket
+    }
+
+    /// Sends packets from one to the other, which sends back what it gets; returns what it got.
+    fn exchange(&self, count: usize) -> Vec<u8> {
+        let client = self.socket("a", "10.78.0.1:4000");
+        let server = self.socket("b", "10.78.0.2:9000");
+        let mut seen = Vec::new();
+        for number in 0..count {
+            let mut bytes = [0; 64];
+            client
+                .send_to(&[number as u8; 32], "10.78.0.2:9000")
+                .expect("sent");
+            let (len, from) = server.recv_from(&mut bytes).expect("it arrives");
+            assert_eq!(len, 32);
+            seen.push(bytes[0]);
+            server.send_to(&bytes[..len], from).expect("sent");
+            // Replies match no chain; they pass to the opposite device.
+            assert_eq!(client.recv(&mut bytes).expect("the reply"), 32);
+        }
+        seen
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for end in ["a", "b"] {
+            let _ = std::process::Command::new("ip")
+                .args(["netns", "del", &self.namespace(end)])
+                .status();
+        }
+    }
+}
+
+fn chain(myelin: &Myelin, devices: [&str; 2], functions: &str) -> PathBuf {
+    let [ingress, egress] = devices;
+    myelin.file(&format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @d }}
+spec:
+  match: {{ protocol: udp, destination: 10.78.0.2/32, destinationPort: 9000 }}
+  functions: [ {functions} ]
+  ports: {{ ingress: {{ dpdk: \"{ingress}\" }}, egress: {{ dpdk: \"{egress}\" }} }}
+"
+    ))
+}
+
+fn xor() -> String {
+    format!(
+        "{{ name: fwd, kind: forward }}, {{ name: coder, kind: xor, config: {{ key: {KEY} }} }}"
+    )
+}
+
+fn up(myelin: &Myelin, file: &std::path::Path) -> serde_json::Value {
+    myelin.json(&["up", file.to_str().expect("a path"), "--json"])
+}
+
+fn status(myelin: &Myelin) -> serde_json::Value {
+    myelin.json(&["ps", "--json"])[0].clone()
+}
+
+/// The files of the environments of this instance's workers.
+fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
+    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let entries = std::fs::read_dir("/var/run/dpdk").into_iter().flatten();
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().contains(&id))
+        .collect()
+}
+
+fn assert_clean(myelin: &Myelin) {
+    assert_eq!(runtime_files(myelin), Vec::<PathBuf>::new());
+    myelin.ok(&["down", "--all"]);
+}
+
+/// Traffic, counters, a change, and down.
+fn carries(myelin: &Myelin, hosts: &Hosts, file: &std::path::Path, devices: [&str; 2]) {
+    let expected: Vec<u8> = (0..PACKETS as u8).map(|byte| byte ^ KEY).collect();
+    assert_eq!(hosts.exchange(PACKETS), expected);
+    let before = status(myelin);
+    assert_eq!(before["packets_in"], PACKETS);
+    assert_eq!(before["packets_out"], PACKETS);
+    assert_eq!(before["bytes_in"], PACKETS * 74);
+    assert_eq!(before["hops"][1]["packets_in"], PACKETS);
+    assert_eq!(before["sojourn"]["packets"], PACKETS);
+    assert_eq!(before["hook"], "dpdk");
+    assert_eq!(up(myelin, file)[0]["change"], "unchanged");
+
+    let plain = chain(myelin, devices, "{ name: fwd, kind: forward }");
+    let changed = up(myelin, &plain);
+    assert_eq!(
+        (&changed[0]["change"], &changed[0]["generation"]),
+        (&"changed".into(), &1.into())
+    );
+    let plain: Vec<u8> = (0..PACKETS as u8).collect();
+    assert_eq!(hosts.exchange(PACKETS), plain);
+    let after = status(myelin);
+    assert_eq!(after["packets_in"], 2 * PACKETS, "the door counts on");
+    assert_eq!(after["worker"]["restarts"], 0);
+
+    let error = myelin.fails(1, &["probe", &myelin.chain("d")]);
+    assert!(error.contains("devices of DPDK"), "{error}");
+    assert_eq!(runtime_files(myelin).len(), 1);
+    myelin.ok(&["down", &myelin.chain("d")]);
+    assert_clean(myelin);
+}
+
+#[test]
+fn a_chain_between_taps_carries_counts_and_changes() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('t'));
+    let links = ["a", "b"].map(|end| hosts.link(end));
+    let devices = [0, 1].map(|at| format!("net_tap{at},iface={}", links[at]));
+    let devices = [&*devices[0], &*devices[1]];
+    let file = chain(&myelin, devices, &xor());
+    assert_eq!(up(&myelin, &file)[0]["change"], "created");
+    hosts.join([&links[0], &links[1]]);
+    carries(&myelin, &hosts, &file, devices);
+    for (end, link) in ["a", "b"].into_iter().zip(&links) {
+        let namespace = hosts.namespace(end);
+        let left = sh(&format!("ip -n {namespace} link"));
+        assert!(!left.contains(link), "{left}");
+    }
+}
+
+#[test]
+fn a_chain_between_af_xdp_devices_carries_and_leaves_the_interfaces() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('x'));
+    let ends = ["a", "b"].map(|end| hosts.link(end));
+    let ports = ["p", "q"].map(|end| hosts.link(end));
+    for (end, port) in ends.iter().zip(&ports) {
+        sh(&format!(
+            "ip link add {end} type veth peer name {port}
+             ethtool -K {end} tx off > /dev/null
+             ip link set {port} up"
+        ));
+    }
+    hosts.join([&ends[0], &ends[1]]);
+    let devices = [0, 1].map(|at| format!("net_af_xdp{at},iface={},busy_budget=0", ports[at]));
+    let devices = [&*devices[0], &*devices[1]];
+    let file = chain(&myelin, devices, &xor());
+    up(&myelin, &file);
+    carries(&myelin, &hosts, &file, devices);
+    for port in &ports {
+        let left = sh(&format!("ip link show {port}"));
+        assert!(!left.contains("xdp"), "{left}");
+    }
+}
+
+#[test]
+fn both_directions_share_a_worker_and_other_owners_do_not() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let both = |name: &str, owner: &str, more: &str| {
+        format!(
+            "
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name}, namespace: {owner} }}
+spec:
+  match: {{ protocol: udp }}
+  functions: [ {{ name: fwd, kind: forward }} ]
+{more}"
+        )
+    };
+    let ports = |first: &str, second: &str| {
+        format!("  ports: {{ ingress: {{ dpdk: {first} }}, egress: {{ dpdk: {second} }} }}\n")
+    };
+    let there = both(
+        "there",
+        "one",
+        &(ports("net_null0", "net_null1") + "  reverse: @back\n"),
+    );
+    let file = myelin.file(&(there + &both("back", "one", "")));
+    up(&myelin, &file);
+    let list = myelin.json(&["ps", "--json"]);
+    assert_eq!(list[0]["worker"]["pid"], list[1]["worker"]["pid"]);
+    // The driver makes packets without end; none of them is of a chain.
+    assert_eq!(list[0]["packets_in"], 0);
+    let foreign = myelin.file(&both("foreign", "two", &ports("net_null0", "net_null1")));
+    let error = myelin.fails(1, &["up", foreign.to_str().unwrap()]);
+    assert!(
+        error.contains("belong to the chains of owner `one`"),
+        "{error}"
+    );
+    myelin.ok(&["down", &myelin.chain("there")]);
+    assert_eq!(runtime_files(&myelin).len(), 1, "the other chain goes on");
+    myelin.ok(&["down", &myelin.chain("back")]);
+    assert_clean(&myelin);
+}
+
+#[test]
+fn what_cannot_be_had_is_named_with_its_place_and_leaves_nothing() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = chain(&myelin, ["net_af_xdp0,iface=nosuch0", "net_null0"], &xor());
+    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    assert!(
+        error.contains("yaml:8:3")
+            && error.contains("net_af_xdp0,iface=nosuch0")
+            && error.contains("interface"),
+        "{error}"
+    );
+    assert_clean(&myelin);
+    let pages = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap_or_default();
+    if pages.trim() == "0" {
+        let text =
+            std::fs::read_to_string(chain(&myelin, ["net_null0", "net_null1"], &xor())).unwrap();
+        let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
+        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        assert!(error.contains("nr_hugepages"), "{error}");
+        assert_clean(&myelin);
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = chain(&myelin, ["net_null0", "net_null1"], &xor());
+    up(&myelin, &file);
+    let pid = status(&myelin)["worker"]["pid"]
+        .as_u64()
+        .expect("a process");
+    sh(&format!("kill -9 {pid}"));
+    wait_for("a restart", Duration::from_secs(10), || {
+        status(&myelin)["worker"]["restarts"] == 1
+    });
+    let now = status(&myelin);
+    assert_eq!(
+        (&now["worker"]["restarts"], &now["state"]),
+        (&1.into(), &"active".into())
+    );
+
+    let worker = now["worker"]["pid"].as_u64().expect("a process");
+    sh(&format!("kill -9 {} {worker}", myelin.agent_pid()));
+    assert_eq!(runtime_files(&myelin).len(), 1, "nobody could remove them");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+    assert_clean(&myelin);
+}

@@ -1,0 +1,151 @@
+//! `myelin ps --flows`: what functions know of the flows that pass them.
+
+mod common;
+
+use common::{Myelin, skip_unless_root};
+use serde_json::Value;
+
+/// A chain and its reverse, with their functions in one space.
+fn pair(space: &str, more: &str) -> String {
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @f }}
+spec:
+  match: {{ protocol: udp }}
+  reverse: @b
+  functions:
+    - {{ name: before, kind: monitor, space: {space}, config: {{ flows: 64 }} }}
+    - {{ name: clock, kind: timestamp, space: {space} }}
+    - {{ name: after, kind: monitor, space: {space} }}
+    - {{ name: connections, kind: flow-tracker, space: {space} }}{more}
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @b }}
+spec:
+  match: {{ protocol: udp }}
+  reverse: @f
+  functions:
+    - {{ name: answers, kind: flow-tracker, config: {{ reverseOf: connections }} }}
+"
+    )
+}
+
+fn probe(myelin: &Myelin) {
+    let report = myelin.json(&[
+        "probe",
+        &myelin.chain("f"),
+        "--mode",
+        "inline",
+        "--payload",
+        "200",
+        "--count",
+        "50",
+        "--repeats",
+        "1",
+        "--interval",
+        "0us",
+        "--json",
+    ]);
+    assert_eq!(report["rows"][0]["lost"], 0, "{report}");
+}
+
+/// The one flow that a function of the chain knows, and what the function says besides.
+fn the_flow(all: &Value, function: &str) -> (Value, Value) {
+    let found = all
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|one| one["function"] == function)
+        .unwrap_or_else(|| panic!("no {function} in {all}"));
+    assert_eq!(found["flows"].as_array().unwrap().len(), 1, "{found}");
+    (found["flows"][0].clone(), found.clone())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+#[test]
+fn flows_are_shown_from_both_spaces_and_survive_a_change_of_the_chain() {
+    if skip_unless_root() {
+        return;
+    }
+    for space in ["kernel", "user"] {
+        let myelin = Myelin::new();
+        let file = myelin.file(&pair(space, ""));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        probe(&myelin);
+        let chain = myelin.chain("f");
+        let flows = myelin.json(&["ps", &chain, "--flows", "--json"]);
+        // The reply side's flows are those of `connections`, told once.
+        let functions: Vec<&str> = flows
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["function"].as_str().unwrap())
+            .collect();
+        assert_eq!(functions, ["before", "after", "connections"], "{space}");
+        assert_eq!(
+            myelin
+                .json(&["ps", "--flows", "--json"])
+                .as_array()
+                .unwrap()
+                .len(),
+            3
+        );
+        let (before, _) = the_flow(&flows, "before");
+        let (after, _) = the_flow(&flows, "after");
+        let (tracked, function) = the_flow(&flows, "connections");
+        let packets = number(&before["packets"]);
+        assert!(packets >= 50, "{flows}");
+        assert_eq!(number(&after["packets"]), packets);
+        assert_eq!(
+            number(&after["bytes"]),
+            number(&before["bytes"]) + 16 * packets,
+            "the clock appends 16 bytes"
+        );
+        assert_eq!(tracked["state"], "established", "{tracked}");
+        assert_eq!(tracked["packets"], tracked["reply_packets"]);
+        assert_eq!(tracked["source"], "10.0.0.1");
+        assert_eq!(function["space"], space);
+        assert_eq!(
+            (number(&function["begun"]), number(&function["evicted"])),
+            (1, 0)
+        );
+        let table = myelin.ok(&["ps", "--flows"]);
+        assert!(table.contains("established"), "{table}");
+
+        let more = format!("\n    - {{ name: further, kind: forward, space: {space} }}");
+        let file = myelin.file(&pair(space, &more));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        probe(&myelin);
+        let flows = myelin.json(&["ps", &chain, "--flows", "--json"]);
+        let (before, function) = the_flow(&flows, "before");
+        assert_eq!(number(&function["begun"]), 1, "{space}: {function}");
+        assert!(
+            number(&before["packets"]) >= packets + 50,
+            "{space}: {before}"
+        );
+        myelin.ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
+#[test]
+fn without_such_functions_there_is_nothing_to_show() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    assert_eq!(
+        myelin.json(&["ps", "--flows", "--json"]),
+        Value::Array(vec![])
+    );
+    let error = myelin.fails(1, &["ps", "nobody", "--flows"]);
+    assert!(error.contains("no chain `nobody` runs"), "{error}");
+    let table = myelin.ok(&["ps", "--flows"]);
+    assert!(table.contains("no function keeps flows"), "{table}");
+}

@@ -1,0 +1,85 @@
+//! Forms of one chain that packets tell apart.
+
+use std::path::PathBuf;
+
+use crate::common::Myelin;
+
+const MATCH: &str = "{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }";
+
+/// One form of a chain: its match, and its functions as they stand in the file, with the keys of its xor functions in order.
+pub(crate) struct Form {
+    pub(crate) matches: &'static str,
+    pub(crate) mapping: &'static str,
+    pub(crate) functions: Vec<String>,
+    pub(crate) keys: Vec<u8>,
+}
+
+impl Form {
+    /// `functions`: a letter for the space (`k`, `u`) and one for the kind: `f` forward, `w` firewall, `m` monitor, or the key of an xor in hex.
+    pub(crate) fn new(functions: &[&str]) -> Self {
+        let mut form = Self {
+            matches: MATCH,
+            mapping: "compact",
+            functions: Vec::new(),
+            keys: Vec::new(),
+        };
+        for (at, function) in functions.iter().enumerate() {
+            let (space, kind) = function.split_at(1);
+            let space = if space == "k" { "kernel" } else { "user" };
+            if kind == "m" {
+                form.functions
+                    .push(format!("{{ name: meter, kind: monitor, space: {space} }}"));
+                continue;
+            }
+            let kind = match kind {
+                "f" => "forward".to_owned(),
+                "w" => "firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] }"
+                    .to_owned(),
+                key => {
+                    form.keys.push(u8::from_str_radix(key, 16).unwrap());
+                    format!("xor, config: {{ key: 0x{key} }}")
+                }
+            };
+            form.functions
+                .push(format!("{{ name: f{at}, kind: {kind}, space: {space} }}"));
+        }
+        form
+    }
+
+    pub(crate) fn matching(mut self, matches: &'static str) -> Self {
+        self.matches = matches;
+        self
+    }
+
+    pub(crate) fn mapped(mut self, mapping: &'static str) -> Self {
+        self.mapping = mapping;
+        self
+    }
+
+    /// What its functions together do to a byte.
+    pub(crate) fn key(&self) -> u8 {
+        self.keys.iter().fold(0, |all, key| all ^ key)
+    }
+
+    pub(crate) fn file(&self, myelin: &Myelin) -> PathBuf {
+        myelin.file(&self.object("@live"))
+    }
+
+    pub(crate) fn object(&self, name: &str) -> String {
+        format!(
+            "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: {name} }}
+spec:
+  match: {}
+  mapping: {}
+  functions:
+    - {}
+",
+            self.matches,
+            self.mapping,
+            self.functions.join("\n    - ")
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! Source NAT between real end hosts: what the server sees, and that the answers find back.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+
+use common::{Myelin, skip_unless_root, skip_without};
+
+const PAIR: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @out }
+spec:
+  match: { destination: 10.0.0.2 }
+  functions:
+    - { name: masquerade, kind: nat, SPACE config: { address: 198.51.100.7, ports: 20000-60000 } }
+  reverse: @back
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @back }
+spec:
+  match: { source: 10.0.0.2, destination: 198.51.100.7 }
+  functions:
+    - { name: first, kind: forward }
+    - { name: restore, kind: nat, config: { reverseOf: masquerade } }
+  reverse: @out
+";
+
+/// Answers a datagram, and whatever comes over a connection, with where it came from and what it was.
+const SERVER: &str = "
+import socket, threading
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.bind(('10.0.0.2', 9000))
+t = socket.create_server(('10.0.0.2', 9001))
+def answer(data, peer):
+    return peer[0].encode() + b' %d ' % peer[1] + data
+def udp():
+    while True:
+        data, peer = u.recvfrom(2000)
+        u.sendto(answer(data, peer), peer)
+threading.Thread(target=udp, daemon=True).start()
+print('ready', flush=True)
+while True:
+    c, peer = t.accept()
+    data = b''
+    while not data.endswith(b'.'):
+        data += c.recv(65536)
+    c.sendall(answer(data, peer))
+    c.close()
+";
+
+/// Sends from an address and port and prints the answer.
+const UDP: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(5)
+s.bind((sys.argv[1], int(sys.argv[2])))
+s.sendto(b'hello', ('10.0.0.2', 9000))
+data, peer = s.recvfrom(2000)
+print(data.decode(), 'from', *peer)
+";
+
+const TCP: &str = "
+import socket, sys
+s = socket.create_connection(('10.0.0.2', 9001), 5, (sys.argv[1], int(sys.argv[2])))
+s.sendall(b'x' * 100000 + b'.')
+data = b''
+while part := s.recv(65536):
+    data += part
+print(data[:data.rindex(b' ')].decode(), len(data.split(b' ')[2]))
+";
+
+/// A program that is killed when the test is done with it.
+struct Server(Child);
+
+impl Server {
+    fn start(myelin: &Myelin, program: &str) -> Self {
+        let mut command = myelin.command(&["exec", "server", "--", "python3", "-c", program]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let output = child.stdout.take().expect("its output");
+        let mut line = String::new();
+        BufReader::new(output.take(64))
+            .read_line(&mut line)
+            .expect("a line");
+        let server = Self(child);
+        assert_eq!(line, "ready\n");
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A family's form of a text that is written for IPv4.
+fn of_family(text: &str, v6: bool) -> String {
+    if !v6 {
+        return text.to_owned();
+    }
+    [
+        ("10.0.0.", "fd00::"),
+        ("198.51.100.7", "2001:db8::7"),
+        ("AF_INET", "AF_INET6"),
+        (
+            "create_server(('fd00::2', 9001))",
+            "create_server(('fd00::2', 9001), family=socket.AF_INET6)",
+        ),
+        ("*peer)", "*peer[:2])"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (v4, v6)| text.replace(v4, v6))
+}
+
+/// Everything between two end hosts, and on through a live change of both chains.
+fn translates(space: &str, v6: bool) {
+    if skip_unless_root() || skip_without("python3") || skip_without("ping") {
+        return;
+    }
+    let own = |text: &str| of_family(text, v6);
+    let myelin = Myelin::new();
+    let pair = own(&PAIR.replace("SPACE", space));
+    myelin.ok(&["up", myelin.file(&pair).to_str().unwrap()]);
+    let server = Server::start(&myelin, &own(SERVER));
+    let send = |program: &str, from: &str| {
+        let (program, from) = (own(program), own(from));
+        myelin.ok(&[
+            "exec", "client", "--", "python3", "-c", &program, &from, "40000",
+        ])
+    };
+    assert_eq!(
+        send(UDP, "10.0.0.1"),
+        own("198.51.100.7 40000 hello from 10.0.0.2 9000\n"),
+        "a free port stays"
+    );
+    assert_eq!(send(TCP, "10.0.0.1"), own("198.51.100.7 40000 100001\n"));
+    let ping = myelin.ok(&[
+        "exec",
+        "client",
+        "--",
+        "ping",
+        "-c",
+        "3",
+        "-i",
+        "0.05",
+        "-W",
+        "2",
+        &own("10.0.0.2"),
+    ]);
+    assert!(ping.contains(" 0% packet loss"), "{ping}");
+    // A second inside address with the same port.
+    let second = own("10.0.0.9") + if v6 { "/128" } else { "/32" };
+    let mut add = vec![
+        "exec", "client", "--", "ip", "address", "add", &second, "dev", "lo",
+    ];
+    if v6 {
+        add.push("nodad");
+    }
+    myelin.ok(&add);
+    let answer = send(UDP, "10.0.0.9");
+    let port = answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap();
+    assert!(
+        answer.starts_with(&own("198.51.100.7 "))
+            && (20_000..=60_000).contains(&port)
+            && port != 40_000,
+        "{answer}"
+    );
+    for chain in myelin.json(&["ps", "--json"]).as_array().expect("a list") {
+        for hop in chain["hops"].as_array().expect("hops") {
+            assert_eq!(hop["drops"], 0, "{chain}");
+            assert!(hop["packets_in"].as_u64().unwrap() > 10, "{chain}");
+        }
+    }
+    // A new mapping would have its own port: the first inside address has not sent since.
+    let changed = pair
+        .replace("    - { name: first, kind: forward }\n", "")
+        .replace(
+            "    - { name: masq",
+            "    - { name: before, kind: forward }\n    - { name: masq",
+        );
+    myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
+    assert_eq!(send(UDP, "10.0.0.9"), answer, "after the change");
+    drop(server);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn the_kernel_translates_there_and_back() {
+    translates("", false);
+}
+
+#[test]
+fn user_space_translates_there_and_back() {
+    translates("space: user,", false);
+}
+
+#[test]
+fn the_kernel_translates_ipv6() {
+    translates("", true);
+}
+
+#[test]
+fn user_space_translates_ipv6() {
+    translates("space: user,", true);
+}
+
+#[test]
+fn a_pair_in_user_space_needs_one_process() {
+    let myelin = Myelin::new();
+    let text = PAIR.replace("SPACE", "space: user,").replace(
+        "  reverse: @back",
+        "  mapping: distributed\n  reverse: @back",
+    );
+    let error = myelin.fails(2, &["plan", myelin.file(&text).to_str().unwrap()]);
+    assert!(
+        error.contains("`masquerade`") && error.contains("mapping: compact"),
+        "{error}"
+    );
+}

@@ -1,0 +1,237 @@
+//! A chain whose user functions run in a process each, through the real binary: right bytes, right counts, a killed process, nothing left.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Myelin, sh, skip_unless_root, wait_for};
+use serde_json::Value;
+
+/// Bits that both `xor` together turn around: 0x21 ^ 0x42.
+const STAGED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @staged }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  functions:
+    - { name: one, kind: forward, space: user }
+    - { name: two, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: three, kind: xor, space: user, config: { key: 0x42 } }
+  mapping: pipeline
+";
+
+fn status(myelin: &Myelin) -> Value {
+    myelin.json(&["ps", "--json"])[0].clone()
+}
+
+/// Sends packets one by one to the server, which checks each; returns how many came through with the right bytes.
+fn right_bytes(myelin: &Myelin, count: u32) -> u32 {
+    let chain = myelin.chain("staged");
+    let server = format!(
+        "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(5)
+right = 0
+for i in range({count}):
+    d, a = s.recvfrom(2000)
+    right += d == bytes((i + j) % 256 ^ 0x63 for j in range(7 * i % 1400 + 1))
+    s.sendto(b'next', a)
+print(right)"
+    );
+    let client = format!(
+        "import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); time.sleep(0.5)
+for i in range({count}):
+    s.sendto(bytes((i + j) % 256 for j in range(7 * i % 1400 + 1)), ('10.0.0.2', 9000)); s.recvfrom(100)"
+    );
+    let out = sh(&format!(
+        "ip netns exec myelin-{chain}-client timeout 20 python3 -c \"{client}\" &
+         ip netns exec myelin-{chain}-server timeout 20 python3 -c \"{server}\"; wait"
+    ));
+    out.trim().parse().expect("a number")
+}
+
+fn probe_lost(myelin: &Myelin) -> Value {
+    let chain = myelin.chain("staged");
+    let row = myelin.json(&[
+        "probe",
+        &chain,
+        "--mode",
+        "inline",
+        "--payload",
+        "64",
+        "--count",
+        "50",
+        "--repeats",
+        "1",
+        "--interval",
+        "0us",
+        "--json",
+    ]);
+    row["rows"][0]["lost"].clone()
+}
+
+#[test]
+fn packets_go_through_every_process_and_a_killed_one_comes_back() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(STAGED);
+    let file = file.to_str().unwrap();
+    let plan = myelin.json(&["plan", file, "--json"]);
+    assert_eq!(plan[0]["hops"][2]["reach"]["name"], "ring + dispatch");
+    assert_eq!(plan[0]["egress"]["name"], "ring + user_egress");
+    let shown = myelin.ok(&["plan", file]);
+    assert!(shown.contains("mapping pipeline"), "{shown}");
+    myelin.ok(&["up", file]);
+    assert_eq!(right_bytes(&myelin, 100), 100);
+
+    let before = status(&myelin);
+    assert_eq!(
+        (&before["mapping"], &before["state"]),
+        (&"pipeline".into(), &"active".into())
+    );
+    assert_eq!(
+        (&before["packets_in"], &before["packets_out"]),
+        (&100.into(), &100.into())
+    );
+    for hop in before["hops"].as_array().unwrap() {
+        assert_eq!(
+            (&hop["packets_in"], &hop["drops"]),
+            (&100.into(), &0.into()),
+            "{hop}"
+        );
+    }
+    assert_eq!(before["sojourn"]["packets"], 100);
+    // The rings are seen from here: to the second function, to the third, and back from there.
+    let rings = before["rings"].as_array().unwrap();
+    let through = rings
+        .iter()
+        .map(|ring| ring["dequeued"].as_u64().unwrap())
+        .sum::<u64>();
+    assert_eq!((rings.len(), through), (4, 300), "{rings:?}");
+    let shown = myelin.ok(&["ps", &myelin.chain("staged")]);
+    let ring = "ring from function 2 to the worker: 0 of 1024 descriptors, 100 taken so far";
+    assert!(shown.contains(ring), "{shown}");
+    let stages = before["more_workers"].as_array().unwrap();
+    assert_eq!(stages.len(), 2);
+
+    sh(&format!("kill -9 {}", stages[0]["pid"]));
+    let killed = Instant::now();
+    wait_for("a new stage", Duration::from_secs(2), || {
+        status(&myelin)["more_workers"][0]["restarts"] == 1
+    });
+    println!("back after {:?}", killed.elapsed());
+    let after = status(&myelin);
+    assert_eq!(after["more_workers"][0]["restarts"], 1);
+    assert_ne!(after["more_workers"][0]["pid"], stages[0]["pid"]);
+    assert_eq!(
+        after["more_workers"][1]["pid"], stages[1]["pid"],
+        "it lives on"
+    );
+    assert_eq!(
+        after["worker"]["pid"], before["worker"]["pid"],
+        "it lives on"
+    );
+    assert_eq!(right_bytes(&myelin, 50), 50);
+    assert_eq!(
+        status(&myelin)["hops"][2]["packets_in"],
+        150,
+        "counts go on"
+    );
+
+    // And the process that has the sockets.
+    sh(&format!("kill -9 {}", after["worker"]["pid"]));
+    wait_for("a new worker", Duration::from_secs(2), || {
+        status(&myelin)["worker"]["restarts"] == 1
+    });
+    assert_eq!(probe_lost(&myelin), 0);
+    myelin.ok(&["down", &myelin.chain("staged")]);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn kernel_functions_between_the_processes_and_a_killed_agent() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let functions = "
+    - { name: a, kind: forward, space: kernel }
+    - { name: b, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: c, kind: forward, space: user }
+    - { name: d, kind: forward, space: kernel }
+    - { name: e, kind: xor, space: user, config: { key: 0x42 } }
+  mapping";
+    let start = STAGED.find("\n    - {").unwrap();
+    let end = STAGED.find("  mapping").unwrap() + "  mapping".len();
+    let text = format!("{}{functions}{}", &STAGED[..start], &STAGED[end..]);
+    let file = myelin.file(&text);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(right_bytes(&myelin, 60), 60);
+    let status = status(&myelin);
+    let counts: Vec<_> = status["hops"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|hop| &hop["packets_in"])
+        .collect();
+    assert_eq!(counts, [60; 5]);
+    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    assert_eq!(
+        right_bytes(&myelin, 20),
+        20,
+        "the processes go on without their agent"
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_running_chain_changes_into_a_pipeline_and_back() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let pipeline = myelin.file(STAGED);
+    let compact = myelin.file(&STAGED.replace("mapping: pipeline", "mapping: compact"));
+    let (pipeline, compact) = (pipeline.to_str().unwrap(), compact.to_str().unwrap());
+    for (file, further) in [(compact, 0), (pipeline, 2), (compact, 0)] {
+        myelin.ok(&["up", file]);
+        assert_eq!(right_bytes(&myelin, 20), 20);
+        let stages = status(&myelin)["more_workers"].clone();
+        assert_eq!(stages.as_array().map_or(0, Vec::len), further);
+    }
+    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let workers = sh(&format!("pgrep -c -f '^myelin-worker@{id}' || true"));
+    assert_eq!(workers.trim(), "1", "the stages are gone, the worker stays");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_stage_that_keeps_dying_fails_the_chain() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(STAGED);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    for death in 1..=4 {
+        let pid = status(&myelin)["more_workers"][1]["pid"].clone();
+        sh(&format!("kill -9 {pid}"));
+        wait_for("what follows", Duration::from_secs(2), || {
+            let status = status(&myelin);
+            status["more_workers"][1]["restarts"] == death || status["state"] == "failed"
+        });
+    }
+    assert_eq!(status(&myelin)["state"], "failed");
+    // All that was made for it can still be taken away, and made again.
+    myelin.ok(&["down", &myelin.chain("staged")]);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(right_bytes(&myelin, 10), 10);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

@@ -1,0 +1,76 @@
+//! Functions that want to know the time, and functions that know flows.
+
+use myelin_functions::{FlowPage, States};
+use myelin_spec::MonitorConfig;
+
+use super::*;
+
+fn add(bench: &mut Bench, forwarder: &mut Forwarder<'_, MemoryPort>, chain: &UserChain) {
+    let block = bench.stats.allocate(1, 0, chain.positions).unwrap();
+    let counters = Arc::new(bench.stats.file().chain_counters(block).unwrap());
+    let segments = Segment::build(chain, &counters, &mut States::default()).unwrap();
+    forwarder.add_segments(segments);
+}
+
+/// The two times that a `timestamp` appended.
+fn times(packet: &[u8]) -> [u64; 2] {
+    let (front, sent) = packet.split_last_chunk::<8>().unwrap();
+    let received = front.last_chunk::<8>().unwrap();
+    [*received, *sent].map(u64::from_be_bytes)
+}
+
+#[test]
+fn a_function_is_told_the_time_before_each_of_its_batches() {
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    let chain = one_segment(vec![
+        FunctionConfig::Timestamp,
+        FunctionConfig::Forward,
+        FunctionConfig::Timestamp,
+    ]);
+    add(&mut stats_bench, &mut forwarder, &chain);
+    let packet = udp(30);
+    for _ in 0..2 {
+        let start = ticking();
+        for _ in 0..3 {
+            inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+        }
+        forwarder.turn();
+        let out = sent(&mut forwarder);
+        assert_eq!(out.len(), 3);
+        for packet in &out {
+            let second = times(packet);
+            let first = times(&packet[..packet.len() - 16]);
+            // The clock goes on by 10 a look: one look for each of the two functions and their batch.
+            assert_eq!(first, [STAMP_NS, start + 10]);
+            assert_eq!(second, [STAMP_NS, start + 20]);
+        }
+    }
+}
+
+#[test]
+fn the_flows_of_a_function_are_read_by_its_place() {
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 10 });
+    let chain = one_segment(vec![FunctionConfig::Forward, monitor]);
+    add(&mut stats_bench, &mut forwarder, &chain);
+    let packet = udp(30);
+    for _ in 0..5 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    let read = |generation, position| {
+        let mut page = FlowPage::new(100);
+        forwarder.read_flows(1, generation, position, &mut page);
+        page.totals.map(|totals| (page.records, totals.begun))
+    };
+    let (records, begun) = read(0, 1).unwrap();
+    assert_eq!((records.len(), records[0].packets, begun), (1, 5, 1));
+    assert_eq!(records[0].bytes, 5 * packet.len() as u64);
+    for (generation, position) in [(0, 0), (0, 2), (1, 1)] {
+        assert_eq!(read(generation, position), None);
+    }
+}

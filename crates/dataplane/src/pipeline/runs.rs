@@ -1,0 +1,164 @@
+//! How the functions of a chain are shared out among the processes of a pipeline.
+
+use myelin_spec::catalogue::State;
+use myelin_spec::{FunctionConfig, FunctionInstance};
+
+use crate::chain::{UserChain, UserExit};
+
+/// Functions in a row that one process runs, and where that leads.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// The stage; `None` is the first process.
+    pub(super) process: Option<usize>,
+    pub(super) first_position: u8,
+    pub(super) functions: Vec<FunctionInstance>,
+    /// Where the chain's segment leads that ends here; `None` is to the next run.
+    pub(super) exit: Option<UserExit>,
+}
+
+/// Whether a function belongs into the first process: it shares a state with other chains or later generations, which lives there, or it answers the
+/// senders of packets, which takes the port where they came in.
+fn stays(function: &FunctionInstance) -> bool {
+    let config = &function.config;
+    config.kind().state != State::None || matches!(config, FunctionConfig::Router(_))
+}
+
+/// Which process runs which functions, and the positions of those that get a process of their own.
+pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut stages = Vec::new();
+    for (index, segment) in chain.segments.iter().enumerate() {
+        // Packets come in at the sockets of the first process.
+        runs.push(Run {
+            process: None,
+            first_position: segment.first_position,
+            functions: Vec::new(),
+            exit: None,
+        });
+        for (function, position) in segment.functions.iter().zip(segment.first_position..) {
+            let is_first = index == 0 && position == segment.first_position;
+            let process = if is_first || stays(function) {
+                None
+            } else {
+                stages.push(position);
+                Some(stages.len() - 1)
+            };
+            match runs.last_mut() {
+                Some(last) if last.process.is_none() && process.is_none() => {
+                    last.functions.push(function.clone());
+                }
+                _ => runs.push(Run {
+                    process,
+                    first_position: position,
+                    functions: vec![function.clone()],
+                    exit: None,
+                }),
+            }
+        }
+        let end = segment.first_position + segment.functions.len() as u8;
+        match runs.last_mut() {
+            Some(last) if last.process.is_none() => last.exit = Some(segment.exit),
+            _ => runs.push(Run {
+                process: None,
+                first_position: end,
+                functions: Vec::new(),
+                exit: Some(segment.exit),
+            }),
+        }
+    }
+    (runs, stages)
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::{NatConfig, XorConfig};
+
+    use super::*;
+    use crate::chain::{SocketId, UserSegment};
+    use crate::pipeline::Pipeline;
+
+    const OUT: UserExit = UserExit::Port(SocketId(7));
+
+    fn chain(positions: u8, segments: &[(u8, &[FunctionConfig], UserExit)]) -> UserChain {
+        let segments = segments
+            .iter()
+            .map(|(first_position, functions, exit)| UserSegment {
+                first_position: *first_position,
+                functions: functions.iter().cloned().map(Into::into).collect(),
+                exit: *exit,
+            });
+        UserChain {
+            spi: 1,
+            generation: 0,
+            positions,
+            segments: segments.collect(),
+        }
+    }
+
+    /// Process, first position and number of functions of each run, and whether it leads out.
+    fn shape(chain: &UserChain) -> Vec<(Option<usize>, u8, usize, bool)> {
+        let (runs, _) = runs(chain);
+        runs.iter()
+            .map(|run| {
+                (
+                    run.process,
+                    run.first_position,
+                    run.functions.len(),
+                    run.exit.is_some(),
+                )
+            })
+            .collect()
+    }
+
+    const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 1 });
+
+    #[test]
+    fn the_first_process_has_the_first_function_and_the_way_out() {
+        let three = chain(3, &[(0, &[XOR, XOR, XOR], OUT)]);
+        assert_eq!(
+            shape(&three),
+            [
+                (None, 0, 1, false),
+                (Some(0), 1, 1, false),
+                (Some(1), 2, 1, false),
+                (None, 3, 0, true)
+            ]
+        );
+        assert_eq!(Pipeline::stage_positions(&three), [1, 2]);
+        let one = chain(1, &[(0, &[XOR], OUT)]);
+        assert_eq!(shape(&one), [(None, 0, 1, true)]);
+    }
+
+    #[test]
+    fn functions_with_a_state_stay_in_the_first_process() {
+        let nat = FunctionConfig::Nat(NatConfig::default());
+        let chain = chain(4, &[(0, &[XOR, nat.clone(), XOR, nat], OUT)]);
+        assert_eq!(
+            shape(&chain),
+            [
+                (None, 0, 2, false),
+                (Some(0), 2, 1, false),
+                (None, 3, 1, true)
+            ]
+        );
+    }
+
+    #[test]
+    fn packets_come_in_at_the_first_process_again_after_the_kernel() {
+        let inward = UserExit::Internal {
+            socket: SocketId(8),
+            position: 2,
+        };
+        let chain = chain(5, &[(1, &[XOR], inward), (3, &[XOR, XOR], OUT)]);
+        assert_eq!(
+            shape(&chain),
+            [
+                (None, 1, 1, true),
+                (None, 3, 0, false),
+                (Some(0), 3, 1, false),
+                (Some(1), 4, 1, false),
+                (None, 5, 0, true)
+            ]
+        );
+    }
+}

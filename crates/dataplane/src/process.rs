@@ -1,0 +1,160 @@
+//! A worker process and the connection to it, as the agent has them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
+
+use crate::control::{Request, receive_reply, send_request};
+use crate::error::Error;
+use crate::handle::{WORKER_NAME, WorkerConfig};
+
+/// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// A process that was started, and what was asked of it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    control: OwnedFd,
+    requests: u64,
+}
+
+impl Process {
+    /// Starts the program, with one end of a connection as its standard input.
+    pub(crate) fn spawn(config: &WorkerConfig) -> Result<Self, Error> {
+        let failed = |source: io::Error| Error::Spawn {
+            exe: config.exe.clone(),
+            source,
+        };
+        let (control, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(|errno| failed(errno.into()))?;
+        let timeout = TimeVal::new(ANSWER_TIME.as_secs().cast_signed(), 0);
+        setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
+            .map_err(|errno| failed(errno.into()))?;
+        let child = Command::new(&config.exe)
+            .args(&config.args)
+            .arg0(format!("{WORKER_NAME}@{}", config.run_id))
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .current_dir("/")
+            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Self {
+            child,
+            control,
+            requests: 0,
+        })
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks something and waits for the answer.
+    pub(crate) fn ask(
+        &mut self,
+        worker: &str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Error> {
+        self.requests += 1;
+        let reply = send_request(self.control.as_fd(), self.requests, request, fds)
+            .and_then(|()| receive_reply(self.control.as_fd(), self.requests));
+        match reply {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(message)) => Err(Error::Refused {
+                worker: worker.to_owned(),
+                what: describe(request),
+                message,
+            }),
+            Err(source) => Err(Error::Control {
+                worker: worker.to_owned(),
+                pid: self.child.id(),
+                what: describe(request),
+                source,
+            }),
+        }
+    }
+
+    /// Waits for the process to end, kills it after `patience`.
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.kill();
+        None
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        // An error means that it has ended already.
+        let _ = kill(
+            Pid::from_raw(self.child.id().cast_signed()),
+            Signal::SIGKILL,
+        );
+        let _ = self.child.wait();
+    }
+}
+
+/// The process, where there is one.
+pub(crate) fn running<'a>(
+    process: Option<&'a mut Process>,
+    config: &WorkerConfig,
+) -> Result<&'a mut Process, Error> {
+    process.ok_or_else(|| Error::Control {
+        worker: config.run_id.clone(),
+        pid: 0,
+        what: "reach the process".into(),
+        source: io::ErrorKind::NotConnected.into(),
+    })
+}
+
+/// A request, as an error names it.
+pub(crate) fn describe(request: &Request) -> String {
+    match request {
+        Request::Setup(_) => "set up".into(),
+        Request::AddSocket { info, .. } => {
+            format!("add the socket of {} queue {}", info.interface, info.queue)
+        }
+        Request::RemoveSocket { id } => format!("remove socket {}", id.0),
+        Request::AddRing { id, .. } => format!("add ring {}", id.0),
+        Request::TakeFrames { id } => format!("take the frames of {}", id.0),
+        Request::Grant { id, frames } => format!("give {frames} frames to {}", id.0),
+        Request::AddChain { chain, .. } => {
+            format!("add chain {} generation {}", chain.spi, chain.generation)
+        }
+        Request::RemoveChain { spi, generation } => {
+            format!("remove chain {spi} generation {generation}")
+        }
+        Request::ReadFlows { position, .. } => {
+            format!("tell of the flows of the function at position {position}")
+        }
+        Request::SetIdle(_) => "change the idle mode".into(),
+        Request::Start => "start".into(),
+        Request::Shutdown => "shut down".into(),
+    }
+}

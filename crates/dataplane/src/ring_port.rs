@@ -1,0 +1,385 @@
+//! A port over one end of a descriptor ring that leads to another worker process on the same packet memory.
+//!
+//! The ledger of the packet memory says of a frame either in which ring it lies or which process has it in hand. The sender enters the ring before it
+//! publishes, the receiver enters itself before it gives the slot back. So whoever comes after a process that was killed finds every
+//! frame: those it had in hand by the ledger, those it had taken without giving the slots back by the front of its incoming ring
+//! ([`RingPort::new`] skips them), those it had entered without publishing by not being in its outgoing ring.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use nix::unistd::{read, write};
+
+use crate::error::Error;
+use crate::port::{Buffer, FramePool, Port};
+use crate::spsc::{RingFile, SharedConsumer, SharedProducer};
+use crate::umem::{Borrower, Frame, FrameMemory};
+
+/// Words of a descriptor: address in the packet memory, length of the packet. Length 0 is a frame without a packet, on its way back to the frames' owner.
+pub(crate) const WORDS: usize = 2;
+/// Frames that are sent home at once.
+const HOME_BATCH: u32 = 64;
+
+/// Which end of a ring a process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum Side {
+    /// It takes packets out.
+    Receive,
+    /// It puts packets in.
+    Send,
+    /// It puts packets in, and frames that it has no use for: the other end owns the frames.
+    Home,
+}
+
+/// One end of a ring between workers.
+#[derive(Debug)]
+pub(crate) struct RingPort {
+    end: End,
+    borrower: Borrower,
+    /// An eventfd that wakes the receiver.
+    bell: OwnedFd,
+    invalid: u64,
+}
+
+#[derive(Debug)]
+enum End {
+    Receive {
+        ring: SharedConsumer<WORDS>,
+        /// Frames that came without a packet.
+        bare: Vec<Frame>,
+        armed: bool,
+    },
+    Send {
+        ring: SharedProducer<WORDS>,
+        home: bool,
+    },
+}
+
+impl RingPort {
+    /// Takes an end of a ring over, from nobody or from a process that died. `borrower` stands in the ledger for the ring.
+    pub(crate) fn new(
+        ring: OwnedFd,
+        bell: OwnedFd,
+        side: Side,
+        borrower: Borrower,
+        memory: &FrameMemory,
+    ) -> Result<Self, Error> {
+        let ring = RingFile::open(ring)?;
+        let end = if side == Side::Receive {
+            ring.skip::<WORDS>(|[address, _]| !memory.is_lent_to(address, borrower))?;
+            End::Receive {
+                ring: ring.consumer()?,
+                bare: Vec::with_capacity(memory.frames() as usize),
+                armed: false,
+            }
+        } else {
+            let ring = ring.producer::<WORDS>()?;
+            memory.take_back_all_but(borrower, ring.entries().map(|[address, _]| address));
+            End::Send {
+                ring,
+                home: side == Side::Home,
+            }
+        };
+        Ok(Self {
+            end,
+            borrower,
+            bell,
+            invalid: 0,
+        })
+    }
+}
+
+impl Port for RingPort {
+    #[inline]
+    fn arrived(&mut self, limit: u32) -> u32 {
+        match &mut self.end {
+            End::Receive { ring, .. } => ring.peek(limit),
+            End::Send { .. } => 0,
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
+        let End::Receive { ring, bare, .. } = &mut self.end else {
+            return None;
+        };
+        let [address, len] = ring.read();
+        memory.prefetch(address, len as u32);
+        let Some((frame, offset)) = memory.take_back(address, self.borrower) else {
+            self.invalid += 1;
+            return None;
+        };
+        if len == 0 {
+            bare.push(frame);
+            return None;
+        }
+        let len = len as u32;
+        Some(Buffer { frame, offset, len })
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if let End::Receive { ring, .. } = &mut self.end {
+            ring.release();
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
+        let End::Send { ring, .. } = &mut self.end else {
+            return Err(buffer);
+        };
+        if ring.reserve(1) == 0 {
+            return Err(buffer);
+        }
+        let address = memory.lend(buffer.frame, buffer.offset, self.borrower);
+        ring.write(&[address, buffer.len.into()]);
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self, _memory: &FrameMemory) -> u64 {
+        let End::Send { ring, .. } = &mut self.end else {
+            return 0;
+        };
+        if !ring.is_dirty() {
+            return 0;
+        }
+        ring.publish();
+        if !ring.must_wake() {
+            return 0;
+        }
+        // Nonblocking: it fails when the counter is full, and then the other end has been woken often enough.
+        let _ = write(&self.bell, &1_u64.to_ne_bytes());
+        1
+    }
+
+    fn is_backlogged(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn reclaim(&mut self, _memory: &FrameMemory, pool: &mut FramePool) {
+        if let End::Receive { bare, .. } = &mut self.end {
+            bare.drain(..).for_each(|frame| pool.give(frame));
+        }
+    }
+
+    #[inline]
+    fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
+        match &mut self.end {
+            End::Send { ring, home: true } if pool.len() > FramePool::RESERVE => {
+                for _ in 0..ring.reserve(HOME_BATCH) {
+                    let Some(frame) = pool.take_for_receive() else {
+                        break;
+                    };
+                    ring.write(&[memory.lend(frame, 0, self.borrower), 0]);
+                }
+                self.flush(memory);
+                pool.len() <= FramePool::RESERVE
+            }
+            _ => true,
+        }
+    }
+
+    fn waiting(&self) -> u32 {
+        match &self.end {
+            End::Receive { ring, .. } => ring.waiting(),
+            End::Send { .. } => 0,
+        }
+    }
+
+    fn readable_fd(&self) -> Option<RawFd> {
+        matches!(self.end, End::Receive { .. }).then(|| self.bell.as_fd().as_raw_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        match &mut self.end {
+            End::Receive { ring, armed, .. } => {
+                *armed = true;
+                ring.arm()
+            }
+            End::Send { .. } => true,
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let End::Receive { ring, armed, .. } = &mut self.end
+            && std::mem::take(armed)
+        {
+            ring.disarm();
+            // Nonblocking: it makes the descriptor quiet again.
+            let _ = read(&self.bell, &mut [0; 8]);
+        }
+    }
+
+    fn invalid(&self) -> u64 {
+        self.invalid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+    use crate::umem::Umem;
+
+    /// Packet memory that two processes share, a ring from the first to the second, and one that leads home.
+    struct Stand {
+        umem: Umem,
+        rings: [RingFile; 2],
+        bell: EventFd,
+    }
+
+    const FRAMES: u32 = 256;
+    const FORTH: usize = 0;
+    const HOME: usize = 1;
+
+    fn borrower(number: usize) -> Borrower {
+        Borrower::new(number).unwrap()
+    }
+
+    impl Stand {
+        fn new() -> Self {
+            Self {
+                umem: Umem::create(FRAMES, 2048).unwrap(),
+                rings: [8, 256].map(|entries| RingFile::create(entries, WORDS).unwrap()),
+                bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap(),
+            }
+        }
+
+        fn first(&self) -> FrameMemory {
+            FrameMemory::map(&self.umem).unwrap()
+        }
+
+        fn second(&self) -> FrameMemory {
+            FrameMemory::map_as(&self.umem, borrower(9)).unwrap()
+        }
+
+        fn port(&self, ring: usize, side: Side, memory: &FrameMemory) -> RingPort {
+            let fd = self.rings[ring].fd().try_clone_to_owned().unwrap();
+            let bell = self.bell.as_fd().try_clone_to_owned().unwrap();
+            RingPort::new(fd, bell, side, borrower(ring), memory).unwrap()
+        }
+    }
+
+    fn pool(memory: &FrameMemory) -> FramePool {
+        FramePool::new(memory.held_frames(), FRAMES as usize)
+    }
+
+    fn packet(pool: &mut FramePool) -> Buffer {
+        Buffer {
+            frame: pool.take().unwrap(),
+            offset: 256,
+            len: 60,
+        }
+    }
+
+    #[test]
+    fn a_sender_that_died_before_it_published_leaves_no_frame_behind() {
+        let stand = Stand::new();
+        let dead = stand.first();
+        let mut frames = pool(&dead);
+        let mut port = stand.port(FORTH, Side::Send, &dead);
+        for _ in 0..3 {
+            port.transmit(&dead, packet(&mut frames)).unwrap();
+        }
+        port.flush(&dead);
+        for _ in 0..2 {
+            port.transmit(&dead, packet(&mut frames)).unwrap();
+        }
+        assert_eq!(stand.umem.lent().unwrap(), 5);
+        drop(port);
+
+        let heir = stand.first();
+        let mut port = stand.port(FORTH, Side::Send, &heir);
+        let mut frames = pool(&heir);
+        assert_eq!((frames.len(), stand.umem.lent().unwrap()), (253, 3));
+        while port.transmit(&heir, packet(&mut frames)).is_ok() {}
+        port.flush(&heir);
+        let second = stand.second();
+        let mut receiver = stand.port(FORTH, Side::Receive, &second);
+        assert_eq!(
+            receiver.arrived(99),
+            8,
+            "a full ring, the three first among them"
+        );
+        assert!((0..8).all(|_| receiver.take(&second).is_some()));
+        assert_eq!(receiver.invalid(), 0);
+    }
+
+    #[test]
+    fn a_receiver_that_died_before_it_released_is_not_taken_for_one_that_did_not_take() {
+        let stand = Stand::new();
+        let first = stand.first();
+        let mut frames = pool(&first);
+        let mut sender = stand.port(FORTH, Side::Send, &first);
+        for _ in 0..5 {
+            sender.transmit(&first, packet(&mut frames)).unwrap();
+        }
+        sender.flush(&first);
+        let dead = stand.second();
+        let mut port = stand.port(FORTH, Side::Receive, &dead);
+        assert_eq!(port.arrived(2), 2);
+        let taken = [port.take(&dead).unwrap(), port.take(&dead).unwrap()];
+        drop(port);
+
+        let heir = stand.second();
+        let mut port = stand.port(FORTH, Side::Receive, &heir);
+        let own = pool(&heir);
+        assert_eq!(own.len(), taken.len(), "the frames it had in hand");
+        assert_eq!(port.arrived(9), 3, "those it had not taken");
+        assert!((0..3).all(|_| port.take(&heir).is_some()));
+        assert_eq!(port.invalid(), 0);
+    }
+
+    #[test]
+    fn frames_without_use_go_home_and_a_few_stay() {
+        let stand = Stand::new();
+        let first = stand.first();
+        let mut frames = pool(&first);
+        (0..150).for_each(|_| first.grant(frames.take().unwrap(), borrower(9)));
+        let second = stand.second();
+        let mut own = pool(&second);
+        assert_eq!(own.len(), 150);
+        let mut home = stand.port(HOME, Side::Home, &second);
+        home.transmit(&second, packet(&mut own)).unwrap();
+        while !home.refill(&second, &mut own) {}
+        assert_eq!(own.len(), FramePool::RESERVE);
+        let mut receiver = stand.port(HOME, Side::Receive, &first);
+        let arrived = receiver.arrived(256);
+        let packets = (0..arrived).filter_map(|_| receiver.take(&first)).count();
+        assert_eq!(
+            (arrived, packets),
+            (86, 1),
+            "frames without a packet are none"
+        );
+        receiver.release();
+        receiver.reclaim(&first, &mut frames);
+        assert_eq!(frames.len(), 256 - 150 + 85);
+    }
+
+    #[test]
+    fn the_bell_rings_for_a_sleeper_only() {
+        let stand = Stand::new();
+        let (first, second) = (stand.first(), stand.second());
+        let mut frames = pool(&first);
+        let mut sender = stand.port(FORTH, Side::Send, &first);
+        let mut receiver = stand.port(FORTH, Side::Receive, &second);
+        let mut send = || {
+            sender.transmit(&first, packet(&mut frames)).unwrap();
+            sender.flush(&first)
+        };
+        assert_eq!(send(), 0, "it is awake");
+        assert!(!receiver.arm(), "something is there");
+        receiver.disarm();
+        assert_eq!(receiver.arrived(9), 1);
+        receiver.take(&second).unwrap();
+        receiver.release();
+        assert!(receiver.arm());
+        assert_eq!(send(), 1);
+        receiver.disarm();
+        assert!(stand.bell.read().is_err(), "it is quiet again");
+        assert_eq!((send(), receiver.waiting()), (0, 2));
+    }
+}

@@ -1,0 +1,140 @@
+//! The ring under a memory-model checker: every interleaving and every value a weak memory may show, for short rings and few descriptors.
+//!
+//! The algorithm is the one that runs; only its words are loom's. So no `--cfg loom` is needed, and these run with all other tests.
+
+use std::sync::atomic::Ordering;
+
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+use super::{Consumer, Observer, Producer, Word, len_of};
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[derive(Clone)]
+struct Words(Arc<Vec<AtomicU64>>);
+
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+fn words(entries: u32, slot: usize) -> Words {
+    let words = (0..len_of(entries, slot)).map(|_| AtomicU64::new(0));
+    Words(Arc::new(words.collect()))
+}
+
+/// Both words of every descriptor arrive, in order, also where the ring wraps.
+#[test]
+fn what_comes_out_is_what_went_in() {
+    loom::model(|| {
+        let words = words(2, 2);
+        let theirs = words.clone();
+        let producer = thread::spawn(move || {
+            let mut producer = Producer::<_, 2>::new(theirs, 2).unwrap();
+            let mut next = 1;
+            while next <= 3 {
+                match producer.enqueue(&[[next, !next]]) {
+                    0 => thread::yield_now(),
+                    _ => next += 1,
+                }
+            }
+        });
+        let mut consumer = Consumer::<_, 2>::new(words, 2).unwrap();
+        let mut expected = 1;
+        while expected <= 3 {
+            let mut out = [[0; 2]; 2];
+            let count = consumer.dequeue(&mut out);
+            for descriptor in &out[..count] {
+                assert_eq!(*descriptor, [expected, !expected]);
+                expected += 1;
+            }
+            if count == 0 {
+                thread::yield_now();
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// A consumer that sleeps is woken: a wake-up that both sides miss would be a deadlock, which the checker reports.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let words = words(2, 1);
+        let bell = Arc::new(Notify::new());
+        let (theirs, ring) = (words.clone(), Arc::clone(&bell));
+        let producer = thread::spawn(move || {
+            let mut producer = Producer::<_, 1>::new(theirs, 2).unwrap();
+            for value in 1..=2 {
+                assert_eq!(producer.enqueue(&[[value]]), 1);
+                if producer.must_wake() {
+                    ring.notify();
+                }
+            }
+        });
+        let mut consumer = Consumer::<_, 1>::new(words, 2).unwrap();
+        let mut expected = 1;
+        while expected <= 2 {
+            let mut out = [[0]];
+            if consumer.dequeue(&mut out) == 1 {
+                assert_eq!(out[0], [expected]);
+                expected += 1;
+                continue;
+            }
+            if consumer.arm() {
+                bell.wait();
+            }
+            consumer.disarm();
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Somebody who only looks never sees more than the ring holds, and never counters that go back.
+#[test]
+fn a_third_party_sees_sound_counters() {
+    loom::model(|| {
+        let words = words(2, 1);
+        let (theirs, seen) = (words.clone(), words.clone());
+        let producer = thread::spawn(move || {
+            let mut producer = Producer::<_, 1>::new(theirs, 2).unwrap();
+            assert_eq!(producer.enqueue(&[[1], [2]]), 2);
+        });
+        let observer = thread::spawn(move || {
+            let observer = Observer::new(seen, 2).unwrap();
+            let (out, occupancy, into) = (
+                observer.dequeued(),
+                observer.occupancy(),
+                observer.enqueued(),
+            );
+            assert!(occupancy <= 2 && out <= into && into <= 2);
+            assert!(observer.dequeued() >= out);
+        });
+        let mut consumer = Consumer::<_, 1>::new(words, 2).unwrap();
+        let mut out = [[0]; 2];
+        let taken = consumer.dequeue(&mut out);
+        assert!(matches!(
+            (taken, out),
+            (0, _) | (1, [[1], _]) | (2, [[1], [2]])
+        ));
+        producer.join().unwrap();
+        observer.join().unwrap();
+    });
+}

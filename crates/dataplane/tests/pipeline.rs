@@ -1,0 +1,263 @@
+//! Real packets through a chain whose functions run in a process each.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{
+    ADAPTIVE, End, FORTH, Network, Path, chain, config, cpu_ticks, drain, echo, ends, flood,
+    forward, privileged, wait_until,
+};
+use myelin_dataplane::{Idle, Pipeline};
+use myelin_spec::{FunctionConfig, XorConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The way forth as a pipeline, the way back in the first process alone.
+struct Piped {
+    path: Path,
+    pipeline: Pipeline,
+}
+
+fn xor(key: u8) -> FunctionConfig {
+    FunctionConfig::Xor(XorConfig { key })
+}
+
+impl Piped {
+    fn new(network: &Network, batch: u16, idle: Idle, functions: Vec<FunctionConfig>) -> Self {
+        let mut path = Path::new(network, config(batch, idle), forward());
+        path.worker.remove_chain(FORTH, 0).unwrap();
+        let chain = chain(FORTH, functions, path.server);
+        let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(batch, idle)).unwrap();
+        Self { path, pipeline }
+    }
+
+    /// Frames by the rings, the ledger and the first process' pool add up; the stages keep at most what they may.
+    fn assert_all_frames_accounted(&self) {
+        let stages = self.pipeline.stages().len();
+        let sound = || {
+            let audit = self.path.audit();
+            let with_stages = audit.lent - audit.in_rings.min(audit.lent);
+            audit.twice == 0
+                && audit.lent + audit.free == audit.frames
+                && with_stages <= stages * 64
+        };
+        assert!(
+            wait_until(Duration::from_secs(2), sound),
+            "{:?} {:?} {:?}",
+            self.path.audit(),
+            self.pipeline.rings(),
+            self.path.worker.stats().worker()
+        );
+    }
+
+    fn pid(&self, stage: usize) -> Pid {
+        Pid::from_raw(self.pipeline.stages()[stage].handle.pid().cast_signed())
+    }
+}
+
+#[test]
+fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    for (idle, batch) in [
+        (Idle::Sleep, 1),
+        (Idle::Sleep, 32),
+        (ADAPTIVE, 1),
+        (ADAPTIVE, 32),
+    ] {
+        let network = Network::new();
+        let functions = vec![xor(0x5a), FunctionConfig::Forward, xor(0x0f)];
+        let piped = Piped::new(&network, batch, idle, functions);
+        assert_eq!(
+            piped.pipeline.stages().len(),
+            2,
+            "the first process runs one"
+        );
+        let (client, server) = ends(&network);
+        for i in 0..100_usize {
+            let sent: Vec<u8> = (0..=i * 14).map(|j| (i + j) as u8).collect();
+            let expected: Vec<u8> = sent.iter().map(|byte| byte ^ 0x55).collect();
+            echo(&client, &server, &sent, &expected).unwrap();
+        }
+        let head = &piped.path.worker;
+        let left = || piped.pipeline.stats(head).unwrap().transmitted == 100;
+        assert!(wait_until(Duration::from_secs(1), left));
+        let stats = piped.pipeline.stats(head).unwrap();
+        for position in &stats.positions {
+            assert_eq!((position.packets_in, position.packets_out), (100, 100));
+        }
+        assert_eq!((stats.positions.len(), stats.transmit_drops), (3, 0));
+        assert_eq!(stats.sojourn.count(), 100);
+        assert!(
+            stats.sojourn.min_ns().unwrap() > 100,
+            "nothing is that fast"
+        );
+        // Anybody can see what went through the rings: forth, on, home, and the home of the first stage, which had nothing to send.
+        let rings = piped.pipeline.rings();
+        let through: Vec<_> = rings.iter().map(|r| (r.from, r.to, r.enqueued)).collect();
+        assert_eq!(
+            through,
+            [
+                (None, Some(1), 100),
+                (Some(1), Some(2), 100),
+                (Some(2), None, 100),
+                (Some(1), None, 0)
+            ]
+        );
+        assert!(
+            rings
+                .iter()
+                .all(|ring| ring.occupancy == 0 && ring.capacity == 1024)
+        );
+        piped.assert_all_frames_accounted();
+        let Piped { mut path, pipeline } = piped;
+        pipeline.remove(&mut path.worker).unwrap();
+        path.assert_all_frames_accounted();
+    }
+}
+
+#[test]
+fn frames_of_dropped_packets_come_home() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
+    rule.protocol = Some(17);
+    let firewall = FunctionConfig::Firewall(myelin_spec::FirewallConfig {
+        rules: vec![rule],
+        default: myelin_packet::rules::Action::Allow,
+        fragments: myelin_spec::FragmentPolicy::Drop,
+    });
+    let functions = vec![FunctionConfig::Forward, firewall, FunctionConfig::Forward];
+    let piped = Piped::new(&network, 32, ADAPTIVE, functions);
+    let (client, _server) = ends(&network);
+    // Many times as many as there are frames.
+    flood(&piped.path, &client, 30_000);
+    piped.assert_all_frames_accounted();
+    let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
+    let firewall = stats.positions[1];
+    assert!(
+        firewall.drops > 10_000 && firewall.packets_out == 0,
+        "{stats:?}"
+    );
+    assert_eq!(stats.positions[2].packets_in, 0);
+}
+
+#[test]
+fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let functions = vec![FunctionConfig::Forward, xor(1), FunctionConfig::Forward];
+    let mut piped = Piped::new(&network, 32, ADAPTIVE, functions);
+    let (client, server) = ends(&network);
+    let head = piped.path.worker.pid();
+    for round in 0..8_u8 {
+        let stage = usize::from(round % 2);
+        let other = piped.pid(1 - stage);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    client.send(&[round; 64]).unwrap();
+                }
+            });
+            std::thread::sleep(Duration::from_millis(20 + u64::from(round)));
+            kill(piped.pid(stage), Signal::SIGKILL).unwrap();
+            let killed = Instant::now();
+            let handle = &mut piped.pipeline.stages_mut()[stage].handle;
+            while handle.is_alive() {
+                std::thread::yield_now();
+            }
+            handle.restart().unwrap();
+            let back = killed.elapsed();
+            assert!(back < Duration::from_millis(500), "{back:?}");
+            std::thread::sleep(Duration::from_millis(10));
+            stop.store(true, Ordering::Relaxed);
+        });
+        drain(&server);
+        piped.assert_all_frames_accounted();
+        echo(&client, &server, &[round; 100], &[round ^ 1; 100]).unwrap();
+        assert_eq!(piped.pid(1 - stage), other, "the other stage lives on");
+    }
+    assert_eq!(piped.path.worker.pid(), head);
+    let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
+    // A batch of a killed stage at most each time, where no ring was full.
+    let missing = stats.positions[0].packets_out - stats.transmitted - stats.transmit_drops;
+    assert!(missing <= 8 * 64, "{missing} {stats:?}");
+}
+
+#[test]
+fn a_killed_first_process_finds_its_frames_again() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let functions = vec![FunctionConfig::Forward, xor(7), FunctionConfig::Forward];
+    let mut piped = Piped::new(&network, 32, ADAPTIVE, functions);
+    let (client, server) = ends(&network);
+    for round in 0..5_u8 {
+        for _ in 0..2000 {
+            client.send(&[round; 64]).unwrap();
+        }
+        let head = Pid::from_raw(piped.path.worker.pid().cast_signed());
+        kill(head, Signal::SIGKILL).unwrap();
+        assert!(wait_until(Duration::from_secs(1), || !piped
+            .path
+            .worker
+            .is_alive()));
+        piped.path.worker.restart().unwrap();
+        drain(&server);
+        piped.assert_all_frames_accounted();
+        echo(&client, &server, &[round; 100], &[round ^ 7; 100]).unwrap();
+    }
+}
+
+#[test]
+fn an_idle_pipeline_sleeps() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let piped = Piped::new(&network, 1, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
+    let (client, server) = ends(&network);
+    if let Err(error) = echo(&client, &server, b"before", b"before") {
+        let head = &piped.path.worker;
+        let stages: Vec<_> = piped
+            .pipeline
+            .stages()
+            .iter()
+            .map(|s| s.handle.stats().worker())
+            .collect();
+        panic!(
+            "{error} {:?} {:?} {:?} {stages:?} {:?}",
+            piped.pipeline.rings(),
+            piped.pipeline.stats(head).unwrap().positions,
+            head.stats().worker(),
+            piped.path.audit()
+        );
+    }
+    let pids = [
+        piped.path.worker.pid(),
+        piped.pid(0).as_raw() as u32,
+        piped.pid(1).as_raw() as u32,
+    ];
+    let before = pids.map(cpu_ticks);
+    std::thread::sleep(Duration::from_millis(600));
+    for (pid, before) in pids.into_iter().zip(before) {
+        assert!(cpu_ticks(pid) - before <= 3, "an idle process is busy");
+    }
+    echo(&client, &server, b"after", b"after").unwrap();
+    // A link that is down loses packets, not frames.
+    network.set_link(End::Server, false);
+    flood(&piped.path, &client, 5000);
+    network.set_link(End::Server, true);
+    client.send(b"first").unwrap();
+    drain(&server);
+    piped.assert_all_frames_accounted();
+}

@@ -1,0 +1,89 @@
+//! Compiles the shim into a shared object of its own, which `src/library.rs` embeds and loads on demand: a program built with DPDK so
+//! runs on machines without it, and only a worker that has DPDK ports pays for loading it.
+//!
+//! DPDK is optional: without it the crate builds all the same, and says why there is none.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The oldest DPDK that the shim compiles with.
+const OLDEST: &str = "21.11";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/shim.c");
+    println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
+    println!("cargo::rustc-check-cfg=cfg(has_dpdk)");
+    let built = if env::var_os("CARGO_FEATURE_DPDK").is_some() {
+        build()
+    } else {
+        Err("the cargo feature `dpdk` is off".into())
+    };
+    match built {
+        Ok(version) => {
+            println!("cargo::rustc-cfg=has_dpdk");
+            println!("cargo::rustc-env=MYELIN_DPDK_VERSION={version}");
+        }
+        // Directives to cargo are lines, so the reason must be one.
+        Err(reason) => println!(
+            "cargo::rustc-env=MYELIN_NO_DPDK={}",
+            reason
+                .to_string()
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        ),
+    }
+}
+
+/// Compiles the shim; returns the version of the library.
+fn build() -> Result<String> {
+    // An installation changes the folder its .pc file goes to; without these lines DPDK would stay absent until something else
+    // triggers a build.
+    let folders = run(Command::new("pkg-config").args(["--variable=pc_path", "pkg-config"]))?;
+    for folder in folders.trim().split(':').filter(|folder| exists(folder)) {
+        println!("cargo::rerun-if-changed={folder}");
+    }
+    let newer = format!("libdpdk >= {OLDEST}");
+    let flags = run(Command::new("pkg-config").args([
+        "--print-errors",
+        "--cflags",
+        "--libs",
+        newer.as_str(),
+    ]))?;
+    let version = run(Command::new("pkg-config").args(["--modversion", "libdpdk"]))?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
+    // Always optimised: the burst functions of DPDK are inlined here.
+    let compiler = cc::Build::new()
+        .opt_level(2)
+        .cargo_metadata(false)
+        .get_compiler();
+    run(compiler
+        .to_command()
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"])
+        .arg(out.join("shim.so"))
+        .arg("src/shim.c")
+        .arg("-Wl,--as-needed")
+        .args(flags.split_whitespace()))?;
+    Ok(version.trim().to_owned())
+}
+
+fn exists(folder: &str) -> bool {
+    fs::exists(Path::new(folder)).unwrap_or(false)
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("running {program}: {error}"))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{program}: {}", words.trim()).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}

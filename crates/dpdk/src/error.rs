@@ -1,0 +1,158 @@
+//! What can go wrong with DPDK, told with the object, the cause and the remedy.
+
+use std::sync::Arc;
+
+use crate::sys::Refusal;
+
+/// An error of the DPDK room.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program was built without DPDK.
+    #[error(
+        "this program was built without DPDK: {reason}; install its development files (Debian: libdpdk-dev) and build again"
+    )]
+    Absent {
+        /// What the build found missing.
+        reason: &'static str,
+    },
+    /// The libraries that the program was built with are not here.
+    #[error(
+        "DPDK cannot be loaded: {cause}; install the DPDK that this program was built with, or build it here"
+    )]
+    Load {
+        /// The loader's answer.
+        cause: String,
+    },
+    /// A process has one environment, which cannot be started again.
+    #[error("DPDK runs in this process already: a process has one environment")]
+    Running,
+    /// The environment did not start.
+    #[error("DPDK with prefix {prefix}: {cause}{}{remedy}", quoted(words))]
+    Environment {
+        /// `--file-prefix`.
+        prefix: String,
+        /// DPDK's answer.
+        cause: Arc<std::io::Error>,
+        /// The end of its log.
+        words: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// There is no memory for the packets.
+    #[error(
+        "DPDK with prefix {prefix}: no memory for {frames} frames: {cause}; give it fewer, or reserve more hugepages"
+    )]
+    Pool {
+        /// `--file-prefix`.
+        prefix: String,
+        /// Frames asked for.
+        frames: u32,
+        /// Why.
+        cause: String,
+    },
+    /// A device could not be opened.
+    #[error("DPDK device `{device}`: {step}: {cause}{}{remedy}", quoted(words))]
+    Device {
+        /// As the user wrote it.
+        device: String,
+        /// What was being done.
+        step: &'static str,
+        /// DPDK's answer.
+        cause: Arc<std::io::Error>,
+        /// The end of its log.
+        words: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A worker could not be started, or does not answer.
+    #[error("DPDK worker {worker}: {what}: {cause}")]
+    Worker {
+        /// Its run id.
+        worker: String,
+        /// What was asked of it.
+        what: &'static str,
+        /// The system's answer.
+        cause: Arc<std::io::Error>,
+    },
+    /// A worker refused what was asked of it.
+    #[error("{message}")]
+    Refused {
+        /// Its answer, which names the object.
+        message: String,
+    },
+    /// The text names no device.
+    #[error("DPDK device `{device}`: {problem}")]
+    Name {
+        /// As the user wrote it.
+        device: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl Error {
+    pub(crate) fn environment(prefix: &str, refusal: Refusal) -> Self {
+        let words = last_lines(&refusal.words);
+        let remedy = if words.contains("another primary process") {
+            "; another process uses this prefix: end it, or start this one with another run directory"
+        } else if words.contains("ugepage") || words.contains("memory") {
+            "; reserve hugepages (sysctl vm.nr_hugepages=512), or leave `hugepages` out"
+        } else if words.contains("ermission") {
+            "; run as root"
+        } else {
+            ""
+        };
+        Self::Environment {
+            prefix: prefix.to_owned(),
+            cause: Arc::new(refusal.cause),
+            words,
+            remedy,
+        }
+    }
+
+    pub(crate) fn device(device: &str, step: &'static str, refusal: Refusal) -> Self {
+        let remedy = match refusal.cause.raw_os_error() {
+            Some(libc::ENODEV | libc::ENOENT)
+                if myelin_spec::DpdkDevice::new(device).is_ok_and(|device| device.is_pci()) =>
+            {
+                "; bind it to vfio-pci (dpdk-devbind.py -b vfio-pci ADDRESS), and see that no other process has it"
+            }
+            Some(libc::ENODEV | libc::ENOENT | libc::EFAULT) => {
+                "; is the driver's name right, and does the interface exist in the agent's network namespace?"
+            }
+            Some(libc::EEXIST) => "; another port has this device: name it differently",
+            Some(libc::EPERM | libc::EACCES) if !nix::unistd::geteuid().is_root() => {
+                "; run as root"
+            }
+            Some(libc::ENOMEM) => "; reserve more hugepages, or leave `hugepages` out",
+            _ => "",
+        };
+        Self::Device {
+            device: device.to_owned(),
+            step,
+            words: last_lines(&refusal.words),
+            cause: Arc::new(refusal.cause),
+            remedy,
+        }
+    }
+}
+
+/// The end of a log, where the cause stands, as one line.
+fn last_lines(log: &str) -> String {
+    const LINES: usize = 4;
+    let lines: Vec<&str> = log
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(LINES)..].join(" / ")
+}
+
+fn quoted(words: &str) -> String {
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!(" ({words})")
+    }
+}

@@ -1,0 +1,286 @@
+//! A port over a device of DPDK: bursts in, bursts out, functions at work in the device's own buffers.
+
+use std::os::fd::RawFd;
+
+use myelin_dataplane::port::{Buffer, FramePool, Port};
+use myelin_dataplane::umem::{FrameMemory, HEADROOM};
+use myelin_packet::meta::META_LEN;
+use myelin_spec::DpdkDevice;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::door::FrontDoor;
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing, PortCounters};
+
+/// Entries of each ring of a port, as far as its driver agrees.
+const RING: u16 = 1024;
+/// Packets that may wait for a device to take them; more are dropped and counted.
+const BACKLOG: usize = 1024;
+
+/// A port over a device of DPDK, with its front door.
+///
+/// It receives into and transmits from the pool of the environment, which DPDK's drivers fill and empty themselves: the forwarder's pool
+/// only holds what functions emit from.
+#[derive(Debug)]
+pub struct DpdkPort {
+    functions: &'static Functions,
+    device: Device,
+    name: DpdkDevice,
+    door: FrontDoor,
+    received: Box<[Descriptor; MAX_BURST]>,
+    /// Those of `received` that were not taken yet.
+    arrived: std::ops::Range<usize>,
+    stamp_ns: u64,
+    transmit: Outgoing,
+    backlogged: bool,
+    /// Where the packets go that no chain takes.
+    opposite: Option<Outgoing>,
+    /// Packets that no chain took and the opposite port did not take either.
+    lost: u64,
+    invalid: u64,
+}
+
+impl DpdkPort {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// DPDK has no such device, or cannot start it.
+    pub fn open(environment: &Environment, name: &DpdkDevice) -> Result<Self, Error> {
+        let device = environment.open(name, RING)?;
+        Ok(Self {
+            functions: environment.functions(),
+            transmit: device.outgoing(BACKLOG),
+            device,
+            name: name.clone(),
+            door: FrontDoor::new(),
+            received: Box::new([Descriptor::default(); MAX_BURST]),
+            arrived: 0..0,
+            stamp_ns: 0,
+            backlogged: false,
+            opposite: None,
+            lost: 0,
+            invalid: 0,
+        })
+    }
+
+    /// Sends what no chain takes out of the other port from now on; without one it is dropped and counted. The other port must not be closed before
+    /// this one.
+    pub fn set_opposite(&mut self, other: &Self) {
+        self.opposite = Some(other.device.outgoing(MAX_BURST));
+    }
+
+    /// The classifier of this port.
+    pub fn door(&mut self) -> &mut FrontDoor {
+        &mut self.door
+    }
+
+    /// The device, as the user named it.
+    pub fn name(&self) -> &DpdkDevice {
+        &self.name
+    }
+
+    /// The name of its driver.
+    pub fn driver(&self) -> String {
+        self.device.driver()
+    }
+
+    /// The address of the device.
+    pub fn mac(&self) -> [u8; 6] {
+        self.device.info.mac
+    }
+
+    /// Sizes of its receive and its transmit ring.
+    pub fn rings(&self) -> (u16, u16) {
+        (
+            self.device.info.receive_ring,
+            self.device.info.transmit_ring,
+        )
+    }
+
+    /// Whether its link is up.
+    pub fn is_up(&self) -> bool {
+        self.device.link_up()
+    }
+
+    /// What the device itself lost.
+    pub fn device_counters(&self) -> PortCounters {
+        self.device.counters()
+    }
+
+    /// Packets that no chain took and that could not leave by the opposite port.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Sends a packet of the caller's own, past all functions: for tests and to measure. `false` when there is no frame for it, it does not fit one, or the
+    /// device does not take it.
+    pub fn inject(&mut self, memory: &FrameMemory, packet: &[u8]) -> bool {
+        let mut free = None;
+        self.functions.take(memory, 1, |frame| free = Some(frame));
+        let Some(mut frame) = free else {
+            return false;
+        };
+        let end = HEADROOM as usize + packet.len();
+        let Some(room) = memory.bytes_mut(&mut frame).get_mut(HEADROOM as usize..end) else {
+            self.functions.give(memory, frame);
+            return false;
+        };
+        room.copy_from_slice(packet);
+        let buffer = Buffer {
+            frame,
+            offset: HEADROOM,
+            len: packet.len() as u32,
+        };
+        match self.transmit.push(memory, buffer) {
+            Ok(()) => self.transmit.send() == 0,
+            Err(buffer) => {
+                self.functions.give(memory, buffer.frame);
+                false
+            }
+        }
+    }
+
+    /// What has arrived and was not taken, past the front door: for tests and to measure.
+    pub fn collect(&mut self, memory: &FrameMemory) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        while self.arrived(MAX_BURST as u32) > 0 {
+            for at in self.arrived.by_ref() {
+                let Some(mut buffer) = self.received[at].claim(memory) else {
+                    self.invalid += 1;
+                    continue;
+                };
+                let (start, len) = (buffer.offset as usize, buffer.len as usize);
+                packets.push(memory.bytes_mut(&mut buffer.frame)[start..start + len].to_vec());
+                self.functions.give(memory, buffer.frame);
+            }
+        }
+        packets
+    }
+
+    /// Hands a packet that no chain takes to the opposite port.
+    #[cold]
+    fn pass(&mut self, memory: &FrameMemory, buffer: Buffer) {
+        let unsent = match &mut self.opposite {
+            Some(opposite) => opposite.push(memory, buffer),
+            None => Err(buffer),
+        };
+        if let Err(buffer) = unsent {
+            self.lost += 1;
+            self.functions.give(memory, buffer.frame);
+        }
+    }
+}
+
+impl Port for DpdkPort {
+    #[inline]
+    fn arrived(&mut self, limit: u32) -> u32 {
+        if self.arrived.is_empty() {
+            let limit = (limit as usize).min(MAX_BURST);
+            let received = self.device.receive(&mut self.received[..limit]);
+            self.arrived = 0..received;
+            if received > 0 {
+                self.stamp_ns = monotonic_ns();
+            }
+        }
+        limit.min(self.arrived.len() as u32)
+    }
+
+    #[inline]
+    fn take(&mut self, memory: &FrameMemory) -> Option<Buffer> {
+        let descriptor = self.received[self.arrived.next()?];
+        let Some(mut buffer) = descriptor.claim(memory) else {
+            self.invalid += 1;
+            return None;
+        };
+        let (start, len) = (buffer.offset as usize, buffer.len as usize);
+        let bytes = memory.bytes_mut(&mut buffer.frame);
+        let admitted = bytes
+            .split_at_mut_checked(start)
+            .and_then(|(headroom, packet)| {
+                let meta = self.door.admit(packet.get(..len)?, self.stamp_ns)?;
+                let room = headroom.last_chunk_mut::<META_LEN>()?;
+                *room = meta.to_bytes();
+                Some(())
+            });
+        if admitted.is_none() {
+            self.pass(memory, buffer);
+            return None;
+        }
+        Some(buffer)
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if let Some(opposite) = &mut self.opposite
+            && opposite.send() > 0
+        {
+            self.lost += opposite.discard() as u64;
+        }
+    }
+
+    #[inline]
+    fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
+        self.transmit.push(memory, buffer)
+    }
+
+    #[inline]
+    fn flush(&mut self, _memory: &FrameMemory) -> u64 {
+        self.backlogged = self.transmit.send() > 0;
+        0
+    }
+
+    fn is_backlogged(&self) -> bool {
+        self.backlogged
+    }
+
+    #[inline]
+    fn reclaim(&mut self, _memory: &FrameMemory, _pool: &mut FramePool) {
+        // The driver puts what it has sent back into the pool it came from.
+    }
+
+    #[inline]
+    fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool {
+        if pool.len() < FramePool::RESERVE / 2 {
+            let missing = FramePool::RESERVE - pool.len();
+            self.functions
+                .take(memory, missing, |frame| pool.give(frame));
+        } else {
+            // What functions dropped.
+            while let Some(frame) = pool.take_for_receive() {
+                self.functions.give(memory, frame);
+            }
+        }
+        !pool.is_empty()
+    }
+
+    fn waiting(&self) -> u32 {
+        self.arrived.len() as u32 + self.device.waiting()
+    }
+
+    fn readable_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn invalid(&self) -> u64 {
+        self.invalid + self.device.refused()
+    }
+}
+
+impl Drop for DpdkPort {
+    fn drop(&mut self) {
+        self.transmit.discard();
+        if let Some(opposite) = &mut self.opposite {
+            opposite.discard();
+        }
+    }
+}
+
+/// CLOCK_MONOTONIC, ns: the clock of the stamps.
+#[inline]
+fn monotonic_ns() -> u64 {
+    // It cannot fail for this clock.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
+}

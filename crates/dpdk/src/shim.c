@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What the program uses of DPDK, behind plain functions: DPDK's own fast path is inline code over
+ * structures whose layout belongs to the version this was compiled with.
+ *
+ * One environment and one pool of packet buffers a process. To the other side a buffer is the
+ * distance of its first byte from the pool's lowest, a packet that and its place in the buffer; the
+ * mbuf in front of the buffer stays here.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <rte_bus.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_version.h>
+
+#define MAX_BURST 256u
+
+/* Twin of `Descriptor` in library.rs. */
+struct descriptor {
+	uint64_t buffer; /* its first byte, from the pool's lowest */
+	uint32_t offset; /* of the packet in the buffer */
+	uint32_t len;
+};
+
+/* Twin of `PoolInfo`. */
+struct pool_info {
+	uint8_t *start; /* the lowest byte of any buffer */
+	uint64_t len;	/* from there to the end of the highest one */
+	uint32_t room;	/* bytes of a buffer */
+	uint32_t count;
+};
+
+/* Twin of `PortInfo`. */
+struct port_info {
+	uint16_t port;
+	uint16_t receive_ring;
+	uint16_t transmit_ring;
+	uint8_t mac[6];
+	char driver[36];
+};
+
+/* Twin of `PortCounters`. */
+struct port_counters {
+	uint64_t missed;    /* lost before the receive ring was read */
+	uint64_t no_buffer; /* lost for want of a buffer */
+	uint64_t errors;    /* received or to be sent, broken */
+};
+
+static struct rte_mempool *pool;
+static uintptr_t base;
+
+static char *log_text;
+static size_t log_len;
+static FILE *log_stream;
+
+/* The last words of DPDK's log since log_begin(), for an error message. */
+static void log_begin(void)
+{
+	log_stream = open_memstream(&log_text, &log_len);
+	if (log_stream)
+		rte_openlog_stream(log_stream);
+}
+
+static void log_end(char *words, size_t words_len)
+{
+	words[0] = 0;
+	rte_openlog_stream(NULL);
+	if (!log_stream)
+		return;
+	fclose(log_stream);
+	log_stream = NULL;
+	if (log_text) {
+		size_t from = log_len > words_len - 1 ? log_len - (words_len - 1) : 0;
+
+		memcpy(words, log_text + from, log_len - from);
+		words[log_len - from] = 0;
+		free(log_text);
+		log_text = NULL;
+	}
+}
+
+/* Not every step of DPDK says why it failed. */
+static int failure(void)
+{
+	return rte_errno ? -rte_errno : -EIO;
+}
+
+static int start(int argc, char **argv, char *words, size_t words_len)
+{
+	int result;
+
+	log_begin();
+	result = rte_eal_init(argc, argv) < 0 ? failure() : 0;
+	log_end(words, words_len);
+	return result;
+}
+
+static void stop(void)
+{
+	rte_eal_cleanup();
+}
+
+static void note_bounds(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
+{
+	struct pool_info *info = opaque;
+	struct rte_mbuf *mbuf = object;
+	uint8_t *buffer = mbuf->buf_addr;
+	uint64_t end;
+
+	(void)mempool;
+	(void)index;
+	if (!info->start) {
+		info->start = buffer;
+		info->len = mbuf->buf_len;
+	}
+	if (buffer < info->start) {
+		info->len += (uint64_t)(info->start - buffer);
+		info->start = buffer;
+	}
+	end = (uint64_t)(buffer - info->start) + mbuf->buf_len;
+	if (end > info->len)
+		info->len = end;
+	info->room = mbuf->buf_len;
+	info->count++;
+}
+
+static int make_pool(uint32_t count, uint32_t cache, uint32_t room, struct pool_info *info)
+{
+	pool = rte_pktmbuf_pool_create("frames", count, cache, 0, (uint16_t)room, SOCKET_ID_ANY);
+	if (!pool)
+		return failure();
+	memset(info, 0, sizeof(*info));
+	rte_mempool_obj_iter(pool, note_bounds, info);
+	base = (uintptr_t)info->start;
+	return 0;
+}
+
+struct listing {
+	uint64_t *buffers;
+	uint32_t count;
+};
+
+static void note_buffer(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
+{
+	struct listing *listing = opaque;
+	struct rte_mbuf *mbuf = object;
+
+	(void)mempool;
+	if (index < listing->count)
+		listing->buffers[index] = (uintptr_t)mbuf->buf_addr - base;
+}
+
+static void list_buffers(uint64_t *buffers, uint32_t count)
+{
+	struct listing listing = {.buffers = buffers, .count = count};
+
+	rte_mempool_obj_iter(pool, note_buffer, &listing);
+}
+
+static int probe(const char *device, char *words, size_t words_len)
+{
+	int result;
+
+	log_begin();
+	result = rte_dev_probe(device);
+	log_end(words, words_len);
+	return result;
+}
+
+static int open_port(const char *name, uint16_t ring, struct port_info *info, char *words,
+		     size_t words_len)
+{
+	struct rte_eth_conf configuration = {0};
+	struct rte_ether_addr mac = {0};
+	struct rte_eth_dev_info device;
+	uint16_t port, receive_ring = ring, transmit_ring = ring;
+	int result = rte_eth_dev_get_port_by_name(name, &port);
+
+	words[0] = 0;
+	if (result)
+		return result;
+	log_begin();
+	result = rte_eth_dev_info_get(port, &device);
+	if (!result)
+		result = rte_eth_dev_configure(port, 1, 1, &configuration);
+	if (!result)
+		result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive_ring, &transmit_ring);
+	if (!result)
+		result = rte_eth_rx_queue_setup(port, 0, receive_ring, SOCKET_ID_ANY, NULL, pool);
+	if (!result)
+		result = rte_eth_tx_queue_setup(port, 0, transmit_ring, SOCKET_ID_ANY, NULL);
+	if (!result)
+		result = rte_eth_dev_start(port);
+	/* A device that cannot be told to take all frames takes all frames, or has no addresses. */
+	if (!result)
+		rte_eth_promiscuous_enable(port);
+	log_end(words, words_len);
+	if (result)
+		return result;
+	rte_eth_macaddr_get(port, &mac);
+	info->port = port;
+	info->receive_ring = receive_ring;
+	info->transmit_ring = transmit_ring;
+	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
+	snprintf(info->driver, sizeof(info->driver), "%s", device.driver_name);
+	return 0;
+}
+
+static void close_port(uint16_t port)
+{
+	rte_eth_dev_stop(port);
+	rte_eth_dev_close(port);
+}
+
+static struct rte_mbuf *mbuf_of(uint64_t buffer)
+{
+	/* No private area: the buffer follows its mbuf at once. */
+	return (struct rte_mbuf *)(base + buffer - sizeof(struct rte_mbuf));
+}
+
+/* A packet as one whole buffer of the pool; a driver may hand out others. */
+static struct rte_mbuf *whole(struct rte_mbuf *mbuf)
+{
+	struct rte_mbuf *copy;
+
+	if (likely(mbuf->nb_segs == 1 && mbuf->pool == pool && RTE_MBUF_DIRECT(mbuf) &&
+		   rte_mbuf_refcnt_read(mbuf) == 1))
+		return mbuf;
+	copy = rte_pktmbuf_copy(mbuf, pool, 0, UINT32_MAX);
+	rte_pktmbuf_free(mbuf);
+	if (copy && copy->nb_segs != 1) {
+		rte_pktmbuf_free(copy);
+		copy = NULL;
+	}
+	return copy;
+}
+
+/* Another core or the device has just written the packet, and all of it is needed soon: the headers
+ * here, the rest where it is copied out. In front of it the metadata are going to be written. */
+static void prefetch(struct rte_mbuf *mbuf)
+{
+	const char *packet = rte_pktmbuf_mtod(mbuf, const char *);
+
+	for (uint32_t at = 0; at < mbuf->data_len; at += RTE_CACHE_LINE_SIZE)
+		rte_prefetch0(packet + at);
+	rte_prefetch0(packet - 1);
+}
+
+/* Gives how many packets were taken; `refused` counts those too long for one buffer. */
+static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t limit,
+			uint64_t *refused)
+{
+	struct rte_mbuf *mbufs[MAX_BURST];
+	uint16_t received = rte_eth_rx_burst(port, 0, mbufs, RTE_MIN(limit, MAX_BURST));
+	uint16_t taken = 0;
+
+	for (uint16_t i = 0; i < received; i++) {
+		struct rte_mbuf *mbuf = whole(mbufs[i]);
+
+		if (unlikely(!mbuf)) {
+			(*refused)++;
+			continue;
+		}
+		descriptors[taken++] = (struct descriptor){
+			.buffer = (uintptr_t)mbuf->buf_addr - base,
+			.offset = mbuf->data_off,
+			.len = mbuf->data_len,
+		};
+		prefetch(mbuf);
+	}
+	return taken;
+}
+
+/* Gives how many of the packets the device took, from the first on. */
+static uint16_t transmit(uint16_t port, const struct descriptor *descriptors, uint16_t count)
+{
+	struct rte_mbuf *mbufs[MAX_BURST];
+	uint16_t burst = RTE_MIN(count, MAX_BURST);
+
+	for (uint16_t i = 0; i < burst; i++) {
+		struct rte_mbuf *mbuf = mbuf_of(descriptors[i].buffer);
+
+		mbuf->data_off = (uint16_t)descriptors[i].offset;
+		mbuf->data_len = (uint16_t)descriptors[i].len;
+		mbuf->pkt_len = descriptors[i].len;
+		/* What the receiver found out about it need not hold any more. */
+		mbuf->ol_flags = 0;
+		mbufs[i] = mbuf;
+	}
+	return rte_eth_tx_burst(port, 0, mbufs, burst);
+}
+
+/* Takes free buffers out of the pool; all of them or none. */
+static bool take(uint64_t *buffers, uint16_t count)
+{
+	struct rte_mbuf *mbufs[MAX_BURST];
+
+	if (count > MAX_BURST || rte_pktmbuf_alloc_bulk(pool, mbufs, count))
+		return false;
+	for (uint16_t i = 0; i < count; i++)
+		buffers[i] = (uintptr_t)mbufs[i]->buf_addr - base;
+	return true;
+}
+
+static void give(const uint64_t *buffers, uint16_t count)
+{
+	for (uint16_t i = 0; i < count; i++)
+		rte_pktmbuf_free(mbuf_of(buffers[i]));
+}
+
+/* Packets in the receive ring; the ring's size where the driver does not tell. */
+static uint32_t waiting(uint16_t port, uint32_t unknown)
+{
+	int count = rte_eth_rx_queue_count(port, 0);
+
+	return count < 0 ? unknown : (uint32_t)count;
+}
+
+static bool link_up(uint16_t port)
+{
+	struct rte_eth_link link;
+
+	return !rte_eth_link_get_nowait(port, &link) && link.link_status == RTE_ETH_LINK_UP;
+}
+
+static struct port_counters counters(uint16_t port)
+{
+	struct rte_eth_stats stats;
+
+	if (rte_eth_stats_get(port, &stats))
+		return (struct port_counters){0};
+	return (struct port_counters){
+		.missed = stats.imissed,
+		.no_buffer = stats.rx_nombuf,
+		.errors = stats.ierrors + stats.oerrors,
+	};
+}
+
+/* Twin of `Functions`. */
+struct functions {
+	int (*start)(int, char **, char *, size_t);
+	void (*stop)(void);
+	int (*make_pool)(uint32_t, uint32_t, uint32_t, struct pool_info *);
+	void (*list_buffers)(uint64_t *, uint32_t);
+	int (*probe)(const char *, char *, size_t);
+	int (*open_port)(const char *, uint16_t, struct port_info *, char *, size_t);
+	void (*close_port)(uint16_t);
+	uint16_t (*receive)(uint16_t, struct descriptor *, uint16_t, uint64_t *);
+	uint16_t (*transmit)(uint16_t, const struct descriptor *, uint16_t);
+	bool (*take)(uint64_t *, uint16_t);
+	void (*give)(const uint64_t *, uint16_t);
+	uint32_t (*waiting)(uint16_t, uint32_t);
+	bool (*link_up)(uint16_t);
+	struct port_counters (*counters)(uint16_t);
+	const char *(*version)(void);
+};
+
+extern const struct functions myelin_dpdk;
+
+const struct functions myelin_dpdk = {
+	.start = start,
+	.stop = stop,
+	.make_pool = make_pool,
+	.list_buffers = list_buffers,
+	.probe = probe,
+	.open_port = open_port,
+	.close_port = close_port,
+	.receive = receive,
+	.transmit = transmit,
+	.take = take,
+	.give = give,
+	.waiting = waiting,
+	.link_up = link_up,
+	.counters = counters,
+	.version = rte_version,
+};

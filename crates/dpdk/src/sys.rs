@@ -1,0 +1,393 @@
+//! The border to C: the shim's functions and structures, and safe types over them. All `unsafe` of this crate stands here.
+//!
+//! What makes the types safe: there is one environment and one pool a process, made once and never freed while it runs, and a buffer of the
+//! pool is either the pool's (lent, by the ledger of [`FrameMemory`]) or a [`Frame`](myelin_dataplane::umem::Frame) token's.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io;
+use std::ptr::NonNull;
+
+use myelin_dataplane::port::Buffer;
+use myelin_dataplane::umem::{Borrower, Frame, FrameMemory};
+
+use crate::error::Error;
+
+/// Most packets of one burst, as in the shim.
+pub(crate) const MAX_BURST: usize = 256;
+/// Bytes of DPDK's log that an error message takes up at most.
+const WORDS: usize = 2048;
+
+/// A packet in a buffer of the pool.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Descriptor {
+    /// First byte of the buffer, from the pool's lowest.
+    buffer: u64,
+    /// Where the packet begins in it, bytes.
+    offset: u32,
+    /// Its length, bytes.
+    len: u32,
+}
+
+#[repr(C)]
+struct PoolInfo {
+    start: *mut u8,
+    len: u64,
+    room: u32,
+    count: u32,
+}
+
+/// What an open port is.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct PortInfo {
+    port: u16,
+    pub(crate) receive_ring: u16,
+    pub(crate) transmit_ring: u16,
+    pub(crate) mac: [u8; 6],
+    driver: [c_char; 36],
+}
+
+/// What a device says that it lost, since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortCounters {
+    /// Packets lost before the receive ring was read.
+    pub missed: u64,
+    /// Packets lost for want of a buffer.
+    pub no_buffer: u64,
+    /// Broken packets, received or to be sent.
+    pub errors: u64,
+}
+
+/// What the shim exports.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Functions {
+    start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
+    stop: unsafe extern "C" fn(),
+    make_pool: unsafe extern "C" fn(u32, u32, u32, *mut PoolInfo) -> c_int,
+    list_buffers: unsafe extern "C" fn(*mut u64, u32),
+    probe: unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int,
+    open_port: unsafe extern "C" fn(*const c_char, u16, *mut PortInfo, *mut c_char, usize) -> c_int,
+    close_port: unsafe extern "C" fn(u16),
+    receive: unsafe extern "C" fn(u16, *mut Descriptor, u16, *mut u64) -> u16,
+    transmit: unsafe extern "C" fn(u16, *const Descriptor, u16) -> u16,
+    take: unsafe extern "C" fn(*mut u64, u16) -> bool,
+    give: unsafe extern "C" fn(*const u64, u16),
+    waiting: unsafe extern "C" fn(u16, u32) -> u32,
+    link_up: unsafe extern "C" fn(u16) -> bool,
+    counters: unsafe extern "C" fn(u16) -> PortCounters,
+    version: unsafe extern "C" fn() -> *const c_char,
+}
+
+/// A step that DPDK refused, with the last words of its log.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) cause: io::Error,
+    pub(crate) words: String,
+}
+
+impl Functions {
+    /// Loads the shim, and with it DPDK. Never unloaded: DPDK's threads run its code.
+    pub(crate) fn load(image: &[u8]) -> Result<&'static Self, Error> {
+        let path = crate::library::anonymous_copy(image)?;
+        let failed = || {
+            // SAFETY: a string or null, valid until the next call of the family in this thread.
+            let text = unsafe {
+                let text = libc::dlerror();
+                (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+            };
+            Error::Load {
+                cause: text.unwrap_or_else(|| "the loader gives no reason".into()),
+            }
+        };
+        // SAFETY: a terminated string; the object is our own and its only initialisers are those of DPDK's libraries.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(failed());
+        }
+        // SAFETY: a live handle and a terminated string.
+        let symbol = unsafe { libc::dlsym(handle, c"myelin_dpdk".as_ptr()) };
+        // SAFETY: the symbol is the shim's constant of exactly this layout, compiled with this crate; the handle is never closed.
+        unsafe { symbol.cast::<Self>().as_ref() }.ok_or_else(failed)
+    }
+
+    /// Which DPDK this is, as it calls itself.
+    pub(crate) fn version(&self) -> String {
+        // SAFETY: a constant string of the library.
+        unsafe { CStr::from_ptr((self.version)()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Starts the environment; once a process.
+    pub(crate) fn start(&self, arguments: &[CString]) -> Result<(), Refusal> {
+        let mut pointers: Vec<*mut c_char> = arguments
+            .iter()
+            .map(|argument| argument.as_ptr().cast_mut())
+            .collect();
+        let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+        pointers.push(std::ptr::null_mut());
+        let mut words = vec![0_u8; WORDS];
+        // SAFETY: `count` terminated strings behind a null-terminated list, which DPDK reorders but does not write to, and a buffer of the
+        // length that is told.
+        let result = unsafe {
+            (self.start)(
+                count,
+                pointers.as_mut_ptr(),
+                words.as_mut_ptr().cast(),
+                WORDS,
+            )
+        };
+        refusal(result, &words)
+    }
+
+    /// Ends the environment; nothing else may be called afterwards.
+    pub(crate) fn stop(&self) {
+        // SAFETY: the caller drives no port any more.
+        unsafe { (self.stop)() }
+    }
+
+    /// The pool of buffers, as frames that are all lent to the pool. Once a process.
+    pub(crate) fn make_pool(
+        &self,
+        count: u32,
+        cache: u32,
+        room: u32,
+    ) -> Result<Result<FrameMemory, myelin_dataplane::Error>, Refusal> {
+        let mut info = PoolInfo {
+            start: std::ptr::null_mut(),
+            len: 0,
+            room: 0,
+            count: 0,
+        };
+        // SAFETY: the environment runs, and the structure is the shim's.
+        let result = unsafe { (self.make_pool)(count, cache, room, &raw mut info) };
+        refusal(result, &[])?;
+        let start = NonNull::new(info.start).ok_or_else(|| Refusal {
+            cause: io::ErrorKind::InvalidData.into(),
+            words: "the pool holds no buffer".into(),
+        })?;
+        let mut buffers = vec![0_u64; info.count as usize];
+        // SAFETY: room for as many numbers as are told.
+        unsafe { (self.list_buffers)(buffers.as_mut_ptr(), info.count) };
+        // SAFETY: the range from the lowest buffer to the end of the highest one stays mapped until the process ends; the buffers do not
+        // overlap, have `room` bytes each, and are the pool's until it gives them out.
+        let memory = unsafe { FrameMemory::over(start, info.len, info.room, &buffers) };
+        Ok(memory)
+    }
+
+    /// Has DPDK find and start a device.
+    pub(crate) fn probe(&self, device: &CStr) -> Result<(), Refusal> {
+        let mut words = vec![0_u8; WORDS];
+        // SAFETY: a terminated string and a buffer of the length that is told.
+        let result = unsafe { (self.probe)(device.as_ptr(), words.as_mut_ptr().cast(), WORDS) };
+        refusal(result, &words)
+    }
+
+    /// Opens the device of that name with one queue each way.
+    pub(crate) fn open_port(&'static self, name: &CStr, ring: u16) -> Result<Device, Refusal> {
+        let mut words = vec![0_u8; WORDS];
+        let mut info = PortInfo {
+            port: 0,
+            receive_ring: 0,
+            transmit_ring: 0,
+            mac: [0; 6],
+            driver: [0; 36],
+        };
+        // SAFETY: a terminated string, the shim's structure, and a buffer of the length that is told; the pool exists.
+        let result = unsafe {
+            (self.open_port)(
+                name.as_ptr(),
+                ring,
+                &raw mut info,
+                words.as_mut_ptr().cast(),
+                WORDS,
+            )
+        };
+        refusal(result, &words)?;
+        Ok(Device {
+            functions: self,
+            info,
+            refused: 0,
+        })
+    }
+
+    /// Takes up to a burst of free frames out of the pool; none when there are not as many.
+    pub(crate) fn take(&self, memory: &FrameMemory, count: usize, mut each: impl FnMut(Frame)) {
+        let mut buffers = [0_u64; MAX_BURST];
+        let count = count.min(MAX_BURST);
+        // SAFETY: room for `count` numbers.
+        if unsafe { (self.take)(buffers.as_mut_ptr(), count as u16) } {
+            buffers[..count]
+                .iter()
+                .filter_map(|&buffer| memory.take_back(buffer, Borrower::LIBRARY))
+                .for_each(|(frame, _)| each(frame));
+        }
+    }
+
+    /// Puts a frame back into the pool. `memory` is the pool's, the only one in a process with DPDK ports.
+    pub(crate) fn give(&self, memory: &FrameMemory, frame: Frame) {
+        let buffer = memory.lend(frame, 0, Borrower::LIBRARY);
+        // SAFETY: the frame token was used up, so the buffer is nobody else's.
+        unsafe { (self.give)(&raw const buffer, 1) };
+    }
+}
+
+fn refusal(result: c_int, words: &[u8]) -> Result<(), Refusal> {
+    if result >= 0 {
+        return Ok(());
+    }
+    let words = CStr::from_bytes_until_nul(words).unwrap_or_default();
+    Err(Refusal {
+        cause: io::Error::from_raw_os_error(-result),
+        words: words.to_string_lossy().into_owned(),
+    })
+}
+
+/// An open port of DPDK. Closed when dropped.
+#[derive(Debug)]
+pub(crate) struct Device {
+    functions: &'static Functions,
+    pub(crate) info: PortInfo,
+    refused: u64,
+}
+
+impl Device {
+    /// Takes up to as many packets as there is room for; returns how many. Each is to be claimed with [`Descriptor::claim`].
+    #[inline]
+    pub(crate) fn receive(&mut self, into: &mut [Descriptor]) -> usize {
+        let limit = into.len().min(MAX_BURST) as u16;
+        // SAFETY: room for `limit` descriptors; one thread drives a port.
+        unsafe {
+            (self.functions.receive)(
+                self.info.port,
+                into.as_mut_ptr(),
+                limit,
+                &raw mut self.refused,
+            )
+        }
+        .into()
+    }
+
+    /// Packets that did not fit one buffer, so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Packets in the receive ring; its size where the driver does not tell.
+    pub(crate) fn waiting(&self) -> u32 {
+        // SAFETY: the port is open.
+        unsafe { (self.functions.waiting)(self.info.port, self.info.receive_ring.into()) }
+    }
+
+    /// Whether its link is up.
+    pub(crate) fn link_up(&self) -> bool {
+        // SAFETY: the port is open.
+        unsafe { (self.functions.link_up)(self.info.port) }
+    }
+
+    /// What the device lost.
+    pub(crate) fn counters(&self) -> PortCounters {
+        // SAFETY: the port is open.
+        unsafe { (self.functions.counters)(self.info.port) }
+    }
+
+    /// The driver's name.
+    pub(crate) fn driver(&self) -> String {
+        let name = self.info.driver.map(c_char::cast_unsigned);
+        CStr::from_bytes_until_nul(&name)
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Packets on their way out of this port, at most `capacity` of them.
+    pub(crate) fn outgoing(&self, capacity: usize) -> Outgoing {
+        Outgoing {
+            functions: self.functions,
+            port: self.info.port,
+            packets: Vec::with_capacity(capacity),
+            capacity,
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: the port is open, and nobody drives it any more.
+        unsafe { (self.functions.close_port)(self.info.port) }
+    }
+}
+
+impl Descriptor {
+    /// The packet, with the right to its frame. `None` when the ledger says that DPDK does not have it, so that it never exists twice.
+    #[inline]
+    pub(crate) fn claim(self, memory: &FrameMemory) -> Option<Buffer> {
+        let (frame, _) = memory.take_back(self.buffer, Borrower::LIBRARY)?;
+        Some(Buffer {
+            frame,
+            offset: self.offset,
+            len: self.len,
+        })
+    }
+}
+
+/// Packets that wait for a port to take them.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    functions: &'static Functions,
+    port: u16,
+    packets: Vec<Descriptor>,
+    capacity: usize,
+}
+
+impl Outgoing {
+    /// Adds a packet; gives it back when there is no room. `memory` is the pool's, the only one in a process with DPDK ports.
+    #[inline]
+    pub(crate) fn push(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer> {
+        if self.packets.len() == self.capacity {
+            return Err(buffer);
+        }
+        self.packets.push(Descriptor {
+            buffer: memory.lend(buffer.frame, 0, Borrower::LIBRARY),
+            offset: buffer.offset,
+            len: buffer.len,
+        });
+        Ok(())
+    }
+
+    /// Hands over as many packets as the port takes; returns how many stay.
+    #[inline]
+    pub(crate) fn send(&mut self) -> usize {
+        let mut sent = 0;
+        while sent < self.packets.len() {
+            let rest = &self.packets[sent..];
+            let burst = rest.len().min(MAX_BURST) as u16;
+            // SAFETY: each of the `burst` descriptors came from a frame token that `push` used up, so its buffer is nobody else's, and
+            // the packet lies in it.
+            let taken = unsafe { (self.functions.transmit)(self.port, rest.as_ptr(), burst) };
+            sent += usize::from(taken);
+            if taken < burst {
+                break;
+            }
+        }
+        if sent == self.packets.len() {
+            self.packets.clear();
+        } else {
+            self.packets.drain(..sent);
+        }
+        self.packets.len()
+    }
+
+    /// Gives the buffers of the packets that wait back to the pool; returns how many there were.
+    pub(crate) fn discard(&mut self) -> usize {
+        let waiting = self.packets.len();
+        for packet in self.packets.drain(..) {
+            // SAFETY: as for `send`; the descriptor is used up.
+            unsafe { (self.functions.give)(&raw const packet.buffer, 1) };
+        }
+        waiting
+    }
+}

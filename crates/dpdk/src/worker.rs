@@ -1,0 +1,330 @@
+//! The worker process over DPDK: a loop that forwards between two devices, and a thread that listens to the agent.
+//!
+//! The loop makes every change itself between two batches, so a packet meets the whole of one generation. When the agent's end of
+//! the connection closes it goes on with what it has; it ends on SIGTERM, or when the agent asks, and then closes its devices and removes the
+//! environment's files.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use myelin_dataplane::{Forwarder, Stats};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::port::DpdkPort;
+use crate::protocol::{Figures, PlacedChain, Reply, Request, Setup, Waiting};
+
+/// How long a worker that naps does not look.
+const NAP: Duration = Duration::from_micros(20);
+/// Turns without a packet between two looks at the clock and at what is stuck.
+const LOOK_EVERY: u32 = 256;
+
+/// Runs the worker until it is told to stop. `control` is the connection to the agent.
+///
+/// Never returns: the process ends with status 0 when it was told to, and 1 with a message on standard error when the set-up fails.
+pub fn worker_main(control: UnixStream) -> ! {
+    match run(control) {
+        Ok(()) => exit(0),
+        Err(message) => {
+            eprintln!("myelin-worker: {message}");
+            exit(1)
+        }
+    }
+}
+
+/// What the other threads want of the loop.
+enum Wish {
+    Asked(Request, Sender<Reply>),
+    Terminate,
+}
+
+fn run(control: UnixStream) -> Result<(), String> {
+    // Cosmetic: the command line names the worker too.
+    let _ = prctl::set_name(c"myelin-worker");
+    // A nap is to be as short as it says.
+    let _ = prctl::set_timerslack(1);
+    let mut terminate = SigSet::empty();
+    terminate.add(Signal::SIGTERM);
+    // Before any thread exists, DPDK's included, so that all inherit the mask.
+    terminate
+        .thread_block()
+        .map_err(|errno| format!("block SIGTERM: {errno}"))?;
+
+    let writer = control
+        .try_clone()
+        .map_err(|error| format!("control connection: {error}"))?;
+    let mut reader = BufReader::new(control);
+    let first = receive(&mut reader)?.ok_or("the agent closed the connection before the set-up")?;
+    let Request::Setup(setup) = first else {
+        return Err("the first request is not the set-up".into());
+    };
+    let started = Worker::start(&setup).map_err(|error| error.to_string());
+    reply(
+        &writer,
+        &started.as_ref().map(|_| None).map_err(Clone::clone),
+    )?;
+    let mut worker = started?;
+
+    let (wish, wishes) = channel();
+    let waiting = Arc::new(AtomicBool::new(false));
+    let listener = Listener {
+        wish,
+        waiting: Arc::clone(&waiting),
+    };
+    let signalled = listener.clone();
+    spawn("myelin-signal", move || {
+        // It cannot fail for a set that is not empty.
+        let _ = terminate.wait();
+        signalled.tell(Wish::Terminate);
+    })?;
+    spawn("myelin-control", move || listener.listen(reader, &writer))?;
+    worker.serve(&wishes, &waiting, setup.waiting);
+    worker.stop();
+    Ok(())
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(work)
+        .map(drop)
+        .map_err(|error| format!("start a thread: {error}"))
+}
+
+/// The next request; `None` when the agent is gone.
+fn receive(reader: &mut BufReader<UnixStream>) -> Result<Option<Request>, String> {
+    let mut line = String::new();
+    let read = reader
+        .read_line(&mut line)
+        .map_err(|error| format!("control connection: {error}"))?;
+    if read == 0 {
+        return Ok(None);
+    }
+    serde_json::from_str(&line)
+        .map(Some)
+        .map_err(|error| format!("control connection: {error}"))
+}
+
+fn reply(mut writer: &UnixStream, reply: &Reply) -> Result<(), String> {
+    let mut line = serde_json::to_vec(reply).map_err(|error| error.to_string())?;
+    line.push(b'\n');
+    writer
+        .write_all(&line)
+        .map_err(|error| format!("control connection: {error}"))
+}
+
+/// The other threads' end of the connection to the loop.
+#[derive(Clone)]
+struct Listener {
+    wish: Sender<Wish>,
+    waiting: Arc<AtomicBool>,
+}
+
+impl Listener {
+    fn tell(&self, wish: Wish) {
+        // When the loop has ended the process ends too.
+        let _ = self.wish.send(wish);
+        self.waiting.store(true, Ordering::Release);
+    }
+
+    fn listen(&self, mut reader: BufReader<UnixStream>, writer: &UnixStream) {
+        while let Ok(Some(request)) = receive(&mut reader) {
+            let (answer, answered) = channel();
+            self.tell(Wish::Asked(request, answer));
+            let Ok(answer) = answered.recv() else { return };
+            if reply(writer, &answer).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+struct Worker {
+    // In this order they are dropped: who uses goes before what is used.
+    forwarder: Forwarder<'static, DpdkPort>,
+    stats: Stats,
+    environment: Environment,
+    chains: Vec<PlacedChain>,
+}
+
+/// Whether the loop goes on.
+#[derive(PartialEq, Eq)]
+enum Life {
+    On,
+    Over,
+}
+
+impl Worker {
+    fn start(setup: &Setup) -> Result<Self, Error> {
+        let refused = |error: myelin_dataplane::Error| Error::Refused {
+            message: error.to_string(),
+        };
+        let environment = Environment::start(&setup.environment)?;
+        let opened = open_pair(&environment, setup);
+        let [mut first, mut second] = match opened {
+            Ok(ports) => ports,
+            Err(error) => {
+                environment.stop();
+                return Err(error);
+            }
+        };
+        first.set_opposite(&second);
+        second.set_opposite(&first);
+        let stats = Stats::create().map_err(refused)?;
+        let mut forwarder =
+            Forwarder::in_process(environment.memory(), setup.batch, &stats).map_err(refused)?;
+        forwarder.add_port(0, first);
+        forwarder.add_port(1, second);
+        forwarder.start();
+        Ok(Self {
+            forwarder,
+            stats,
+            environment,
+            chains: Vec::new(),
+        })
+    }
+
+    /// The loop.
+    fn serve(&mut self, wishes: &Receiver<Wish>, wished: &AtomicBool, waiting: Waiting) {
+        let mut quiet = 0_u32;
+        let mut since: Option<Instant> = None;
+        loop {
+            if wished.load(Ordering::Relaxed) {
+                wished.store(false, Ordering::Relaxed);
+                for wish in wishes.try_iter() {
+                    if self.fulfil(wish) == Life::Over {
+                        return;
+                    }
+                }
+            }
+            if self.forwarder.turn() > 0 {
+                quiet = 0;
+                since = None;
+                continue;
+            }
+            quiet = quiet.wrapping_add(1);
+            if !quiet.is_multiple_of(LOOK_EVERY) && since.is_none() {
+                continue;
+            }
+            self.forwarder.settle();
+            if let Waiting::NapAfter(patience) = waiting {
+                let since = since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= patience {
+                    std::thread::sleep(NAP);
+                }
+            }
+        }
+    }
+
+    fn fulfil(&mut self, wish: Wish) -> Life {
+        let Wish::Asked(request, answer) = wish else {
+            return Life::Over;
+        };
+        let reply = match &request {
+            Request::Setup(_) => Err("the worker is set up already".into()),
+            Request::Run(placed) => self.run(placed).map(|()| None),
+            Request::Remove(placed) => self.remove(placed).map(|()| None),
+            Request::Read(placed) => self.read(placed).map(Some),
+            Request::Stop => Ok(None),
+        };
+        // Nobody waits for the answer when the agent is gone.
+        let _ = answer.send(reply);
+        if request == Request::Stop {
+            Life::Over
+        } else {
+            Life::On
+        }
+    }
+
+    /// Makes before it breaks: no packet is between two generations, for this is between two batches.
+    fn run(&mut self, placed: &PlacedChain) -> Result<(), String> {
+        let (spi, generation) = (placed.chain.spi, placed.chain.generation);
+        self.forwarder
+            .deploy(&placed.chain, &mut self.stats)
+            .map_err(|error| error.to_string())?;
+        let led = self.door(placed).and_then(|port| {
+            let set = port.door().set(&placed.matches, spi, generation);
+            set.map_err(|error| format!("device {}: {error}", port.name()))
+        });
+        if let Err(error) = led {
+            self.forwarder.undeploy(spi, generation, &mut self.stats);
+            return Err(error);
+        }
+        let former = self
+            .chains
+            .iter()
+            .position(|chain| chain.chain.spi == spi)
+            .map(|at| self.chains.remove(at));
+        if let Some(former) = former {
+            if former.matches != placed.matches {
+                self.door(&former)?.door().remove(&former.matches);
+            }
+            self.forwarder
+                .undeploy(spi, former.chain.generation, &mut self.stats);
+        }
+        self.chains.push(placed.clone());
+        Ok(())
+    }
+
+    fn remove(&mut self, placed: &PlacedChain) -> Result<(), String> {
+        let (spi, generation) = (placed.chain.spi, placed.chain.generation);
+        let at = self
+            .chains
+            .iter()
+            .position(|chain| chain == placed)
+            .ok_or_else(|| format!("chain {spi} generation {generation} does not run here"))?;
+        self.chains.remove(at);
+        self.door(placed)?.door().remove(&placed.matches);
+        self.forwarder.undeploy(spi, generation, &mut self.stats);
+        Ok(())
+    }
+
+    fn read(&mut self, placed: &PlacedChain) -> Result<Figures, String> {
+        let (spi, generation) = (placed.chain.spi, placed.chain.generation);
+        let door = self.door(placed)?.door().chain(&placed.matches);
+        let chain = self
+            .stats
+            .chain(spi, generation)
+            .ok_or_else(|| format!("chain {spi} generation {generation} does not run here"))?;
+        Ok(Figures {
+            door: door.unwrap_or_default(),
+            transmitted: chain.transmitted,
+            positions: chain.positions.into_iter().map(Into::into).collect(),
+            sojourn: chain.sojourn,
+        })
+    }
+
+    /// The port where a chain enters.
+    fn door(&mut self, placed: &PlacedChain) -> Result<&mut DpdkPort, String> {
+        let ingress = placed.direction.ends().0;
+        self.forwarder
+            .port_mut(ingress.into())
+            .ok_or_else(|| format!("the worker has no port {ingress}"))
+    }
+
+    fn stop(self) {
+        let Self {
+            forwarder,
+            environment,
+            ..
+        } = self;
+        // Closes the devices.
+        drop(forwarder);
+        environment.stop();
+    }
+}
+
+fn open_pair(environment: &Environment, setup: &Setup) -> Result<[DpdkPort; 2], Error> {
+    let [first, second] = &setup.devices;
+    Ok([
+        DpdkPort::open(environment, first)?,
+        DpdkPort::open(environment, second)?,
+    ])
+}

@@ -1,0 +1,231 @@
+//! The forwarder over devices of DPDK that need no hardware: the same packets, functions and bytes as over memory.
+//!
+//! One test, for a process has one environment.
+
+use myelin_dataplane::memory_port::MemoryPort;
+use myelin_dataplane::umem::{Borrower, FrameMemory};
+use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
+use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::rules::{Action, Rule};
+use myelin_packet::{Match, Meta};
+use myelin_spec::{DpdkDevice, FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+
+const IN: usize = 0;
+const OUT: usize = 1;
+const SPI: u32 = 5;
+
+fn chain() -> UserChain {
+    let mut deny = Rule::any(Action::Deny);
+    deny.protocol = Some(6);
+    let firewall = FirewallConfig {
+        rules: vec![deny],
+        default: Action::Allow,
+        fragments: FragmentPolicy::Drop,
+    };
+    let functions = [
+        FunctionConfig::Forward,
+        FunctionConfig::Firewall(firewall),
+        FunctionConfig::Xor(XorConfig { key: 0x5a }),
+    ];
+    UserChain {
+        spi: SPI,
+        generation: 2,
+        positions: functions.len() as u8,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions: functions.into_iter().map(Into::into).collect(),
+            exit: UserExit::Port(SocketId::of_port(OUT as u16)),
+        }],
+    }
+}
+
+/// The fixtures that parse, each several times, so that batches fill.
+fn packets() -> Vec<Vec<u8>> {
+    let parsed = fixtures::all()
+        .into_iter()
+        .filter(|fixture| fixture.expected.is_ok());
+    let longest = build::udp_v4(1458);
+    let packets: Vec<Vec<u8>> = parsed
+        .map(|fixture| fixture.frame)
+        .filter(|frame| frame.len() <= 1514)
+        .chain([longest])
+        .collect();
+    packets.iter().cycle().take(300).cloned().collect()
+}
+
+/// What the chain makes of the packets over memory.
+fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let umem = Umem::create(1024, 2048).unwrap();
+    let memory = FrameMemory::map(&umem).unwrap();
+    let mut stats = Stats::create().unwrap();
+    let mut forwarder = Forwarder::in_process(&memory, 32, &stats).unwrap();
+    for port in [IN, OUT] {
+        forwarder.add_port(port, MemoryPort::new(Borrower::new(port).unwrap(), 64));
+    }
+    forwarder.deploy(&chain(), &mut stats).unwrap();
+    forwarder.start();
+    let mut sent = Vec::new();
+    for packet in packets {
+        let headers = myelin_packet::parse(packet).unwrap();
+        let meta = Meta::new(1, SPI, 2, 0, &headers);
+        assert!(
+            forwarder
+                .port_mut(IN)
+                .unwrap()
+                .inject(&memory, &meta, packet)
+        );
+        forwarder.turn();
+        sent.extend(forwarder.port_mut(OUT).unwrap().take_sent());
+    }
+    sent
+}
+
+/// Removes the environment's files also when an assertion fails.
+struct Files(String);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(runtime_directory(&self.0));
+    }
+}
+
+fn open(environment: &Environment, device: &str) -> DpdkPort {
+    DpdkPort::open(environment, &DpdkDevice::new(device).unwrap()).unwrap()
+}
+
+#[test]
+fn functions_do_the_same_over_dpdk_as_over_memory() {
+    if let Err(error) = myelin_dpdk::version() {
+        println!("SKIP: {error}");
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: needs root for DPDK's runtime directory");
+        return;
+    }
+    let prefix = format!("myelin-t{}", std::process::id());
+    let _files = Files(prefix.clone());
+    let config = EnvironmentConfig::new(&prefix);
+    let environment = Environment::start(&config).unwrap();
+    let again = Environment::start(&config).unwrap_err();
+    assert!(again.to_string().contains("one environment"), "{again}");
+
+    bytes_are_the_same(&environment);
+    unmatched_packets_pass(&environment);
+    no_frame_is_lost(&environment);
+    a_device_that_is_not_there_is_named(&environment);
+
+    assert!(runtime_directory(&prefix).exists());
+    environment.stop();
+    assert!(!runtime_directory(&prefix).exists(), "files stay");
+}
+
+/// A ring is a loop: what is sent to it arrives at it. So packets enter by the first, leave by the second, arrive there again,
+/// match nothing, and pass to the third, where they are looked at.
+fn bytes_are_the_same(environment: &Environment) {
+    let memory = environment.memory();
+    let packets = packets();
+    for batch in [1, 32, 256] {
+        let mut stats = Stats::create().unwrap();
+        let mut forwarder = Forwarder::in_process(memory, batch, &stats).unwrap();
+        let names = [0, 1, 2].map(|at| format!("net_ring{batch}{at}"));
+        let [mut ingress, mut egress, mut seen] =
+            names.each_ref().map(|name| open(environment, name));
+        ingress.door().set(&Match::default(), SPI, 2).unwrap();
+        egress.set_opposite(&seen);
+        forwarder.add_port(IN, ingress);
+        forwarder.add_port(OUT, egress);
+        forwarder.deploy(&chain(), &mut stats).unwrap();
+        forwarder.start();
+        let mut sent = Vec::new();
+        for some in packets.chunks(64) {
+            for packet in some {
+                assert!(forwarder.port_mut(IN).unwrap().inject(memory, packet));
+            }
+            while forwarder.turn() > 0 {
+                sent.extend(seen.collect(memory));
+            }
+        }
+        let expected = over_memory(&packets);
+        assert_eq!(sent.len(), expected.len(), "batch {batch}");
+        assert!(sent == expected, "batch {batch}: other bytes");
+        let done = stats.chain(SPI, 2).unwrap();
+        assert_eq!(done.positions[0].packets_in, packets.len() as u64);
+        assert_eq!(done.transmitted, expected.len() as u64);
+        assert_eq!(done.sojourn.count(), expected.len() as u64);
+        assert!(
+            done.positions[1].drops > 0,
+            "the firewall has something to drop"
+        );
+        let ingress = forwarder.port_mut(IN).unwrap();
+        let door = ingress.door().chain(&Match::default()).unwrap();
+        assert_eq!(door.packets, packets.len() as u64);
+        assert_eq!(stats.worker().invalid_descriptors, 0);
+    }
+}
+
+fn unmatched_packets_pass(environment: &Environment) {
+    let memory = environment.memory();
+    let stats = Stats::create().unwrap();
+    let mut forwarder = Forwarder::in_process(memory, 8, &stats).unwrap();
+    let mut ingress = open(environment, "net_ring20");
+    let mut egress = open(environment, "net_ring21");
+    let tcp = Match {
+        protocol: Some(6),
+        ..Match::default()
+    };
+    ingress.door().set(&tcp, SPI, 2).unwrap();
+    ingress.set_opposite(&egress);
+    forwarder.add_port(IN, ingress);
+    forwarder.start();
+    let strange = build::ethernet(0x88cc);
+    let frames = [strange, build::udp_v4(100), build::udp_v6(1)];
+    for frame in &frames {
+        assert!(forwarder.port_mut(IN).unwrap().inject(memory, frame));
+    }
+    while forwarder.turn() > 0 {}
+    assert_eq!(egress.collect(memory), frames);
+    let ingress = forwarder.port_mut(IN).unwrap();
+    let counters = *ingress.door().counters();
+    assert_eq!((counters.unmatched, counters.unparsed[0]), (2, 1));
+    assert_eq!(ingress.lost(), 0);
+}
+
+/// Far more packets than there are frames, half of them dropped by a function: they all come back to the pool.
+fn no_frame_is_lost(environment: &Environment) {
+    let memory = environment.memory();
+    let mut stats = Stats::create().unwrap();
+    let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
+    let mut ingress = open(environment, "net_ring30");
+    ingress.door().set(&Match::default(), SPI, 2).unwrap();
+    forwarder.add_port(IN, ingress);
+    forwarder.add_port(OUT, open(environment, "net_null30,size=64"));
+    forwarder.deploy(&chain(), &mut stats).unwrap();
+    forwarder.start();
+    let (tcp, udp) = (build::tcp_v4(60), build::udp_v4(60));
+    for _ in 0..2000 {
+        for packet in [&tcp, &udp].into_iter().cycle().take(16) {
+            let sent = forwarder.port_mut(IN).unwrap().inject(memory, packet);
+            assert!(sent, "the pool is empty");
+        }
+        forwarder.turn();
+    }
+    let done = stats.chain(SPI, 2).unwrap();
+    assert_eq!(
+        (done.positions[1].drops, done.transmitted),
+        (16_000, 16_000)
+    );
+}
+
+fn a_device_that_is_not_there_is_named(environment: &Environment) {
+    for (device, words) in [
+        ("net_af_xdp9,iface=nosuch0", ["net_af_xdp9", "interface"]),
+        ("net_nosuch0", ["net_nosuch0", "driver"]),
+        ("0000:ff:1f.7", ["0000:ff:1f.7", "vfio-pci"]),
+    ] {
+        let name = DpdkDevice::new(device).unwrap();
+        let error = DpdkPort::open(environment, &name).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}

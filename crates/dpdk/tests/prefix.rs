@@ -1,0 +1,71 @@
+//! Two processes with one prefix.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use myelin_dpdk::{Environment, EnvironmentConfig, runtime_directory};
+
+/// Says to the second process which prefix to take.
+const PREFIX: &str = "MYELIN_TEST_PREFIX";
+
+/// Nothing by itself: it is run by the other test as a process of its own, which holds a prefix until its input ends.
+#[test]
+fn holder() {
+    let Ok(prefix) = std::env::var(PREFIX) else {
+        return;
+    };
+    let environment = Environment::start(&EnvironmentConfig::new(prefix)).unwrap();
+    println!("\nready");
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().lines().next();
+    environment.stop();
+}
+
+/// Ends the first process and removes its files also when an assertion fails.
+struct First(Child, String);
+
+impl Drop for First {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_dir_all(runtime_directory(&self.1));
+    }
+}
+
+#[test]
+fn the_second_is_refused_and_the_first_goes_on() {
+    if let Err(error) = myelin_dpdk::version() {
+        println!("SKIP: {error}");
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIP: needs root for DPDK's runtime directory");
+        return;
+    }
+    let prefix = format!("myelin-t{}", std::process::id());
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "holder", "--nocapture"])
+        .env(PREFIX, &prefix)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = First(child, prefix.clone());
+    let mut lines = BufReader::new(first.0.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    assert!(lines.any(|line| line == "ready"));
+
+    let error = Environment::start(&EnvironmentConfig::new(&prefix))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(&prefix) && error.contains("another process uses this prefix"),
+        "{error}"
+    );
+    assert!(runtime_directory(&prefix).exists(), "they are the first's");
+    drop(first.0.stdin.take());
+    lines.for_each(drop);
+    assert!(first.0.wait().unwrap().success());
+    assert!(!runtime_directory(&prefix).exists(), "files stay");
+}

@@ -1,0 +1,56 @@
+//! `nat` on one flow among many, packet by packet.
+//!
+//! `cargo bench -p myelin-functions --bench nat`
+
+mod common;
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use myelin_functions::nat::{Endpoint, Mappings, Nat};
+use myelin_functions::{Discard, Function, Shared};
+use myelin_packet::five_tuple::UDP;
+use myelin_packet::fixtures::build;
+use myelin_spec::{NatConfig, Side};
+
+fn nat(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("nat");
+    for flows in [1_u32, 100_000] {
+        let (client, server) = (build::client_v4(), build::server_v4());
+        // The packet's own endpoint, so that it stays as it was.
+        let config = NatConfig {
+            addresses: vec![client.ip()],
+            flows: flows * 2,
+            ..NatConfig::default()
+        };
+        let mut mappings = Mappings::new(&config);
+        let own = Endpoint::new(client.ip(), UDP, client.port());
+        assert_eq!(mappings.outward(&own, 0, u64::MAX), Some(own));
+        for flow in 1..flows {
+            let [_, a, b, c] = flow.to_be_bytes();
+            let inner = Endpoint::new([10, a, b, c].into(), UDP, 1024 + (flow % 60_000) as u16);
+            mappings.outward(&inner, 0, u64::MAX);
+        }
+        let shared = Shared::new(mappings);
+        for side in [Side::Forward, Side::Reply] {
+            let mut function = Nat::new(&config, side, shared.clone());
+            let frame = match side {
+                Side::Forward => build::udp(client, server, b"hello"),
+                Side::Reply => build::udp(server, client, b"hello"),
+            };
+            let mut buffers = vec![frame];
+            let mut batch = common::batch(&mut buffers);
+            group.bench_function(BenchmarkId::new(side.as_str(), flows), |bencher| {
+                bencher.iter(|| {
+                    let function: &mut dyn Function = black_box(&mut function);
+                    function.process_batch(black_box(&mut batch), &mut Discard)
+                });
+            });
+            assert_eq!(batch.len(), 1, "the packet was dropped");
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, nat);
+criterion_main!(benches);

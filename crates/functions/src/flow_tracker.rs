@@ -1,0 +1,180 @@
+//! `flow-tracker`: follows flows from their first packet to their last.
+
+use myelin_packet::five_tuple::TCP;
+use myelin_packet::flow_marks::tcp;
+use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
+use myelin_spec::{FlowTrackerConfig, InvalidPolicy};
+
+use crate::flow_table::FlowTable;
+use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+
+/// Keeps the state of each flow, with what both sides sent: new, established, closing, closed.
+///
+/// A flow is one for both directions; the function sees both when a `flow-tracker` with `reverseOf`
+/// stands in the reverse chain. Packets that are not TCP open a flow whatever they are, and the
+/// first one the other way establishes it. A TCP connection is opened by a SYN alone, established
+/// by an acknowledgement, closing after a FIN of one side and closed after those of both or a reset;
+/// a closed one may be opened anew. Flows end by time too. A TCP segment that belongs to no flow
+/// and opens none is counted, and dropped if the configuration says so. Everything else goes on.
+#[derive(Debug)]
+pub struct FlowTracker {
+    config: FlowTrackerConfig,
+    state: Shared<FlowTrackerState>,
+}
+
+/// What a `flow-tracker` remembers.
+#[derive(Debug)]
+pub struct FlowTrackerState {
+    flows: FlowTable<FlowKey, Tracked>,
+    begun: u64,
+    outside: u64,
+}
+
+/// One flow; by end, the first one as [`FlowKey::canonical`] has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tracked {
+    packets: [u64; 2],
+    bytes: [u64; 2],
+    first_ns: u64,
+    last_ns: u64,
+    marks: FlowMarks,
+}
+
+impl Tracked {
+    fn new(now_ns: u64, from_second: bool) -> Self {
+        Self {
+            first_ns: now_ns,
+            last_ns: now_ns,
+            marks: FlowMarks::of_first_packet(from_second),
+            ..Self::default()
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, from_second: bool, bytes: usize) {
+        self.packets[usize::from(from_second)] += 1;
+        self.bytes[usize::from(from_second)] += bytes as u64;
+    }
+
+    fn record(&self, key: FlowKey, is_tcp: bool) -> FlowRecord {
+        let by_second = self.marks.contains(FlowMarks::OPENED_BY_SECOND);
+        let (opener, other) = (usize::from(by_second), usize::from(!by_second));
+        let mut record = FlowRecord::new(if by_second { key.reversed() } else { key });
+        record.packets = self.packets[opener];
+        record.bytes = self.bytes[opener];
+        record.reply_packets = self.packets[other];
+        record.reply_bytes = self.bytes[other];
+        record.first_ns = self.first_ns;
+        record.last_ns = self.last_ns;
+        record.with_state(self.marks.state(is_tcp))
+    }
+}
+
+impl FlowTrackerState {
+    /// No flows yet.
+    pub fn new(config: FlowTrackerConfig) -> Self {
+        Self {
+            flows: FlowTable::new(config.flows as usize),
+            begun: 0,
+            outside: 0,
+        }
+    }
+
+    #[inline]
+    fn track(&mut self, config: &FlowTrackerConfig, packet: &Packet<'_>) -> Verdict {
+        let headers = packet.headers();
+        let Some(key) = FlowKey::of(headers, packet.bytes()) else {
+            return self.invalid(config);
+        };
+        let flags = if headers.protocol == TCP && headers.flags.has_ports() {
+            let at = usize::from(headers.l4) + tcp::OFFSET;
+            packet.bytes().get(at).copied()
+        } else {
+            None
+        };
+        let is_tcp = flags.is_some();
+        let opens = flags.is_none_or(tcp::opens);
+        let now_ns = packet.meta().stamp_ns;
+        let (key, from_second) = key.canonical();
+        if let Some(flow) = self.flows.use_flow(&key) {
+            let state = flow.marks.state(is_tcp);
+            let lifetime_ns = config.lifetime_ns(is_tcp, state);
+            let lives = now_ns.saturating_sub(flow.last_ns) <= lifetime_ns;
+            if lives && !(opens && state == FlowState::Closed) {
+                flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
+                flow.count(from_second, packet.len());
+                // Late segments do not keep a closed connection alive.
+                if state != FlowState::Closed {
+                    flow.last_ns = flow.last_ns.max(now_ns);
+                }
+                return Verdict::Forward;
+            }
+            if opens {
+                *flow = Tracked::new(now_ns, from_second);
+                flow.count(from_second, packet.len());
+                self.begun += 1;
+                return Verdict::Forward;
+            }
+        } else if opens {
+            let mut flow = Tracked::new(now_ns, from_second);
+            flow.count(from_second, packet.len());
+            self.flows.insert(key, flow);
+            self.begun += 1;
+            return Verdict::Forward;
+        }
+        self.invalid(config)
+    }
+
+    fn invalid(&mut self, config: &FlowTrackerConfig) -> Verdict {
+        self.outside += 1;
+        match config.invalid {
+            InvalidPolicy::Pass => Verdict::Forward,
+            InvalidPolicy::Drop => Verdict::Drop,
+        }
+    }
+}
+
+impl FlowTracker {
+    /// A tracker of the flows in that state.
+    pub fn new(config: FlowTrackerConfig, state: Shared<FlowTrackerState>) -> Self {
+        Self { config, state }
+    }
+
+    /// When the state cannot be entered.
+    fn verdict_without_state(&self) -> Verdict {
+        match self.config.invalid {
+            InvalidPolicy::Pass => Verdict::Forward,
+            InvalidPolicy::Drop => Verdict::Drop,
+        }
+    }
+}
+
+impl Function for FlowTracker {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        match self.state.enter() {
+            Some(mut state) => state.track(&self.config, packet),
+            None => self.verdict_without_state(),
+        }
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
+        match self.state.enter() {
+            Some(mut state) => batch.retain(|packet| state.track(&self.config, packet)),
+            None => batch.retain(|_| self.verdict_without_state()),
+        }
+    }
+
+    fn read_flows(&self, page: &mut FlowPage) {
+        let Some(state) = self.state.enter() else {
+            return;
+        };
+        let totals = FlowTotals {
+            begun: state.begun,
+            evicted: state.flows.evictions(),
+            outside: state.outside,
+        };
+        page.take(&state.flows, totals, |key, flow| {
+            flow.record(*key, key.is_tcp())
+        });
+    }
+}

@@ -1,0 +1,263 @@
+//! `load-balancer`: spreads flows over backends by Maglev hashing, and keeps each flow with its
+//! backend.
+//!
+//! The forward side replaces the destination address by that of the flow's backend; ports stay. The
+//! reply side (`reverseOf`) gives what the backends answer its source back: the address that the
+//! client had sent to. Both work on one [`Affinity`].
+//!
+//! A flow stays with its backend as long as that is one of the configuration and the flow does not
+//! pause for longer than the timeout. Dropped are: packets without ports (fragments, protocols other
+//! than UDP and TCP), since they show no flow; packets of a family without a backend; a flow whose
+//! answers would look like those of another one, that is from the same client address and port, by
+//! way of another address, to the same backend; on the reply side, packets of no living flow.
+
+use std::net::IpAddr;
+
+use myelin_packet::maglev::{Backend, MaglevTable};
+use myelin_packet::{FiveTuple, FlowKey};
+use myelin_spec::{LoadBalancerConfig, Side};
+
+use crate::flow_table::FlowTable;
+use crate::nat::rewrite::Fields;
+use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+
+/// The record for the replies of a flow is looked at again after this, for it may have been put out:
+/// one second.
+const CONFIRM_NS: u64 = 1_000_000_000;
+
+/// What is known of flows, by both sides.
+#[derive(Debug)]
+pub struct Affinity {
+    flows: FlowTable<FlowKey, Flow>,
+    replies: FlowTable<FlowKey, Reply>,
+}
+
+/// A flow as the clients send it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// The backend's.
+    address: [u8; 16],
+    last_ns: u64,
+    /// When the record for its replies was last written.
+    confirmed_ns: u64,
+    /// Number of the backend, in the configuration of that time.
+    backend: u32,
+}
+
+/// A flow as the backends answer it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reply {
+    /// What the client had sent to.
+    address: [u8; 16],
+    last_ns: u64,
+}
+
+impl Affinity {
+    /// With room for that many flows.
+    pub fn new(flows: usize) -> Self {
+        Self {
+            flows: FlowTable::new(flows),
+            replies: FlowTable::new(flows),
+        }
+    }
+}
+
+/// The load balancer, one side of it.
+#[derive(Debug)]
+pub struct LoadBalancer {
+    side: Side,
+    timeout_ns: u64,
+    backends: Vec<Backend>,
+    v4: MaglevTable,
+    v6: MaglevTable,
+    affinity: Shared<Affinity>,
+}
+
+impl LoadBalancer {
+    /// The function of that configuration on a side of `affinity`.
+    pub fn new(config: &LoadBalancerConfig, side: Side, affinity: Shared<Affinity>) -> Self {
+        let [v4, v6] = config.tables();
+        Self {
+            side,
+            timeout_ns: config.timeout_ns,
+            backends: config.backends(),
+            v4,
+            v6,
+            affinity,
+        }
+    }
+
+    #[inline]
+    fn handle(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+        match self.side {
+            Side::Forward => self.send(affinity, packet),
+            Side::Reply => self.answer(&mut affinity.replies, packet),
+        }
+    }
+
+    /// To a backend.
+    #[inline]
+    fn send(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let headers = *packet.headers();
+        if !headers.flags.has_ports() {
+            return None;
+        }
+        let key = FlowKey::of(&headers, packet.bytes())?;
+        let is_ipv6 = headers.flags.is_ipv6();
+        let backend = self.backend_of(affinity, &key, is_ipv6, now_ns)?;
+        let frame = packet.bytes_mut();
+        let fields = Fields::find(frame, &headers, Side::Reply)?;
+        let old = fields.endpoint(frame)?;
+        let mut new = old;
+        new.address = backend.address;
+        fields.write(frame, &old, &new)?;
+        if backend.has_mac != 0 {
+            frame.get_mut(..6)?.copy_from_slice(&backend.mac);
+        }
+        Some(())
+    }
+
+    /// The backend of a flow, which is noted.
+    #[inline]
+    fn backend_of(
+        &self,
+        affinity: &mut Affinity,
+        key: &FlowKey,
+        is_ipv6: bool,
+        now_ns: u64,
+    ) -> Option<&Backend> {
+        let Affinity { flows, replies } = affinity;
+        if let Some(flow) = flows.use_flow(key)
+            && now_ns.saturating_sub(flow.last_ns) <= self.timeout_ns
+            && let Some(number) = self.number_of(flow, is_ipv6)
+        {
+            let backend = &self.backends[number];
+            flow.backend = number as u32;
+            if now_ns.saturating_sub(flow.confirmed_ns) >= CONFIRM_NS {
+                self.confirm(replies, key, backend, now_ns)?;
+                flow.confirmed_ns = now_ns;
+            }
+            flow.last_ns = now_ns;
+            return Some(backend);
+        }
+        let table = if is_ipv6 { &self.v6 } else { &self.v4 };
+        let number = table.look_up(key)?;
+        let backend = self.backends.get(usize::from(number))?;
+        self.confirm(replies, key, backend, now_ns)?;
+        let flow = Flow {
+            address: backend.address,
+            last_ns: now_ns,
+            confirmed_ns: now_ns,
+            backend: number.into(),
+        };
+        flows.insert(*key, flow);
+        Some(backend)
+    }
+
+    /// The number that a flow's backend has now, if it is still there.
+    #[inline]
+    fn number_of(&self, flow: &Flow, is_ipv6: bool) -> Option<usize> {
+        let is_it = |backend: &Backend| {
+            backend.address == flow.address && backend.is_ipv6 == u8::from(is_ipv6)
+        };
+        let number = flow.backend as usize;
+        if self.backends.get(number).is_some_and(is_it) {
+            return Some(number);
+        }
+        self.backends.iter().position(is_it)
+    }
+
+    /// Notes what the replies of a flow are to come from; `None` when they would look like those of
+    /// another flow.
+    fn confirm(
+        &self,
+        replies: &mut FlowTable<FlowKey, Reply>,
+        key: &FlowKey,
+        backend: &Backend,
+        now_ns: u64,
+    ) -> Option<()> {
+        let tuple = key.five_tuple();
+        let address = Backend::new(tuple.destination, None).address;
+        let answers = FlowKey::new(
+            &FiveTuple {
+                destination: ip(backend),
+                ..tuple
+            }
+            .reversed(),
+        );
+        let taken = replies.get(&answers).is_some_and(|reply| {
+            reply.address != address && now_ns.saturating_sub(reply.last_ns) <= self.timeout_ns
+        });
+        if taken {
+            return None;
+        }
+        let reply = Reply {
+            address,
+            last_ns: now_ns,
+        };
+        replies.insert(answers, reply);
+        Some(())
+    }
+
+    /// Back to the client.
+    #[inline]
+    fn answer(
+        &self,
+        replies: &mut FlowTable<FlowKey, Reply>,
+        packet: &mut Packet<'_>,
+    ) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let headers = *packet.headers();
+        if !headers.flags.has_ports() {
+            return None;
+        }
+        let key = FlowKey::of(&headers, packet.bytes())?;
+        let reply = replies.use_flow(&key)?;
+        if now_ns.saturating_sub(reply.last_ns) > self.timeout_ns {
+            return None;
+        }
+        reply.last_ns = now_ns;
+        let frame = packet.bytes_mut();
+        let fields = Fields::find(frame, &headers, Side::Forward)?;
+        let old = fields.endpoint(frame)?;
+        let mut new = old;
+        new.address = reply.address;
+        fields.write(frame, &old, &new)
+    }
+}
+
+fn ip(backend: &Backend) -> IpAddr {
+    let [a, b, c, d, ..] = backend.address;
+    if backend.is_ipv6 == 0 {
+        [a, b, c, d].into()
+    } else {
+        backend.address.into()
+    }
+}
+
+impl Function for LoadBalancer {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let done = self
+            .affinity
+            .enter()
+            .and_then(|mut affinity| self.handle(&mut affinity, packet));
+        verdict(done)
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
+        match self.affinity.enter() {
+            Some(mut affinity) => {
+                batch.retain(|packet| verdict(self.handle(&mut affinity, packet)))
+            }
+            None => batch.retain(|_| Verdict::Drop),
+        }
+    }
+}
+
+fn verdict(done: Option<()>) -> Verdict {
+    match done {
+        Some(()) => Verdict::Forward,
+        None => Verdict::Drop,
+    }
+}

@@ -1,0 +1,100 @@
+//! `monitor`: counts packets and bytes by flow.
+
+use myelin_packet::{FlowKey, FlowRecord, FlowTotals};
+use myelin_spec::MonitorConfig;
+
+use crate::flow_table::FlowTable;
+use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+
+/// Counts every packet under its five-tuple and hands it on unchanged. A packet without ports (a
+/// fragment, another protocol than UDP and TCP) is counted under its addresses and protocol.
+#[derive(Debug)]
+pub struct Monitor(Shared<MonitorState>);
+
+/// What a `monitor` remembers.
+#[derive(Debug)]
+pub struct MonitorState {
+    flows: FlowTable<FlowKey, Counts>,
+    begun: u64,
+    outside: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    packets: u64,
+    bytes: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl MonitorState {
+    /// No flows yet.
+    pub fn new(config: MonitorConfig) -> Self {
+        Self {
+            flows: FlowTable::new(config.flows as usize),
+            begun: 0,
+            outside: 0,
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, packet: &Packet<'_>) {
+        let Some(key) = FlowKey::of(packet.headers(), packet.bytes()) else {
+            self.outside += 1;
+            return;
+        };
+        let now_ns = packet.meta().stamp_ns;
+        let (counts, is_new) = self.flows.use_or_insert(key, || Counts {
+            first_ns: now_ns,
+            ..Counts::default()
+        });
+        counts.packets += 1;
+        counts.bytes += packet.len() as u64;
+        counts.last_ns = now_ns;
+        self.begun += u64::from(is_new);
+    }
+}
+
+impl Monitor {
+    /// A monitor that counts into that state.
+    pub fn new(state: Shared<MonitorState>) -> Self {
+        Self(state)
+    }
+}
+
+impl Function for Monitor {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        if let Some(mut state) = self.0.enter() {
+            state.count(packet);
+        }
+        Verdict::Forward
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
+        if let Some(mut state) = self.0.enter() {
+            for packet in batch.packets() {
+                state.count(packet);
+            }
+        }
+        0
+    }
+
+    fn read_flows(&self, page: &mut FlowPage) {
+        let Some(state) = self.0.enter() else {
+            return;
+        };
+        let totals = FlowTotals {
+            begun: state.begun,
+            evicted: state.flows.evictions(),
+            outside: state.outside,
+        };
+        page.take(&state.flows, totals, |key, counts| {
+            let mut record = FlowRecord::new(*key);
+            record.packets = counts.packets;
+            record.bytes = counts.bytes;
+            record.first_ns = counts.first_ns;
+            record.last_ns = counts.last_ns;
+            record
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! `nat`: source network address and port translation (RFC 3022, NAPT; RFC 4787, 5382, 5508).
+//!
+//! The forward side gives packets from inside an external source address and port, the reply side
+//! (`reverseOf`) gives the answers their inside destination back. Both work on one table of
+//! [`Mappings`]. Of an ICMP or ICMPv6 echo the identifier is the port.
+//!
+//! What it does in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
+//! addresses (REQ-2); port preservation where that port is free; only packets from inside keep a
+//! mapping alive (REQ-6). Not translated, so dropped: fragments, since all but the first show no
+//! port; ICMP errors; every other protocol; a family without an external address; what comes back
+//! for no living mapping. There is no hairpinning.
+
+mod endpoint;
+mod mappings;
+pub(crate) mod rewrite;
+
+pub use endpoint::Endpoint;
+pub use mappings::{Mappings, TRIES};
+
+use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
+use myelin_spec::{NatConfig, Side};
+
+use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use rewrite::Fields;
+
+/// The translator, one side of it.
+#[derive(Debug)]
+pub struct Nat {
+    side: Side,
+    timeout_ns: u64,
+    tcp_timeout_ns: u64,
+    tcp_transitory_ns: u64,
+    mappings: Shared<Mappings>,
+}
+
+impl Nat {
+    /// The function of that configuration on a side of `mappings`.
+    pub fn new(config: &NatConfig, side: Side, mappings: Shared<Mappings>) -> Self {
+        Self {
+            side,
+            timeout_ns: config.timeout_ns,
+            tcp_timeout_ns: config.tcp_timeout_ns,
+            tcp_transitory_ns: config.tcp_transitory_ns(),
+            mappings,
+        }
+    }
+
+    #[inline]
+    fn translate(&self, mappings: &mut Mappings, packet: &mut Packet<'_>) -> Option<()> {
+        let now_ns = packet.meta().stamp_ns;
+        let headers = *packet.headers();
+        let frame = packet.bytes_mut();
+        let fields = Fields::find(frame, &headers, self.side)?;
+        let old = fields.endpoint(frame)?;
+        let new = match self.side {
+            Side::Forward => mappings.outward(&old, now_ns, self.lifetime(&fields, frame)?)?,
+            Side::Reply => mappings.inward(&old, now_ns)?,
+        };
+        fields.write(frame, &old, &new)
+    }
+
+    /// How long a mapping lives after this packet, ns.
+    #[inline]
+    fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<u64> {
+        /// FIN, SYN and RST.
+        const TRANSITORY: u8 = 0b111;
+        Some(match fields.protocol() {
+            TCP if frame.get(fields.l4() + 13)? & TRANSITORY != 0 => self.tcp_transitory_ns,
+            TCP => self.tcp_timeout_ns,
+            _ => self.timeout_ns,
+        })
+    }
+}
+
+impl Function for Nat {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let translated = self
+            .mappings
+            .enter()
+            .and_then(|mut mappings| self.translate(&mut mappings, packet));
+        verdict(translated)
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
+        match self.mappings.enter() {
+            Some(mut mappings) => {
+                batch.retain(|packet| verdict(self.translate(&mut mappings, packet)))
+            }
+            None => batch.retain(|_| Verdict::Drop),
+        }
+    }
+}
+
+fn verdict(translated: Option<()>) -> Verdict {
+    match translated {
+        Some(()) => Verdict::Forward,
+        None => Verdict::Drop,
+    }
+}
+
+/// Whether packets of that protocol are translated at all.
+fn is_translated(protocol: u8, is_ipv6: bool) -> bool {
+    match protocol {
+        UDP | TCP => true,
+        ICMP => !is_ipv6,
+        ICMPV6 => is_ipv6,
+        _ => false,
+    }
+}

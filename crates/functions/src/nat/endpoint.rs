@@ -1,0 +1,77 @@
+//! One end of a flow, as mappings know it.
+
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+use myelin_packet::Family;
+
+/// Address, protocol and port. Twin of `struct endpoint` of `nat.bpf.c`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// In network order; an IPv4 address takes the first four bytes, the others are zero.
+    pub address: [u8; 16],
+    /// Port, or identifier of an echo.
+    pub port: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Whether the address is one of IPv6.
+    pub is_ipv6: bool,
+}
+
+// Three steps of the hasher instead of one for each field.
+impl Hash for Endpoint {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.address);
+        state.write_u64(self.rest().into());
+    }
+}
+
+impl Endpoint {
+    /// The endpoint at an address.
+    pub fn new(address: IpAddr, protocol: u8, port: u16) -> Self {
+        let mut bytes = [0; 16];
+        match address {
+            IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => bytes = address.octets(),
+        }
+        Self {
+            address: bytes,
+            port,
+            protocol,
+            is_ipv6: address.is_ipv6(),
+        }
+    }
+
+    /// The family of its address.
+    pub fn family(&self) -> Family {
+        if self.is_ipv6 { Family::V6 } else { Family::V4 }
+    }
+
+    /// A number for its address alone.
+    pub(super) fn address_hash(&self) -> u32 {
+        let (words, _) = self.address.as_chunks::<4>();
+        words.iter().fold(0x9e37_79b9, |hash, word| {
+            mix(hash, u32::from_be_bytes(*word))
+        })
+    }
+
+    /// A number for all of it.
+    pub(super) fn choice(&self) -> u32 {
+        mix(self.address_hash(), self.rest())
+    }
+
+    fn rest(&self) -> u32 {
+        u32::from(self.port) << 16 | u32::from(self.protocol) << 8 | u32::from(self.is_ipv6)
+    }
+}
+
+/// A step of a hash: the multiplier and the shifts are those of MurmurHash3's finaliser.
+fn mix(hash: u32, word: u32) -> u32 {
+    let mut hash = hash ^ word;
+    hash ^= hash >> 16;
+    hash = hash.wrapping_mul(0x85eb_ca6b);
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(0xc2b2_ae35);
+    hash ^ hash >> 16
+}

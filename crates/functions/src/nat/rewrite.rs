@@ -1,0 +1,149 @@
+//! Where address and port of one end of a packet lie, and how they are replaced.
+
+use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
+use myelin_packet::{Headers, checksum};
+use myelin_spec::Side;
+
+use super::{Endpoint, is_translated};
+
+/// Offsets of the fields in a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields {
+    address: usize,
+    port: usize,
+    l4_checksum: usize,
+    headers: Headers,
+}
+
+/// Numbers of the ICMP messages.
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
+const ECHO_REPLY_V6: u8 = 129;
+/// Type, code, checksum, identifier, sequence number.
+const ECHO_LEN: usize = 8;
+
+impl Fields {
+    /// The fields that a side translates: the source of what goes out, the destination of what
+    /// comes back. `None` for a packet that is not translated.
+    #[inline]
+    pub(crate) fn find(frame: &[u8], headers: &Headers, side: Side) -> Option<Self> {
+        let is_ipv6 = headers.flags.is_ipv6();
+        if headers.flags.is_fragment() || !is_translated(headers.protocol, is_ipv6) {
+            return None;
+        }
+        let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
+        let (source, length) = if is_ipv6 { (l3 + 8, 16) } else { (l3 + 12, 4) };
+        let is_forward = side == Side::Forward;
+        let (port, l4_checksum) = match headers.protocol {
+            UDP => (l4, l4 + 6),
+            TCP => (l4, l4 + 16),
+            _ => {
+                let expected = match (is_ipv6, is_forward) {
+                    (false, true) => ECHO_REQUEST,
+                    (false, false) => ECHO_REPLY,
+                    (true, true) => ECHO_REQUEST_V6,
+                    (true, false) => ECHO_REPLY_V6,
+                };
+                let message = frame.get(l4..usize::from(headers.end))?;
+                if message.len() < ECHO_LEN || message[0] != expected {
+                    return None;
+                }
+                (l4 + 4, l4 + 2)
+            }
+        };
+        let has_ports = headers.flags.has_ports();
+        Some(Self {
+            address: if is_forward { source } else { source + length },
+            port: if is_forward || !has_ports {
+                port
+            } else {
+                port + 2
+            },
+            l4_checksum,
+            headers: *headers,
+        })
+    }
+
+    pub(super) fn protocol(&self) -> u8 {
+        self.headers.protocol
+    }
+
+    pub(super) fn l4(&self) -> usize {
+        self.headers.l4.into()
+    }
+
+    /// What the fields hold.
+    #[inline]
+    pub(crate) fn endpoint(&self, frame: &[u8]) -> Option<Endpoint> {
+        let mut address = [0; 16];
+        let is_ipv6 = self.headers.flags.is_ipv6();
+        if is_ipv6 {
+            address = *frame.get(self.address..)?.first_chunk()?;
+        } else {
+            address[..4].copy_from_slice(frame.get(self.address..self.address + 4)?);
+        }
+        Some(Endpoint {
+            address,
+            port: read(frame, self.port)?,
+            protocol: self.headers.protocol,
+            is_ipv6,
+        })
+    }
+
+    /// Replaces what they hold, and corrects the checksums (RFC 1624). A UDP checksum of zero means
+    /// none and stays.
+    #[inline]
+    pub(crate) fn write(&self, frame: &mut [u8], old: &Endpoint, new: &Endpoint) -> Option<()> {
+        let is_ipv6 = self.headers.flags.is_ipv6();
+        let length = if is_ipv6 { 16 } else { 4 };
+        let address = address_growth(&old.address, &new.address);
+        let port = u64::from(new.port) + u64::from(!old.port);
+        frame
+            .get_mut(self.address..self.address + length)?
+            .copy_from_slice(&new.address[..length]);
+        write(frame, self.port, new.port)?;
+        if !is_ipv6 {
+            let at = usize::from(self.headers.l3) + 10;
+            let held = read(frame, at)?;
+            write(frame, at, checksum::l4_add(0, held, address))?;
+        }
+        let held = read(frame, self.l4_checksum)?;
+        let (protocol, delta) = match self.headers.protocol {
+            UDP if held == 0 => return Some(()),
+            // The one checksum that covers no addresses.
+            ICMP => (ICMP, port),
+            protocol @ (TCP | UDP | ICMPV6) => (protocol, address + port),
+            _ => return None,
+        };
+        write(
+            frame,
+            self.l4_checksum,
+            checksum::l4_add(protocol, held, delta),
+        )
+    }
+}
+
+/// By how much the sum of 16-bit words grows with an address, modulo 65535 and not below zero. Sums
+/// of 32-bit words are as good, and so is the complement of one for its negative: 2^16 is 1, and
+/// 2^32 - 1 is 0.
+#[inline]
+fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
+    let words = |address: &[u8; 16]| {
+        let (words, _) = address.as_chunks::<4>();
+        [0, 1, 2, 3].map(|i: usize| u32::from_be_bytes(words[i]))
+    };
+    let pairs = words(old).into_iter().zip(words(new));
+    pairs
+        .map(|(old, new)| u64::from(new) + u64::from(!old))
+        .sum()
+}
+
+fn read(frame: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?))
+}
+
+fn write(frame: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *frame.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
+    Some(())
+}

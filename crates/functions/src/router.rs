@@ -1,0 +1,218 @@
+//! `router`: sends packets to the next hop that the longest matching prefix names.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use myelin_packet::checksum;
+use myelin_packet::lpm::LpmError;
+use myelin_packet::routes::RouteTables;
+use myelin_spec::RouterConfig;
+
+use crate::time_exceeded;
+use crate::{Emitter, Function, Packet, Verdict};
+
+/// Messages that may go at once after a pause.
+const BURST: u64 = 10;
+
+/// A router for packets of both families: looks the destination address up, counts the time to live
+/// (hop limit) down and writes the next hop's Ethernet address.
+///
+/// A packet without a route is dropped, and one whose time to live is used up; that one's sender is
+/// told, if the router has an address of the family (RFC 1812, section 5.3.1; RFC 8200, section 3).
+#[derive(Debug)]
+pub struct Router {
+    tables: RouteTables,
+    address_v4: Option<Ipv4Addr>,
+    address_v6: Option<Ipv6Addr>,
+    limit: RateLimit,
+    /// The message to be sent; kept for its memory.
+    message: Vec<u8>,
+}
+
+impl Router {
+    /// Compiles the routes.
+    pub fn new(config: &RouterConfig) -> Result<Self, LpmError> {
+        Ok(Self {
+            tables: RouteTables::new(&config.routes)?,
+            address_v4: config.address_v4,
+            address_v6: config.address_v6,
+            limit: RateLimit::new(config.icmp_rate),
+            message: Vec::with_capacity(2048),
+        })
+    }
+
+    #[cold]
+    fn expired(&mut self, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
+        let from: Option<IpAddr> = if packet.headers().flags.is_ipv6() {
+            self.address_v6.map(Into::into)
+        } else {
+            self.address_v4.map(Into::into)
+        };
+        if let Some(from) = from
+            && time_exceeded::write(packet.bytes(), packet.headers(), from, &mut self.message)
+            && self.limit.allows(packet.meta().stamp_ns)
+        {
+            emitter.reply(packet.meta(), &self.message);
+        }
+    }
+}
+
+impl Function for Router {
+    #[inline]
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        let l3 = usize::from(packet.headers().l3);
+        let is_v6 = packet.headers().flags.is_ipv6();
+        let Some((ethernet, ip)) = packet.bytes_mut().split_at_mut_checked(l3) else {
+            return Verdict::Drop;
+        };
+        let Some(Place {
+            destination,
+            time_to_live,
+        }) = Place::of(ip, is_v6)
+        else {
+            return Verdict::Drop;
+        };
+        let Some(hop) = self.tables.look_up(destination) else {
+            return Verdict::Drop;
+        };
+        if ip[time_to_live] <= 1 {
+            self.expired(packet, emitter);
+            return Verdict::Drop;
+        }
+        if is_v6 {
+            ip[time_to_live] -= 1;
+        } else if let Some(header) = ip.first_chunk_mut() {
+            count_down(header);
+        }
+        let Some(addresses) = ethernet.first_chunk_mut::<12>() else {
+            return Verdict::Drop;
+        };
+        hop.apply(addresses);
+        Verdict::Forward
+    }
+}
+
+/// What a router looks at in an IP header.
+struct Place {
+    destination: IpAddr,
+    /// Offset of the time to live or hop limit.
+    time_to_live: usize,
+}
+
+impl Place {
+    #[inline]
+    fn of(ip: &[u8], is_v6: bool) -> Option<Self> {
+        Some(if is_v6 {
+            Self {
+                destination: IpAddr::from(*ip.get(24..)?.first_chunk::<16>()?),
+                time_to_live: 7,
+            }
+        } else {
+            Self {
+                destination: IpAddr::from(*ip.get(16..)?.first_chunk::<4>()?),
+                time_to_live: 8,
+            }
+        })
+    }
+}
+
+/// One less in the time to live of an IPv4 header, which is not 0, and in the sum that its checksum
+/// is of (RFC 1624).
+#[inline]
+fn count_down(header: &mut [u8; 20]) {
+    let old = u16::from_be_bytes([header[8], header[9]]);
+    header[8] -= 1;
+    let new = u16::from_be_bytes([header[8], header[9]]);
+    let held = u16::from_be_bytes([header[10], header[11]]);
+    let updated = checksum::update(held, old, new);
+    header[10..12].copy_from_slice(&updated.to_be_bytes());
+}
+
+/// So many a second, as a token bucket (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f), kept as
+/// the one number of the equivalent virtual schedule (ITU-T I.371).
+#[derive(Debug)]
+struct RateLimit {
+    /// `None` lets none through.
+    interval_ns: Option<u64>,
+    /// When the bucket will be full again.
+    full_ns: u64,
+}
+
+impl RateLimit {
+    fn new(per_second: u32) -> Self {
+        Self {
+            interval_ns: 1_000_000_000_u64.checked_div(per_second.into()),
+            full_ns: 0,
+        }
+    }
+
+    /// Takes a token, if there is one.
+    fn allows(&mut self, now_ns: u64) -> bool {
+        let Some(interval) = self.interval_ns else {
+            return false;
+        };
+        let full = self.full_ns.max(now_ns) + interval;
+        let allowed = full <= now_ns.saturating_add(interval * BURST);
+        if allowed {
+            self.full_ns = full;
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_lets_a_burst_through_and_then_so_many_a_second() {
+        let mut limit = RateLimit::new(100);
+        let start = 1 << 40;
+        let sent = |limit: &mut RateLimit, from: u64, to: u64| {
+            (from..to)
+                .step_by(100_000)
+                .filter(|now| limit.allows(*now))
+                .count()
+        };
+        assert_eq!(sent(&mut limit, start, start + 1_000_000), 10);
+        let second = sent(&mut limit, start + 1_000_000, start + 1_001_000_000);
+        assert!((99..=101).contains(&second), "{second}");
+        assert!(!RateLimit::new(0).allows(start));
+        // Full at once and no more than full after an hour.
+        assert_eq!(sent(&mut limit, start << 1, (start << 1) + 1_000_000), 10);
+    }
+
+    #[test]
+    fn counting_down_keeps_every_checksum_right() {
+        for time_to_live in 1..=255 {
+            for protocol in [0, 1, 17, 254, 255] {
+                let mut header = [
+                    0x45,
+                    0,
+                    0,
+                    84,
+                    0x12,
+                    0x34,
+                    0x40,
+                    0,
+                    time_to_live,
+                    protocol,
+                    0,
+                    0,
+                    10,
+                    0,
+                    0,
+                    1,
+                    10,
+                    0,
+                    0,
+                    2,
+                ];
+                let whole = checksum::checksum(&header);
+                header[10..12].copy_from_slice(&whole.to_be_bytes());
+                count_down(&mut header);
+                assert_eq!(header[8], time_to_live - 1);
+                assert_eq!(checksum::fold(checksum::sum(&header)), 0xffff);
+            }
+        }
+    }
+}

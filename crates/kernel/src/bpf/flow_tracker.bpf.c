@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Follows flows from their first packet to their last. The rules are those of
+ * myelin_functions::flow_tracker and myelin_packet::flow_marks.
+ *
+ * The two directions of a flow may be on different CPUs, so its counters are added to atomically,
+ * and what moves it on are marks that are only ever set.
+ */
+#include "flow_totals.h"
+#include "next.h"
+
+/* Twin: myelin_kernel::flows::TrackerInstance. */
+const volatile struct flow_tracker {
+	struct hop hop;
+	__u64 timeout_ns;
+	__u64 tcp_new_ns;
+	__u64 tcp_established_ns;
+	__u64 tcp_closing_ns;
+	__u64 tcp_closed_ns;
+	__u32 drops_invalid;
+	__u32 spare;
+} INSTANCE INSTANCE_SECTION;
+
+/* Twin: myelin_packet::FlowMarks. */
+enum {
+	OPENED_BY_SECOND = 1 << 0,
+	ANSWERED = 1 << 1,
+	ACKNOWLEDGED = 1 << 2,
+	FIRST_DONE = 1 << 3,
+	SECOND_DONE = 1 << 4,
+	RESET = 1 << 5,
+};
+
+/* Flags of the TCP header (RFC 9293, section 3.1). */
+enum {
+	TCP_FIN = 0x01,
+	TCP_SYN = 0x02,
+	TCP_RST = 0x04,
+	TCP_ACK = 0x10,
+	TCP_FLAGS_AT = 13,
+};
+
+/* By end. Twin: myelin_kernel::flows::Tracked. */
+struct tracked {
+	__u64 packets[2];
+	__u64 bytes[2];
+	__u64 first_ns;
+	__u64 last_ns;
+	__u32 marks;
+	__u32 spare;
+};
+
+/* The loader sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct flow_key);
+	__type(value, struct tracked);
+	__uint(max_entries, 1);
+} flows SEC(".maps");
+
+/* What is to be known of a packet. */
+struct event {
+	struct flow_key key;
+	__u64 now_ns;
+	__u32 from_second; /* 0 or 1: which end sent it */
+	bool is_tcp;
+	__u8 flags;
+};
+
+/* Names the ends of the flow in an order that does not depend on who sent the packet. */
+static __always_inline __u32 orient(struct flow_key *key)
+{
+	const __u64 *source = (void *)key->source, *destination = (void *)key->destination;
+	bool second;
+
+	if (source[0] != destination[0])
+		second = source[0] > destination[0];
+	else if (source[1] != destination[1])
+		second = source[1] > destination[1];
+	else
+		second = key->source_port > key->destination_port;
+	if (!second)
+		return 0;
+
+	struct flow_key turned = *key;
+
+	__builtin_memcpy(turned.source, key->destination, sizeof(turned.source));
+	__builtin_memcpy(turned.destination, key->source, sizeof(turned.destination));
+	turned.source_port = key->destination_port;
+	turned.destination_port = key->source_port;
+	*key = turned;
+	return 1;
+}
+
+static __always_inline bool read_event(hook_ctx *ctx, struct event *event)
+{
+	struct headers headers;
+
+	if (!hook_headers(ctx, &headers) || !hook_stamp(ctx, &event->now_ns) ||
+	    !read_flow_key(ctx, &headers, &event->key))
+		return false;
+	event->is_tcp = event->key.protocol == IPPROTO_TCP && headers.flags & FLAG_PORTS;
+	event->flags = 0;
+	if (event->is_tcp) {
+		const __u8 *tcp = (void *)(long)ctx->data + (headers.l4 & MAX_OFFSET);
+
+		if ((const void *)(tcp + TCP_FLAGS_AT + 1) > (void *)(long)ctx->data_end)
+			return false;
+		event->flags = tcp[TCP_FLAGS_AT];
+	}
+	event->from_second = orient(&event->key);
+	return true;
+}
+
+static __always_inline bool opens(const struct event *event)
+{
+	const __u8 all = TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN;
+
+	return !event->is_tcp || (event->flags & all) == TCP_SYN;
+}
+
+static __always_inline bool is_closed(const struct event *event, __u32 marks)
+{
+	const __u32 both = FIRST_DONE | SECOND_DONE;
+
+	return event->is_tcp && (marks & RESET || (marks & both) == both);
+}
+
+static __always_inline __u64 lifetime_ns(const struct event *event, __u32 marks)
+{
+	if (!event->is_tcp)
+		return INSTANCE.timeout_ns;
+	if (is_closed(event, marks))
+		return INSTANCE.tcp_closed_ns;
+	if (marks & (FIRST_DONE | SECOND_DONE))
+		return INSTANCE.tcp_closing_ns;
+	return marks & ACKNOWLEDGED ? INSTANCE.tcp_established_ns : INSTANCE.tcp_new_ns;
+}
+
+/* What the packet adds to the marks. */
+static __always_inline __u32 marks_of(const struct event *event, __u32 marks)
+{
+	__u32 added = 0;
+
+	if (event->from_second != (marks & OPENED_BY_SECOND))
+		added |= ANSWERED;
+	if (event->flags & TCP_RST)
+		added |= RESET;
+	if (event->flags & TCP_FIN)
+		added |= event->from_second ? SECOND_DONE : FIRST_DONE;
+	if ((event->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK)
+		added |= ACKNOWLEDGED;
+	return added;
+}
+
+static __always_inline void count_packet(const hook_ctx *ctx, const struct event *event,
+					 struct tracked *flow)
+{
+	__u32 end = event->from_second & 1;
+
+	__sync_fetch_and_add(&flow->packets[end], hook_segments(ctx));
+	__sync_fetch_and_add(&flow->bytes[end], hook_length(ctx));
+}
+
+/* The flow as its first packet makes it. */
+static __always_inline struct tracked first_of(const hook_ctx *ctx, const struct event *event)
+{
+	struct tracked flow = {
+		.first_ns = event->now_ns,
+		.last_ns = event->now_ns,
+		.marks = event->from_second ? OPENED_BY_SECOND : 0,
+	};
+
+	if (event->from_second) {
+		flow.packets[1] = hook_segments(ctx);
+		flow.bytes[1] = hook_length(ctx);
+	} else {
+		flow.packets[0] = hook_segments(ctx);
+		flow.bytes[0] = hook_length(ctx);
+	}
+	return flow;
+}
+
+/* Whether the packet belongs to a flow, or begins one. */
+static __always_inline bool track(const hook_ctx *ctx, const struct event *event,
+				  struct flow_totals *totals)
+{
+	struct tracked *flow = bpf_map_lookup_elem(&flows, &event->key);
+
+	if (!flow && opens(event)) {
+		struct tracked first = first_of(ctx, event);
+
+		if (bpf_map_update_elem(&flows, &event->key, &first, BPF_NOEXIST) == 0) {
+			totals->inserted++;
+			return true;
+		}
+		/* Another CPU may have been faster. */
+		flow = bpf_map_lookup_elem(&flows, &event->key);
+	}
+	if (!flow)
+		return false;
+
+	__u32 marks = flow->marks;
+	__u64 last_ns = flow->last_ns;
+	bool closed = is_closed(event, marks);
+	bool lives =
+		event->now_ns <= last_ns || event->now_ns - last_ns <= lifetime_ns(event, marks);
+
+	if (lives && !(closed && opens(event))) {
+		__u32 added = marks_of(event, marks) & ~marks;
+
+		if (added)
+			__sync_fetch_and_or(&flow->marks, added);
+		count_packet(ctx, event, flow);
+		/* Late segments do not keep a closed connection alive. */
+		if (!closed && event->now_ns > last_ns)
+			flow->last_ns = event->now_ns;
+		return true;
+	}
+	if (!opens(event))
+		return false;
+
+	struct tracked first = first_of(ctx, event);
+
+	if (bpf_map_update_elem(&flows, &event->key, &first, BPF_EXIST))
+		return false;
+	totals->begun_again++;
+	return true;
+}
+
+/* Whether the packet goes on. */
+static __always_inline bool admitted(hook_ctx *ctx)
+{
+	__u32 zero = 0;
+	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
+	struct event event;
+
+	if (!totals)
+		return false;
+	if (!read_event(ctx, &event)) {
+		totals->outside += hook_segments(ctx);
+		return !INSTANCE.drops_invalid;
+	}
+	if (track(ctx, &event, totals))
+		return true;
+	totals->outside += hook_segments(ctx);
+	/* What opens a flow for which no room can be made is not to blame. */
+	return opens(&event) || !INSTANCE.drops_invalid;
+}
+
+HOOK_SECTION
+int myelin_flow_tracker(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+	bool goes_on = admitted(ctx);
+
+	hop_leave(line, entered);
+	return goes_on ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Spreads flows over backends by Maglev hashing, and keeps each flow with its backend. The rules
+ * are written in myelin_functions::load_balancer; the same packets go to the same backends here.
+ *
+ * Two tables that put out what was used longest ago, or nearly so: `flows` by what the clients
+ * send, `replies` by what the backends answer. They lose entries independently, so the flow writes
+ * its entry for the replies again once a second.
+ */
+#include "flow_key.h"
+#include "nat.h"
+#include "next.h"
+
+/* Twin: myelin_packet::maglev::TABLE_SIZE. */
+#define TABLE_SIZE 65537
+#define NO_BACKEND 0xffff
+#define CONFIRM_NS 1000000000ULL
+
+/* Twin: myelin_packet::maglev::Backend. */
+struct backend {
+	__u32 address[4];
+	__u8 mac[6];
+	__u8 has_mac;
+	__u8 is_ipv6;
+};
+
+/* Twin: myelin_packet::maglev::MaglevTable, filled up to a multiple of eight bytes. */
+struct table {
+	__u16 entries[(TABLE_SIZE + 3) & ~3];
+};
+
+/* Twin: myelin_kernel::load_balancer::Place. */
+struct place {
+	__u32 address[4];
+	__u32 is_ipv6;
+};
+
+/* What is known of a flow. */
+struct flow {
+	__u32 address[4]; /* the backend's */
+	__u64 last_ns;
+	__u64 confirmed_ns; /* when its entry in `replies` was last written */
+	__u32 backend;	    /* its number, in the configuration of that time */
+	__u32 spare;
+};
+
+/* What is known of its replies. */
+struct reply {
+	__u32 address[4]; /* what the client had sent to */
+	__u64 last_ns;
+};
+
+/* Twin: myelin_kernel::load_balancer::Instance. */
+const volatile struct load_balancer {
+	struct hop hop;
+	__u64 timeout_ns;
+	__u32 reply; /* the side: 0 sends to backends, 1 takes their answers back */
+	__u32 spare;
+} INSTANCE INSTANCE_SECTION;
+
+/* The loader sets the numbers of entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+	__uint(max_entries, 1);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct flow_key);
+	__type(value, struct reply);
+	__uint(max_entries, 1);
+} replies SEC(".maps");
+
+/* That of IPv4, then that of IPv6. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct table);
+	__uint(max_entries, 2);
+} maglev SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct backend);
+	__uint(max_entries, 1);
+} backends SEC(".maps");
+
+/* Number of the backend at an address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct place);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} numbers SEC(".maps");
+
+static __always_inline bool is_alive(__u64 now, __u64 last)
+{
+	return now <= last || now - last <= INSTANCE.timeout_ns;
+}
+
+static __always_inline bool same_address(const __u32 *a, const __u32 *b)
+{
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
+}
+
+/* Twin: `mix` of myelin_packet::maglev. */
+static __always_inline __u32 flow_hash(const struct flow_key *key)
+{
+	const __u64 *words = (const __u64 *)key;
+	__u64 hash = 0;
+
+#pragma unroll
+	for (__u32 i = 0; i < sizeof(*key) / sizeof(*words); i++) {
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
+		hash ^= hash >> 29;
+	}
+	return hash * 0xbf58476d1ce4e5b9ULL >> 32;
+}
+
+/* Notes what the replies of a flow are to come from; false when they would look like another's. */
+static __noinline bool confirm(const struct flow_key *key, const struct backend *backend, __u64 now)
+{
+	if (!key || !backend)
+		return false;
+
+	struct flow_key answers = {
+		.source_port = key->destination_port,
+		.destination_port = key->source_port,
+		.protocol = key->protocol,
+		.flags = key->flags,
+	};
+	struct reply reply = {.last_ns = now};
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		answers.source[i] = backend->address[i];
+		answers.destination[i] = key->source[i];
+		reply.address[i] = key->destination[i];
+	}
+
+	const struct reply *taken = bpf_map_lookup_elem(&replies, &answers);
+
+	if (taken && !same_address(taken->address, reply.address) && is_alive(now, taken->last_ns))
+		return false;
+	return !bpf_map_update_elem(&replies, &answers, &reply, BPF_ANY);
+}
+
+/* The backend of a flow, if it is still there. */
+static __always_inline const struct backend *backend_of(struct flow *flow, bool is_ipv6)
+{
+	__u32 number = flow->backend;
+	const struct backend *backend = bpf_map_lookup_elem(&backends, &number);
+
+	if (backend && same_address(backend->address, flow->address) && backend->is_ipv6 == is_ipv6)
+		return backend;
+
+	/* The configuration has changed. */
+	struct place place = {.is_ipv6 = is_ipv6};
+
+	__builtin_memcpy(place.address, flow->address, sizeof(place.address));
+
+	const __u32 *found = bpf_map_lookup_elem(&numbers, &place);
+
+	if (!found)
+		return NULL;
+	number = *found;
+	flow->backend = number;
+	return bpf_map_lookup_elem(&backends, &number);
+}
+
+/* A backend for a flow that has none. */
+static __always_inline const struct backend *assign(const struct flow_key *key, bool is_ipv6,
+						    __u64 now)
+{
+	__u32 which = is_ipv6;
+	const struct table *table = bpf_map_lookup_elem(&maglev, &which);
+
+	if (!table)
+		return NULL;
+
+	/* The hash as a fraction of the table. */
+	__u64 at = (__u64)flow_hash(key) * TABLE_SIZE >> 32;
+	__u32 number = table->entries[at];
+
+	if (number == NO_BACKEND)
+		return NULL;
+
+	const struct backend *backend = bpf_map_lookup_elem(&backends, &number);
+
+	if (!backend || !confirm(key, backend, now))
+		return NULL;
+
+	struct flow flow = {.last_ns = now, .confirmed_ns = now, .backend = number};
+
+	__builtin_memcpy(flow.address, backend->address, sizeof(flow.address));
+	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
+	return backend;
+}
+
+static __always_inline const struct backend *choose(const struct flow_key *key, __u64 now)
+{
+	bool is_ipv6 = key->flags & FLAG_IPV6;
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (!flow || !is_alive(now, flow->last_ns))
+		return assign(key, is_ipv6, now);
+
+	const struct backend *backend = backend_of(flow, is_ipv6);
+
+	if (!backend)
+		return assign(key, is_ipv6, now);
+	if (now > flow->confirmed_ns && now - flow->confirmed_ns >= CONFIRM_NS) {
+		if (!confirm(key, backend, now))
+			return NULL;
+		flow->confirmed_ns = now;
+	}
+	flow->last_ns = now;
+	return backend;
+}
+
+static __always_inline bool send(hook_ctx *ctx, const struct flow_key *key,
+				 const struct nat_packet *packet, __u64 now)
+{
+	const struct backend *backend = choose(key, now);
+	struct endpoint new = packet->old;
+
+	if (!backend)
+		return false;
+	__builtin_memcpy(new.address, backend->address, sizeof(new.address));
+	if (!nat_write(ctx, true, packet, &new))
+		return false;
+	if (backend->has_mac) {
+		void *data = (void *)(long)ctx->data;
+
+		if (data + sizeof(backend->mac) > (void *)(long)ctx->data_end)
+			return false;
+		__builtin_memcpy(data, backend->mac, sizeof(backend->mac));
+	}
+	return true;
+}
+
+static __always_inline bool answer(hook_ctx *ctx, const struct flow_key *key,
+				   const struct nat_packet *packet, __u64 now)
+{
+	struct reply *reply = bpf_map_lookup_elem(&replies, key);
+	struct endpoint new = packet->old;
+
+	if (!reply || !is_alive(now, reply->last_ns))
+		return false;
+	reply->last_ns = now;
+	__builtin_memcpy(new.address, reply->address, sizeof(new.address));
+	return nat_write(ctx, false, packet, &new);
+}
+
+static __always_inline bool balance(hook_ctx *ctx)
+{
+	struct nat_packet packet = {};
+	struct headers headers;
+	struct flow_key key;
+	__u64 now;
+
+	if (!hook_stamp(ctx, &now) || !hook_headers(ctx, &headers) ||
+	    !(headers.flags & FLAG_PORTS) || !nat_read(ctx, !INSTANCE.reply, &packet) ||
+	    !read_flow_key(ctx, &headers, &key))
+		return false;
+	return INSTANCE.reply ? answer(ctx, &key, &packet, now) : send(ctx, &key, &packet, now);
+}
+
+HOOK_SECTION
+int myelin_load_balancer(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+	bool done = balance(ctx);
+
+	hop_leave(line, entered);
+	return done ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+}
+
+char LICENSE[] SEC("license") = "GPL";

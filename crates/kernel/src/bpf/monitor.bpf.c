@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Counts packets and bytes by five-tuple and hands every packet on unchanged.
+ *
+ * The table is an LRU hash with values per CPU: the kernel puts out a flow that was not used of
+ * late when room is needed, and each counter has one writer. A packet counts as its segments.
+ */
+#include "flow_totals.h"
+#include "next.h"
+
+const volatile struct {
+	struct hop hop;
+} INSTANCE INSTANCE_SECTION;
+
+/* Twin: myelin_kernel::flows::Counts. */
+struct flow_counts {
+	__u64 packets;
+	__u64 bytes;
+	__u64 first_ns; /* 0: no packet on this CPU */
+	__u64 last_ns;
+};
+
+/* The loader sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
+	__type(key, struct flow_key);
+	__type(value, struct flow_counts);
+	__uint(max_entries, 1);
+} flows SEC(".maps");
+
+/* The entry of a flow, made where there is none. */
+static __always_inline struct flow_counts *entry_of(const struct flow_key *key,
+						    struct flow_totals *totals)
+{
+	struct flow_counts *counts = bpf_map_lookup_elem(&flows, key);
+
+	if (counts)
+		return counts;
+
+	struct flow_counts none = {};
+
+	/* It fails when another CPU was faster, too. */
+	if (bpf_map_update_elem(&flows, key, &none, BPF_NOEXIST) == 0)
+		totals->inserted++;
+	return bpf_map_lookup_elem(&flows, key);
+}
+
+static __always_inline void count_flow(hook_ctx *ctx)
+{
+	__u32 zero = 0;
+	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
+	struct headers headers;
+	struct flow_key key;
+	__u64 now_ns;
+
+	if (!totals)
+		return;
+	if (!hook_headers(ctx, &headers) || !hook_stamp(ctx, &now_ns) ||
+	    !read_flow_key(ctx, &headers, &key)) {
+		totals->outside += hook_segments(ctx);
+		return;
+	}
+
+	struct flow_counts *counts = entry_of(&key, totals);
+
+	if (!counts) {
+		totals->outside += hook_segments(ctx);
+		return;
+	}
+	counts->packets += hook_segments(ctx);
+	counts->bytes += hook_length(ctx);
+	if (!counts->first_ns)
+		counts->first_ns = now_ns;
+	counts->last_ns = now_ns;
+}
+
+HOOK_SECTION
+int myelin_monitor(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+
+	count_flow(ctx);
+	hop_leave(line, entered);
+	return hop_exit(ctx, &INSTANCE.hop);
+}
+
+char LICENSE[] SEC("license") = "GPL";

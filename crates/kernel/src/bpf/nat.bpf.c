@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Source NAT with port translation. The rules are written in myelin_functions::nat and
+ * myelin_functions::nat::mappings; the same packets get the same ports here.
+ *
+ * Two hash maps: `outward` from the inside endpoint to the external one, with the time at which the
+ * mapping expires, and `inward` back. What keeps several CPUs apart:
+ *
+ * - A port belongs to whoever put it into `inward`: the kernel lets one of all insertions succeed.
+ * - A mapping that has expired belongs to whoever changed its time to GONE by compare-and-swap, be
+ *   it to remove it or to go on with it. Who has removed it from both maps has freed its port.
+ * - A port whose mapping is not in `outward` is being taken or freed right now: not free.
+ */
+#include "nat.h"
+#include "next.h"
+
+#define MAX_ADDRESSES 16
+
+/* Twin: myelin_kernel::nat::Instance. */
+const volatile struct nat {
+	struct hop hop;
+	__u64 timeout_ns;
+	__u64 tcp_timeout_ns;
+	__u64 tcp_transitory_ns;
+	__u32 reply; /* the side: 0 translates what goes out, 1 what comes back */
+	__u32 first_port;
+	__u32 port_count;
+	__u32 count_v4;
+	__u32 count_v6;
+	__u32 spare;
+	__u32 v4[MAX_ADDRESSES][4];
+	__u32 v6[MAX_ADDRESSES][4];
+} INSTANCE INSTANCE_SECTION;
+
+struct mapping {
+	__u64 expires_ns;
+	struct endpoint outer;
+	__u32 spare;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct endpoint);
+	__type(value, struct mapping);
+	__uint(max_entries, 1);
+} outward SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct endpoint);
+	__type(value, struct endpoint);
+	__uint(max_entries, 1);
+} inward SEC(".maps");
+
+/* From when on the next sweep is allowed, CLOCK_MONOTONIC. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} next_sweep SEC(".maps");
+
+/* Ports that are looked at besides the inside port. */
+#define TRIES 128
+
+#define SWEEP_EVERY_NS 1000000000ULL
+
+/* The time of a mapping that somebody removes. */
+#define GONE 0
+
+/* Removes a mapping that has expired, with its port; false when another CPU does, or it goes on. */
+static __always_inline bool remove_expired(struct mapping *mapping, const struct endpoint *inner,
+					   __u64 now)
+{
+	struct endpoint outer = mapping->outer;
+	__u64 seen = mapping->expires_ns;
+
+	if (seen == GONE || now < seen ||
+	    __sync_val_compare_and_swap(&mapping->expires_ns, seen, GONE) != seen)
+		return false;
+	bpf_map_delete_elem(&outward, inner);
+	bpf_map_delete_elem(&inward, &outer);
+	return true;
+}
+
+static long sweep_one(void *map, const struct endpoint *inner, struct mapping *mapping, __u64 *now)
+{
+	struct endpoint key = *inner;
+
+	remove_expired(mapping, &key, *now);
+	return 0;
+}
+
+static __noinline bool sweep(__u64 now)
+{
+	__u32 zero = 0;
+	__u64 *next = bpf_map_lookup_elem(&next_sweep, &zero);
+
+	if (!next)
+		return false;
+
+	__u64 seen = *next;
+
+	if (now < seen || __sync_val_compare_and_swap(next, seen, now + SWEEP_EVERY_NS) != seen)
+		return false;
+	bpf_for_each_map_elem(&outward, sweep_one, &now, 0);
+	return true;
+}
+
+/* A search for a free port. */
+struct search {
+	struct endpoint inner;
+	struct endpoint outer;
+	__u64 now;
+	__u32 start;
+	__u32 step;
+	bool found;
+};
+
+enum claim {
+	CLAIMED,
+	TAKEN,
+	NO_ROOM,
+};
+
+/* Takes the port in `search->outer` if it is free. */
+static __always_inline enum claim claim(struct search *search)
+{
+	long error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
+
+	if (error == -EEXIST) {
+		const struct endpoint *found = bpf_map_lookup_elem(&inward, &search->outer);
+
+		if (!found)
+			return TAKEN;
+
+		struct endpoint holder = *found;
+		struct mapping *mapping = bpf_map_lookup_elem(&outward, &holder);
+
+		if (!mapping || !same_endpoint(&mapping->outer, &search->outer) ||
+		    !remove_expired(mapping, &holder, search->now))
+			return TAKEN;
+	} else if (error == -E2BIG) {
+		if (!sweep(search->now))
+			return NO_ROOM;
+	} else {
+		return error ? NO_ROOM : CLAIMED;
+	}
+	/* Room was made; another CPU may have been quicker to use it. */
+	error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
+	if (!error)
+		return CLAIMED;
+	return error == -EEXIST ? TAKEN : NO_ROOM;
+}
+
+/* Tries a port; 1 ends the search. */
+static __always_inline long try_offset(struct search *search, __u32 offset)
+{
+	search->outer.port = INSTANCE.first_port + offset;
+
+	enum claim result = claim(search);
+
+	search->found = result == CLAIMED;
+	return result != TAKEN;
+}
+
+static long try_next(__u32 n, struct search *search)
+{
+	return try_offset(search, (search->start + n * search->step) % INSTANCE.port_count);
+}
+
+/* Finds an external endpoint for search->inner. */
+static __noinline bool find_free(struct search *search)
+{
+	__u32 address_hash = endpoint_address_hash(&search->inner);
+	__u32 hash = endpoint_hash(&search->inner, address_hash);
+	bool v6 = search->inner.is_ipv6;
+	__u32 count = v6 ? INSTANCE.count_v6 : INSTANCE.count_v4;
+
+	if (!count)
+		return false;
+
+	__u32 which = address_hash % count % MAX_ADDRESSES;
+	__u32 offset = search->inner.port - INSTANCE.first_port;
+	__u32 stride = INSTANCE.port_count / TRIES;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		search->outer.address[i] = v6 ? INSTANCE.v6[which][i] : INSTANCE.v4[which][i];
+	search->outer.protocol = search->inner.protocol;
+	search->outer.is_ipv6 = search->inner.is_ipv6;
+	search->start = hash % INSTANCE.port_count;
+	search->step = 1 + (hash >> 16) % (stride ? stride : 1);
+	if (offset < INSTANCE.port_count && try_offset(search, offset))
+		return search->found;
+	bpf_loop(INSTANCE.port_count < TRIES ? INSTANCE.port_count : TRIES, try_next, search, 0);
+	return search->found;
+}
+
+/* Makes a mapping for an inside endpoint. */
+static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 expires,
+				struct endpoint *outer)
+{
+	struct search search = {.inner = *inner, .now = now};
+
+	if (!find_free(&search))
+		return false;
+
+	struct mapping mapping = {.expires_ns = expires, .outer = search.outer};
+	long error = bpf_map_update_elem(&outward, inner, &mapping, BPF_NOEXIST);
+
+	*outer = search.outer;
+	if (!error)
+		return true;
+	bpf_map_delete_elem(&inward, &search.outer);
+	if (error != -EEXIST)
+		return false;
+
+	/* Another packet of the flow was quicker on another CPU. */
+	const struct mapping *theirs = bpf_map_lookup_elem(&outward, inner);
+
+	if (!theirs)
+		return false;
+	*outer = theirs->outer;
+	return true;
+}
+
+/*
+ * Keeps a mapping alive; false when it is being removed. Stamps of two CPUs differ: in the instant
+ * in which a mapping expires, one may find it alive and the other remove it. The packet of the one
+ * then leaves by the old port, and the next one of its flow gets a new mapping.
+ */
+static __always_inline bool refresh(struct mapping *mapping, __u64 now, __u64 expires)
+{
+	__u64 seen = mapping->expires_ns;
+
+	if (now < seen) {
+		mapping->expires_ns = expires;
+		return true;
+	}
+	return seen != GONE &&
+	       __sync_val_compare_and_swap(&mapping->expires_ns, seen, expires) == seen;
+}
+
+static __always_inline bool translate_outward(const struct endpoint *inner, __u64 now,
+					      __u64 lifetime, struct endpoint *outer)
+{
+	struct mapping *mapping = bpf_map_lookup_elem(&outward, inner);
+
+	if (!mapping)
+		return allocate(inner, now, now + lifetime, outer);
+	if (!refresh(mapping, now, now + lifetime))
+		return false;
+	*outer = mapping->outer;
+	return true;
+}
+
+static __always_inline bool translate_inward(const struct endpoint *outer, __u64 now,
+					     struct endpoint *inner)
+{
+	const struct endpoint *found = bpf_map_lookup_elem(&inward, outer);
+
+	if (!found)
+		return false;
+	*inner = *found;
+
+	const struct mapping *mapping = bpf_map_lookup_elem(&outward, inner);
+
+	return mapping && same_endpoint(&mapping->outer, outer) && now < mapping->expires_ns;
+}
+
+static __always_inline __u64 lifetime(const struct nat_packet *packet)
+{
+	if (packet->old.protocol != IPPROTO_TCP)
+		return INSTANCE.timeout_ns;
+	return packet->transitory ? INSTANCE.tcp_transitory_ns : INSTANCE.tcp_timeout_ns;
+}
+
+static __always_inline bool translate(hook_ctx *ctx)
+{
+	struct nat_packet packet = {};
+	struct endpoint new = {};
+	__u64 now;
+
+	if (!hook_stamp(ctx, &now) || !nat_read(ctx, INSTANCE.reply, &packet))
+		return false;
+
+	bool known = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
+				    : translate_outward(&packet.old, now, lifetime(&packet), &new);
+
+	return known && nat_write(ctx, INSTANCE.reply, &packet, &new);
+}
+
+HOOK_SECTION
+int myelin_nat(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+
+	if (!translate(ctx))
+		return hop_drop(ctx, line);
+	hop_leave(line, entered);
+	return hop_exit(ctx, &INSTANCE.hop);
+}
+
+char LICENSE[] SEC("license") = "GPL";

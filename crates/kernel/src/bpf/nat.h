@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Where address and port of one end of a packet lie, and how they are replaced. Follows
+ * myelin_functions::nat: its files `endpoint.rs` and `rewrite.rs` have the rules.
+ */
+#ifndef MYELIN_NAT_H
+#define MYELIN_NAT_H
+
+#include <linux/errno.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "protocol.h"
+
+/* An ICMP or ICMPv6 echo; linux/icmp.h would bring in the C library's socket headers. */
+struct echo {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be16 id;
+	__be16 sequence;
+};
+
+enum {
+	ECHO_REPLY = 0,
+	ECHO_REQUEST = 8,
+	ECHO_REQUEST_V6 = 128,
+	ECHO_REPLY_V6 = 129,
+};
+
+/* Twin: myelin_functions::nat::Endpoint. */
+struct endpoint {
+	__u32 address[4]; /* network order; IPv4 has the first one, the others are zero */
+	__u16 port;	  /* host order; of an ICMP echo the identifier */
+	__u8 protocol;
+	__u8 is_ipv6;
+};
+
+_Static_assert(sizeof(struct endpoint) == 20, "no byte of a key may be undefined");
+
+static __always_inline bool same_endpoint(const struct endpoint *a, const struct endpoint *b)
+{
+	return a->address[0] == b->address[0] && a->address[1] == b->address[1] &&
+	       a->address[2] == b->address[2] && a->address[3] == b->address[3] &&
+	       a->port == b->port && a->protocol == b->protocol && a->is_ipv6 == b->is_ipv6;
+}
+
+static __always_inline __u32 endpoint_mix(__u32 hash, __u32 word)
+{
+	hash ^= word;
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	hash *= 0xc2b2ae35;
+	return hash ^ hash >> 16;
+}
+
+static __always_inline __u32 endpoint_address_hash(const struct endpoint *endpoint)
+{
+	__u32 hash = 0x9e3779b9;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		hash = endpoint_mix(hash, bpf_ntohl(endpoint->address[i]));
+	return hash;
+}
+
+static __always_inline __u32 endpoint_hash(const struct endpoint *endpoint, __u32 address_hash)
+{
+	return endpoint_mix(address_hash, (__u32)endpoint->port << 16 |
+						  (__u32)endpoint->protocol << 8 |
+						  endpoint->is_ipv6);
+}
+
+/* What is known of a packet that is translated. */
+struct nat_packet {
+	struct endpoint old; /* what the fields hold */
+	__u16 l3;
+	__u16 l4;
+	bool transitory; /* a TCP segment with SYN, FIN or RST */
+	bool has_checksum;
+};
+
+static __always_inline __u32 nat_fold(__u64 sum)
+{
+	sum = (sum >> 32) + (__u32)sum;
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return (sum >> 16) + (sum & 0xffff);
+}
+
+/* Reads the source, or for the reply side the destination; false when it is not translated. */
+static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packet *packet)
+{
+	struct headers headers;
+
+	if (!hook_headers(ctx, &headers) || headers.flags & FLAG_FRAGMENT ||
+	    !hook_pull(ctx, headers.l4 + sizeof(struct tcphdr) < headers.end
+				    ? headers.l4 + sizeof(struct tcphdr)
+				    : headers.end) ||
+	    !read_protocol(ctx, &headers, &packet->old.protocol))
+		return false;
+
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u32 l3 = headers.l3 & MAX_OFFSET, l4 = headers.l4 & MAX_OFFSET;
+	void *segment = data + l4;
+
+	packet->l3 = l3;
+	packet->l4 = l4;
+	if (headers.flags & FLAG_IPV6) {
+		const struct ipv6hdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > data_end)
+			return false;
+		__builtin_memcpy(packet->old.address, reply ? &ip->daddr : &ip->saddr, 16);
+		packet->old.is_ipv6 = 1;
+	} else {
+		const struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > data_end)
+			return false;
+		packet->old.address[0] = reply ? ip->daddr : ip->saddr;
+	}
+	packet->has_checksum = true;
+
+	__u8 protocol = packet->old.protocol;
+
+	if (headers.flags & FLAG_PORTS) {
+		if (protocol == IPPROTO_UDP) {
+			const struct udphdr *udp = segment;
+
+			if ((void *)(udp + 1) > data_end)
+				return false;
+			packet->old.port = bpf_ntohs(reply ? udp->dest : udp->source);
+			packet->has_checksum = udp->check;
+			return true;
+		}
+
+		const struct tcphdr *tcp = segment;
+
+		if ((void *)(tcp + 1) > data_end)
+			return false;
+		packet->old.port = bpf_ntohs(reply ? tcp->dest : tcp->source);
+		packet->transitory = tcp->syn || tcp->fin || tcp->rst;
+		return true;
+	}
+	const struct echo *icmp = segment;
+
+	if (headers.l4 + sizeof(*icmp) > headers.end || (void *)(icmp + 1) > data_end)
+		return false;
+	packet->old.port = bpf_ntohs(icmp->id);
+	if (packet->old.is_ipv6)
+		return protocol == IPPROTO_ICMPV6 &&
+		       icmp->type == (reply ? ECHO_REPLY_V6 : ECHO_REQUEST_V6);
+	return protocol == IPPROTO_ICMP && icmp->type == (reply ? ECHO_REPLY : ECHO_REQUEST);
+}
+
+/* What a field that stays as it is grows by; ones' complement counts modulo 0xffff. */
+#define UNCHANGED (2 * 0xffff)
+
+/* By how much the sum of an address grows, in native order; never 0. */
+static __always_inline __u32 address_growth(const struct endpoint *old, const struct endpoint *new)
+{
+	__u64 was = 0, is = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		was += old->address[i];
+		is += new->address[i];
+	}
+	return nat_fold(is) + UNCHANGED - nat_fold(was);
+}
+
+static __always_inline __u16 grown(__u16 checksum, __u32 growth)
+{
+	return ~nat_fold((__u16)~checksum + (__u64)growth);
+}
+
+/* Replaces one 16-bit field. */
+static __always_inline bool put16(hook_ctx *ctx, __u32 offset, __u16 value)
+{
+	__u16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
+
+	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
+		return false;
+	*field = value;
+	return true;
+}
+
+#if defined(MYELIN_HOOK_XDP)
+/* The checksum at `offset`, after addresses grew by `address` and the rest by `rest`. */
+static __always_inline bool fix_l4(hook_ctx *ctx, __u32 offset, __u32 address, __u32 rest,
+				   const struct endpoint *new)
+{
+	__u16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
+
+	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
+		return false;
+
+	__u16 sum = grown(*field, address + rest);
+
+	*field = new->protocol == IPPROTO_UDP && !sum ? 0xffff : sum;
+	return true;
+}
+
+/* Nothing in the packet made up for what grew. */
+static __always_inline void csum_grew(hook_ctx *ctx, __u32 growth)
+{
+}
+#else
+/* Corrects what the NIC summed (CHECKSUM_COMPLETE), if it did. */
+static __always_inline void csum_grew(hook_ctx *ctx, __u32 growth)
+{
+	bpf_csum_update(ctx, growth);
+}
+
+static __always_inline bool fix_l4(hook_ctx *ctx, __u32 offset, __u32 address, __u32 rest,
+				   const struct endpoint *new)
+{
+	__u64 mangled = new->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+
+	if (address) {
+		/* One that is yet to be filled in holds the addresses alone (CHECKSUM_PARTIAL). */
+		if (bpf_l4_csum_replace(ctx, offset, 0, address, mangled | BPF_F_PSEUDO_HDR))
+			return false;
+		/* The helper takes it that the IP header's checksum makes up for them. */
+		if (new->is_ipv6)
+			csum_grew(ctx, address);
+		if (rest == UNCHANGED)
+			return true;
+	}
+	return bpf_l4_csum_replace(ctx, offset, 0, rest, mangled) == 0;
+}
+#endif
+
+/* Replaces the fields by `new` and corrects the checksums (RFC 1624). */
+static __always_inline bool nat_write(hook_ctx *ctx, bool reply, const struct nat_packet *packet,
+				      const struct endpoint *new)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u32 l3 = packet->l3 & MAX_OFFSET, l4 = packet->l4;
+	__u32 address = address_growth(&packet->old, new);
+	__u32 port = bpf_htons(new->port) + UNCHANGED - bpf_htons(packet->old.port);
+	__u8 protocol = packet->old.protocol;
+
+	if (packet->old.is_ipv6) {
+		struct ipv6hdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > data_end)
+			return false;
+		__builtin_memcpy(reply ? &ip->daddr : &ip->saddr, new->address, 16);
+	} else {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > data_end)
+			return false;
+		if (reply)
+			ip->daddr = new->address[0];
+		else
+			ip->saddr = new->address[0];
+		/* Header and checksum together add nothing to a sum over the whole packet. */
+		ip->check = grown(ip->check, address);
+	}
+
+	__be16 value = bpf_htons(new->port);
+
+	switch (protocol) {
+	case IPPROTO_UDP:
+		if (!put16(ctx, l4 + (reply ? 2 : 0), value))
+			return false;
+		if (packet->has_checksum)
+			return fix_l4(ctx, l4 + offsetof(struct udphdr, check), address, port, new);
+		csum_grew(ctx, new->is_ipv6 ? address + port : port);
+		return true;
+	case IPPROTO_TCP:
+		return put16(ctx, l4 + (reply ? 2 : 0), value) &&
+		       fix_l4(ctx, l4 + offsetof(struct tcphdr, check), address, port, new);
+	case IPPROTO_ICMP:
+		/* The one checksum that covers no addresses. */
+		address = 0;
+		break;
+	}
+	return put16(ctx, l4 + offsetof(struct echo, id), value) &&
+	       fix_l4(ctx, l4 + offsetof(struct echo, checksum), address, port, new);
+}
+
+#endif

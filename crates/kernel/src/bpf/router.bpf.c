@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Sends packets to the next hop that the longest matching prefix names: looks the destination up in
+ * the tables of myelin_packet::routes, copied one to one into arrays, counts the time to live (hop
+ * limit) down and writes the next hop's Ethernet address.
+ *
+ * A packet without a route is dropped, and so is one whose time to live is used up: no message to
+ * its sender is made here.
+ */
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+#include <bpf/bpf_endian.h>
+
+#include "next.h"
+
+/* Set in an entry that is the number of a block, or of a tree, and not that of a next hop. */
+#define IS_TABLE 0x80000000u
+/* Levels of a tree at most. */
+#define MAX_DEPTH 7
+#define KEYS	  8
+
+struct direct {
+	__u32 entries[1 << 16];
+};
+
+struct block {
+	__u32 entries[256];
+};
+
+/* Twin: myelin_packet::lpm::Node. */
+struct node {
+	__u64 keys[KEYS];
+};
+
+/* Twin: myelin_packet::lpm::Leaf. */
+struct leaf {
+	__u32 values[KEYS];
+};
+
+/* Twin: myelin_packet::lpm::Tree. */
+struct tree {
+	__u32 root;
+	__u32 depth;
+	__u32 leaf;
+	__u32 inner;
+};
+
+/* Twin: myelin_packet::routes::NextHop. */
+struct next_hop {
+	__u8 destination[ETH_ALEN];
+	__u8 source[ETH_ALEN];
+	__u32 writes;
+};
+
+/* Bits of `writes`. */
+enum {
+	WRITES_DESTINATION = 1 << 0,
+	WRITES_SOURCE = 1 << 1,
+};
+
+/* Twin: myelin_kernel::router::Instance. */
+const volatile struct router {
+	struct hop hop;
+	struct tree first; /* over the first half of an IPv6 address */
+} INSTANCE INSTANCE_SECTION;
+
+/* The loader sets the numbers of entries. */
+#define TABLE(map, element)                        \
+	struct {                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);  \
+		__uint(map_flags, BPF_F_MMAPABLE); \
+		__type(key, __u32);                \
+		__type(value, struct element);     \
+		__uint(max_entries, 1);            \
+	} map SEC(".maps")
+
+TABLE(direct4, direct);
+TABLE(blocks4, block);
+TABLE(trees6, tree);
+TABLE(nodes6, node);
+TABLE(leaves6, leaf);
+TABLE(hops, next_hop);
+
+static __always_inline __u32 in_block(__u32 entry, __u32 at)
+{
+	__u32 number = entry & ~IS_TABLE;
+	const struct block *block = bpf_map_lookup_elem(&blocks4, &number);
+
+	return block ? block->entries[at & 0xff] : 0;
+}
+
+static __always_inline __u32 look_up4(__be32 address)
+{
+	__u32 zero = 0, host = bpf_ntohl(address);
+	const struct direct *direct = bpf_map_lookup_elem(&direct4, &zero);
+
+	if (!direct)
+		return 0;
+
+	__u32 entry = direct->entries[host >> 16];
+
+	if (entry & IS_TABLE)
+		entry = in_block(entry, host >> 8);
+	if (entry & IS_TABLE)
+		entry = in_block(entry, host);
+	return entry;
+}
+
+/* Whether a < b, without a branch: the carry of a subtractor. */
+static __always_inline __u32 below(__u64 a, __u64 b)
+{
+	__u64 borrow = ((~a & b) | ((~a | b) & (a - b))) >> 63;
+
+	/* Or the compiler makes it a branch after all, and the verifier follows each way. */
+	barrier_var(borrow);
+	return borrow;
+}
+
+/* The entry of the interval that `address` lies in. */
+static __always_inline __u32 search(__u32 root, __u32 depth, __u32 leaf, __u32 inner, __u64 address)
+{
+	__u32 node = 0;
+
+#pragma clang loop unroll(disable)
+	for (__u32 level = 1; level <= MAX_DEPTH; level++) {
+		__u32 number = root + node, above = 0;
+		const struct node *at = bpf_map_lookup_elem(&nodes6, &number);
+
+		if (!at)
+			return 0;
+#pragma unroll
+		for (int i = 1; i < KEYS; i++)
+			above += below(address, at->keys[i]);
+
+		__u32 rank = KEYS - 1 - above;
+
+		if (level == depth) {
+			number = leaf + node - inner;
+
+			const struct leaf *values = bpf_map_lookup_elem(&leaves6, &number);
+
+			return values ? values->values[rank & (KEYS - 1)] : 0;
+		}
+		node = node * KEYS + 1 + rank;
+	}
+	return 0;
+}
+
+static __always_inline __u32 look_up6(const struct in6_addr *address)
+{
+	const __be32 *words = address->in6_u.u6_addr32;
+	__u64 high = (__u64)bpf_ntohl(words[0]) << 32 | bpf_ntohl(words[1]);
+	__u32 entry = search(INSTANCE.first.root, INSTANCE.first.depth, INSTANCE.first.leaf,
+			     INSTANCE.first.inner, high);
+
+	if (!(entry & IS_TABLE))
+		return entry;
+
+	__u64 low = (__u64)bpf_ntohl(words[2]) << 32 | bpf_ntohl(words[3]);
+	__u32 number = entry & ~IS_TABLE;
+	const struct tree *tree = bpf_map_lookup_elem(&trees6, &number);
+
+	return tree ? search(tree->root, tree->depth, tree->leaf, tree->inner, low) : 0;
+}
+
+/* One less in the time to live, and in the sum that the header's checksum is of (RFC 1624). */
+static __always_inline void count_down4(struct iphdr *ip)
+{
+	__u32 sum = (__u16)~ip->check;
+
+	/* Protocol and time to live are one word; ones' complement works in either byte order. */
+	sum += (__u16) ~(ip->ttl | ip->protocol << 8);
+	ip->ttl--;
+	sum += (__u16)(ip->ttl | ip->protocol << 8);
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	ip->check = ~sum;
+}
+
+static __always_inline void count_down6(hook_ctx *ctx, struct ipv6hdr *ip)
+{
+#if defined(MYELIN_HOOK_TC)
+	__u32 sum = (__u16) ~(ip->nexthdr | ip->hop_limit << 8);
+
+	/* Nothing in the packet makes up for it: correct what the NIC summed, if it did. */
+	sum += (__u16)(ip->nexthdr | (ip->hop_limit - 1) << 8);
+	bpf_csum_update(ctx, (sum >> 16) + (sum & 0xffff));
+#endif
+	ip->hop_limit--;
+}
+
+static __always_inline bool route(hook_ctx *ctx)
+{
+	const void *data_end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = (void *)(long)ctx->data;
+	struct headers headers;
+	__u32 number;
+
+	if (!hook_headers(ctx, &headers) || (const void *)(ethernet + 1) > data_end)
+		return false;
+
+	void *l3 = (void *)(long)ctx->data + (headers.l3 & MAX_OFFSET);
+
+	if (headers.flags & FLAG_IPV6) {
+		struct ipv6hdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		number = look_up6(&ip->daddr);
+		if (!number || ip->hop_limit <= 1)
+			return false;
+		count_down6(ctx, ip);
+	} else {
+		struct iphdr *ip = l3;
+
+		if ((const void *)(ip + 1) > data_end)
+			return false;
+		number = look_up4(ip->daddr);
+		if (!number || ip->ttl <= 1)
+			return false;
+		count_down4(ip);
+	}
+
+	const struct next_hop *hop = bpf_map_lookup_elem(&hops, &number);
+
+	if (!hop)
+		return false;
+	if (hop->writes & WRITES_DESTINATION)
+		__builtin_memcpy(ethernet->h_dest, hop->destination, ETH_ALEN);
+	if (hop->writes & WRITES_SOURCE)
+		__builtin_memcpy(ethernet->h_source, hop->source, ETH_ALEN);
+	return true;
+}
+
+HOOK_SECTION
+int myelin_router(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+	bool routed = route(ctx);
+
+	hop_leave(line, entered);
+	return routed ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * The service function forwarder (RFC 7665) between functions that stand in network namespaces of
+ * their own. An instance stands where the chain begins (in its first slot), at the agent's end of
+ * each function's link, where packets come back, and at the far end of a function in user space. A
+ * link belongs to one position of one chain, so the way on is a constant. XDP only.
+ */
+#include "nsh.h"
+#include "next.h"
+
+/* What tells stamp and chain of a packet here. */
+enum carrier {
+	CARRIER_METADATA = 1, /* the metadata area: it survives redirects and XDP_TX */
+	CARRIER_NSH = 2,      /* the header that a worker puts in front of what it transmits */
+};
+
+/* Twin: myelin_kernel::sff::Instance. */
+const volatile struct sff {
+	struct hop hop;
+	__u32 carrier;
+	__u32 spi;
+	__u16 generation;
+	__u16 position; /* CARRIER_NSH: of the function that is next */
+	__u32 ingress;	/* CARRIER_NSH: where what goes back to the sender (position 0) leaves */
+} INSTANCE INSTANCE_SECTION;
+
+/* What the namespace itself sends has no metadata. */
+static __always_inline bool is_of_chain(const hook_ctx *ctx)
+{
+	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
+
+	return (void *)(meta + 1) <= (void *)(long)ctx->data && meta->spi == INSTANCE.spi &&
+	       meta->generation == INSTANCE.generation;
+}
+
+/* Puts the metadata in front of a frame that has lost its NSH header. */
+static __always_inline bool restore(hook_ctx *ctx, struct myelin_meta *meta)
+{
+	struct headers headers = {};
+	union key key = {};
+
+	if (parse(ctx, &headers, &key))
+		return false;
+	meta_set_headers(meta, &headers);
+	return hook_save(ctx, meta);
+}
+
+static __always_inline int refuse(const hook_ctx *ctx)
+{
+	count_drop(ctx, INSTANCE.hop.lines, INSTANCE.hop.line);
+	return XDP_DROP;
+}
+
+/* From a worker. */
+static __always_inline int decapsulate(hook_ctx *ctx)
+{
+	struct myelin_meta meta = {};
+
+	if (!read_encapsulation(ctx, &meta) || meta.spi != INSTANCE.spi ||
+	    meta.generation != INSTANCE.generation ||
+	    bpf_xdp_adjust_head(ctx, sizeof(struct encapsulation)))
+		return refuse(ctx);
+	if (!meta.position)
+		return hook_redirect(INSTANCE.ingress, false);
+	if (meta.position != INSTANCE.position || !restore(ctx, &meta))
+		return refuse(ctx);
+	return hop_exit(ctx, &INSTANCE.hop);
+}
+
+HOOK_SECTION
+int myelin_sff(hook_ctx *ctx)
+{
+	if (INSTANCE.carrier == CARRIER_NSH)
+		return decapsulate(ctx);
+	return is_of_chain(ctx) ? hop_exit(ctx, &INSTANCE.hop) : refuse(ctx);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Appends to the UDP payload when the packet came (the front door's stamp) and when it goes, and
+ * corrects lengths and checksums: the ATS of CALVIN.
+ *
+ * A packet that cannot grow is dropped: not UDP, a fragment, longer than the MTU or the buffer
+ * allows, more behind its datagram (RFC 9868), a GSO skb. Ethernet padding is used up before the
+ * frame grows. All sums are in native byte order (RFC 1071, section 2B).
+ */
+#include <linux/udp.h>
+
+#include "grow.h"
+#include "protocol.h"
+#include "next.h"
+
+/* Twin: myelin_functions::timestamp. */
+#define MTU 1500
+
+const volatile struct {
+	struct hop hop;
+} INSTANCE INSTANCE_SECTION;
+
+struct stamps {
+	__be64 received_ns;
+	__be64 sent_ns;
+};
+
+_Static_assert(sizeof(struct stamps) == 16, "what the user-space twin appends");
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum >> 32) + (__u32)sum;
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return (sum >> 16) + (sum & 0xffff);
+}
+
+/* What the stamps add to the sum of a datagram of `length` bytes; a byte behind an odd one is the
+ * other half of its word. */
+static __always_inline __u16 stamps_sum(const struct stamps *stamps, __u32 length)
+{
+	__u16 sum = fold((stamps->received_ns >> 32) + (__u32)stamps->received_ns +
+			 (stamps->sent_ns >> 32) + (__u32)stamps->sent_ns);
+
+	return length & 1 ? __builtin_bswap16(sum) : sum;
+}
+
+/* The length in the IP header, and where it starts to count; NULL when it is not there. */
+static __always_inline __be16 *ip_length(hook_ctx *ctx, const struct headers *headers, __u32 *from)
+{
+	void *l3 = (void *)(long)ctx->data + (headers->l3 & MAX_OFFSET);
+
+	if (headers->flags & FLAG_IPV6) {
+		struct ipv6hdr *ip = l3;
+
+		*from = headers->l3 + sizeof(*ip);
+		return (void *)(ip + 1) > (void *)(long)ctx->data_end ? NULL : &ip->payload_len;
+	}
+
+	struct iphdr *ip = l3;
+
+	*from = headers->l3;
+	return (void *)(ip + 1) > (void *)(long)ctx->data_end ? NULL : &ip->tot_len;
+}
+
+static __always_inline bool lengthen_ip(hook_ctx *ctx, const struct headers *headers)
+{
+	__u32 from;
+	__be16 *length = ip_length(ctx, headers, &from);
+
+	if (!length)
+		return false;
+
+	__be16 held = *length, longer = bpf_htons(bpf_ntohs(held) + sizeof(struct stamps));
+
+	*length = longer;
+	if (!(headers->flags & FLAG_IPV6)) {
+		struct iphdr *ip = (void *)length - offsetof(struct iphdr, tot_len);
+
+		/* RFC 1624, equation 3. */
+		ip->check = ~fold((__u64)(__u16)~ip->check + (__u16)~held + longer);
+	}
+	return true;
+}
+
+/* The datagram grew by 16 bytes of that sum; its length counts in the pseudo-header too. */
+static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *headers, __u16 sum)
+{
+	struct udphdr *udp = (void *)(long)ctx->data + (headers->l4 & MAX_OFFSET);
+	const __u16 growth = bpf_htons(sizeof(struct stamps));
+
+	if ((void *)(udp + 1) > (void *)(long)ctx->data_end)
+		return false;
+	udp->len = bpf_htons(bpf_ntohs(udp->len) + sizeof(struct stamps));
+	/* There is no checksum. */
+	if (!udp->check)
+		return true;
+#if defined(MYELIN_HOOK_XDP)
+	__u16 check = ~fold((__u64)(__u16)~udp->check + sum + 2 * (__u32)growth);
+
+	udp->check = check ? check : 0xffff;
+	return true;
+#else
+	__u32 field = headers->l4 + offsetof(struct udphdr, check);
+
+	/* Where the checksum is yet to be filled in (CHECKSUM_PARTIAL), only the pseudo-header is
+	 * summed in the field. */
+	return bpf_l4_csum_replace(ctx, field, 0, (__u32)sum + growth, BPF_F_MARK_MANGLED_0) == 0 &&
+	       bpf_l4_csum_replace(ctx, field, 0, growth,
+				   BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0) == 0;
+#endif
+}
+
+static __always_inline bool append(hook_ctx *ctx)
+{
+	struct headers headers;
+	struct stamps stamps;
+	__u64 received_ns;
+	__u8 protocol;
+
+	if (!hook_headers(ctx, &headers) || !(headers.flags & FLAG_PORTS) ||
+	    !hook_stamp(ctx, &received_ns))
+		return false;
+#if defined(MYELIN_HOOK_TC)
+	if (ctx->gso_segs > 1 || ctx->gso_size)
+		return false;
+#endif
+
+	__u32 end = headers.end, new_end = end + sizeof(stamps), length = hook_length(ctx);
+
+	if (new_end - headers.l3 > MTU || headers.end < headers.l4 || !hook_pull(ctx, end) ||
+	    !read_protocol(ctx, &headers, &protocol) || protocol != IPPROTO_UDP)
+		return false;
+
+	__u32 from;
+	const __be16 *ip = ip_length(ctx, &headers, &from);
+
+	if (!ip || from + bpf_ntohs(*ip) != end)
+		return false;
+	if (new_end > length && !hook_grow(ctx, length, new_end - length))
+		return false;
+	if (!hook_pull(ctx, new_end))
+		return false;
+
+	struct stamps *tail = (void *)(long)ctx->data + (end & MAX_OFFSET);
+
+	if ((void *)(tail + 1) > (void *)(long)ctx->data_end)
+		return false;
+	stamps.received_ns = bpf_cpu_to_be64(received_ns);
+	stamps.sent_ns = bpf_cpu_to_be64(bpf_ktime_get_ns());
+	*tail = stamps;
+	return lengthen_ip(ctx, &headers) &&
+	       lengthen_udp(ctx, &headers, stamps_sum(&stamps, end - headers.l4)) &&
+	       hook_set_end(ctx, new_end);
+}
+
+HOOK_SECTION
+int myelin_timestamp(hook_ctx *ctx)
+{
+	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+
+	if (!line)
+		return HOOK_DROP;
+
+	__u64 entered = hop_enter(ctx, line);
+
+	if (!append(ctx))
+		return hop_drop(ctx, line);
+	hop_leave(line, entered);
+	return hop_exit(ctx, &INSTANCE.hop);
+}
+
+char LICENSE[] SEC("license") = "GPL";

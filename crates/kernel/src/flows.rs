@@ -1,0 +1,301 @@
+//! The tables in which kernel functions keep flows: their maps, and how they are read.
+
+use std::os::fd::AsFd;
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
+use myelin_spec::{FlowTrackerConfig, InvalidPolicy, MonitorConfig};
+
+use crate::instance::Hop;
+use crate::state::{MapShape, State};
+use crate::{Error, sys};
+
+/// What a function knows of flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    /// The flows in its table, in no order.
+    pub records: Vec<FlowRecord>,
+    /// What it counts besides.
+    pub totals: FlowTotals,
+}
+
+/// `struct flow_totals`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Totals {
+    inserted: u64,
+    begun_again: u64,
+    outside: u64,
+}
+
+/// `struct flow_counts`: what one CPU counted of a flow.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Counts {
+    packets: u64,
+    bytes: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+/// `struct tracked`: a flow by end.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Tracked {
+    packets: [u64; 2],
+    bytes: [u64; 2],
+    first_ns: u64,
+    last_ns: u64,
+    marks: FlowMarks,
+    spare: u32,
+}
+
+/// `struct flow_tracker`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct TrackerInstance {
+    hop: Hop,
+    timeout_ns: u64,
+    tcp_new_ns: u64,
+    tcp_established_ns: u64,
+    tcp_closing_ns: u64,
+    tcp_closed_ns: u64,
+    drops_invalid: u32,
+    spare: u32,
+}
+
+impl TrackerInstance {
+    pub(crate) fn new(hop: Hop, config: &FlowTrackerConfig) -> Self {
+        Self {
+            hop,
+            timeout_ns: config.timeout_ns,
+            tcp_new_ns: config.lifetime_ns(true, FlowState::New),
+            tcp_established_ns: config.lifetime_ns(true, FlowState::Established),
+            tcp_closing_ns: config.lifetime_ns(true, FlowState::Closing),
+            tcp_closed_ns: config.lifetime_ns(true, FlowState::Closed),
+            drops_invalid: (config.invalid == InvalidPolicy::Drop).into(),
+            spare: 0,
+        }
+    }
+}
+
+const FLOWS: &str = "flows";
+const TOTALS: &str = "flow_totals";
+
+const TOTALS_SHAPE: MapShape = MapShape {
+    name: TOTALS,
+    kind: MapType::PercpuArray,
+    key: size_of::<u32>(),
+    value: size_of::<Totals>(),
+    entries: 1,
+    flags: 0,
+};
+
+/// The maps of a `monitor`.
+pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
+    let flows = MapShape {
+        name: FLOWS,
+        kind: MapType::LruPercpuHash,
+        key: size_of::<FlowKey>(),
+        value: size_of::<Counts>(),
+        entries: config.flows,
+        flags: 0,
+    };
+    [flows, TOTALS_SHAPE]
+}
+
+/// The maps of a `flow-tracker`.
+pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
+    let flows = MapShape {
+        name: FLOWS,
+        kind: MapType::LruHash,
+        key: size_of::<FlowKey>(),
+        value: size_of::<Tracked>(),
+        entries: config.flows,
+        flags: 0,
+    };
+    [flows, TOTALS_SHAPE]
+}
+
+/// Reads the table of a function; `None` when it keeps none. The function goes on meanwhile: a flow that comes or goes may
+/// be missing.
+pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
+    let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
+        return Ok(None);
+    };
+    let mut records = Vec::new();
+    let is_tracker = flows.map_type() == MapType::LruHash;
+    for_each(flows, |key, values| {
+        records.push(if is_tracker {
+            tracked(key, bytemuck::pod_read_unaligned(values))
+        } else {
+            by_cpu(key, values)
+        });
+    })?;
+    let mut sum = Totals::default();
+    let by_cpu = totals
+        .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|cause| Error::map(TOTALS, "read", &cause))?;
+    for value in by_cpu.unwrap_or_default() {
+        let one: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
+        sum.inserted += one.inserted;
+        sum.begun_again += one.begun_again;
+        sum.outside += one.outside;
+    }
+    let totals = FlowTotals {
+        begun: sum.inserted + sum.begun_again,
+        evicted: sum.inserted.saturating_sub(records.len() as u64),
+        outside: sum.outside,
+    };
+    Ok(Some(Flows { records, totals }))
+}
+
+/// The sum of what the CPUs counted.
+fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
+    let mut record = FlowRecord::new(key);
+    for value in values.chunks_exact(size_of::<Counts>()) {
+        let one: Counts = bytemuck::pod_read_unaligned(value);
+        if one.packets == 0 {
+            continue;
+        }
+        record.packets += one.packets;
+        record.bytes += one.bytes;
+        record.first_ns = match record.first_ns {
+            0 => one.first_ns,
+            first_ns => first_ns.min(one.first_ns),
+        };
+        record.last_ns = record.last_ns.max(one.last_ns);
+    }
+    record
+}
+
+/// A flow that a `flow-tracker` follows.
+fn tracked(key: FlowKey, flow: Tracked) -> FlowRecord {
+    let by_second = flow.marks.contains(FlowMarks::OPENED_BY_SECOND);
+    let (opener, other) = (usize::from(by_second), usize::from(!by_second));
+    let mut record = FlowRecord::new(if by_second { key.reversed() } else { key });
+    record.packets = flow.packets[opener];
+    record.bytes = flow.bytes[opener];
+    record.reply_packets = flow.packets[other];
+    record.reply_bytes = flow.bytes[other];
+    record.first_ns = flow.first_ns;
+    record.last_ns = flow.last_ns;
+    record.with_state(flow.marks.state(key.is_tcp()))
+}
+
+/// Hands every element of a hash map to `take`, with its values of all CPUs where it has several.
+///
+/// libbpf-rs reads in batches too, but takes a batch that is not full for the last one, which the kernel does not promise.
+fn for_each(map: &MapHandle, mut take: impl FnMut(FlowKey, &[u8])) -> Result<(), Error> {
+    const BATCH: usize = 512;
+    let failed = |cause| Error::Map {
+        map: FLOWS,
+        action: "read",
+        cause,
+    };
+    let value = if map.map_type() == MapType::LruPercpuHash {
+        let cpus =
+            libbpf_rs::num_possible_cpus().map_err(|cause| Error::map(FLOWS, "size", &cause))?;
+        map.value_size() as usize * cpus
+    } else {
+        map.value_size() as usize
+    };
+    let mut keys = vec![0; BATCH * size_of::<FlowKey>()];
+    let mut values = vec![0; BATCH * value];
+    let sizes = (BATCH, size_of::<FlowKey>(), value);
+    let mut cursor = None;
+    loop {
+        let (count, more) =
+            sys::lookup_batch(map.as_fd(), &mut cursor, sizes, &mut keys, &mut values)
+                .map_err(failed)?;
+        let keys = keys.chunks_exact(size_of::<FlowKey>());
+        for (key, values) in keys.zip(values.chunks_exact(value)).take(count) {
+            take(bytemuck::pod_read_unaligned(key), values);
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{FLOW_TRACKER, MONITOR};
+    use crate::twin::{assert_twins, layout};
+
+    #[test]
+    fn tables_lie_as_in_c() {
+        assert_twins!(
+            MONITOR,
+            "flow_totals",
+            Totals {
+                inserted,
+                begun_again,
+                outside
+            }
+        );
+        assert_twins!(
+            MONITOR,
+            "flow_counts",
+            Counts {
+                packets,
+                bytes,
+                first_ns,
+                last_ns
+            }
+        );
+        assert_twins!(
+            FLOW_TRACKER,
+            "tracked",
+            Tracked {
+                packets,
+                bytes,
+                first_ns,
+                last_ns,
+                marks,
+                spare
+            }
+        );
+        assert_twins!(
+            FLOW_TRACKER,
+            "flow_tracker",
+            TrackerInstance {
+                hop,
+                timeout_ns,
+                tcp_new_ns,
+                tcp_established_ns,
+                tcp_closing_ns,
+                tcp_closed_ns,
+                drops_invalid,
+                spare
+            }
+        );
+        let (size, members) = layout(&MONITOR, "flow_key");
+        let order = [
+            "source",
+            "destination",
+            "source_port",
+            "destination_port",
+            "protocol",
+            "flags",
+        ];
+        assert_eq!(order.map(|name| members[name]), [0, 16, 32, 34, 36, 37]);
+        assert_eq!(size, size_of::<FlowKey>());
+    }
+
+    #[test]
+    fn a_flow_is_the_sum_of_what_the_cpus_saw() {
+        let counts = |packets, first_ns, last_ns| Counts {
+            packets,
+            bytes: packets * 100,
+            first_ns,
+            last_ns,
+        };
+        let values = [counts(0, 0, 0), counts(2, 50, 60), counts(1, 40, 45)];
+        let record = by_cpu(FlowKey::default(), bytemuck::cast_slice(&values));
+        assert_eq!((record.packets, record.bytes), (3, 300));
+        assert_eq!((record.first_ns, record.last_ns), (40, 60));
+    }
+}

@@ -1,0 +1,123 @@
+//! A `nat` in the form of `nat.bpf.c`: its read-only data, and the maps of its mappings.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::MapType;
+use myelin_spec::nat::MAX_ADDRESSES;
+use myelin_spec::{FunctionConfig, FunctionInstance, NatConfig, Side};
+
+use crate::Error;
+use crate::instance::Hop;
+use crate::state::{MapShape, State, States};
+
+/// `struct nat`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Instance {
+    hop: Hop,
+    timeout_ns: u64,
+    tcp_timeout_ns: u64,
+    tcp_transitory_ns: u64,
+    reply: u32,
+    first_port: u32,
+    port_count: u32,
+    count_v4: u32,
+    count_v6: u32,
+    spare: u32,
+    v4: [[u8; 16]; MAX_ADDRESSES],
+    v6: [[u8; 16]; MAX_ADDRESSES],
+}
+
+impl Instance {
+    pub(crate) fn new(hop: Hop, config: &NatConfig, side: Side) -> Self {
+        let mut instance = Self {
+            hop,
+            timeout_ns: config.timeout_ns,
+            tcp_timeout_ns: config.tcp_timeout_ns,
+            tcp_transitory_ns: config.tcp_transitory_ns(),
+            reply: (side == Side::Reply).into(),
+            first_port: config.first_port.into(),
+            port_count: config.port_count(),
+            ..Self::zeroed()
+        };
+        // The spec lets no more through than there is room for.
+        for address in config.addresses.iter().take(MAX_ADDRESSES) {
+            match address {
+                IpAddr::V4(address) => {
+                    instance.v4[instance.count_v4 as usize][..4].copy_from_slice(&address.octets());
+                    instance.count_v4 += 1;
+                }
+                IpAddr::V6(address) => {
+                    instance.v6[instance.count_v6 as usize] = address.octets();
+                    instance.count_v6 += 1;
+                }
+            }
+        }
+        instance
+    }
+}
+
+/// Bytes of `struct endpoint` and `struct mapping`.
+const ENDPOINT: usize = 20;
+const MAPPING: usize = 32;
+
+/// The maps of its mappings. How long mappings live may change under them.
+pub(crate) fn state(
+    states: &States,
+    function: &FunctionInstance,
+    config: &NatConfig,
+) -> Result<Arc<State>, Error> {
+    let hash = |name, value| MapShape {
+        name,
+        kind: MapType::Hash,
+        key: ENDPOINT,
+        value,
+        entries: config.flows,
+        flags: 0,
+    };
+    let maps = [
+        hash("outward", MAPPING),
+        hash("inward", ENDPOINT),
+        MapShape {
+            name: "next_sweep",
+            kind: MapType::Array,
+            key: size_of::<u32>(),
+            value: size_of::<u64>(),
+            entries: 1,
+            flags: 0,
+        },
+    ];
+    let shape = FunctionConfig::Nat(config.shape());
+    states.get(function.state.as_ref(), &shape, &maps, |_| Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::NAT;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn instances_lie_as_in_c() {
+        assert_twins!(
+            NAT,
+            "nat",
+            Instance {
+                hop,
+                timeout_ns,
+                tcp_timeout_ns,
+                tcp_transitory_ns,
+                reply,
+                first_port,
+                port_count,
+                count_v4,
+                count_v6,
+                spare,
+                v4,
+                v6,
+            }
+        );
+    }
+}

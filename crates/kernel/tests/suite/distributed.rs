@@ -1,0 +1,293 @@
+//! The forwarder between functions in namespaces of their own lets through what is of its chain and position, and nothing
+//! else.
+
+use std::os::fd::BorrowedFd;
+
+use myelin_kernel::test_run::{Outcome, TestRun, run};
+use myelin_kernel::{
+    DistributedConfig, DistributedFunction, FunctionLink, Hook, HopCounters, LoadedChain, Plane,
+};
+use myelin_packet::fixtures;
+use myelin_packet::{Meta, nsh, parse};
+use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
+use proptest::prelude::*;
+
+use crate::stand::{LOOPBACK, Twins, for_all, is_root, plane, port, run_once};
+
+const SPI: u32 = 0x00ab_cdef;
+const GENERATION: u16 = 0x1234;
+const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
+/// `XDP_TX` of `linux/bpf.h`.
+const BOUNCE: u32 = 3;
+
+/// A kernel function, then one in user space; links and egress are the loopback interface.
+struct Chain {
+    plane: Plane,
+    chain: LoadedChain,
+    links: Vec<FunctionLink>,
+}
+
+impl Chain {
+    fn new() -> Self {
+        let plane = plane();
+        let (chain, links) = plane
+            .load_distributed(&config(&[Some(XOR), None], OnFailure::Drop))
+            .unwrap();
+        Self {
+            plane,
+            chain,
+            links,
+        }
+    }
+
+    fn counted(&self, position: u8) -> HopCounters {
+        let slot = self.chain.counter_slot(position).unwrap();
+        self.plane.counters().read(slot)
+    }
+}
+
+fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> DistributedConfig {
+    DistributedConfig {
+        spi: SPI,
+        generation: GENERATION,
+        on_failure,
+        functions: functions
+            .iter()
+            .map(|kernel| DistributedFunction {
+                near: LOOPBACK,
+                kernel: kernel.clone().map(Into::into),
+            })
+            .collect(),
+        ingress: LOOPBACK,
+        egress: LOOPBACK,
+    }
+}
+
+fn with_meta(program: BorrowedFd<'_>, frame: &[u8], meta: Meta) -> Outcome {
+    let test = TestRun {
+        meta: Some(meta),
+        ..TestRun::new(frame)
+    };
+    run(program, Hook::Xdp, &test).unwrap()
+}
+
+fn meta_of(frame: &[u8]) -> Meta {
+    Meta::new(1000, SPI, GENERATION, 0, &parse(frame).unwrap())
+}
+
+fn encapsulated(frame: &[u8], position: u8) -> Vec<u8> {
+    let meta = Meta {
+        stamp_ns: 77,
+        spi: SPI,
+        generation: GENERATION,
+        position,
+        ..Meta::default()
+    };
+    [&nsh::encapsulate(&meta, frame).unwrap(), frame].concat()
+}
+
+#[test]
+fn a_function_sends_every_fixture_back_as_its_twin_leaves_it() {
+    if !is_root() {
+        return;
+    }
+    let chain = Chain::new();
+    let mut twins = Twins::new(&[XOR]);
+    let mut bounced = 0;
+    for fixture in fixtures::all() {
+        let Ok(headers) = parse(&fixture.frame) else {
+            continue;
+        };
+        if fixture.frame.len() > 3000 {
+            continue;
+        }
+        let meta = meta_of(&fixture.frame);
+        let program = chain.links[0].inner_program();
+        let outcome = with_meta(program, &fixture.frame, meta);
+        match twins.process(&fixture.frame, &headers) {
+            Some(frame) => {
+                let expected = (BOUNCE, &frame, Some(meta));
+                let got = (outcome.verdict, &outcome.frame, outcome.meta);
+                assert_eq!(got, expected, "{}", fixture.name);
+                bounced += 1;
+            }
+            None => assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name),
+        }
+    }
+    assert!(bounced > 20);
+    assert!(chain.counted(0).packets > bounced);
+}
+
+#[test]
+fn the_forwarder_takes_only_what_is_of_its_chain() {
+    if !is_root() {
+        return;
+    }
+    let chain = Chain::new();
+    let frame = fixtures::named("udp-v4").frame;
+    let meta = meta_of(&frame);
+    let entry = chain.chain.program(0).unwrap();
+    for (name, program, position) in [
+        ("the entry", entry, 0),
+        ("the near end", chain.links[0].near_program(), 0),
+        ("the way to the worker", chain.links[1].inner_program(), 1),
+    ] {
+        let before = chain.counted(position).drops;
+        for foreign in [
+            Meta {
+                spi: SPI ^ 1,
+                ..meta
+            },
+            Meta {
+                generation: GENERATION + 1,
+                ..meta
+            },
+        ] {
+            let outcome = with_meta(program, &frame, foreign);
+            assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
+        }
+        // What the namespace itself sends.
+        let outcome = run_once(program, Hook::Xdp, &frame);
+        assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{name}");
+        assert_eq!(chain.counted(position).drops, before + 3, "{name}");
+    }
+    for program in [entry, chain.links[0].near_program()] {
+        let outcome = with_meta(program, &frame, meta);
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        assert_eq!((outcome.frame, outcome.meta), (frame.clone(), Some(meta)));
+    }
+    assert_eq!(chain.chain.sojourn().count(), 0, "not out of the chain yet");
+    // No socket is there: dropped, with the position the worker would have looked for.
+    let outcome = with_meta(chain.links[1].inner_program(), &frame, meta);
+    assert_eq!(outcome.verdict, Hook::Xdp.drop());
+    assert_eq!(outcome.meta.map(|meta| meta.position), Some(1));
+}
+
+#[test]
+fn what_a_worker_sends_back_gets_its_metadata_again_and_leaves_the_chain() {
+    if !is_root() {
+        return;
+    }
+    let chain = Chain::new();
+    let near = chain.links[1].near_program();
+    let mut left = 0;
+    for fixture in fixtures::all() {
+        if fixture.frame.len() < 14 || fixture.frame.len() > 3000 {
+            continue;
+        }
+        let outcome = run_once(near, Hook::Xdp, &encapsulated(&fixture.frame, 2));
+        let Ok(headers) = parse(&fixture.frame) else {
+            assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name);
+            continue;
+        };
+        left += 1;
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect(), "{}", fixture.name);
+        assert_eq!(outcome.frame, fixture.frame, "{}", fixture.name);
+        let meta = Meta::new(77, SPI, GENERATION, 2, &headers);
+        assert_eq!(outcome.meta, Some(meta), "{}", fixture.name);
+    }
+    assert!(left > 20);
+    let frame = fixtures::named("udp-v4").frame;
+    // What goes back to the sender leaves at the ingress, and counts neither as a packet of the chain nor as a drop.
+    let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, 0));
+    assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+    assert_eq!(outcome.frame, frame);
+    let refused = chain.counted(1).drops;
+    for position in [1, 3] {
+        // Another function's packet, which must not leave out the ones between.
+        let outcome = run_once(near, Hook::Xdp, &encapsulated(&frame, position));
+        assert_eq!(outcome.verdict, Hook::Xdp.drop(), "position {position}");
+    }
+    assert_eq!(chain.counted(1).drops, refused + 2);
+    assert_eq!(chain.chain.sojourn().count(), left);
+    let egress = chain.plane.counters().read(chain.chain.egress_slot());
+    assert_eq!(egress.packets, left);
+}
+
+#[test]
+fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_position() {
+    if !is_root() {
+        return;
+    }
+    let chain = Chain::new();
+    let near = chain.links[1].near_program();
+    let inner = fixtures::named("udp-v4").frame;
+    let changes = prop::collection::vec((12_usize..38, any::<u8>(), 0_u8..8), 0..3);
+    for_all(2000, &changes, |changes| {
+        let mut frame = encapsulated(&inner, 2);
+        for (at, byte, bit) in changes {
+            // A whole byte, or one bit of it.
+            frame[at] = if byte < 128 {
+                byte
+            } else {
+                frame[at] ^ 1 << bit
+            };
+        }
+        let drops = chain.counted(1).drops;
+        let outcome = run_once(near, Hook::Xdp, &frame);
+        let stamp = match nsh::decapsulate(&frame) {
+            Ok((context, _))
+                if (context.spi, context.generation, context.position) == (SPI, GENERATION, 2) =>
+            {
+                Some(context.stamp_ns)
+            }
+            Ok((context, _))
+                if (context.spi, context.generation, context.position) == (SPI, GENERATION, 0) =>
+            {
+                // Back to the sender.
+                None
+            }
+            _ => {
+                assert_eq!(outcome.verdict, Hook::Xdp.drop());
+                assert_eq!(chain.counted(1).drops, drops + 1);
+                return;
+            }
+        };
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        if stamp.is_some() {
+            assert_eq!(outcome.meta.map(|meta| meta.stamp_ns), stamp);
+        }
+    });
+}
+
+#[test]
+fn the_front_door_leads_into_the_first_link_until_the_chain_is_gone() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let port = port(&plane);
+    let (chain, links) = plane
+        .load_distributed(&config(&[Some(XOR)], OnFailure::Pass))
+        .unwrap();
+    port.insert(&myelin_packet::Match::default(), &chain)
+        .unwrap();
+    let door = port.program(Hook::Xdp).unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    let run = || run_once(std::os::fd::AsFd::as_fd(&*door), Hook::Xdp, &frame);
+    let outcome = run();
+    assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+    assert_eq!(outcome.frame, frame, "the function is elsewhere");
+    assert_eq!(outcome.meta.map(|meta| meta.spi), Some(SPI));
+    drop((chain, links));
+    assert_eq!(run().verdict, Hook::Xdp.pass());
+}
+
+#[test]
+fn a_chain_of_no_function_or_too_many_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    for count in [0, 33] {
+        let config = config(&vec![None; count], OnFailure::Drop);
+        let error = plane.load_distributed(&config).unwrap_err();
+        let expected = format!("{count} functions: a chain has 1 to 32");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    let config = DistributedConfig {
+        spi: 0,
+        ..config(&[None], OnFailure::Drop)
+    };
+    assert!(plane.load_distributed(&config).is_err());
+}

@@ -1,0 +1,125 @@
+//! One generation of a chain takes the place of another.
+
+use std::os::fd::AsFd;
+
+use myelin_kernel::{Hook, LoadedChain, Plane, Port};
+use myelin_packet::Match;
+
+use crate::chain::frame;
+use crate::stand::{forwards, is_root, kernel_chain, plane, port, run_once};
+
+/// A plane with a port, whose match leads to the old generation, at one hook, and a new one, at another.
+struct Stand {
+    plane: Plane,
+    port: Port,
+    old: LoadedChain,
+    new: LoadedChain,
+}
+
+impl Stand {
+    fn new(old: Hook, new: Hook) -> Self {
+        let plane = plane();
+        let port = port(&plane);
+        let load = |hook, generation| {
+            let mut config = kernel_chain(hook, 1, &forwards(2));
+            config.generation = generation;
+            plane.load_chain(&config).unwrap()
+        };
+        let (old, new) = (load(old, 0), load(new, 1));
+        port.insert(&Match::default(), &old).unwrap();
+        Self {
+            plane,
+            port,
+            old,
+            new,
+        }
+    }
+
+    fn lead_to_new(&self) {
+        self.plane.follow(&self.new, &self.old).unwrap();
+        self.port.insert(&Match::default(), &self.new).unwrap();
+    }
+
+    /// The verdict of one hook's door.
+    fn verdict(&self, hook: Hook) -> u32 {
+        let door = self.port.program(hook).unwrap();
+        run_once(door.as_fd(), hook, &frame()).verdict
+    }
+
+    /// Packets that left the old and the new generation.
+    fn left(&self) -> [u64; 2] {
+        [&self.old, &self.new].map(|chain| {
+            let counters = self.plane.counters();
+            let [entered, left] =
+                [chain.door_slot(), chain.egress_slot()].map(|slot| counters.read(slot).packets);
+            assert_eq!(entered, left);
+            left
+        })
+    }
+}
+
+#[test]
+fn a_packet_between_the_hooks_when_a_chain_moves_to_xdp_is_taken_by_the_old_generation() {
+    if !is_root() {
+        return;
+    }
+    let stand = Stand::new(Hook::Tcx, Hook::Xdp);
+    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
+    stand.lead_to_new();
+    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(stand.left(), [1, 0]);
+    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
+    assert_eq!(stand.left(), [1, 1]);
+    // The old one is gone for good: nothing leads to it.
+    stand.plane.stand_alone(&stand.new).unwrap();
+    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.drop());
+}
+
+#[test]
+fn a_packet_between_the_hooks_when_a_chain_moves_to_tcx_is_taken_by_the_new_generation() {
+    if !is_root() {
+        return;
+    }
+    let stand = Stand::new(Hook::Xdp, Hook::Tcx);
+    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
+    stand.lead_to_new();
+    assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.pass());
+    assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.redirect());
+    assert_eq!(stand.left(), [1, 1]);
+}
+
+#[test]
+fn the_old_generation_stays_in_its_places_as_long_as_packets_are_led_to_it() {
+    if !is_root() {
+        return;
+    }
+    let Stand {
+        plane,
+        port,
+        old,
+        new,
+    } = Stand::new(Hook::Tcx, Hook::Xdp);
+    plane.follow(&new, &old).unwrap();
+    port.insert(&Match::default(), &new).unwrap();
+    // Gone too early: its packets are dropped, as `onFailure` says, and never meet another chain.
+    drop(old);
+    let strangers: Vec<_> = (2..20)
+        .map(|spi| {
+            plane
+                .load_chain(&kernel_chain(Hook::Tcx, spi, &forwards(2)))
+                .unwrap()
+        })
+        .collect();
+    let door = port.program(Hook::Tcx).unwrap();
+    let outcome = run_once(door.as_fd(), Hook::Tcx, &frame());
+    assert_eq!(outcome.verdict, Hook::Tcx.drop());
+    let read = |chain: &LoadedChain| plane.counters().read(chain.door_slot()).packets;
+    assert!(strangers.iter().all(|chain| read(chain) == 0));
+}
+
+#[test]
+fn the_wait_for_packets_ends() {
+    if is_root() {
+        plane().wait_for_packets().unwrap();
+    }
+}

@@ -1,0 +1,243 @@
+//! A five-tuple as the fixed bytes by which tables of flows are searched.
+
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::FiveTuple;
+use crate::five_tuple::TCP;
+use crate::parse::{Flags, Headers};
+
+/// Twin of `struct flow_key`: the key of every table of flows, in both spaces.
+///
+/// Its bytes are source (16), destination (16), source port, destination port, protocol, flags
+/// ([`Flags::IPV6`], [`Flags::PORTS`]) and two zeros. Addresses and ports are in network order; an
+/// IPv4 address takes the first four bytes of its field, the others are zero. The hash maps of eBPF
+/// compare keys byte by byte, so no byte is left undefined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct FlowKey([u64; 5]);
+
+const _: () = assert!(size_of::<FlowKey>() == 40);
+
+impl FlowKey {
+    /// The key of a flow.
+    #[inline]
+    pub fn new(tuple: &FiveTuple) -> Self {
+        let mut flags = Flags::default();
+        let (source, destination) = match (tuple.source, tuple.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                (v4(source.octets()), v4(destination.octets()))
+            }
+            (source, destination) => {
+                flags = Flags::IPV6;
+                (v6(&octets(source)), v6(&octets(destination)))
+            }
+        };
+        let mut ports = [0; 4];
+        if let (Some(source), Some(destination)) = (tuple.source_port, tuple.destination_port) {
+            flags = flags.with(Flags::PORTS);
+            ports = bytemuck::cast([source.to_be_bytes(), destination.to_be_bytes()]);
+        }
+        let last = last_word(ports, tuple.protocol, flags);
+        Self([source[0], source[1], destination[0], destination[1], last])
+    }
+
+    /// The key of the flow that a packet belongs to; `None` when `frame` is shorter than the one
+    /// these headers were parsed from.
+    #[inline]
+    pub fn of(headers: &Headers, frame: &[u8]) -> Option<Self> {
+        let l3 = frame.get(headers.l3.into()..)?;
+        let mut flags = Flags::default();
+        let (source, destination) = if headers.flags.is_ipv6() {
+            flags = Flags::IPV6;
+            let addresses: &[u8; 32] = l3.get(8..)?.first_chunk()?;
+            let (source, destination) = addresses.split_at(16);
+            (v6(source.first_chunk()?), v6(destination.first_chunk()?))
+        } else {
+            let addresses: &[u8; 8] = l3.get(12..)?.first_chunk()?;
+            let [a, b, c, d, rest @ ..] = *addresses;
+            (v4([a, b, c, d]), v4(rest))
+        };
+        let mut ports = [0; 4];
+        if headers.flags.has_ports() {
+            flags = flags.with(Flags::PORTS);
+            ports = *frame.get(headers.l4.into()..)?.first_chunk()?;
+        }
+        let last = last_word(ports, headers.protocol, flags);
+        Some(Self([
+            source[0],
+            source[1],
+            destination[0],
+            destination[1],
+            last,
+        ]))
+    }
+
+    /// The key of the packets that go the other way.
+    #[inline]
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        let [s0, s1, d0, d1, last] = self.0;
+        let [p0, p1, q0, q1, rest @ ..] = last.to_ne_bytes();
+        let [protocol, flags, _, _] = rest;
+        let last = u64::from_ne_bytes([q0, q1, p0, p1, protocol, flags, 0, 0]);
+        Self([d0, d1, s0, s1, last])
+    }
+
+    /// One key for both directions of a flow: its ends in an order that does not depend on who
+    /// sent the packet. True when the sender is the second of them.
+    #[inline]
+    #[must_use]
+    pub fn canonical(self) -> (Self, bool) {
+        let [s0, s1, d0, d1, last] = self.0;
+        let [p0, p1, q0, q1, ..] = last.to_ne_bytes();
+        let from_second = (s0, s1, [p0, p1]) > (d0, d1, [q0, q1]);
+        (
+            if from_second { self.reversed() } else { self },
+            from_second,
+        )
+    }
+
+    /// Whether it is a TCP connection, of which more than fragments was seen.
+    pub fn is_tcp(&self) -> bool {
+        self.protocol() == TCP && self.flags().has_ports()
+    }
+
+    /// The five-tuple it was made from.
+    pub fn five_tuple(&self) -> FiveTuple {
+        let flags = self.flags();
+        let address = |bytes: [u8; 16]| -> IpAddr {
+            if flags.is_ipv6() {
+                Ipv6Addr::from(bytes).into()
+            } else {
+                Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()
+            }
+        };
+        let [s0, s1, d0, d1, last] = self.0;
+        let [p0, p1, q0, q1, ..] = last.to_ne_bytes();
+        let port = |bytes| flags.has_ports().then(|| u16::from_be_bytes(bytes));
+        FiveTuple {
+            source: address(bytemuck::cast([s0, s1])),
+            destination: address(bytemuck::cast([d0, d1])),
+            protocol: self.protocol(),
+            source_port: port([p0, p1]),
+            destination_port: port([q0, q1]),
+        }
+    }
+
+    fn protocol(&self) -> u8 {
+        self.0[4].to_ne_bytes()[4]
+    }
+
+    fn flags(&self) -> Flags {
+        Flags::from_bits(self.0[4].to_ne_bytes()[5])
+    }
+}
+
+// Put together in registers: a key that is written byte by byte and read word by word at once waits
+// for its own stores.
+
+#[inline]
+fn v4([a, b, c, d]: [u8; 4]) -> [u64; 2] {
+    [u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), 0]
+}
+
+#[inline]
+fn v6(octets: &[u8; 16]) -> [u64; 2] {
+    bytemuck::cast(*octets)
+}
+
+#[inline]
+fn last_word([p0, p1, q0, q1]: [u8; 4], protocol: u8, flags: Flags) -> u64 {
+    u64::from_ne_bytes([p0, p1, q0, q1, protocol, flags.bits(), 0, 0])
+}
+
+// Eight bytes at a time instead of field by field.
+impl Hash for FlowKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(bytemuck::bytes_of(self));
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tuple() -> impl Strategy<Value = FiveTuple> {
+        let addresses = prop_oneof![
+            any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b))),
+            any::<([u8; 16], [u8; 16])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b))),
+        ];
+        (addresses, any::<u8>(), any::<Option<(u16, u16)>>()).prop_map(
+            |((source, destination), protocol, ports)| FiveTuple {
+                source,
+                destination,
+                protocol,
+                source_port: ports.map(|(source, _)| source),
+                destination_port: ports.map(|(_, destination)| destination),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_its_tuple(tuple in tuple(), other in tuple()) {
+            let key = FlowKey::new(&tuple);
+            prop_assert_eq!(key.five_tuple(), tuple);
+            prop_assert_eq!(key.reversed(), FlowKey::new(&tuple.reversed()));
+            let (one, other_way) = (key.canonical(), key.reversed().canonical());
+            prop_assert_eq!(one.0, other_way.0);
+            prop_assert!(one.1 != other_way.1 || key == key.reversed());
+            prop_assert_eq!(key == FlowKey::new(&other), tuple == other);
+        }
+    }
+
+    #[test]
+    fn a_packet_has_the_key_of_its_tuple() {
+        for fixture in crate::fixtures::all() {
+            let Ok(headers) = fixture.expected else {
+                continue;
+            };
+            let tuple = headers.five_tuple(&fixture.frame);
+            let key = FlowKey::of(&headers, &fixture.frame);
+            assert_eq!(key, Some(FlowKey::new(&tuple)), "{}", fixture.name);
+            let short = &fixture.frame[..headers.l3.into()];
+            assert_eq!(FlowKey::of(&headers, short), None);
+        }
+    }
+
+    #[test]
+    fn families_and_absent_ports_are_told_apart() {
+        let v4 = FiveTuple {
+            source: Ipv4Addr::UNSPECIFIED.into(),
+            destination: Ipv4Addr::UNSPECIFIED.into(),
+            protocol: 17,
+            source_port: None,
+            destination_port: None,
+        };
+        let v6 = FiveTuple {
+            source: Ipv6Addr::UNSPECIFIED.into(),
+            destination: Ipv6Addr::UNSPECIFIED.into(),
+            ..v4
+        };
+        let zero_ports = FiveTuple {
+            source_port: Some(0),
+            destination_port: Some(0),
+            ..v4
+        };
+        assert_ne!(FlowKey::new(&v4), FlowKey::new(&v6));
+        assert_ne!(FlowKey::new(&v4), FlowKey::new(&zero_ports));
+    }
+}

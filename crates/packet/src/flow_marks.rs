@@ -1,0 +1,185 @@
+//! What was seen of a flow, as marks that are only ever set: both directions may set them at the
+//! same time, on different CPUs, and none gets lost.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::FlowState;
+
+/// Flags of a TCP header (RFC 9293, section 3.1), as far as they move a flow on.
+pub mod tcp {
+    /// No more data from this side.
+    pub const FIN: u8 = 0x01;
+    /// Opens a connection.
+    pub const SYN: u8 = 0x02;
+    /// Ends it at once.
+    pub const RST: u8 = 0x04;
+    /// Acknowledges.
+    pub const ACK: u8 = 0x10;
+    /// Where the flags stand, bytes from the start of the TCP header.
+    pub const OFFSET: usize = 13;
+
+    /// Whether a segment asks for a new connection.
+    pub const fn opens(flags: u8) -> bool {
+        flags & (SYN | ACK | RST | FIN) == SYN
+    }
+}
+
+/// Marks of one flow. The numbers are those of the eBPF side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct FlowMarks(u32);
+
+impl FlowMarks {
+    /// The first packet came from the second end (see
+    /// [`FlowKey::canonical`](crate::FlowKey::canonical)).
+    pub const OPENED_BY_SECOND: Self = Self(1);
+    /// A packet came from the end that did not open the flow.
+    pub const ANSWERED: Self = Self(1 << 1);
+    /// TCP: a segment acknowledged without opening.
+    pub const ACKNOWLEDGED: Self = Self(1 << 2);
+    /// TCP: the first end is done.
+    pub const FIRST_DONE: Self = Self(1 << 3);
+    /// TCP: the second end is done.
+    pub const SECOND_DONE: Self = Self(1 << 4);
+    /// TCP: one end has reset the connection.
+    pub const RESET: Self = Self(1 << 5);
+
+    const BOTH_DONE: Self = Self::FIRST_DONE.with(Self::SECOND_DONE);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every mark of `other` is set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The marks of a new flow whose first packet came from the second end, or from the first.
+    pub const fn of_first_packet(from_second: bool) -> Self {
+        if from_second {
+            Self::OPENED_BY_SECOND
+        } else {
+            Self(0)
+        }
+    }
+
+    /// What a further packet adds to these; `flags` are those of its TCP header.
+    #[must_use]
+    pub const fn of_packet(self, from_second: bool, flags: Option<u8>) -> Self {
+        let mut added = Self(0);
+        if from_second != self.contains(Self::OPENED_BY_SECOND) {
+            added = added.with(Self::ANSWERED);
+        }
+        let Some(flags) = flags else {
+            return added;
+        };
+        if flags & tcp::RST != 0 {
+            added = added.with(Self::RESET);
+        }
+        if flags & tcp::FIN != 0 {
+            added = added.with(if from_second {
+                Self::SECOND_DONE
+            } else {
+                Self::FIRST_DONE
+            });
+        }
+        if flags & (tcp::ACK | tcp::SYN) == tcp::ACK {
+            added = added.with(Self::ACKNOWLEDGED);
+        }
+        added
+    }
+
+    /// How far the flow has come.
+    pub const fn state(self, is_tcp: bool) -> FlowState {
+        if !is_tcp {
+            return if self.contains(Self::ANSWERED) {
+                FlowState::Established
+            } else {
+                FlowState::New
+            };
+        }
+        if self.contains(Self::RESET) || self.contains(Self::BOTH_DONE) {
+            FlowState::Closed
+        } else if self.contains(Self::FIRST_DONE) || self.contains(Self::SECOND_DONE) {
+            FlowState::Closing
+        } else if self.contains(Self::ACKNOWLEDGED) {
+            FlowState::Established
+        } else {
+            FlowState::New
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM_CLIENT: bool = false;
+    const FROM_SERVER: bool = true;
+
+    /// The states that a flow goes through.
+    fn states(packets: &[(bool, Option<u8>)]) -> Vec<FlowState> {
+        let mut marks = FlowMarks::of_first_packet(packets[0].0);
+        let is_tcp = packets[0].1.is_some();
+        let mut states = vec![marks.state(is_tcp)];
+        for &(from_second, flags) in &packets[1..] {
+            marks = marks.with(marks.of_packet(from_second, flags));
+            states.push(marks.state(is_tcp));
+        }
+        states
+    }
+
+    #[test]
+    fn a_connection_opens_and_closes() {
+        use FlowState::{Closed, Closing, Established, New};
+        use tcp::{ACK, FIN, SYN};
+        let whole = [
+            (FROM_CLIENT, Some(SYN)),
+            (FROM_SERVER, Some(SYN | ACK)),
+            (FROM_CLIENT, Some(ACK)),
+            (FROM_CLIENT, Some(FIN | ACK)),
+            (FROM_SERVER, Some(ACK)),
+            (FROM_SERVER, Some(FIN | ACK)),
+            (FROM_CLIENT, Some(ACK)),
+        ];
+        let expected = [New, New, Established, Closing, Closing, Closed, Closed];
+        assert_eq!(states(&whole), expected);
+        // Who sees one direction alone does not see the other's end.
+        let half: Vec<_> = whole.into_iter().filter(|packet| !packet.0).collect();
+        assert_eq!(states(&half), [New, Established, Closing, Closing]);
+        // From the other end it is the same.
+        let turned = whole.map(|(from, flags)| (!from, flags));
+        assert_eq!(states(&turned), expected);
+    }
+
+    #[test]
+    fn a_reset_closes_at_once() {
+        use tcp::{ACK, RST, SYN};
+        let refused = [
+            (FROM_CLIENT, Some(SYN)),
+            (FROM_SERVER, Some(RST | ACK)),
+            (FROM_CLIENT, Some(ACK)),
+        ];
+        let expected = [FlowState::New, FlowState::Closed, FlowState::Closed];
+        assert_eq!(states(&refused), expected);
+    }
+
+    #[test]
+    fn without_connections_an_answer_establishes() {
+        use FlowState::{Established, New};
+        let packets = [(true, None), (true, None), (false, None), (true, None)];
+        assert_eq!(states(&packets), [New, New, Established, Established]);
+    }
+
+    #[test]
+    fn only_a_syn_alone_opens() {
+        use tcp::{ACK, FIN, RST, SYN, opens};
+        assert!(opens(SYN) && opens(SYN | 0xc8));
+        for flags in [0, ACK, SYN | ACK, SYN | RST, SYN | FIN, FIN, RST] {
+            assert!(!opens(flags), "{flags:#x}");
+        }
+    }
+}

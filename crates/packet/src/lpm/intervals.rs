@@ -1,0 +1,51 @@
+//! Nested prefixes as a row of intervals.
+
+use crate::lpm::NO_MATCH;
+use crate::prefix::{Family, Prefix};
+
+/// First addresses and values, ascending from address 0; neighbours differ.
+pub(super) fn of(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)> {
+    let mut ranges: Vec<(u128, u8, u128, u32)> = prefixes
+        .iter()
+        .filter(|(prefix, _)| prefix.family() == family)
+        .map(|(prefix, value)| {
+            let (first, last) = prefix.range();
+            (first, prefix.len(), last, *value)
+        })
+        .collect();
+    // Outer ones first; stable, so that of equal ones the last one given comes last and wins.
+    ranges.sort_by_key(|(first, len, ..)| (*first, *len));
+    let end = match family {
+        Family::V4 => u128::from(u32::MAX),
+        Family::V6 => u128::MAX,
+    };
+    let mut row = vec![(0, NO_MATCH)];
+    // Those that hold the current address, outer ones first: prefixes never overlap otherwise.
+    let mut open: Vec<(u128, u32)> = Vec::new();
+    for (first, _, last, value) in ranges {
+        close(&mut open, &mut row, Some(first), end);
+        open.push((last, value));
+        push(&mut row, first, value);
+    }
+    close(&mut open, &mut row, None, end);
+    row
+}
+
+/// Ends the prefixes that end before `until`; all of them without one.
+fn close(open: &mut Vec<(u128, u32)>, row: &mut Vec<(u128, u32)>, until: Option<u128>, end: u128) {
+    while let Some((last, _)) = open.pop_if(|(last, _)| until.is_none_or(|until| *last < until)) {
+        if last < end {
+            let outer = open.last().map_or(NO_MATCH, |(_, value)| *value);
+            push(row, last + 1, outer);
+        }
+    }
+}
+
+fn push(row: &mut Vec<(u128, u32)>, first: u128, value: u32) {
+    if row.last().is_some_and(|last| last.0 == first) {
+        row.pop();
+    }
+    if row.last().is_none_or(|last| last.1 != value) {
+        row.push((first, value));
+    }
+}

@@ -1,0 +1,173 @@
+//! IPv6: a search tree over the first 64 bits, and small ones over the other 64.
+
+use std::net::Ipv6Addr;
+
+use bytemuck::{Pod, Zeroable};
+
+/// Keys of a node: one cache line.
+pub const NODE: usize = 8;
+/// Levels of a tree at most: 2^17 prefixes make no more than 2^18 + 1 intervals.
+pub const MAX_DEPTH: u32 = 7;
+/// Set in an entry that is the number of a tree over the low half of the address and not a value.
+pub const IS_TREE: u32 = 1 << 31;
+
+/// The first addresses of [`NODE`] neighbouring intervals, or of the subtrees that hold them. Twin
+/// of the eBPF side's `struct node`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Node {
+    /// Ascending; those that stand for nothing are the greatest number.
+    pub keys: [u64; NODE],
+}
+
+/// What holds for the [`NODE`] intervals of a node of the last level: a value each, or [`IS_TREE`]
+/// and the number of a tree. Twin of the eBPF side's `struct leaf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Leaf {
+    /// In the order of the keys.
+    pub values: [u32; NODE],
+}
+
+/// A complete tree of nodes without pointers: the children of node `n`, counted from the root, are
+/// `8 n + 1` to `8 n + 8`. Twin of the eBPF side's `struct tree`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Tree {
+    /// Number of the root among the nodes of all trees.
+    pub root: u32,
+    /// Levels, at least 1.
+    pub depth: u32,
+    /// Number of its first leaf among those of all trees.
+    pub leaf: u32,
+    /// Nodes above its last level.
+    pub inner: u32,
+}
+
+/// Tree 0 decides by the first 64 bits of the address, further ones by the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ipv6Lpm {
+    /// The trees.
+    pub trees: Vec<Tree>,
+    /// Nodes of all trees.
+    pub nodes: Vec<Node>,
+    /// Leaves of all trees, one for each node of a last level.
+    pub leaves: Vec<Leaf>,
+}
+
+impl Ipv6Lpm {
+    pub(super) fn build(row: &[(u128, u32)]) -> Self {
+        let mut lpm = Self {
+            trees: Vec::new(),
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+        };
+        let mut high: Vec<(u64, u32)> = Vec::new();
+        // Room for the first tree's number; the others are built on the way.
+        lpm.trees.push(Tree::zeroed());
+        let mut at = 0;
+        let mut before = 0;
+        while let Some(&(first, value)) = row.get(at) {
+            let half = (first >> 64) as u64;
+            let inside = row[at..]
+                .iter()
+                .take_while(|(first, _)| (first >> 64) as u64 == half)
+                .count();
+            // Whole from its first address on, so it starts an interval of high halves.
+            if inside == 1 && first as u64 == 0 {
+                high.push((half, value));
+            } else {
+                let mut low: Vec<(u64, u32)> = row[at..at + inside]
+                    .iter()
+                    .map(|(first, value)| (*first as u64, *value))
+                    .collect();
+                if low[0].0 != 0 {
+                    low.insert(0, (0, before));
+                }
+                let tree = lpm.trees.len() as u32;
+                let last = low.last().map_or(before, |(_, value)| *value);
+                let built = lpm.tree(&low);
+                lpm.trees.push(built);
+                high.push((half, tree | IS_TREE));
+                let next = row.get(at + inside).map(|(first, _)| (first >> 64) as u64);
+                // Where something changes in the next half too, that one's own tree begins with this value.
+                if half < u64::MAX && next != Some(half + 1) {
+                    high.push((half + 1, last));
+                }
+            }
+            at += inside;
+            before = row[at - 1].1;
+        }
+        lpm.trees[0] = lpm.tree(&high);
+        lpm
+    }
+
+    /// Appends a tree over intervals, ascending from 0.
+    fn tree(&mut self, row: &[(u64, u32)]) -> Tree {
+        let mut depth = 1;
+        while NODE.pow(depth) < row.len() {
+            depth += 1;
+        }
+        let inner: usize = (0..depth - 1).map(|level| NODE.pow(level)).sum();
+        let tree = Tree {
+            root: self.nodes.len() as u32,
+            depth,
+            leaf: self.leaves.len() as u32,
+            inner: inner as u32,
+        };
+        for level in 1..=depth {
+            // Intervals under each key of the level.
+            let under = NODE.pow(depth - level);
+            for node in 0..NODE.pow(level - 1) {
+                let key = |i: usize| {
+                    row.get((node * NODE + i) * under)
+                        .map_or(u64::MAX, |at| at.0)
+                };
+                self.nodes.push(Node {
+                    keys: std::array::from_fn(key),
+                });
+            }
+        }
+        // What is filled up is of the last interval's value: the greatest address is found there.
+        let last = row.last().map_or(super::NO_MATCH, |(_, value)| *value);
+        let value = |i: usize| row.get(i).map_or(last, |(_, value)| *value);
+        self.leaves
+            .extend((0..NODE.pow(depth - 1)).map(|leaf| Leaf {
+                values: std::array::from_fn(|i| value(leaf * NODE + i)),
+            }));
+        tree
+    }
+
+    /// The value of `address`.
+    #[inline]
+    pub fn look_up(&self, address: Ipv6Addr) -> u32 {
+        let address = u128::from(address);
+        let entry = self.search(0, (address >> 64) as u64);
+        if entry & IS_TREE == 0 {
+            return entry;
+        }
+        self.search((entry & !IS_TREE) as usize, address as u64)
+    }
+
+    #[inline]
+    fn search(&self, tree: usize, address: u64) -> u32 {
+        let tree = &self.trees[tree];
+        let mut node = 0;
+        for level in 1..=tree.depth {
+            let keys = &self.nodes[(tree.root + node) as usize].keys;
+            // The first key is not above the address: the parent's search saw to that.
+            let rank: u32 = keys[1..].iter().map(|key| u32::from(*key <= address)).sum();
+            if level == tree.depth {
+                let leaf = &self.leaves[(tree.leaf + node - tree.inner) as usize];
+                return leaf.values[rank as usize];
+            }
+            node = node * NODE as u32 + 1 + rank;
+        }
+        super::NO_MATCH
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&self.trees[..]) + size_of_val(&self.nodes[..]) + size_of_val(&self.leaves[..])
+    }
+}

@@ -1,0 +1,140 @@
+//! Maglev hashing: from a flow to one of several backends, such that few flows move when a backend
+//! comes or leaves (Eisenbud et al., Maglev: A Fast and Reliable Software Network Load Balancer,
+//! NSDI 2016, section 3.4).
+
+use std::net::IpAddr;
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::flow_key::FlowKey;
+use crate::mac::MacAddr;
+
+/// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that shares differ by less than
+/// a percent of a fair one.
+pub const TABLE_SIZE: usize = 65_537;
+/// Backends at most.
+pub const MAX_BACKENDS: usize = 512;
+/// Greatest weight.
+pub const MAX_WEIGHT: u32 = 100;
+/// Stands in a table without backends.
+pub const NO_BACKEND: u16 = u16::MAX;
+
+/// Where a load balancer sends packets. Twin of the eBPF side's `struct backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct Backend {
+    /// In network order; an IPv4 address takes the first four bytes, the others are zero.
+    pub address: [u8; 16],
+    /// The Ethernet address that packets get, if `has_mac`.
+    pub mac: [u8; 6],
+    /// 1 or 0.
+    pub has_mac: u8,
+    /// 1 or 0.
+    pub is_ipv6: u8,
+}
+
+impl Backend {
+    /// The backend at an address.
+    pub fn new(address: IpAddr, mac: Option<MacAddr>) -> Self {
+        let mut bytes = [0; 16];
+        match address {
+            IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => bytes = address.octets(),
+        }
+        Self {
+            address: bytes,
+            mac: mac.map_or([0; 6], |mac| mac.0),
+            has_mac: mac.is_some().into(),
+            is_ipv6: address.is_ipv6().into(),
+        }
+    }
+}
+
+/// The table of one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaglevTable {
+    /// [`TABLE_SIZE`] numbers of backends, or [`NO_BACKEND`] in all of them.
+    pub entries: Vec<u16>,
+}
+
+/// A backend's way through the table: a permutation of its entries.
+struct Permutation {
+    number: u16,
+    weight: u32,
+    next: usize,
+    skip: usize,
+    /// Weight collected towards the next turn.
+    credit: u32,
+}
+
+impl MaglevTable {
+    /// The table of some backends, given by number and weight; numbers are below [`NO_BACKEND`].
+    /// A backend's place depends on its address alone, so its number may change.
+    pub fn new<'a>(backends: impl Iterator<Item = (u16, &'a Backend, u32)>) -> Self {
+        let mut ways: Vec<(&Backend, Permutation)> = backends
+            .filter(|(_, _, weight)| *weight > 0)
+            .map(|(number, backend, weight)| {
+                let hash = |seed| u64::from(mix(&words(&backend.address), seed));
+                let way = Permutation {
+                    number,
+                    weight,
+                    next: (hash(1) % TABLE_SIZE as u64) as usize,
+                    skip: (hash(2) % (TABLE_SIZE as u64 - 1)) as usize + 1,
+                    credit: 0,
+                };
+                (backend, way)
+            })
+            .collect();
+        // Turns are taken in the order of the addresses, whatever the order in the configuration.
+        ways.sort_by_key(|(backend, _)| backend.address);
+        let mut entries = vec![NO_BACKEND; TABLE_SIZE];
+        let greatest = ways.iter().map(|(_, way)| way.weight).max();
+        let (Some(greatest), mut free) = (greatest, TABLE_SIZE) else {
+            return Self { entries };
+        };
+        'filled: loop {
+            for (_, way) in &mut ways {
+                // The heaviest takes a turn in every round.
+                way.credit += way.weight;
+                if way.credit < greatest {
+                    continue;
+                }
+                way.credit -= greatest;
+                while entries[way.next] != NO_BACKEND {
+                    way.next = (way.next + way.skip) % TABLE_SIZE;
+                }
+                entries[way.next] = way.number;
+                free -= 1;
+                if free == 0 {
+                    break 'filled;
+                }
+            }
+        }
+        Self { entries }
+    }
+
+    /// The number of the backend for a flow, if there are backends.
+    #[inline]
+    pub fn look_up(&self, flow: &FlowKey) -> Option<u16> {
+        let hash = mix(bytemuck::cast_ref::<FlowKey, [u64; 5]>(flow), 0);
+        // The hash as a fraction of the table; a remainder would need a division.
+        let at = (u64::from(hash) * TABLE_SIZE as u64) >> 32;
+        let entry = self.entries[at as usize];
+        (entry != NO_BACKEND).then_some(entry)
+    }
+}
+
+fn words(address: &[u8; 16]) -> [u64; 2] {
+    bytemuck::pod_read_unaligned(address)
+}
+
+/// Hashes words by multiplication with 2^64 divided by the golden ratio. Twin of `mix` of
+/// `load_balancer.bpf.c`.
+#[inline]
+fn mix(words: &[u64], seed: u64) -> u32 {
+    let hash = words.iter().fold(seed, |hash, word| {
+        let product = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        product ^ product >> 29
+    });
+    (hash.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+}

@@ -1,0 +1,153 @@
+//! Routes: from a destination address to the next hop.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use bytemuck::{Pod, Zeroable};
+use serde::{Deserialize, Serialize};
+
+use crate::lpm::{LpmError, LpmTables, NO_MATCH};
+use crate::mac::MacAddr;
+use crate::prefix::Prefix;
+
+/// Routes of one table at most.
+pub const MAX_ROUTES: usize = crate::lpm::MAX_PREFIXES;
+
+/// Packets to the addresses of a prefix go to a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// The next hop's Ethernet address, which becomes the frame's destination; `None` leaves that as
+    /// it is, which is right on a link to one host.
+    pub mac: Option<MacAddr>,
+    /// What becomes the frame's source; `None` leaves it.
+    pub source_mac: Option<MacAddr>,
+}
+
+/// What a router writes into the Ethernet header. Twin of the eBPF side's `struct next_hop`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(C)]
+pub struct NextHop {
+    /// The destination.
+    pub destination: [u8; 6],
+    /// The source.
+    pub source: [u8; 6],
+    /// Which of the two are to be written: [`NextHop::DESTINATION`], [`NextHop::SOURCE`].
+    pub writes: u32,
+}
+
+impl NextHop {
+    /// Bit of [`writes`](Self::writes).
+    pub const DESTINATION: u32 = 1;
+    /// Bit of [`writes`](Self::writes).
+    pub const SOURCE: u32 = 2;
+
+    /// Writes what is to be written into the first 12 bytes of a frame.
+    #[inline]
+    pub fn apply(&self, addresses: &mut [u8; 12]) {
+        if self.writes & Self::DESTINATION != 0 {
+            addresses[..6].copy_from_slice(&self.destination);
+        }
+        if self.writes & Self::SOURCE != 0 {
+            addresses[6..].copy_from_slice(&self.source);
+        }
+    }
+}
+
+impl From<&Route> for NextHop {
+    fn from(route: &Route) -> Self {
+        let (destination, source) = (route.mac, route.source_mac);
+        let bit = |mac: Option<MacAddr>, bit| if mac.is_some() { bit } else { 0 };
+        Self {
+            destination: destination.map_or([0; 6], |mac| mac.0),
+            source: source.map_or([0; 6], |mac| mac.0),
+            writes: bit(destination, Self::DESTINATION) | bit(source, Self::SOURCE),
+        }
+    }
+}
+
+/// Routes as look-up tables. The longest prefix wins, of equal ones the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteTables {
+    /// From an address to the number of its next hop.
+    pub lpm: LpmTables,
+    /// Next hops, each once; number 0 stands for no route.
+    pub hops: Vec<NextHop>,
+}
+
+impl RouteTables {
+    /// Tables of at most [`MAX_ROUTES`] routes.
+    pub fn new(routes: &[Route]) -> Result<Self, LpmError> {
+        let mut hops = vec![NextHop::zeroed()];
+        let mut numbers = HashMap::new();
+        let mut number_of = |route: &Route| {
+            let hop = NextHop::from(route);
+            *numbers.entry(hop).or_insert_with(|| {
+                hops.push(hop);
+                hops.len() as u32 - 1
+            })
+        };
+        let prefixes: Vec<(Prefix, u32)> = routes
+            .iter()
+            .map(|route| (route.prefix, number_of(route)))
+            .collect();
+        Ok(Self {
+            lpm: LpmTables::new(&prefixes)?,
+            hops,
+        })
+    }
+
+    /// The next hop of packets to `address`, if there is a route.
+    #[inline]
+    pub fn look_up(&self, address: IpAddr) -> Option<&NextHop> {
+        match self.lpm.look_up(address) {
+            NO_MATCH => None,
+            number => self.hops.get(number as usize),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(prefix: &str, last: u8, source: Option<u8>) -> Route {
+        let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
+        Route {
+            prefix: prefix.parse().unwrap(),
+            mac: Some(mac(last)),
+            source_mac: source.map(mac),
+        }
+    }
+
+    #[test]
+    fn the_most_specific_route_gives_the_next_hop() {
+        let routes = [
+            route("0.0.0.0/0", 1, None),
+            route("10.0.0.0/8", 2, Some(9)),
+            route("10.1.0.0/16", 1, None),
+            route("2001:db8::/32", 2, None),
+        ];
+        let tables = RouteTables::new(&routes).unwrap();
+        // No route, then each distinct next hop once.
+        assert_eq!(tables.hops.len(), 4);
+        let hop = |address: &str| tables.look_up(address.parse().unwrap()).copied();
+        assert_eq!(hop("192.0.2.1").unwrap().destination[5], 1);
+        assert_eq!(hop("10.1.2.3"), hop("192.0.2.1"));
+        let two = hop("10.2.0.1").unwrap();
+        assert_eq!((two.destination[5], two.source[5], two.writes), (2, 9, 3));
+        assert_eq!(hop("2001:db8::1").unwrap().writes, 1);
+        assert_eq!(hop("2001:db9::1"), None);
+    }
+
+    #[test]
+    fn json_goes_both_ways() {
+        for source in [None, Some(3)] {
+            let route = route("10.0.0.0/8", 1, source);
+            let json = serde_json::to_string(&route).unwrap();
+            assert_eq!(serde_json::from_str::<Route>(&json).unwrap(), route);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The longest-prefix-match tables against the plain search through all prefixes.
+
+use std::net::IpAddr;
+
+use myelin_packet::lpm::{LpmError, LpmTables, MAX_PREFIXES, NO_MATCH, longest_match};
+use myelin_packet::{Family, Prefix};
+use proptest::prelude::*;
+
+/// Addresses that share leading bits often, with all ones and all zeros among them.
+fn address() -> impl Strategy<Value = IpAddr> {
+    let byte = || {
+        prop_oneof![
+            3 => Just(0_u8),
+            3 => Just(255),
+            2 => prop::sample::select(vec![1_u8, 2, 127, 128, 254]),
+            1 => any::<u8>(),
+        ]
+    };
+    prop_oneof![
+        prop::array::uniform4(byte()).prop_map(IpAddr::from),
+        prop::array::uniform16(byte()).prop_map(IpAddr::from),
+    ]
+}
+
+fn prefix() -> impl Strategy<Value = Prefix> {
+    (address(), 0..=128_u8).prop_map(|(address, len)| {
+        let len = len.min(Family::of(address).bits());
+        Prefix::new(address, len).unwrap()
+    })
+}
+
+/// The first and the last address of a prefix and their neighbours outside.
+fn edges(prefix: Prefix) -> Vec<IpAddr> {
+    let (first, last) = prefix.range();
+    let of = |number: u128| -> IpAddr {
+        match prefix.family() {
+            Family::V4 => IpAddr::from((number as u32).to_be_bytes()),
+            Family::V6 => IpAddr::from(number.to_be_bytes()),
+        }
+    };
+    [first, last, first.wrapping_sub(1), last.wrapping_add(1)]
+        .map(of)
+        .to_vec()
+}
+
+fn check(prefixes: &[(Prefix, u32)], addresses: impl IntoIterator<Item = IpAddr>) {
+    let tables = LpmTables::new(prefixes).unwrap();
+    for address in addresses {
+        assert_eq!(
+            tables.look_up(address),
+            longest_match(prefixes, address),
+            "{address} in {prefixes:?}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_longest_prefix_wins(
+        prefixes in prop::collection::vec((prefix(), 1..9_u32), 0..60),
+        addresses in prop::collection::vec(address(), 40),
+    ) {
+        let edges = prefixes.iter().flat_map(|(prefix, _)| edges(*prefix));
+        check(&prefixes, edges.chain(addresses).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn nothing_is_found_in_nothing() {
+    let ends = [
+        "0.0.0.0",
+        "255.255.255.255",
+        "::",
+        "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+    ];
+    check(&[], ends.map(|end| end.parse().unwrap()));
+}
+
+#[test]
+fn of_equal_prefixes_the_last_one_counts() {
+    for text in ["10.0.0.0/8", "10.1.2.3", "2001:db8::/32", "2001:db8::1"] {
+        let prefix: Prefix = text.parse().unwrap();
+        let tables = LpmTables::new(&[(prefix, 5), (prefix, 3), (prefix, 4)]).unwrap();
+        assert_eq!(tables.look_up(prefix.addr()), 4, "{text}");
+    }
+}
+
+/// Prefixes in neighbouring low and high halves, where the trees of IPv6 meet.
+#[test]
+fn halves_of_ipv6_meet_without_a_gap() {
+    let prefixes: Vec<(Prefix, u32)> = [
+        "2001:db8::/62",
+        "2001:db8::/64",
+        "2001:db8::ffff:0:0:0/128",
+        "2001:db8:0:1::/128",
+        "2001:db8:0:1:8000::/65",
+        "2001:db8:0:2::/65",
+        "ffff:ffff:ffff:ffff::/65",
+        "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128",
+    ]
+    .iter()
+    .zip(1..)
+    .map(|(text, value)| (text.parse().unwrap(), value))
+    .collect();
+    let addresses: Vec<IpAddr> = prefixes
+        .iter()
+        .flat_map(|(prefix, _)| edges(*prefix))
+        .collect();
+    check(&prefixes, addresses);
+}
+
+/// A number that looks random, the same in every run.
+fn scrambled(i: u64) -> u64 {
+    let mixed = (i ^ i >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+#[test]
+fn a_hundred_thousand_prefixes_are_found_and_take_bounded_memory() {
+    let v4: Vec<(Prefix, u32)> = (1..=100_000_u32)
+        .map(|i| {
+            let address = IpAddr::from((scrambled(i.into()) as u32).to_be_bytes());
+            (Prefix::new(address, 24 - (i % 8) as u8).unwrap(), i)
+        })
+        .collect();
+    let v6: Vec<(Prefix, u32)> = (1..=100_000_u32)
+        .map(|i| {
+            let address = IpAddr::from((u128::from(scrambled(i.into())) << 64).to_be_bytes());
+            (Prefix::new(address, 64 - (i % 24) as u8).unwrap(), i)
+        })
+        .collect();
+    for (prefixes, most) in [(v4, 64 << 20), (v6, 4 << 20)] {
+        let tables = LpmTables::new(&prefixes).unwrap();
+        assert!(
+            tables.memory() < most + (1 << 19),
+            "{} bytes",
+            tables.memory()
+        );
+        for (prefix, _) in prefixes.iter().step_by(997) {
+            for address in edges(*prefix) {
+                let expected = longest_match(&prefixes, address);
+                assert_eq!(tables.look_up(address), expected, "{address}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bounds_are_kept() {
+    let any: Prefix = "::/0".parse().unwrap();
+    let many = vec![(any, 1); MAX_PREFIXES + 1];
+    let error = LpmTables::new(&many).unwrap_err();
+    assert_eq!(error, LpmError::TooMany { count: 131_073 });
+    for value in [NO_MATCH, 1 << 31] {
+        let error = LpmTables::new(&[(any, value)]).unwrap_err();
+        assert_eq!(error, LpmError::Value { prefix: any, value });
+    }
+    check(&many[1..], [any.addr()]);
+}

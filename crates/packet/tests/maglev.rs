@@ -1,0 +1,111 @@
+//! What Maglev hashing promises: even shares, shares by weight, and few flows that move.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use myelin_packet::maglev::{Backend, MAX_BACKENDS, MaglevTable, NO_BACKEND, TABLE_SIZE};
+use myelin_packet::{FiveTuple, FlowKey};
+use proptest::prelude::*;
+
+fn backend(number: usize) -> Backend {
+    Backend::new(Ipv4Addr::from(0x0a00_0001 + number as u32).into(), None)
+}
+
+/// The table of backends whose numbers are those of their addresses.
+fn table(backends: &[(usize, u32)]) -> MaglevTable {
+    let list: Vec<(u16, Backend, u32)> = backends
+        .iter()
+        .map(|(number, weight)| (*number as u16, backend(*number), *weight))
+        .collect();
+    MaglevTable::new(
+        list.iter()
+            .map(|(number, backend, weight)| (*number, backend, *weight)),
+    )
+}
+
+fn even(numbers: impl IntoIterator<Item = usize>) -> MaglevTable {
+    let list: Vec<_> = numbers.into_iter().map(|number| (number, 1)).collect();
+    table(&list)
+}
+
+fn share(table: &MaglevTable, number: usize) -> usize {
+    let is_it = |entry: &&u16| usize::from(**entry) == number;
+    table.entries.iter().filter(is_it).count()
+}
+
+#[test]
+fn shares_are_even() {
+    for count in [1, 2, 3, 10, 100, MAX_BACKENDS] {
+        let table = even(0..count);
+        for number in 0..count {
+            let share = share(&table, number) as f64;
+            let fair = TABLE_SIZE as f64 / count as f64;
+            assert!((share - fair).abs() <= 1.0, "{share} of {fair} for {count}");
+        }
+    }
+}
+
+#[test]
+fn shares_are_as_the_weights() {
+    let weights = [(0, 1), (1, 2), (2, 5), (3, 100), (4, 0)];
+    let table = table(&weights);
+    let whole: u32 = weights.iter().map(|(_, weight)| weight).sum();
+    for (number, weight) in weights {
+        let fair = TABLE_SIZE as f64 * f64::from(weight) / f64::from(whole);
+        let share = share(&table, number) as f64;
+        assert!(
+            (share - fair).abs() <= 0.01 * fair + 1.0,
+            "{share} of {fair}"
+        );
+    }
+}
+
+#[test]
+fn flows_spread_as_the_table_does() {
+    let table = even(0..10);
+    let mut counts = [0; 10];
+    for port in 0..50_000_u16 {
+        let tuple = FiveTuple {
+            source: IpAddr::from([192, 0, 2, (port >> 12) as u8]),
+            destination: IpAddr::from([198, 51, 100, 2]),
+            protocol: 17,
+            source_port: Some(port),
+            destination_port: Some(9000),
+        };
+        counts[usize::from(table.look_up(&FlowKey::new(&tuple)).unwrap())] += 1;
+    }
+    for count in counts {
+        assert!((4700..5300).contains(&count), "{counts:?}");
+    }
+}
+
+#[test]
+fn without_backends_there_is_none() {
+    for empty in [table(&[]), table(&[(0, 0)])] {
+        assert!(empty.entries.iter().all(|entry| *entry == NO_BACKEND));
+        assert_eq!(empty.look_up(&FlowKey::default()), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 32, ..ProptestConfig::default() })]
+
+    /// The paper's section 5.3: few entries change besides those of the backend that left.
+    #[test]
+    fn few_flows_move_when_a_backend_leaves(count in 2..40_usize, gone in any::<prop::sample::Index>()) {
+        let gone = gone.index(count);
+        let before = even(0..count);
+        let after = even((0..count).filter(|number| *number != gone));
+        let mut moved = 0;
+        for (old, new) in before.entries.iter().zip(&after.entries) {
+            prop_assert_ne!(usize::from(*new), gone);
+            moved += usize::from(usize::from(*old) != gone && old != new);
+        }
+        let others = TABLE_SIZE - share(&before, gone);
+        prop_assert!(moved * 20 < others, "{} of {} moved among {}", moved, others, count);
+    }
+
+    #[test]
+    fn the_order_of_the_backends_does_not_matter(numbers in Just((0..20).collect::<Vec<usize>>()).prop_shuffle()) {
+        prop_assert_eq!(even(numbers), even(0..20));
+    }
+}

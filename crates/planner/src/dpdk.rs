@@ -1,0 +1,51 @@
+//! Chains between devices of DPDK: all functions run in the worker that has the devices.
+
+use myelin_spec::{Mapping, ServiceChain, Space};
+
+use crate::costs::Costs;
+use crate::error::PlanError;
+use crate::machine::Machine;
+use crate::mapping;
+use crate::plan::Plan;
+
+/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
+///
+/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
+pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
+    if !chain.is_over_dpdk() {
+        return mapping::plan(chain, costs, machine);
+    }
+    let mut plan = mapping::plan(&in_user_space(chain)?, costs, machine)?;
+    for hop in &mut plan.hops {
+        hop.why = String::from("devices of DPDK");
+    }
+    plan.mapping_why = String::from(
+        "one worker has the devices, and with them all functions; no hook takes part, and the costs of entering and \
+         leaving are those of AF_XDP sockets",
+    );
+    Ok(plan)
+}
+
+/// The chain with every function pinned to user space.
+fn in_user_space(chain: &ServiceChain) -> Result<ServiceChain, PlanError> {
+    let mut chain = chain.clone();
+    // Worked out here once; what the file may say of it was checked when it was read.
+    chain.mapping = Mapping::Compact;
+    for function in &mut chain.functions {
+        let kind = function.kind();
+        if kind.user.is_none() || function.space == Some(Space::Kernel) {
+            return Err(PlanError::Dpdk {
+                chain: chain.name.clone(),
+                place: function.place.clone(),
+                function: function.name.clone(),
+                why: if kind.user.is_none() {
+                    "its kind has no form in user space; remove it, or name interfaces in `spec.ports`"
+                } else {
+                    "remove `space: kernel`"
+                },
+            });
+        }
+        function.space = Some(Space::User);
+    }
+    Ok(chain)
+}

@@ -1,0 +1,118 @@
+//! Which mapping a chain gets, and what the rings of mapping `pipeline` cost.
+
+use myelin_spec::catalogue::State;
+use myelin_spec::{FunctionConfig, FunctionSpec, Idle, Mapping, ServiceChain, Space};
+
+use crate::costs::{Cost, Costs};
+use crate::error::PlanError;
+use crate::machine::Machine;
+use crate::plan::{Hop, Plan, Step};
+use crate::planning::plan_as_asked;
+
+/// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost, compares it with the contract.
+///
+/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
+pub(crate) fn plan(
+    chain: &ServiceChain,
+    costs: &Costs,
+    machine: &Machine,
+) -> Result<Plan, PlanError> {
+    let mapped = |mapping| {
+        let mut chain = chain.clone();
+        chain.mapping = mapping;
+        plan_as_asked(&chain, costs, machine)
+    };
+    if chain.mapping != Mapping::Auto {
+        let mut plan = plan_as_asked(chain, costs, machine)?;
+        plan.mapping_why = format!("written as `mapping: {}`", chain.mapping);
+        plan.warnings.extend(crowded(&plan, chain, machine));
+        return Ok(plan);
+    }
+    let mut best = mapped(Mapping::Compact)?;
+    let mut others = Vec::new();
+    for mapping in [Mapping::Pipeline, Mapping::Distributed] {
+        let Ok(other) = mapped(mapping) else {
+            others.push((mapping, None));
+            continue;
+        };
+        if other.predicted_ns < best.predicted_ns {
+            others.push((best.mapping, Some(best.predicted_ns)));
+            best = other;
+        } else {
+            others.push((mapping, Some(other.predicted_ns)));
+        }
+    }
+    let differences: Vec<String> = others
+        .into_iter()
+        .map(|(mapping, ns)| match ns {
+            Some(ns) => format!(
+                "`{mapping}` costs {:.0} ns more a packet",
+                ns - best.predicted_ns
+            ),
+            None => format!("`{mapping}` is not possible"),
+        })
+        .collect();
+    best.mapping_why = differences.join(", ");
+    Ok(best)
+}
+
+/// Processes that poll for ever need a core each.
+fn crowded(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> Option<String> {
+    let processes = 1 + plan.own_processes;
+    let polls = plan.own_processes > 0 && chain.worker.idle == Idle::Spin;
+    (polls && processes > machine.cores).then(|| {
+        format!(
+            "{processes} processes that poll (`worker: {{ idle: spin }}`) take turns on {} cores, milliseconds each; \
+             write `idle: adaptive`, or `mapping: compact`",
+            machine.cores
+        )
+    })
+}
+
+/// Whether a user function stays in the first process of a pipeline though it is not the first: it keeps a state that other chains or later
+/// generations use too, or it answers the senders of packets.
+fn stays(function: &FunctionSpec) -> bool {
+    function.kind().state != State::None || matches!(function.config, FunctionConfig::Router(_))
+}
+
+/// Adds the rings between the processes of a pipeline to the ways to the functions and to the way out. Returns how many functions have a process of their own, and how
+/// many rings there are.
+pub(crate) fn add_rings(
+    functions: &[FunctionSpec],
+    hops: &mut [Hop],
+    egress: &mut Step,
+    ring: Cost,
+    frame_bytes: u64,
+) -> (u32, u32) {
+    let ns = ring.at_ns(frame_bytes);
+    let (mut own_processes, mut rings) = (0, 0);
+    let mut pass = |step: &mut Step, before: &str| {
+        step.name = if before.is_empty() {
+            format!("ring + {}", step.name)
+        } else {
+            step.name.replace(before, &format!("ring + {before}"))
+        };
+        step.cost_ns += ns;
+        rings += 1;
+    };
+    // Whether the packet is in a process of its own function now; the first user function is in the first process.
+    let (mut away, mut first) = (false, true);
+    for (hop, function) in hops.iter_mut().zip(functions) {
+        if hop.space == Space::Kernel {
+            if std::mem::take(&mut away) {
+                pass(&mut hop.reach, "");
+            }
+            continue;
+        }
+        let own = !std::mem::take(&mut first) && !stays(function);
+        if own || away {
+            pass(&mut hop.reach, "dispatch");
+        }
+        own_processes += u32::from(own);
+        away = own;
+    }
+    if away {
+        pass(egress, "");
+    }
+    (own_processes, rings)
+}

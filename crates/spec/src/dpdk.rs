@@ -1,0 +1,141 @@
+//! Devices of DPDK, as a user names them: a PCI address, or a virtual device with its arguments.
+
+use serde::{Deserialize, Serialize};
+
+/// A device of DPDK: `0000:01:00.0`, or a virtual one, `net_tap0,iface=tap0`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DpdkDevice(String);
+
+impl DpdkDevice {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// What is wrong with it: it is neither a PCI address nor a virtual device with a number.
+    pub fn new(text: &str) -> Result<Self, &'static str> {
+        if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err("holds a space or a control character");
+        }
+        let name = text.split(',').next().unwrap_or_default();
+        if is_pci(name) {
+            return Ok(Self(text.to_owned()));
+        }
+        let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let known = driver.starts_with("net_") || driver == "virtio_user";
+        if !known || driver.len() == name.len() {
+            return Err("names no device of DPDK");
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What DPDK calls the device: the text without its arguments.
+    pub fn name(&self) -> &str {
+        self.0.split(',').next().unwrap_or_default()
+    }
+
+    /// Whether it is a piece of hardware.
+    pub fn is_pci(&self) -> bool {
+        is_pci(&self.0)
+    }
+
+    /// The value of an argument: `iface` of `net_tap0,iface=tap0` is `tap0`.
+    pub fn argument(&self, key: &str) -> Option<&str> {
+        self.0
+            .split(',')
+            .skip(1)
+            .filter_map(|argument| argument.split_once('='))
+            .find_map(|(name, value)| (name == key).then_some(value))
+    }
+}
+
+impl TryFrom<String> for DpdkDevice {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::new(&text)
+    }
+}
+
+impl From<DpdkDevice> for String {
+    fn from(name: DpdkDevice) -> Self {
+        name.0
+    }
+}
+
+impl std::fmt::Display for DpdkDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether a device is named by its PCI address: `01:00.0`, with or without a domain in front.
+fn is_pci(device: &str) -> bool {
+    let address = device.split(',').next().unwrap_or_default();
+    let hex = |part: &str, len: std::ops::RangeInclusive<usize>| {
+        len.contains(&part.len()) && part.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let Some((rest, function)) = address.rsplit_once('.') else {
+        return false;
+    };
+    let parts: Vec<&str> = rest.split(':').collect();
+    let bus_and_slot = match parts[..] {
+        [domain, bus, slot] => hex(domain, 4..=8) && hex(bus, 2..=2) && hex(slot, 2..=2),
+        [bus, slot] => hex(bus, 2..=2) && hex(slot, 2..=2),
+        _ => false,
+    };
+    bus_and_slot && matches!(function.as_bytes(), [b'0'..=b'7'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_and_virtual_devices_are_told_apart() {
+        for pci in [
+            "0000:01:00.0",
+            "01:00.7",
+            "0000:af:1f.3,iova=1",
+            "10000:01:00.0",
+        ] {
+            assert!(DpdkDevice::new(pci).unwrap().is_pci(), "{pci}");
+        }
+        for virt in [
+            "net_tap0,iface=t0",
+            "net_null12",
+            "virtio_user0,path=/dev/vhost-net",
+        ] {
+            assert!(!DpdkDevice::new(virt).unwrap().is_pci(), "{virt}");
+        }
+    }
+
+    #[test]
+    fn names_and_arguments_are_found() {
+        let device = DpdkDevice::new("net_af_xdp0,iface=eth1,busy_budget=0").unwrap();
+        assert_eq!(device.name(), "net_af_xdp0");
+        assert_eq!(device.argument("iface"), Some("eth1"));
+        assert_eq!(device.argument("queue"), None);
+    }
+
+    #[test]
+    fn what_names_no_device_is_refused() {
+        for bad in [
+            "",
+            "eth0",
+            "net_tap",
+            "01:00.8",
+            "1:00.0",
+            "0:1:2:3.0",
+            ",",
+            "crypto_null0",
+        ] {
+            assert!(DpdkDevice::new(bad).is_err(), "{bad}");
+        }
+        assert!(DpdkDevice::new("net_tap0, iface=x").is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Functions that undo for the replies what a function of the reverse chain does (`reverseOf`).
+
+use crate::chain::ServiceChain;
+use crate::error::{Fault, Report};
+
+/// Checks each of them against the function it names, and gives both what they have in common: the configuration of the
+/// one that owns the state, and the space that either is pinned to.
+pub(crate) fn resolve(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+    for index in 0..chains.len() {
+        for position in 0..chains[index].functions.len() {
+            let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
+                continue;
+            };
+            match partner(chains, index, position, &undone) {
+                Ok(found) => join(chains, (index, position), found),
+                Err(what) => {
+                    let chain = &chains[index];
+                    report.object = format!("ServiceChain `{}`", chain.name);
+                    let place = report.span(&chain.functions[position].place);
+                    report.add("spec.functions", place, what);
+                }
+            }
+        }
+    }
+}
+
+/// Chain and position of the function that is undone, or why it cannot be.
+fn partner(
+    chains: &[ServiceChain],
+    index: usize,
+    position: usize,
+    undone: &str,
+) -> Result<(usize, usize), Fault> {
+    let chain = &chains[index];
+    let own = &chain.functions[position];
+    let kind = own.kind().name;
+    let prefix = format!("`{}` has `reverseOf: {undone}`", own.name);
+    let Some(reverse) = &chain.reverse else {
+        return Err(Fault::new(
+            format!("{prefix}, but the chain is the reverse of no other"),
+            "a chain whose traffic this one's packets answer",
+            "write `reverse: CHAIN` into the spec, with the chain that holds the function",
+        ));
+    };
+    // A chain that could not be read, or one that is not in the file, is told of elsewhere.
+    let other = chains.iter().position(|other| other.name == *reverse);
+    let found = other.and_then(|other| {
+        let functions = &chains[other].functions;
+        let at = functions
+            .iter()
+            .position(|function| function.name == undone)?;
+        Some((other, at))
+    });
+    let Some((other, at)) = found else {
+        return Err(Fault::new(
+            format!("{prefix}, but the chain `{reverse}` of this file has no such function"),
+            format!("the name of a `{kind}` of the chain `{reverse}`"),
+            "correct the name; the function stands in the chain that `spec.reverse` names",
+        ));
+    };
+    let theirs = &chains[other].functions[at];
+    if theirs.kind() != own.kind() {
+        return Err(Fault::new(
+            format!("{prefix}, which is a `{}`", theirs.kind().name),
+            format!("a `{kind}`: only a function of the same kind undoes it"),
+            format!("name a `{kind}` of the chain `{reverse}`"),
+        ));
+    }
+    if theirs.reverse_of.is_some() {
+        return Err(Fault::new(
+            format!("{prefix}, which has `reverseOf` itself"),
+            "a function that has a configuration of its own",
+            "give one of the two its own configuration",
+        ));
+    }
+    if chains[other].namespace != chain.namespace {
+        return Err(Fault::new(
+            format!("{prefix} of another owner, `{}`", chains[other].namespace),
+            "two chains of one owner: owners share no state",
+            format!(
+                "write `namespace: {}` into the metadata",
+                chains[other].namespace
+            ),
+        ));
+    }
+    match (own.space, theirs.space) {
+        (Some(own), Some(theirs)) if own != theirs => Err(Fault::new(
+            format!("{prefix}, which has `space: {theirs}`"),
+            format!("`space: {theirs}`: both share one state"),
+            "give both the same `space`, or leave it out here",
+        )),
+        _ => Ok((other, at)),
+    }
+}
+
+fn join(chains: &mut [ServiceChain], reply: (usize, usize), owner: (usize, usize)) {
+    let theirs = &chains[owner.0].functions[owner.1];
+    let (config, pin) = (theirs.config.clone(), theirs.space);
+    let own = &mut chains[reply.0].functions[reply.1];
+    own.config = config;
+    own.space = own.space.or(pin);
+    own.paired = true;
+    let pin = own.space;
+    let theirs = &mut chains[owner.0].functions[owner.1];
+    theirs.space = pin;
+    theirs.paired = true;
+}
