@@ -25,7 +25,8 @@ const volatile struct {
 HOOK_SECTION
 int accounted(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.lines, LINE_DOOR);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(IMMEDIATE(lines), LINE_DOOR);
 
 	if (!line)
 		return HOOK_DROP;
@@ -37,11 +38,11 @@ int accounted(hook_ctx *ctx)
 	if (!hook_save(ctx, &meta))
 		return HOOK_DROP;
 
-	line = counter_line(INSTANCE.lines, LINE_FUNCTION);
+	line = counter_line(IMMEDIATE(lines), LINE_FUNCTION);
 	if (!line)
 		return HOOK_DROP;
 	hop_leave(line, hop_enter(ctx, line));
-	return hop_egress(ctx, &INSTANCE.hop, false);
+	return hop_egress(ctx, &hop, false);
 }
 
 HOOK_SECTION
@@ -51,7 +52,7 @@ int bare(hook_ctx *ctx)
 
 	if (!hook_save(ctx, &meta))
 		return HOOK_DROP;
-	return hook_redirect(INSTANCE.hop.ifindex, false);
+	return hook_redirect(IMMEDIATE(hop.ifindex), false);
 }
 
 HOOK_SECTION

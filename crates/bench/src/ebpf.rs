@@ -84,15 +84,11 @@ pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
     )
 }
 
-fn load(
-    object: &'static [u8],
-    instance: &[u8],
-    names: &[&str],
-    cpus: u32,
-) -> Result<Vec<OwnedFd>, Error> {
+fn load(object: &[u8], instance: &[u8], names: &[&str], cpus: u32) -> Result<Vec<OwnedFd>, Error> {
     let whole = names[0];
+    let object = myelin_kernel::fill_immediates(object, instance);
     let mut open = ObjectBuilder::default()
-        .open_memory(object)
+        .open_memory(&object)
         .map_err(|cause| failed(whole, "read", &cause))?;
     for mut map in open.maps_mut() {
         let done = match map.name().to_string_lossy().as_ref() {

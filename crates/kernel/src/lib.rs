@@ -47,6 +47,7 @@ mod features;
 mod firewall;
 mod flows;
 mod hook;
+mod immediate;
 mod instance;
 mod load_balancer;
 mod map;
@@ -74,6 +75,8 @@ pub use error::Error;
 pub use features::{Feature, Features, State, features};
 pub use flows::Flows;
 pub use hook::Hook;
+#[doc(hidden)]
+pub use immediate::filled as fill_immediates;
 pub use plane::{Capacity, Plane};
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};

@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use libbpf_rs::{ObjectBuilder, PrintLevel, set_print};
 
-use crate::{Error, Hook};
+use crate::{Error, Hook, immediate};
 
 /// One source, built for each hook that it runs at.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +106,42 @@ pub(crate) const FLOW_TRACKER: Program = Program {
     tc: object!("flow_tracker.tc.o"),
 };
 
+/// All of them.
+#[cfg(test)]
+pub(crate) const ALL: [Program; 13] = [
+    DOOR,
+    REENTRY,
+    SFF,
+    CLOSED,
+    FORWARD,
+    XOR,
+    NAT,
+    FIREWALL,
+    TIMESTAMP,
+    LOAD_BALANCER,
+    ROUTER,
+    MONITOR,
+    FLOW_TRACKER,
+];
+
 /// The section that every program's read-only data lies in.
 const INSTANCE: &str = ".rodata.instance";
 
 impl Program {
+    /// Its name.
+    #[cfg(test)]
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The objects for the hooks that it runs at.
+    #[cfg(test)]
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &'static [u8]> {
+        [self.xdp, self.tc]
+            .into_iter()
+            .filter(|object| !object.is_empty())
+    }
+
     /// The object for the XDP hook, which every program has.
     #[cfg(test)]
     pub(crate) fn xdp(&self) -> &'static [u8] {
@@ -144,7 +176,8 @@ impl Program {
             Hook::Xdp => self.xdp,
             Hook::Tcx => self.tc,
         };
-        let mut open = ObjectBuilder::default().open_memory(object)?;
+        let object = immediate::filled(object, instance);
+        let mut open = ObjectBuilder::default().open_memory(&object)?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if name == INSTANCE {

@@ -30,10 +30,10 @@ static __always_inline int unmatched(hook_ctx *ctx, __u32 line)
 {
 	if (THIS_HOOK == HOOK_XDP)
 		return HOOK_PASS;
-	count_at(ctx, INSTANCE.lines, INSTANCE.line + line);
-	if (!INSTANCE.opposite)
+	count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + line);
+	if (!IMMEDIATE(opposite))
 		return HOOK_PASS;
-	return hook_redirect(INSTANCE.opposite, INSTANCE.opposite_is_peer);
+	return hook_redirect(IMMEDIATE(opposite), IMMEDIATE(opposite_is_peer));
 }
 
 /* A packet of a chain that cannot be handed on. */
@@ -41,14 +41,14 @@ static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
 {
 	if (chain->on_failure == ON_FAILURE_PASS)
 		return unmatched(ctx, PORT_UNMATCHED);
-	count_drop(ctx, INSTANCE.lines, chain->line);
+	count_drop(ctx, IMMEDIATE(lines), chain->line);
 	return HOOK_DROP;
 }
 
 static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 				 const struct headers *headers)
 {
-	struct myelin_line *line = counter_line(INSTANCE.lines, chain->line);
+	struct myelin_line *line = counter_line(IMMEDIATE(lines), chain->line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -67,7 +67,7 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 	count(ctx, line);
 	line->last_ns = meta.stamp_ns;
 	if (!hook_save(ctx, &meta)) {
-		count_at(ctx, INSTANCE.lines, INSTANCE.line + PORT_LOST);
+		count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + PORT_LOST);
 		return failed(ctx, chain);
 	}
 #if defined(MYELIN_HOOK_XDP)
@@ -76,8 +76,8 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 #endif
 	/* The JIT makes a jump to a slot that the verifier knows direct; any other one is indirect,
 	 * which retpolines make dear. */
-	if (INSTANCE.likely != NO_SLOT && chain->slot == INSTANCE.likely)
-		bpf_tail_call(ctx, &programs, INSTANCE.likely);
+	if (IMMEDIATE(likely) != NO_SLOT && chain->slot == IMMEDIATE(likely))
+		bpf_tail_call(ctx, &programs, IMMEDIATE(likely));
 	bpf_tail_call(ctx, &programs, chain->slot);
 	return failed(ctx, chain);
 }
@@ -105,7 +105,7 @@ int myelin_door(hook_ctx *ctx)
 	if (why)
 		return unmatched(ctx, why);
 
-	const struct chain *chain = classify(active, &headers, &key, INSTANCE.port);
+	const struct chain *chain = classify(active, &headers, &key, IMMEDIATE(port));
 
 	if (!chain)
 		return unmatched(ctx, PORT_UNMATCHED);

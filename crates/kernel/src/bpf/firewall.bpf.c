@@ -234,7 +234,7 @@ static __always_inline bool allowed(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_firewall(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	struct myelin_line *line = counter_line(IMMEDIATE(hop.lines), IMMEDIATE(hop.line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -243,7 +243,13 @@ int myelin_firewall(hook_ctx *ctx)
 	bool pass = allowed(ctx);
 
 	hop_leave(line, entered);
-	return pass ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+	if (!pass)
+		return hop_drop(ctx, line);
+
+	/* Not before: what is kept over the search makes the verifier's way through it longer. */
+	const struct hop hop = THIS_HOP();
+
+	return hop_exit(ctx, &hop);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -251,7 +251,8 @@ static __always_inline bool admitted(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_flow_tracker(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -260,7 +261,7 @@ int myelin_flow_tracker(hook_ctx *ctx)
 	bool goes_on = admitted(ctx);
 
 	hop_leave(line, entered);
-	return goes_on ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+	return goes_on ? hop_exit(ctx, &hop) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

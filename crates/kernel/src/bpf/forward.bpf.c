@@ -9,12 +9,13 @@ const volatile struct {
 HOOK_SECTION
 int myelin_forward(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
 	hop_leave(line, hop_enter(ctx, line));
-	return hop_exit(ctx, &INSTANCE.hop);
+	return hop_exit(ctx, &hop);
 }
 
 char LICENSE[] SEC("license") = "GPL";

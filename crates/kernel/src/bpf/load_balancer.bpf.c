@@ -274,7 +274,8 @@ static __always_inline bool balance(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_load_balancer(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -283,7 +284,7 @@ int myelin_load_balancer(hook_ctx *ctx)
 	bool done = balance(ctx);
 
 	hop_leave(line, entered);
-	return done ? hop_exit(ctx, &INSTANCE.hop) : hop_drop(ctx, line);
+	return done ? hop_exit(ctx, &hop) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

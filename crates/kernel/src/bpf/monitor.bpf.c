@@ -77,7 +77,8 @@ static __always_inline void count_flow(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_monitor(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -86,7 +87,7 @@ int myelin_monitor(hook_ctx *ctx)
 
 	count_flow(ctx);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &INSTANCE.hop);
+	return hop_exit(ctx, &hop);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -294,7 +294,8 @@ static __always_inline bool translate(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_nat(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -304,7 +305,7 @@ int myelin_nat(hook_ctx *ctx)
 	if (!translate(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &INSTANCE.hop);
+	return hop_exit(ctx, &hop);
 }
 
 char LICENSE[] SEC("license") = "GPL";

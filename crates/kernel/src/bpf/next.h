@@ -34,6 +34,35 @@ struct hop {
 /* Read-only data of a program, filled by the loader. */
 #define INSTANCE_SECTION SEC(".rodata.instance")
 
+/*
+ * A 32-bit member of INSTANCE as an operand of an instruction, which the loader writes there. Read
+ * from the map it would be one more cache line, and in a long chain more: the data of all programs
+ * lie at the start of a page of their own and so compete for the same few lines of the first cache.
+ * Twin: myelin_kernel::immediate.
+ */
+#define IMMEDIATE_MARK 0x4d79656c00000000ULL
+#define IMMEDIATE(member)                                                                  \
+	({                                                                                 \
+		__u64 value_;                                                              \
+		asm("%0 = %1 ll"                                                           \
+		    : "=r"(value_)                                                         \
+		    : "i"(IMMEDIATE_MARK + __builtin_offsetof(typeof(INSTANCE), member))); \
+		(__u32) value_;                                                            \
+	})
+
+/* The hop of a program, whose INSTANCE starts with it. */
+#define THIS_HOP()                                         \
+	((struct hop){                                     \
+		.lines = IMMEDIATE(hop.lines),             \
+		.line = IMMEDIATE(hop.line),               \
+		.exit = IMMEDIATE(hop.exit),               \
+		.slot = IMMEDIATE(hop.slot),               \
+		.ifindex = IMMEDIATE(hop.ifindex),         \
+		.egress_line = IMMEDIATE(hop.egress_line), \
+		.fallback = IMMEDIATE(hop.fallback),       \
+		.position = IMMEDIATE(hop.position),       \
+	})
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__type(key, __u32);
@@ -80,8 +109,7 @@ static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *lin
 	return HOOK_DROP;
 }
 
-static __always_inline int hop_egress(const hook_ctx *ctx, const volatile struct hop *hop,
-				      bool peer)
+static __always_inline int hop_egress(const hook_ctx *ctx, const struct hop *hop, bool peer)
 {
 	struct myelin_line *line = counter_line(hop->lines, hop->egress_line);
 	__u64 stamp_ns, now = bpf_ktime_get_ns();
@@ -97,14 +125,14 @@ static __always_inline int hop_egress(const hook_ctx *ctx, const volatile struct
 }
 
 /* The next function or the socket is not there. */
-static __always_inline int hop_failed(const hook_ctx *ctx, const volatile struct hop *hop)
+static __always_inline int hop_failed(const hook_ctx *ctx, const struct hop *hop)
 {
 	if (hop->fallback == HOOK_DROP)
 		count_drop(ctx, hop->lines, hop->line);
 	return hop->fallback;
 }
 
-static __always_inline int hop_exit(hook_ctx *ctx, const volatile struct hop *hop)
+static __always_inline int hop_exit(hook_ctx *ctx, const struct hop *hop)
 {
 	if (hop->exit == EXIT_NEXT) {
 		bpf_tail_call(ctx, &programs, hop->slot);

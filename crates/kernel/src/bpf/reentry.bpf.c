@@ -38,7 +38,7 @@ const volatile struct reentry {
 
 static __always_inline int refuse(const hook_ctx *ctx, enum reentry_line line)
 {
-	count_at(ctx, INSTANCE.lines, INSTANCE.line + line);
+	count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + line);
 	return XDP_DROP;
 }
 

@@ -29,7 +29,7 @@ static __always_inline bool is_of_chain(const hook_ctx *ctx)
 {
 	const struct myelin_meta *meta = (void *)(long)ctx->data_meta;
 
-	return (void *)(meta + 1) <= (void *)(long)ctx->data && meta->spi == INSTANCE.spi &&
+	return (void *)(meta + 1) <= (void *)(long)ctx->data && meta->spi == IMMEDIATE(spi) &&
 	       meta->generation == INSTANCE.generation;
 }
 
@@ -47,16 +47,17 @@ static __always_inline bool restore(hook_ctx *ctx, struct myelin_meta *meta)
 
 static __always_inline int refuse(const hook_ctx *ctx)
 {
-	count_drop(ctx, INSTANCE.hop.lines, INSTANCE.hop.line);
+	count_drop(ctx, IMMEDIATE(hop.lines), IMMEDIATE(hop.line));
 	return XDP_DROP;
 }
 
 /* From a worker. */
 static __always_inline int decapsulate(hook_ctx *ctx)
 {
+	const struct hop hop = THIS_HOP();
 	struct myelin_meta meta = {};
 
-	if (!read_encapsulation(ctx, &meta) || meta.spi != INSTANCE.spi ||
+	if (!read_encapsulation(ctx, &meta) || meta.spi != IMMEDIATE(spi) ||
 	    meta.generation != INSTANCE.generation ||
 	    bpf_xdp_adjust_head(ctx, sizeof(struct encapsulation)))
 		return refuse(ctx);
@@ -64,15 +65,17 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 		return hook_redirect(INSTANCE.ingress, false);
 	if (meta.position != INSTANCE.position || !restore(ctx, &meta))
 		return refuse(ctx);
-	return hop_exit(ctx, &INSTANCE.hop);
+	return hop_exit(ctx, &hop);
 }
 
 HOOK_SECTION
 int myelin_sff(hook_ctx *ctx)
 {
-	if (INSTANCE.carrier == CARRIER_NSH)
+	const struct hop hop = THIS_HOP();
+
+	if (IMMEDIATE(carrier) == CARRIER_NSH)
 		return decapsulate(ctx);
-	return is_of_chain(ctx) ? hop_exit(ctx, &INSTANCE.hop) : refuse(ctx);
+	return is_of_chain(ctx) ? hop_exit(ctx, &hop) : refuse(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

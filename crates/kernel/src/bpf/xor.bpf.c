@@ -214,7 +214,8 @@ static __always_inline bool transform(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_xor(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(INSTANCE.hop.lines, INSTANCE.hop.line);
+	const struct hop hop = THIS_HOP();
+	struct myelin_line *line = counter_line(hop.lines, hop.line);
 
 	if (!line)
 		return HOOK_DROP;
@@ -224,7 +225,7 @@ int myelin_xor(hook_ctx *ctx)
 	if (!transform(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &INSTANCE.hop);
+	return hop_exit(ctx, &hop);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,98 @@
+//! Members of a program's instance as operands of its instructions: `IMMEDIATE` of `next.h`.
+//!
+//! The compiler writes a 64-bit constant, [`MARK`] and the member's offset, wherever the member is used; here the member's value takes its
+//! place, before the program is loaded. So the verifier knows it, and the program reads no memory for it.
+
+/// `IMMEDIATE_MARK`, its upper half: what no other constant of the programs has.
+const MARK: u32 = 0x4d79_656c;
+/// Bytes of an instruction; one that loads 64 bits takes two.
+const INSTRUCTION: usize = 8;
+/// `BPF_LD | BPF_IMM | BPF_DW`.
+const LOAD: u8 = 0x18;
+
+/// The object with the 32-bit members of `instance` in their places. An offset that lies outside of the instance is left, and
+/// fails the tests.
+pub fn filled(object: &[u8], instance: &[u8]) -> Vec<u8> {
+    let mut object = object.to_vec();
+    for at in (0..object.len().saturating_sub(2 * INSTRUCTION - 1)).step_by(INSTRUCTION) {
+        let [low, high] = [at + 4, at + INSTRUCTION + 4].map(|from| word(&object, from));
+        // The second half has no opcode, and a load from a map has a source register.
+        if object[at] != LOAD
+            || object[at + 1] >> 4 != 0
+            || object[at + INSTRUCTION] != 0
+            || high != MARK
+        {
+            continue;
+        }
+        let from = low as usize;
+        if let Some(value) = instance.get(from..from + 4) {
+            object[at + 4..at + 8].copy_from_slice(value);
+            object[at + INSTRUCTION + 4..at + 2 * INSTRUCTION].fill(0);
+        }
+    }
+    object
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object;
+
+    fn load(register: u8, low: u32, high: u32) -> Vec<u8> {
+        let mut bytes = vec![LOAD, register, 0, 0];
+        bytes.extend(low.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(high.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn marked_constants_become_the_members_and_others_stay() {
+        let instance: Vec<u8> = [7_u32, 0x8000_0001].map(u32::to_ne_bytes).concat();
+        let map = load(0x12, 4, MARK);
+        let object = [
+            load(1, 0, MARK),
+            load(3, 4, MARK),
+            load(2, 4, MARK + 1),
+            load(1, 8, MARK),
+            map.clone(),
+        ]
+        .concat();
+        let expected = [
+            load(1, 7, 0),
+            load(3, 0x8000_0001, 0),
+            load(2, 4, MARK + 1),
+            load(1, 8, MARK),
+            map,
+        ]
+        .concat();
+        assert_eq!(filled(&object, &instance), expected);
+        assert_eq!(filled(&object[..15], &instance), object[..15]);
+    }
+
+    #[test]
+    fn no_program_has_a_mark_left() {
+        for program in object::ALL {
+            for bytes in program.objects() {
+                let (marked, instance) = (marks(bytes), [0; 256]);
+                assert!(
+                    marked > 0 || program.name() == "closed",
+                    "{}",
+                    program.name()
+                );
+                assert_eq!(marks(&filled(bytes, &instance)), 0, "{}", program.name());
+            }
+        }
+    }
+
+    fn marks(object: &[u8]) -> usize {
+        object
+            .chunks_exact(4)
+            .filter(|bytes| **bytes == MARK.to_ne_bytes())
+            .count()
+    }
+}
