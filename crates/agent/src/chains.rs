@@ -203,6 +203,23 @@ impl State {
             self.node.circuit_mut(&place.circuit)?.share();
             return Ok(place);
         }
+        // Its reverse may have outlived an earlier chain of this name, and still lie on that one's circuit.
+        if self.node.circuits.contains_key(&chain.name) {
+            let there: Vec<_> = self
+                .chains
+                .iter()
+                .filter(|(_, deployed)| deployed.place.circuit == chain.name)
+                .map(|(name, _)| name.as_str())
+                .collect();
+            return Err(ApiError::failed(format!(
+                "{}: chain `{}`: the interfaces of an earlier chain of this name still serve {}: `myelin down {}` first, or \
+                 let `reverse` name it",
+                chain.places.chain,
+                chain.name,
+                there.join(", "),
+                there.join(" "),
+            )));
+        }
         let node = &mut self.node;
         let circuit = Circuit::create(
             chain,

@@ -296,20 +296,53 @@ impl Entry {
         let (near, far) = (format!("{base}a"), format!("{base}b"));
         let resource = Resource::Link { name: near.clone() };
         journal.intend(&resource).map_err(ApiError::failed)?;
-        let (near, far) = make_internal_link(&near, &far)?;
+        match self.make_internal(plane, &near, &far) {
+            Ok((door, transmit)) => {
+                self.internal = Some(Internal {
+                    door,
+                    transmit,
+                    resource,
+                });
+                Ok(transmit)
+            }
+            Err(error) => {
+                // The error that made it necessary is the one to report; what stays is in the journal.
+                let _ = myelin_linux::journal::remove(&resource)
+                    .and_then(|()| journal.removed(&resource));
+                Err(error)
+            }
+        }
+    }
+
+    fn make_internal(
+        &mut self,
+        plane: &Plane,
+        near: &str,
+        far: &str,
+    ) -> Result<(Reentry, SocketId), ApiError> {
+        let (near, far) = make_internal_link(near, far)?;
         let door = plane.add_reentry(far.index).map_err(ApiError::failed)?;
-        door.attach_xdp(XdpMode::Native).map_err(ApiError::failed)?;
-        let receive = self.bind(&self.internal_socket(&far, Role::Ingress))?;
-        door.set_socket(0, receive.fd()).map_err(ApiError::failed)?;
-        self.handle.add_socket(receive).map_err(ApiError::failed)?;
-        let transmit = self.bind(&self.internal_socket(&near, Role::Egress))?;
-        let transmit = self.handle.add_socket(transmit).map_err(ApiError::failed)?;
-        self.internal = Some(Internal {
-            door,
-            transmit,
-            resource,
-        });
-        Ok(transmit)
+        let mut receiving = None;
+        let made = door
+            .attach_xdp(XdpMode::Native)
+            .map_err(ApiError::failed)
+            .and_then(|()| {
+                let receive = self.bind(&self.internal_socket(&far, Role::Ingress))?;
+                door.set_socket(0, receive.fd()).map_err(ApiError::failed)?;
+                receiving = Some(self.handle.add_socket(receive).map_err(ApiError::failed)?);
+                let transmit = self.bind(&self.internal_socket(&near, Role::Egress))?;
+                self.handle.add_socket(transmit).map_err(ApiError::failed)
+            });
+        match made {
+            Ok(transmit) => Ok((door, transmit)),
+            Err(error) => {
+                if let Some(receiving) = receiving {
+                    let _ = self.handle.remove_socket(receiving);
+                }
+                let _ = door.detach();
+                Err(error)
+            }
+        }
     }
 
     fn internal_socket(&self, link: &Link, role: Role) -> XskConfig {

@@ -1,0 +1,56 @@
+//! Which chains lie between which interfaces.
+
+mod common;
+
+use common::{Myelin, skip_unless_root};
+
+const PAIR: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @there }
+spec:
+  match: { protocol: udp }
+  reverse: @back
+  functions: [ { name: f, kind: forward } ]
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @back }
+spec:
+  match: { protocol: udp }
+  reverse: @there
+  functions: [ { name: f, kind: forward } ]
+";
+
+const ALONE: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @there }
+spec:
+  match: { protocol: udp }
+  functions: [ { name: f, kind: forward } ]
+";
+
+#[test]
+fn interfaces_that_still_serve_the_reverse_are_not_made_anew() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let pair = myelin.file(PAIR);
+    let alone = myelin.file(ALONE);
+    let (there, back) = (myelin.chain("there"), myelin.chain("back"));
+    myelin.ok(&["up", pair.to_str().unwrap()]);
+    myelin.ok(&["down", &there]);
+    let error = myelin.fails(1, &["up", alone.to_str().unwrap()]);
+    assert!(
+        error.contains(&format!("still serve {back}: `myelin down {back}` first")),
+        "{error}"
+    );
+    let hosts = &myelin.json(&["ps", "--json"])[0]["hosts"];
+    assert_eq!(hosts.as_array().map(Vec::len), Some(2), "{hosts}");
+    myelin.ok(&["down", &back]);
+    myelin.ok(&["up", alone.to_str().unwrap()]);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
