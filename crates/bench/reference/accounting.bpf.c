@@ -17,15 +17,14 @@ enum {
 
 /* Twin: myelin_bench::ebpf::Accounting. */
 const volatile struct {
-	__u32 lines; /* counter lines a CPU */
-	__u32 spare;
 	struct hop hop; /* of the function */
+	__u32 lines;	/* counter lines a CPU */
+	__u32 spare;
 } INSTANCE INSTANCE_SECTION;
 
 HOOK_SECTION
 int accounted(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
 	struct myelin_line *line = counter_line(IMMEDIATE(lines), LINE_DOOR);
 
 	if (!line)
@@ -42,7 +41,7 @@ int accounted(hook_ctx *ctx)
 	if (!line)
 		return HOOK_DROP;
 	hop_leave(line, hop_enter(ctx, line));
-	return hop_egress(ctx, &hop, false);
+	return hop_egress(ctx, false);
 }
 
 HOOK_SECTION
@@ -52,7 +51,7 @@ int bare(hook_ctx *ctx)
 
 	if (!hook_save(ctx, &meta))
 		return HOOK_DROP;
-	return hook_redirect(IMMEDIATE(hop.ifindex), false);
+	return hook_redirect(HOP(ifindex), false);
 }
 
 HOOK_SECTION

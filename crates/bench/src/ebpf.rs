@@ -32,12 +32,10 @@ struct Redirect {
     spare: u32,
 }
 
-/// The read-only data of `accounting.bpf.c`: lines, spare, and the kernel room's `struct hop`.
+/// The read-only data of `accounting.bpf.c`: the kernel room's `struct hop`, lines, spare.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Accounting {
-    lines: u32,
-    spare: u32,
     hop_lines: u32,
     hop_line: u32,
     exit: u32,
@@ -46,6 +44,8 @@ struct Accounting {
     egress_line: u32,
     fallback: u32,
     position: u32,
+    lines: u32,
+    spare: u32,
 }
 
 /// Loads a program that redirects everything to `ifindex`: by XDP, or at tc straight to the far end of that veth.

@@ -225,7 +225,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// One batch from each port. Returns how many packets there were.
+    /// One batch from each port. Returns how much there was to do: packets, and frames that came home.
     #[inline]
     pub fn turn(&mut self) -> u32 {
         let mut received = 0;
@@ -310,25 +310,27 @@ impl<'m, P: Port> Forwarder<'m, P> {
         if arrived == 0 {
             return 0;
         }
-        self.process(index, arrived);
+        let taken = self.process(index, arrived);
         let kicks = self.send();
-        self.account(arrived, kicks);
+        self.account(taken, kicks);
         self.clear_batch();
         self.recycle();
         arrived
     }
 
-    /// Sorts the arrivals of a port into runs and processes these.
+    /// Sorts the arrivals of a port into runs and processes these. Returns how many were packets: over a ring frames come home without one.
     #[inline]
-    fn process(&mut self, ingress: usize, arrived: u32) {
+    fn process(&mut self, ingress: usize, arrived: u32) -> u32 {
         let mut run = None;
+        let mut taken = 0;
         for _ in 0..arrived {
             let Some(Some(port)) = self.ports.get_mut(ingress) else {
-                return;
+                return taken;
             };
             let Some(mut buffer) = port.take(self.memory) else {
                 continue;
             };
+            taken += 1;
             let Some(meta) = self.memory.meta(&mut buffer) else {
                 self.refuse(buffer, Counter::Malformed);
                 continue;
@@ -353,6 +355,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         if let Some(segment) = run {
             self.finish_run(ingress, segment);
         }
+        taken
     }
 
     /// Ends a run in the middle of a batch. The slots of what was taken so far are released: ending it may fill a transmit ring, which flushes it.

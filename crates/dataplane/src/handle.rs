@@ -85,6 +85,8 @@ pub struct WorkerHandle {
     rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
     /// Numbers of the ledger that are taken by rings and processes of pipelines on this worker's memory.
     pub(crate) reserved: BTreeSet<SocketId>,
+    /// Those of `reserved` that have nothing behind them any more but frames, which the next process takes.
+    orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
     process: Option<Process>,
     restarts: u64,
@@ -119,6 +121,7 @@ impl WorkerHandle {
             sockets: BTreeMap::new(),
             rings,
             reserved: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
             chains: BTreeMap::new(),
             process: None,
             restarts: 0,
@@ -198,11 +201,23 @@ impl WorkerHandle {
 
     /// Takes back what stood in the ledger under a reserved number: the end of a ring of this worker, or what other processes had.
     pub(crate) fn retire(&mut self, id: SocketId) -> Result<(), Error> {
-        self.reserved.remove(&id);
-        match self.rings.remove(&id) {
-            Some(_) => self.ask(&Request::RemoveSocket { id }),
-            None => self.ask(&Request::TakeFrames { id }),
+        let request = match self.rings.remove(&id) {
+            Some(_) => Request::RemoveSocket { id },
+            None => Request::TakeFrames { id },
+        };
+        self.give_up(id, &request)
+    }
+
+    /// Gives up a number of the ledger, and takes back the frames under it. A process that is dead leaves that to the next one.
+    fn give_up(&mut self, id: SocketId, request: &Request) -> Result<(), Error> {
+        let answer = self.ask(request);
+        if matches!(answer, Err(Error::Control { .. })) {
+            self.reserved.insert(id);
+            self.orphaned.insert(id);
+        } else {
+            self.reserved.remove(&id);
         }
+        answer
     }
 
     /// Gives free frames to the process that is about to start under that number.
@@ -228,7 +243,7 @@ impl WorkerHandle {
         if self.sockets.remove(&id).is_none() {
             return Err(self.no_socket(id));
         }
-        self.ask(&Request::RemoveSocket { id })
+        self.give_up(id, &Request::RemoveSocket { id })
     }
 
     /// Deploys a generation of a chain; it runs when this returns.
@@ -262,6 +277,7 @@ impl WorkerHandle {
             block,
         };
         if let Err(error) = self.ask(&request) {
+            // Nobody counts into it: the worker refused the chain, was not told of it, or was ended for want of an answer.
             self.stats.release(key.0, key.1);
             return Err(error);
         }
@@ -275,6 +291,10 @@ impl WorkerHandle {
             return Err(self.chain_error((spi, generation), "is not there"));
         }
         let answer = self.ask(&Request::RemoveChain { spi, generation });
+        if matches!(answer, Err(Error::Control { .. })) {
+            // One that could not be told would go on counting for the chain.
+            self.end();
+        }
         self.stats.release(spi, generation);
         answer
     }
@@ -383,10 +403,18 @@ impl WorkerHandle {
                     process.ask(worker, &Request::AddChain { chain, block }, &[])
                 })
             })
-            .and_then(|()| process.ask(worker, &Request::Start, &[]));
+            .and_then(|()| process.ask(worker, &Request::Start, &[]))
+            .and_then(|()| {
+                self.orphaned
+                    .iter()
+                    .try_for_each(|&id| process.ask(worker, &Request::TakeFrames { id }, &[]))
+            });
         if told.is_err() {
             process.kill();
             return told;
+        }
+        for id in std::mem::take(&mut self.orphaned) {
+            self.reserved.remove(&id);
         }
         self.process = Some(process);
         Ok(())

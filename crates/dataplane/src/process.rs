@@ -6,10 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use nix::sys::time::TimeVal;
-use nix::unistd::Pid;
 
 use crate::control::{Request, receive_reply, send_request};
 use crate::error::Error;
@@ -70,7 +68,8 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks something and waits for the answer.
+    /// Asks something and waits for the answer. A process that gives none in time, or none that makes sense, is ended, so that nothing it was asked happens
+    /// after its keeper has given up on it.
     pub(crate) fn ask(
         &mut self,
         worker: &str,
@@ -78,8 +77,10 @@ impl Process {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Error> {
         self.requests += 1;
-        let reply = send_request(self.control.as_fd(), self.requests, request, fds)
-            .and_then(|()| receive_reply(self.control.as_fd(), self.requests));
+        let reply =
+            send_request(self.control.as_fd(), self.requests, request, fds).and_then(|()| {
+                receive_reply(self.control.as_fd(), self.requests).inspect_err(|_| self.kill())
+            });
         match reply {
             Ok(Ok(())) => Ok(()),
             Ok(Err(message)) => Err(Error::Refused {
@@ -111,11 +112,8 @@ impl Process {
 
     /// Ends it at once.
     pub(crate) fn kill(&mut self) {
-        // An error means that it has ended already.
-        let _ = kill(
-            Pid::from_raw(self.child.id().cast_signed()),
-            Signal::SIGKILL,
-        );
+        // Not by its number, which is another process' once this one has been waited for.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

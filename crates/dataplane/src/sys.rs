@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
 /// Descriptors one message carries at most (the kernel's own limit, `SCM_MAX_FD`, is 253).
@@ -164,13 +165,18 @@ pub(crate) fn send_with_fds(
     } else {
         &control[..]
     };
-    let sent = sendmsg::<UnixAddr>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(bytes)],
-        control,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
+    let sent = loop {
+        match sendmsg::<UnixAddr>(
+            socket.as_raw_fd(),
+            &[IoSlice::new(bytes)],
+            control,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        ) {
+            Err(Errno::EINTR) => {}
+            sent => break sent?,
+        }
+    };
     if sent == bytes.len() {
         Ok(())
     } else {
@@ -185,12 +191,18 @@ pub(crate) fn receive_with_fds(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = nix::cmsg_space!([RawFd; MAX_FDS]);
     let mut slices = [IoSliceMut::new(bytes)];
-    let message = recvmsg::<UnixAddr>(
-        socket.as_raw_fd(),
-        &mut slices,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
+    let message = loop {
+        match recvmsg::<UnixAddr>(
+            socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        ) {
+            // With a timeout the kernel does not go on by itself after a signal, nor after a stop.
+            Err(Errno::EINTR) => {}
+            message => break message?,
+        }
+    };
     let mut fds = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = control {
@@ -223,9 +235,13 @@ fn check(rc: i32) -> io::Result<i32> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::time::Duration;
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+    use nix::sys::time::TimeVal;
 
     use super::*;
 
@@ -251,6 +267,31 @@ mod tests {
         assert!(error.to_string().contains("cut off"), "{error}");
         drop(a);
         assert_eq!(receive_with_fds(b.as_fd(), &mut buffer).unwrap().0, 0);
+    }
+
+    #[test]
+    fn a_signal_does_not_end_the_wait_for_a_record() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let (a, b) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        setsockopt(&b, sockopt::ReceiveTimeout, &TimeVal::new(10, 0)).unwrap();
+        let handler = SigHandler::Handler(nothing);
+        let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, and no other test uses this signal.
+        unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+        let reader = std::thread::spawn(move || receive_with_fds(b.as_fd(), &mut [0; 8]));
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(5));
+            // SAFETY: the thread is joined below, so its identifier is valid.
+            unsafe { libc::pthread_kill(reader.as_pthread_t(), libc::SIGUSR1) };
+        }
+        send_with_fds(a.as_fd(), b"x", &[]).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap().0, 1);
     }
 
     #[test]

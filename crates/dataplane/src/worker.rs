@@ -249,7 +249,10 @@ impl Mailbox {
                 Step::Look => forwarder.busy_poll(),
                 Step::Sleep => {
                     if forwarder.arm() {
-                        sleeper.sleep(forwarder.is_unsettled());
+                        if sleeper.sleep(forwarder.is_unsettled()) {
+                            // Nonblocking; it makes the descriptor quiet again. `waiting` was set before it was written, so no change is missed.
+                            let _ = self.wake.read();
+                        }
                         forwarder.count(Counter::Sleeps, 1);
                     }
                     forwarder.disarm();
@@ -260,8 +263,6 @@ impl Mailbox {
 
     fn make_all(&self, forwarder: &mut Forwarder<'static, WorkerPort>) -> Life {
         self.waiting.store(false, Ordering::Relaxed);
-        // Nonblocking; it only makes the descriptor quiet again.
-        let _ = self.wake.read();
         while let Ok(change) = self.changes.try_recv() {
             if self.make(forwarder, change) == Life::Over {
                 return Life::Over;
@@ -322,6 +323,7 @@ impl Mailbox {
 /// Where the loop waits when it has nothing to do.
 #[derive(Default)]
 struct Sleeper {
+    /// The ports' descriptors, and the one that wakes the loop for a change.
     fds: Vec<libc::pollfd>,
     patience_ms: i32,
 }
@@ -345,12 +347,12 @@ impl Sleeper {
         self.patience_ms = RECOVERY_MS.0;
     }
 
-    /// Sleeps until a packet or a change is there, or for a while when a port has to recover.
-    fn sleep(&mut self, unsettled: bool) {
+    /// Sleeps until a packet or a change is there, or for a while when a port has to recover. Returns whether the wake descriptor is readable.
+    fn sleep(&mut self, unsettled: bool) -> bool {
         let timeout = if unsettled { self.patience_ms } else { -1 };
         self.patience_ms = (self.patience_ms * 2).min(RECOVERY_MS.1);
         if sys::poll(&mut self.fds, timeout).is_err() {
-            return;
+            return false;
         }
         for watched in &mut self.fds {
             if watched.revents & (libc::POLLERR | libc::POLLNVAL | libc::POLLHUP) != 0 {
@@ -358,6 +360,8 @@ impl Sleeper {
                 watched.fd = -1;
             }
         }
+        // `watch` puts it last.
+        self.fds.last().is_some_and(|wake| wake.revents != 0)
     }
 }
 

@@ -8,7 +8,7 @@ use common::{
     ADAPTIVE, End, FORTH, Network, Path, config, cpu_ticks, drain, echo, ends, flood, forward,
     privileged, wait_until,
 };
-use myelin_dataplane::WORKER_NAME;
+use myelin_dataplane::{Error, Idle, WORKER_NAME, WorkerHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -131,6 +131,46 @@ fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
     }
     assert!(ended, "it did not end on SIGTERM");
     drop(doors);
+}
+
+#[test]
+fn a_worker_whose_answer_makes_no_sense_is_ended() {
+    let mut program = config(1, ADAPTIVE);
+    program.exe = "/bin/sh".into();
+    // It answers the set-up and the start as a worker does, then it does not.
+    let script = r#"
+        wait() { dd bs=8 count=1 of=/dev/null 2>/dev/null; }
+        wait; printf '{"number":1,"body":{"Ok":null}}' >&0
+        wait; printf '{"number":2,"body":{"Ok":null}}' >&0
+        wait; printf 'what?' >&0
+        wait"#;
+    program.args = ["-c", script].map(Into::into).into();
+    let mut worker = WorkerHandle::spawn(program).unwrap();
+    assert!(worker.is_alive());
+    let error = worker.set_idle(Idle::Sleep).unwrap_err();
+    assert!(matches!(error, Error::Control { .. }), "{error}");
+    assert!(!worker.is_alive(), "it may do what it was asked later");
+    worker.restart().unwrap();
+    assert!(worker.is_alive());
+}
+
+#[test]
+fn frames_of_a_socket_that_is_removed_from_a_dead_worker_are_not_lost() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let mut path = Path::new(&network, config(32, ADAPTIVE), forward());
+    let pid = Pid::from_raw(path.worker.pid().cast_signed());
+    kill(pid, Signal::SIGKILL).unwrap();
+    let gone = || !path.worker.is_alive();
+    assert!(wait_until(Duration::from_secs(1), gone));
+    let error = path.worker.remove_chain(FORTH, 0).unwrap_err();
+    assert!(matches!(error, Error::Control { .. }), "{error}");
+    assert!(path.worker.stats().chain(FORTH, 0).is_none());
+    path.worker.remove_socket(path.server).unwrap_err();
+    path.worker.restart().unwrap();
+    path.assert_all_frames_accounted();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use common::{
     ADAPTIVE, End, FORTH, Network, Path, chain, config, cpu_ticks, drain, echo, ends, flood,
     forward, privileged, wait_until,
 };
-use myelin_dataplane::{Idle, Pipeline};
+use myelin_dataplane::{Error, Idle, Pipeline};
 use myelin_spec::{FunctionConfig, XorConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -145,6 +145,11 @@ fn frames_of_dropped_packets_come_home() {
         "{stats:?}"
     );
     assert_eq!(stats.positions[2].packets_in, 0);
+    assert_eq!(
+        piped.path.worker.stats().worker().received,
+        stats.positions[0].packets_in,
+        "a frame on its way home is no packet"
+    );
 }
 
 #[test]
@@ -216,6 +221,38 @@ fn a_killed_first_process_finds_its_frames_again() {
         piped.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 7; 100]).unwrap();
     }
+}
+
+#[test]
+fn a_pipeline_that_is_removed_while_the_first_process_is_dead_leaves_its_frames() {
+    let Some(_alone) = privileged() else {
+        return;
+    };
+    let network = Network::new();
+    let piped = Piped::new(&network, 32, ADAPTIVE, vec![FunctionConfig::Forward; 3]);
+    let (client, server) = ends(&network);
+    echo(&client, &server, b"before", b"before").unwrap();
+    let Piped { mut path, pipeline } = piped;
+    let head = Pid::from_raw(path.worker.pid().cast_signed());
+    kill(head, Signal::SIGKILL).unwrap();
+    assert!(wait_until(Duration::from_secs(1), || !path
+        .worker
+        .is_alive()));
+    // They stay in the rings.
+    for _ in 0..100 {
+        client.send(b"meanwhile").unwrap();
+    }
+    let error = pipeline.remove(&mut path.worker).unwrap_err();
+    assert!(matches!(error, Error::Control { .. }), "{error}");
+    path.worker.restart().unwrap();
+    path.assert_all_frames_accounted();
+    // The numbers of the ledger are free again, too.
+    let chain = chain(FORTH, vec![FunctionConfig::Forward; 3], path.server);
+    let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
+    drain(&server);
+    echo(&client, &server, b"after", b"after").unwrap();
+    pipeline.remove(&mut path.worker).unwrap();
+    path.assert_all_frames_accounted();
 }
 
 #[test]

@@ -95,6 +95,23 @@ fn an_idle_worker_costs_no_core_and_a_spinning_one_a_whole_one() {
 }
 
 #[test]
+fn a_request_that_is_met_before_it_wakes_the_worker_does_not_keep_it_awake() {
+    // Longer than it takes to ask, so that the loop is awake then.
+    let spin = Duration::from_millis(20);
+    let _alone = privileged();
+    let mut worker = WorkerHandle::spawn(config(1, ADAPTIVE)).unwrap();
+    for _ in 0..5 {
+        worker.set_idle(Idle::Adaptive { spin }).unwrap();
+        worker.set_idle(Idle::Adaptive { spin }).unwrap();
+        std::thread::sleep(5 * spin);
+        let before = cpu_ticks(worker.pid());
+        std::thread::sleep(Duration::from_millis(200));
+        let used = cpu_ticks(worker.pid()) - before;
+        assert!(used <= 2, "{used} ticks of 20");
+    }
+}
+
+#[test]
 fn a_worker_is_small() {
     let Some(_alone) = privileged() else {
         return;

@@ -11,8 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::WORKER_NAME;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::error::Error;
 use crate::protocol::{Figures, PlacedChain, Reply, Request, Setup};
@@ -35,6 +33,8 @@ pub struct WorkerProgram {
 
 /// A running worker. Its chains are kept here, so that another process can take them over; packets in the rings of a worker that is
 /// killed are lost, and so are its counters and the state of its functions, for DPDK's memory goes with it.
+///
+/// A worker that does not answer, in time and with sense, is ended: [`Self::is_alive`] tells, and [`Self::restart`] brings its chains back.
 ///
 /// Dropping the handle kills the worker.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl WorkerHandle {
             .is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
     }
 
-    /// Ends the process, if it runs, and starts another with the same devices and chains.
+    /// Ends the process, if it runs, and starts another with the same devices and chains: with all of them, or there is none.
     ///
     /// # Errors
     /// As for [`Self::spawn`] and [`Self::run`].
@@ -132,10 +132,14 @@ impl WorkerHandle {
         self.process = None;
         self.restarts += 1;
         self.start()?;
-        for placed in self.chains.clone() {
-            self.ask("run a chain", &Request::Run(Box::new(placed)))?;
+        let told = self.chains.clone().into_iter().try_for_each(|placed| {
+            self.ask("run a chain", &Request::Run(Box::new(placed)))
+                .map(drop)
+        });
+        if told.is_err() {
+            self.process = None;
         }
-        Ok(())
+        told
     }
 
     /// Lets the worker close its devices and exit; kills it when it does not.
@@ -183,6 +187,10 @@ impl WorkerHandle {
             Some(process) => process.ask(request),
             None => Err(io::ErrorKind::NotConnected.into()),
         };
+        if reply.is_err() {
+            // Replies carry no number: one that came late would be taken for the next.
+            self.process = None;
+        }
         reply
             .map_err(|cause| self.error(what, cause))?
             .map_err(|message| Error::Refused { message })
@@ -215,11 +223,94 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error means that it has ended already.
-        let _ = kill(
-            Pid::from_raw(self.child.id().cast_signed()),
-            Signal::SIGKILL,
-        );
+        // Not by its number, which is another process' once this one has been waited for.
+        let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_dataplane::{SocketId, UserChain, UserExit, UserSegment};
+    use myelin_packet::Match;
+    use myelin_spec::{DpdkDevice, FunctionConfig};
+
+    use super::*;
+    use crate::environment::EnvironmentConfig;
+    use crate::protocol::{Direction, Waiting};
+
+    /// A program that is no worker but answers as `script` says: `$1` is what it may look at, `say` answers the request that it waits for.
+    fn impostor(script: &str, file: &str) -> Result<WorkerHandle, Error> {
+        let script = format!("say() {{ read -r line; echo \"$1\" >&0; }}; {script}; read -r line");
+        let program = WorkerProgram {
+            exe: "/bin/sh".into(),
+            args: ["-c", &script, "sh", file].map(Into::into).into(),
+            run_id: "impostor".into(),
+        };
+        let device = |name| DpdkDevice::new(name).unwrap();
+        let setup = Setup {
+            environment: EnvironmentConfig::new("impostor"),
+            devices: [device("net_ring0"), device("net_ring1")],
+            batch: 1,
+            waiting: Waiting::Poll,
+        };
+        WorkerHandle::spawn(program, setup)
+    }
+
+    fn placed() -> PlacedChain {
+        PlacedChain {
+            matches: Match::default(),
+            direction: Direction::Forward,
+            chain: UserChain {
+                spi: 1,
+                generation: 0,
+                positions: 1,
+                segments: vec![UserSegment {
+                    first_position: 0,
+                    functions: vec![FunctionConfig::Forward.into()],
+                    exit: UserExit::Port(SocketId::of_port(1)),
+                }],
+            },
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_answer_makes_no_sense_is_ended() {
+        let script = r#"say '{"Ok":null}'; say 'what?'"#;
+        let mut worker = impostor(script, "").unwrap();
+        assert!(worker.is_alive());
+        let error = worker.read(&placed()).unwrap_err();
+        assert!(matches!(error, Error::Worker { .. }), "{error}");
+        assert!(!worker.is_alive());
+        assert_eq!(worker.pid(), 0);
+        worker.restart().unwrap();
+        assert!(worker.is_alive());
+    }
+
+    #[test]
+    fn a_refusal_leaves_the_worker_alone() {
+        let script = r#"say '{"Ok":null}'; say '{"Err":"no"}'"#;
+        let mut worker = impostor(script, "").unwrap();
+        let pid = worker.pid();
+        let error = worker.run(placed()).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        assert!(worker.is_alive());
+        assert_eq!(worker.pid(), pid);
+    }
+
+    #[test]
+    fn a_restart_brings_all_chains_back_or_no_process() {
+        let file = std::env::temp_dir().join(format!("myelin-impostor-{}", std::process::id()));
+        // Once the file is there it refuses the chain.
+        let script = r#"say '{"Ok":null}'; if [ -e "$1" ]; then say '{"Err":"no"}'; else say '{"Ok":null}'; fi"#;
+        let mut worker = impostor(script, file.to_str().unwrap()).unwrap();
+        worker.run(placed()).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let refused = worker.restart();
+        std::fs::remove_file(&file).unwrap();
+        assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+        assert!(!worker.is_alive(), "it would run without the chain");
+        worker.restart().unwrap();
+        assert!(worker.is_alive());
     }
 }

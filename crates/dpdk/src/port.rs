@@ -15,6 +15,9 @@ use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing, PortCounter
 
 /// Entries of each ring of a port, as far as its driver agrees.
 const RING: u16 = 1024;
+/// Packets that a device is asked for at least. The vector receive paths of some drivers round what they are asked for down to a multiple of 4, 8 or 32, so
+/// they would give nothing to who asks for one.
+const MIN_BURST: usize = 32;
 /// Packets that may wait for a device to take them; more are dropped and counted.
 const BACKLOG: usize = 1024;
 
@@ -25,6 +28,7 @@ const BACKLOG: usize = 1024;
 #[derive(Debug)]
 pub struct DpdkPort {
     functions: &'static Functions,
+    memory: &'static FrameMemory,
     device: Device,
     name: DpdkDevice,
     door: FrontDoor,
@@ -50,6 +54,7 @@ impl DpdkPort {
         let device = environment.open(name, RING)?;
         Ok(Self {
             functions: environment.functions(),
+            memory: environment.memory(),
             transmit: device.outgoing(BACKLOG),
             device,
             name: name.clone(),
@@ -176,8 +181,8 @@ impl Port for DpdkPort {
     #[inline]
     fn arrived(&mut self, limit: u32) -> u32 {
         if self.arrived.is_empty() {
-            let limit = (limit as usize).min(MAX_BURST);
-            let received = self.device.receive(&mut self.received[..limit]);
+            let burst = (limit as usize).clamp(MIN_BURST, MAX_BURST);
+            let received = self.device.receive(&mut self.received[..burst]);
             self.arrived = 0..received;
             if received > 0 {
                 self.stamp_ns = monotonic_ns();
@@ -269,6 +274,11 @@ impl Port for DpdkPort {
 
 impl Drop for DpdkPort {
     fn drop(&mut self) {
+        for at in self.arrived.by_ref() {
+            if let Some(buffer) = self.received[at].claim(self.memory) {
+                self.functions.give(self.memory, buffer.frame);
+            }
+        }
         self.transmit.discard();
         if let Some(opposite) = &mut self.opposite {
             opposite.discard();

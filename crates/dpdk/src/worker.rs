@@ -13,8 +13,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{Forwarder, Stats};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::Pid;
 
 use crate::environment::Environment;
 use crate::error::Error;
@@ -23,6 +25,8 @@ use crate::protocol::{Figures, PlacedChain, Reply, Request, Setup, Waiting};
 
 /// How long a worker that naps does not look.
 const NAP: Duration = Duration::from_micros(20);
+/// What the scheduler calls the thread that asks.
+const THIS_THREAD: Pid = Pid::from_raw(0);
 /// Turns without a packet between two looks at the clock and at what is stuck.
 const LOOK_EVERY: u32 = 256;
 
@@ -65,6 +69,9 @@ fn run(control: UnixStream) -> Result<(), String> {
     let Request::Setup(setup) = first else {
         return Err("the first request is not the set-up".into());
     };
+    // DPDK binds this thread to the core where it polls, and threads that come after inherit that.
+    let cores =
+        sched_getaffinity(THIS_THREAD).map_err(|errno| format!("allowed cores: {errno}"))?;
     let started = Worker::start(&setup).map_err(|error| error.to_string());
     reply(
         &writer,
@@ -79,21 +86,28 @@ fn run(control: UnixStream) -> Result<(), String> {
         waiting: Arc::clone(&waiting),
     };
     let signalled = listener.clone();
-    spawn("myelin-signal", move || {
+    spawn("myelin-signal", cores, move || {
         // It cannot fail for a set that is not empty.
         let _ = terminate.wait();
         signalled.tell(Wish::Terminate);
     })?;
-    spawn("myelin-control", move || listener.listen(reader, &writer))?;
+    spawn("myelin-control", cores, move || {
+        listener.listen(reader, &writer);
+    })?;
     worker.serve(&wishes, &waiting, setup.waiting);
     worker.stop();
     Ok(())
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+/// Starts a thread that may run on `cores`.
+fn spawn(name: &str, cores: CpuSet, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     std::thread::Builder::new()
         .name(name.into())
-        .spawn(work)
+        .spawn(move || {
+            // It fails when these cores were taken from the process meanwhile, and then it has others.
+            let _ = sched_setaffinity(THIS_THREAD, &cores);
+            work();
+        })
         .map(drop)
         .map_err(|error| format!("start a thread: {error}"))
 }
@@ -327,4 +341,27 @@ fn open_pair(environment: &Environment, setup: &Setup) -> Result<[DpdkPort; 2], 
         DpdkPort::open(environment, first)?,
         DpdkPort::open(environment, second)?,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_does_not_inherit_the_core_of_the_loop() {
+        let all = sched_getaffinity(THIS_THREAD).unwrap();
+        let first = (0..CpuSet::count())
+            .find(|&core| all.is_set(core).unwrap())
+            .unwrap();
+        let mut one = CpuSet::new();
+        one.set(first).unwrap();
+        sched_setaffinity(THIS_THREAD, &one).unwrap();
+        let (tell, told) = channel();
+        spawn("myelin-test", all, move || {
+            let _ = tell.send(sched_getaffinity(THIS_THREAD));
+        })
+        .unwrap();
+        assert_eq!(told.recv().unwrap(), Ok(all));
+        assert_eq!(sched_getaffinity(THIS_THREAD), Ok(one));
+    }
 }

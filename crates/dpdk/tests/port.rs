@@ -3,6 +3,7 @@
 //! One test, for a process has one environment.
 
 use myelin_dataplane::memory_port::MemoryPort;
+use myelin_dataplane::port::Port;
 use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
 use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
@@ -111,6 +112,7 @@ fn functions_do_the_same_over_dpdk_as_over_memory() {
     let again = Environment::start(&config).unwrap_err();
     assert!(again.to_string().contains("one environment"), "{again}");
 
+    a_device_is_asked_for_a_burst_at_least(&environment);
     bytes_are_the_same(&environment);
     unmatched_packets_pass(&environment);
     no_frame_is_lost(&environment);
@@ -119,6 +121,20 @@ fn functions_do_the_same_over_dpdk_as_over_memory() {
     assert!(runtime_directory(&prefix).exists());
     environment.stop();
     assert!(!runtime_directory(&prefix).exists(), "files stay");
+}
+
+/// However few are wanted; the rest is kept, and goes back to the pool with the port: all of them together are more than there are frames.
+fn a_device_is_asked_for_a_burst_at_least(environment: &Environment) {
+    for round in 0..300 {
+        // It has as many packets as one asks for, while there are frames.
+        let mut port = open(environment, &format!("net_null4{round},size=64"));
+        assert_eq!(port.arrived(1), 1);
+        assert_eq!(
+            port.arrived(256),
+            32,
+            "round {round}: what the first look brought"
+        );
+    }
 }
 
 /// A ring is a loop: what is sent to it arrives at it. So packets enter by the first, leave by the second, arrive there again,

@@ -7,7 +7,7 @@ mod common;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use myelin_functions::nat::{Endpoint, Mappings, Nat};
+use myelin_functions::nat::{Endpoint, Lifetime, Mappings, Nat};
 use myelin_functions::{Discard, Function, Shared};
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::fixtures::build;
@@ -25,11 +25,14 @@ fn nat(criterion: &mut Criterion) {
         };
         let mut mappings = Mappings::new(&config);
         let own = Endpoint::new(client.ip(), UDP, client.port());
-        assert_eq!(mappings.outward(&own, 0, u64::MAX), Some(own));
+        assert_eq!(
+            mappings.outward(&own, 0, &Lifetime::always(u64::MAX)),
+            Some(own)
+        );
         for flow in 1..flows {
             let [_, a, b, c] = flow.to_be_bytes();
             let inner = Endpoint::new([10, a, b, c].into(), UDP, 1024 + (flow % 60_000) as u16);
-            mappings.outward(&inner, 0, u64::MAX);
+            mappings.outward(&inner, 0, &Lifetime::always(u64::MAX));
         }
         let shared = Shared::new(mappings);
         for side in [Side::Forward, Side::Reply] {

@@ -14,8 +14,9 @@ use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
 /// stands in the reverse chain. Packets that are not TCP open a flow whatever they are, and the
 /// first one the other way establishes it. A TCP connection is opened by a SYN alone, established
 /// by an acknowledgement, closing after a FIN of one side and closed after those of both or a reset;
-/// a closed one may be opened anew. Flows end by time too. A TCP segment that belongs to no flow
-/// and opens none is counted, and dropped if the configuration says so. Everything else goes on.
+/// a closed one may be opened anew, and a closing one by the side that sent its FIN. Flows end by
+/// time too. A TCP segment that belongs to no flow and opens none is counted, and dropped if the
+/// configuration says so. Everything else goes on.
 #[derive(Debug)]
 pub struct FlowTracker {
     config: FlowTrackerConfig,
@@ -100,7 +101,8 @@ impl FlowTrackerState {
             let state = flow.marks.state(is_tcp);
             let lifetime_ns = config.lifetime_ns(is_tcp, state);
             let lives = now_ns.saturating_sub(flow.last_ns) <= lifetime_ns;
-            if lives && !(opens && state == FlowState::Closed) {
+            let is_over = state == FlowState::Closed || flow.marks.contains(done_mark(from_second));
+            if lives && !(opens && is_over) {
                 flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
                 flow.count(from_second, packet.len());
                 // Late segments do not keep a closed connection alive.
@@ -131,6 +133,15 @@ impl FlowTrackerState {
             InvalidPolicy::Pass => Verdict::Forward,
             InvalidPolicy::Drop => Verdict::Drop,
         }
+    }
+}
+
+/// That the end which sent a packet is done.
+fn done_mark(from_second: bool) -> FlowMarks {
+    if from_second {
+        FlowMarks::SECOND_DONE
+    } else {
+        FlowMarks::FIRST_DONE
     }
 }
 

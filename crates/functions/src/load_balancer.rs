@@ -7,9 +7,10 @@
 //!
 //! A flow stays with its backend as long as that is one of the configuration and the flow does not
 //! pause for longer than the timeout. Dropped are: packets without ports (fragments, protocols other
-//! than UDP and TCP), since they show no flow; packets of a family without a backend; a flow whose
-//! answers would look like those of another one, that is from the same client address and port, by
-//! way of another address, to the same backend; on the reply side, packets of no living flow.
+//! than UDP and TCP), since they show no flow; packets with an authentication header (RFC 4302), which
+//! covers the addresses; packets of a family without a backend; a flow whose answers would look like
+//! those of another one, that is from the same client address and port, by way of another address, to
+//! the same backend; on the reply side, packets of no living flow.
 
 use std::net::IpAddr;
 

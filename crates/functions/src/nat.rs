@@ -7,17 +7,19 @@
 //! What it does in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
 //! addresses (REQ-2); port preservation where that port is free; only packets from inside keep a
 //! mapping alive (REQ-6). Not translated, so dropped: fragments, since all but the first show no
-//! port; ICMP errors; every other protocol; a family without an external address; what comes back
-//! for no living mapping. There is no hairpinning.
+//! port; ICMP errors; every other protocol; what has an authentication header (RFC 4302), which
+//! covers the addresses; a family without an external address; what comes back for no living
+//! mapping. There is no hairpinning.
 
 mod endpoint;
 mod mappings;
 pub(crate) mod rewrite;
 
 pub use endpoint::Endpoint;
-pub use mappings::{Mappings, TRIES};
+pub use mappings::{Lifetime, Mappings, TRIES};
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
+use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
@@ -53,21 +55,30 @@ impl Nat {
         let fields = Fields::find(frame, &headers, self.side)?;
         let old = fields.endpoint(frame)?;
         let new = match self.side {
-            Side::Forward => mappings.outward(&old, now_ns, self.lifetime(&fields, frame)?)?,
+            Side::Forward => mappings.outward(&old, now_ns, &self.lifetime(&fields, frame)?)?,
             Side::Reply => mappings.inward(&old, now_ns)?,
         };
         fields.write(frame, &old, &new)
     }
 
-    /// How long a mapping lives after this packet, ns.
+    /// How long a mapping lives after this packet.
     #[inline]
-    fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<u64> {
-        /// FIN, SYN and RST.
-        const TRANSITORY: u8 = 0b111;
-        Some(match fields.protocol() {
-            TCP if frame.get(fields.l4() + 13)? & TRANSITORY != 0 => self.tcp_transitory_ns,
-            TCP => self.tcp_timeout_ns,
-            _ => self.timeout_ns,
+    fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<Lifetime> {
+        if fields.protocol() != TCP {
+            return Some(Lifetime::always(self.timeout_ns));
+        }
+        let flags = frame.get(fields.l4() + tcp::OFFSET)?;
+        let (ns, closing) = if flags & (tcp::FIN | tcp::RST) != 0 {
+            (self.tcp_transitory_ns, Some(true))
+        } else if flags & tcp::SYN != 0 {
+            (self.tcp_transitory_ns, Some(false))
+        } else {
+            (self.tcp_timeout_ns, None)
+        };
+        Some(Lifetime {
+            ns,
+            closing_ns: self.tcp_transitory_ns,
+            closing,
         })
     }
 }

@@ -110,9 +110,9 @@ impl Model {
                 _ => config.tcp_timeout_ns.min(240_000_000_000),
             };
             let lives = now_ns - flow.last_ns <= lifetime;
-            if lives && !(opens && flow.state == FlowState::Closed) {
-                // A flow with itself looks the same both ways.
-                let side = usize::from(flow.name != name);
+            // A flow with itself looks the same both ways.
+            let side = usize::from(flow.name != name);
+            if lives && !(opens && (flow.state == FlowState::Closed || flow.done[side])) {
                 flow.packets[side] += 1;
                 if flow.state != FlowState::Closed {
                     flow.last_ns = now_ns;
@@ -212,6 +212,36 @@ fn a_connection_is_followed_to_its_end() {
         assert_eq!((rows.len(), rows[0].1), (1, state), "at {now_ns}");
     }
     assert_eq!(rows(&*function).1.begun, 2);
+}
+
+/// The ports of a connection whose other end never said its last word are used again.
+#[test]
+fn who_has_closed_may_open_anew() {
+    let (client, server) = (build::client_v4(), build::server_v4());
+    for (first, second) in [(client, server), (server, client)] {
+        let mut function = tracker(CONFIG);
+        let mut now_ns = 0;
+        for (from, to, flags, state, packets, begun) in [
+            (first, second, SYN, FlowState::New, 1, 1),
+            (second, first, ACK, FlowState::Established, 1, 1),
+            (first, second, FIN | ACK, FlowState::Closing, 2, 1),
+            // Not this end: it has not closed.
+            (second, first, SYN, FlowState::Closing, 2, 1),
+            (first, second, ACK, FlowState::Closing, 3, 1),
+            (first, second, SYN, FlowState::New, 1, 2),
+            (second, first, FIN | ACK, FlowState::Closing, 1, 2),
+            (second, first, SYN, FlowState::New, 1, 3),
+        ] {
+            now_ns += 1;
+            assert!(run(&mut *function, &segment(from, to, flags), now_ns));
+            let (rows, totals) = rows(&*function);
+            assert_eq!(
+                (rows.len(), rows[0].1, rows[0].2, totals.begun),
+                (1, state, packets, begun),
+                "at {now_ns}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -124,6 +124,17 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
         return Ok(None);
     };
+    // First: a flow that begins meanwhile may be among the records, but must not count as put out.
+    let mut sum = Totals::default();
+    let of_cpus = totals
+        .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|cause| Error::map(TOTALS, "read", &cause))?;
+    for value in of_cpus.unwrap_or_default() {
+        let one: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
+        sum.inserted += one.inserted;
+        sum.begun_again += one.begun_again;
+        sum.outside += one.outside;
+    }
     let mut records = Vec::new();
     let is_tracker = flows.map_type() == MapType::LruHash;
     for_each(flows, |key, values| {
@@ -133,16 +144,6 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
             by_cpu(key, values)
         });
     })?;
-    let mut sum = Totals::default();
-    let by_cpu = totals
-        .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|cause| Error::map(TOTALS, "read", &cause))?;
-    for value in by_cpu.unwrap_or_default() {
-        let one: Totals = bytemuck::pod_read_unaligned(&value[..size_of::<Totals>()]);
-        sum.inserted += one.inserted;
-        sum.begun_again += one.begun_again;
-        sum.outside += one.outside;
-    }
     let totals = FlowTotals {
         begun: sum.inserted + sum.begun_again,
         evicted: sum.inserted.saturating_sub(records.len() as u64),

@@ -30,12 +30,15 @@ pub(crate) struct Instance {
     v6: [[u8; 16]; MAX_ADDRESSES],
 }
 
+/// Longest time that mappings live: in the kernel, the end of a time may not wrap around.
+const LONGEST_NS: u64 = u64::MAX / 2;
+
 impl Instance {
     pub(crate) fn new(hop: Hop, config: &NatConfig, side: Side) -> Self {
         let mut instance = Self {
             hop,
-            timeout_ns: config.timeout_ns,
-            tcp_timeout_ns: config.tcp_timeout_ns,
+            timeout_ns: config.timeout_ns.min(LONGEST_NS),
+            tcp_timeout_ns: config.tcp_timeout_ns.min(LONGEST_NS),
             tcp_transitory_ns: config.tcp_transitory_ns(),
             reply: (side == Side::Reply).into(),
             first_port: config.first_port.into(),

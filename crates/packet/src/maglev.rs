@@ -9,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::flow_key::FlowKey;
 use crate::mac::MacAddr;
 
-/// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that shares differ by less than
-/// a percent of a fair one.
+/// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that shares of backends of
+/// equal weights differ by less than a percent of a fair one.
 pub const TABLE_SIZE: usize = 65_537;
 /// Backends at most.
 pub const MAX_BACKENDS: usize = 512;

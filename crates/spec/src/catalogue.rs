@@ -347,7 +347,8 @@ const FLOWS: ConfigKey = ConfigKey {
     },
     required: false,
     default: Some("4096"),
-    doc: "flows it keeps at most; when one more comes the one that was used longest ago goes, and this is counted",
+    doc: "flows it keeps at most; when one more comes the one that was used longest ago goes (in the kernel, one that was not used \
+          of late), and this is counted",
 };
 
 /// `monitor`.
@@ -467,7 +468,7 @@ pub static NAT: Kind = Kind {
             value: ValueType::Duration,
             required: false,
             default: Some("7440s"),
-            doc: "the same for TCP; after a segment with SYN, FIN or RST at most 240s",
+            doc: "the same for TCP; at most 240s after a SYN, and from a FIN or RST to the next SYN",
         },
         ConfigKey {
             key: "flows",

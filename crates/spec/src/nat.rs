@@ -23,7 +23,8 @@ pub struct NatConfig {
     pub last_port: u16,
     /// How long a mapping of UDP or ICMP lives after the last packet from inside, ns.
     pub timeout_ns: u64,
-    /// The same for TCP. [`TCP_TRANSITORY_NS`], if that is less, after a segment with SYN, FIN or RST.
+    /// The same for TCP. [`TCP_TRANSITORY_NS`], if that is less, after a SYN, and from a FIN or RST
+    /// to the next SYN.
     pub tcp_timeout_ns: u64,
     /// Mappings at most.
     pub flows: u32,
@@ -50,7 +51,7 @@ impl NatConfig {
         }
     }
 
-    /// How long a mapping lives after a TCP segment with SYN, FIN or RST, ns.
+    /// How long a mapping lives after a TCP segment with SYN, and while its connection is closing, ns.
     pub fn tcp_transitory_ns(&self) -> u64 {
         self.tcp_timeout_ns.min(TCP_TRANSITORY_NS)
     }

@@ -108,8 +108,9 @@ impl Network {
                 "ip -n {namespace} addr add {}/24 dev eth0",
                 end.address()
             ));
-            run(&format!("ip -n {namespace} link set eth0 up"));
+            // The end host's link last: one that comes up without a carrier drops its first packets.
             run(&format!("ip link set {port} up"));
+            run(&format!("ip -n {namespace} link set eth0 up"));
             run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
             let other = end.other();
             run(&format!(

@@ -9,6 +9,8 @@
 //! * A port is free when it has no mapping or one that has expired; that one is removed then.
 //! * A mapping that has expired but whose port nobody took goes on when its inside endpoint sends
 //!   again. Packets from outside find it expired.
+//! * After a FIN or RST from inside a mapping lives as one of a closing connection does, whatever
+//!   follows, until a SYN without either. All connections of an inside endpoint share that.
 //! * A full table is swept of all expired mappings, once a second at most; if that makes no room there
 //!   is no mapping.
 
@@ -25,12 +27,41 @@ pub const TRIES: u32 = 128;
 /// Time from one sweep to the next, ns.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 
+/// How long a mapping lives after a packet from inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetime {
+    /// ns, unless the connection is closing.
+    pub ns: u64,
+    /// ns, while it is.
+    pub closing_ns: u64,
+    /// Whether it is closing from this packet on; `None` where the packet does not tell.
+    pub closing: Option<bool>,
+}
+
+impl Lifetime {
+    /// Where there are no connections.
+    pub fn always(ns: u64) -> Self {
+        Self {
+            ns,
+            closing_ns: ns,
+            closing: None,
+        }
+    }
+
+    /// When a mapping expires, CLOCK_MONOTONIC.
+    #[inline]
+    fn end_ns(&self, now_ns: u64, is_closing: bool) -> u64 {
+        now_ns.saturating_add(if is_closing { self.closing_ns } else { self.ns })
+    }
+}
+
 /// What an inside endpoint has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mapping {
     outer: Endpoint,
     /// CLOCK_MONOTONIC.
     expires_ns: u64,
+    is_closing: bool,
 }
 
 /// The mappings of one translator.
@@ -75,18 +106,29 @@ impl Mappings {
         self.outward.is_empty()
     }
 
-    /// The external endpoint for a packet from `inner`, whose mapping lives `lifetime_ns` from
-    /// `now_ns` on. `None` when there is no external address of its family, no free port, or no
-    /// room for a further mapping.
+    /// The external endpoint for a packet from `inner`, whose mapping lives that long from `now_ns`
+    /// on. `None` when there is no external address of its family, no free port, or no room for a
+    /// further mapping.
     #[inline]
-    pub fn outward(&mut self, inner: &Endpoint, now_ns: u64, lifetime_ns: u64) -> Option<Endpoint> {
-        let expires_ns = now_ns.saturating_add(lifetime_ns);
+    pub fn outward(
+        &mut self,
+        inner: &Endpoint,
+        now_ns: u64,
+        lifetime: &Lifetime,
+    ) -> Option<Endpoint> {
         if let Some(mapping) = self.outward.use_flow(inner) {
-            mapping.expires_ns = expires_ns;
+            mapping.is_closing = lifetime.closing.unwrap_or(mapping.is_closing);
+            mapping.expires_ns = lifetime.end_ns(now_ns, mapping.is_closing);
             return Some(mapping.outer);
         }
         let outer = self.allocate(inner, now_ns)?;
-        self.outward.insert(*inner, Mapping { outer, expires_ns });
+        let is_closing = lifetime.closing.unwrap_or(false);
+        let mapping = Mapping {
+            outer,
+            expires_ns: lifetime.end_ns(now_ns, is_closing),
+            is_closing,
+        };
+        self.outward.insert(*inner, mapping);
         self.inward.insert(outer, *inner);
         Some(outer)
     }

@@ -33,6 +33,9 @@ impl Fields {
             return None;
         }
         let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
+        if is_ipv6 && is_authenticated(frame, l3, l4) {
+            return None;
+        }
         let (source, length) = if is_ipv6 { (l3 + 8, 16) } else { (l3 + 12, 4) };
         let is_forward = side == Side::Forward;
         let (port, l4_checksum) = match headers.protocol {
@@ -122,6 +125,30 @@ impl Fields {
             checksum::l4_add(protocol, held, delta),
         )
     }
+}
+
+/// Whether an authentication header is among the extension headers of an IPv6 packet. It covers the
+/// addresses (RFC 4302, section 3.3.3), so whoever gets the packet with others throws it away.
+#[inline]
+fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
+    const IPV6_LEN: usize = 40;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    let (mut at, mut next) = (l3 + IPV6_LEN, frame.get(l3 + 6).copied());
+    while at < l4 {
+        let (Some(kind), Some(&[following, length])) =
+            (next, frame.get(at..).and_then(<[u8]>::first_chunk))
+        else {
+            return true;
+        };
+        at += match kind {
+            AUTHENTICATION => return true,
+            FRAGMENT => 8,
+            _ => (usize::from(length) + 1) * 8,
+        };
+        next = Some(following);
+    }
+    false
 }
 
 /// By how much the sum of 16-bit words grows with an address, modulo 65535 and not below zero. Sums

@@ -234,7 +234,7 @@ static __always_inline bool allowed(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_firewall(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(IMMEDIATE(hop.lines), IMMEDIATE(hop.line));
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -246,10 +246,7 @@ int myelin_firewall(hook_ctx *ctx)
 	if (!pass)
 		return hop_drop(ctx, line);
 
-	/* Not before: what is kept over the search makes the verifier's way through it longer. */
-	const struct hop hop = THIS_HOP();
-
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

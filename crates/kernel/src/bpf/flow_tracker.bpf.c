@@ -137,6 +137,12 @@ static __always_inline __u64 lifetime_ns(const struct event *event, __u32 marks)
 	return marks & ACKNOWLEDGED ? INSTANCE.tcp_established_ns : INSTANCE.tcp_new_ns;
 }
 
+/* That its sender is done. */
+static __always_inline __u32 done_mark(const struct event *event)
+{
+	return event->from_second ? SECOND_DONE : FIRST_DONE;
+}
+
 /* What the packet adds to the marks. */
 static __always_inline __u32 marks_of(const struct event *event, __u32 marks)
 {
@@ -147,7 +153,7 @@ static __always_inline __u32 marks_of(const struct event *event, __u32 marks)
 	if (event->flags & TCP_RST)
 		added |= RESET;
 	if (event->flags & TCP_FIN)
-		added |= event->from_second ? SECOND_DONE : FIRST_DONE;
+		added |= done_mark(event);
 	if ((event->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK)
 		added |= ACKNOWLEDGED;
 	return added;
@@ -203,10 +209,11 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 	__u32 marks = flow->marks;
 	__u64 last_ns = flow->last_ns;
 	bool closed = is_closed(event, marks);
+	bool over = closed || marks & done_mark(event);
 	bool lives =
 		event->now_ns <= last_ns || event->now_ns - last_ns <= lifetime_ns(event, marks);
 
-	if (lives && !(closed && opens(event))) {
+	if (lives && !(over && opens(event))) {
 		__u32 added = marks_of(event, marks) & ~marks;
 
 		if (added)
@@ -251,8 +258,7 @@ static __always_inline bool admitted(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_flow_tracker(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -261,7 +267,7 @@ int myelin_flow_tracker(hook_ctx *ctx)
 	bool goes_on = admitted(ctx);
 
 	hop_leave(line, entered);
-	return goes_on ? hop_exit(ctx, &hop) : hop_drop(ctx, line);
+	return goes_on ? hop_exit(ctx) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -145,6 +145,14 @@ static __noinline bool confirm(const struct flow_key *key, const struct backend 
 
 	const struct reply *taken = bpf_map_lookup_elem(&replies, &answers);
 
+	if (!taken) {
+		long error = bpf_map_update_elem(&replies, &answers, &reply, BPF_NOEXIST);
+
+		if (error != -EEXIST)
+			return !error;
+		/* Another CPU was quicker, perhaps for another flow. */
+		taken = bpf_map_lookup_elem(&replies, &answers);
+	}
 	if (taken && !same_address(taken->address, reply.address) && is_alive(now, taken->last_ns))
 		return false;
 	return !bpf_map_update_elem(&replies, &answers, &reply, BPF_ANY);
@@ -274,8 +282,7 @@ static __always_inline bool balance(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_load_balancer(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -284,7 +291,7 @@ int myelin_load_balancer(hook_ctx *ctx)
 	bool done = balance(ctx);
 
 	hop_leave(line, entered);
-	return done ? hop_exit(ctx, &hop) : hop_drop(ctx, line);
+	return done ? hop_exit(ctx) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

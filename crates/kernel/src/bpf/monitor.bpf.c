@@ -77,8 +77,7 @@ static __always_inline void count_flow(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_monitor(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -87,7 +86,7 @@ int myelin_monitor(hook_ctx *ctx)
 
 	count_flow(ctx);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

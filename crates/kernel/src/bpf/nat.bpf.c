@@ -35,7 +35,7 @@ const volatile struct nat {
 struct mapping {
 	__u64 expires_ns;
 	struct endpoint outer;
-	__u32 spare;
+	__u32 closing; /* since a FIN or RST from inside, until a SYN */
 };
 
 struct {
@@ -199,14 +199,18 @@ static __noinline bool find_free(struct search *search)
 
 /* Makes a mapping for an inside endpoint. */
 static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 expires,
-				struct endpoint *outer)
+				__u32 closing, struct endpoint *outer)
 {
 	struct search search = {.inner = *inner, .now = now};
 
 	if (!find_free(&search))
 		return false;
 
-	struct mapping mapping = {.expires_ns = expires, .outer = search.outer};
+	struct mapping mapping = {
+		.expires_ns = expires,
+		.outer = search.outer,
+		.closing = closing,
+	};
 	long error = bpf_map_update_elem(&outward, inner, &mapping, BPF_NOEXIST);
 
 	*outer = search.outer;
@@ -242,15 +246,27 @@ static __always_inline bool refresh(struct mapping *mapping, __u64 now, __u64 ex
 	       __sync_val_compare_and_swap(&mapping->expires_ns, seen, expires) == seen;
 }
 
-static __always_inline bool translate_outward(const struct endpoint *inner, __u64 now,
-					      __u64 lifetime, struct endpoint *outer)
+static __always_inline __u64 lifetime(const struct nat_packet *packet, bool closing)
 {
-	struct mapping *mapping = bpf_map_lookup_elem(&outward, inner);
+	if (packet->old.protocol != IPPROTO_TCP)
+		return INSTANCE.timeout_ns;
+	return closing || packet->opens ? INSTANCE.tcp_transitory_ns : INSTANCE.tcp_timeout_ns;
+}
+
+static __always_inline bool translate_outward(const struct nat_packet *packet, __u64 now,
+					      struct endpoint *outer)
+{
+	struct mapping *mapping = bpf_map_lookup_elem(&outward, &packet->old);
+	bool was_closing = mapping && mapping->closing;
+	bool closing = packet->closes || (was_closing && !packet->opens);
+	__u64 expires = now + lifetime(packet, closing);
 
 	if (!mapping)
-		return allocate(inner, now, now + lifetime, outer);
-	if (!refresh(mapping, now, now + lifetime))
+		return allocate(&packet->old, now, expires, closing, outer);
+	if (!refresh(mapping, now, expires))
 		return false;
+	if (closing != was_closing)
+		mapping->closing = closing;
 	*outer = mapping->outer;
 	return true;
 }
@@ -269,13 +285,6 @@ static __always_inline bool translate_inward(const struct endpoint *outer, __u64
 	return mapping && same_endpoint(&mapping->outer, outer) && now < mapping->expires_ns;
 }
 
-static __always_inline __u64 lifetime(const struct nat_packet *packet)
-{
-	if (packet->old.protocol != IPPROTO_TCP)
-		return INSTANCE.timeout_ns;
-	return packet->transitory ? INSTANCE.tcp_transitory_ns : INSTANCE.tcp_timeout_ns;
-}
-
 static __always_inline bool translate(hook_ctx *ctx)
 {
 	struct nat_packet packet = {};
@@ -286,7 +295,7 @@ static __always_inline bool translate(hook_ctx *ctx)
 		return false;
 
 	bool known = INSTANCE.reply ? translate_inward(&packet.old, now, &new)
-				    : translate_outward(&packet.old, now, lifetime(&packet), &new);
+				    : translate_outward(&packet, now, &new);
 
 	return known && nat_write(ctx, INSTANCE.reply, &packet, &new);
 }
@@ -294,8 +303,7 @@ static __always_inline bool translate(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_nat(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -305,7 +313,7 @@ int myelin_nat(hook_ctx *ctx)
 	if (!translate(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -77,7 +77,8 @@ struct nat_packet {
 	struct endpoint old; /* what the fields hold */
 	__u16 l3;
 	__u16 l4;
-	bool transitory; /* a TCP segment with SYN, FIN or RST */
+	bool closes; /* a TCP segment with FIN or RST */
+	bool opens;  /* one with SYN and neither of them */
 	bool has_checksum;
 };
 
@@ -87,6 +88,32 @@ static __always_inline __u32 nat_fold(__u64 sum)
 	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
 	return (sum >> 16) + (sum & 0xffff);
+}
+
+/*
+ * Whether an authentication header is among the extension headers from `at` to `end`, of which the
+ * first is of type `next`. It covers the addresses (RFC 4302, section 3.3.3), so whoever gets the
+ * packet with others throws it away. A global function, as walk_extensions is.
+ */
+__noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
+{
+	const void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		if (at >= end)
+			return false;
+		if (next == IPPROTO_AH)
+			return true;
+
+		const struct extension *header = data + (at & MAX_OFFSET);
+
+		if ((const void *)(header + 1) > data_end)
+			return true;
+		at += next == IPPROTO_FRAGMENT ? sizeof(*header) : (header->length + 1) * 8;
+		next = header->next;
+	}
+	return false;
 }
 
 /* Reads the source, or for the reply side the destination; false when it is not translated. */
@@ -114,6 +141,9 @@ static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packe
 			return false;
 		__builtin_memcpy(packet->old.address, reply ? &ip->daddr : &ip->saddr, 16);
 		packet->old.is_ipv6 = 1;
+		if (l4 != l3 + sizeof(*ip) &&
+		    is_authenticated(ctx, l3 + sizeof(*ip), l4, ip->nexthdr))
+			return false;
 	} else {
 		const struct iphdr *ip = data + l3;
 
@@ -141,7 +171,8 @@ static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packe
 		if ((void *)(tcp + 1) > data_end)
 			return false;
 		packet->old.port = bpf_ntohs(reply ? tcp->dest : tcp->source);
-		packet->transitory = tcp->syn || tcp->fin || tcp->rst;
+		packet->closes = tcp->fin || tcp->rst;
+		packet->opens = tcp->syn && !packet->closes;
 		return true;
 	}
 	const struct echo *icmp = segment;

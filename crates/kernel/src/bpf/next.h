@@ -41,27 +41,16 @@ struct hop {
  * Twin: myelin_kernel::immediate.
  */
 #define IMMEDIATE_MARK 0x4d79656c00000000ULL
-#define IMMEDIATE(member)                                                                  \
-	({                                                                                 \
-		__u64 value_;                                                              \
-		asm("%0 = %1 ll"                                                           \
-		    : "=r"(value_)                                                         \
-		    : "i"(IMMEDIATE_MARK + __builtin_offsetof(typeof(INSTANCE), member))); \
-		(__u32) value_;                                                            \
+/* Volatile, so that it stands where it is used instead of in a register that must be saved. */
+#define IMMEDIATE_AT(offset)                                                                \
+	({                                                                                  \
+		__u64 value_;                                                               \
+		asm volatile("%0 = %1 ll" : "=r"(value_) : "i"(IMMEDIATE_MARK + (offset))); \
+		(__u32) value_;                                                             \
 	})
-
-/* The hop of a program, whose INSTANCE starts with it. */
-#define THIS_HOP()                                         \
-	((struct hop){                                     \
-		.lines = IMMEDIATE(hop.lines),             \
-		.line = IMMEDIATE(hop.line),               \
-		.exit = IMMEDIATE(hop.exit),               \
-		.slot = IMMEDIATE(hop.slot),               \
-		.ifindex = IMMEDIATE(hop.ifindex),         \
-		.egress_line = IMMEDIATE(hop.egress_line), \
-		.fallback = IMMEDIATE(hop.fallback),       \
-		.position = IMMEDIATE(hop.position),       \
-	})
+#define IMMEDIATE(member) IMMEDIATE_AT(__builtin_offsetof(typeof(INSTANCE), member))
+/* A member of the program's hop, with which INSTANCE starts. */
+#define HOP(member) IMMEDIATE_AT(__builtin_offsetof(struct hop, member))
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -92,7 +81,11 @@ static __always_inline bool to_user(const hook_ctx *ctx)
 static __always_inline __u64 hop_enter(const hook_ctx *ctx, struct myelin_line *line)
 {
 	count(ctx, line);
-	return line->packets % SAMPLE_EVERY ? 0 : bpf_ktime_get_ns();
+	/* Said to be likely, so that what is seldom needed lies behind the rest of the program: in
+	 * a long chain the code of all programs competes for the instruction cache. */
+	if (__builtin_expect(line->packets % SAMPLE_EVERY != 0, 1))
+		return 0;
+	return bpf_ktime_get_ns();
 }
 
 static __always_inline void hop_leave(struct myelin_line *line, __u64 entered)
@@ -109,47 +102,47 @@ static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *lin
 	return HOOK_DROP;
 }
 
-static __always_inline int hop_egress(const hook_ctx *ctx, const struct hop *hop, bool peer)
+static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
 {
-	struct myelin_line *line = counter_line(hop->lines, hop->egress_line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(egress_line));
 	__u64 stamp_ns, now = bpf_ktime_get_ns();
 
 	if (!line || !hook_stamp(ctx, &stamp_ns)) {
-		count_drop(ctx, hop->lines, hop->line);
+		count_drop(ctx, HOP(lines), HOP(line));
 		return HOOK_DROP;
 	}
 	count(ctx, line);
 	line->last_ns = now;
 	sojourn_record(now - stamp_ns);
-	return hook_redirect(hop->ifindex, peer);
+	return hook_redirect(HOP(ifindex), peer);
 }
 
 /* The next function or the socket is not there. */
-static __always_inline int hop_failed(const hook_ctx *ctx, const struct hop *hop)
+static __always_inline int hop_failed(const hook_ctx *ctx)
 {
-	if (hop->fallback == HOOK_DROP)
-		count_drop(ctx, hop->lines, hop->line);
-	return hop->fallback;
+	if (HOP(fallback) == HOOK_DROP)
+		count_drop(ctx, HOP(lines), HOP(line));
+	return HOP(fallback);
 }
 
-static __always_inline int hop_exit(hook_ctx *ctx, const struct hop *hop)
+static __always_inline int hop_exit(hook_ctx *ctx)
 {
-	if (hop->exit == EXIT_NEXT) {
-		bpf_tail_call(ctx, &programs, hop->slot);
-		return hop_failed(ctx, hop);
+	if (HOP(exit) == EXIT_NEXT) {
+		bpf_tail_call(ctx, &programs, HOP(slot));
+		return hop_failed(ctx);
 	}
 #if defined(MYELIN_HOOK_XDP)
-	if (hop->exit == EXIT_USER) {
-		if (hook_set_position(ctx, hop->position) && to_user(ctx))
+	if (HOP(exit) == EXIT_USER) {
+		if (hook_set_position(ctx, HOP(position)) && to_user(ctx))
 			return XDP_REDIRECT;
-		return hop_failed(ctx, hop);
+		return hop_failed(ctx);
 	}
-	if (hop->exit == EXIT_LINK)
-		return hook_redirect(hop->ifindex, false);
-	if (hop->exit == EXIT_BOUNCE)
+	if (HOP(exit) == EXIT_LINK)
+		return hook_redirect(HOP(ifindex), false);
+	if (HOP(exit) == EXIT_BOUNCE)
 		return XDP_TX;
 #endif
-	return hop_egress(ctx, hop, hop->exit == EXIT_PEER);
+	return hop_egress(ctx, HOP(exit) == EXIT_PEER);
 }
 
 #endif

@@ -237,8 +237,7 @@ static __always_inline bool route(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_router(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -247,7 +246,7 @@ int myelin_router(hook_ctx *ctx)
 	bool routed = route(ctx);
 
 	hop_leave(line, entered);
-	return routed ? hop_exit(ctx, &hop) : hop_drop(ctx, line);
+	return routed ? hop_exit(ctx) : hop_drop(ctx, line);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -47,14 +47,13 @@ static __always_inline bool restore(hook_ctx *ctx, struct myelin_meta *meta)
 
 static __always_inline int refuse(const hook_ctx *ctx)
 {
-	count_drop(ctx, IMMEDIATE(hop.lines), IMMEDIATE(hop.line));
+	count_drop(ctx, HOP(lines), HOP(line));
 	return XDP_DROP;
 }
 
 /* From a worker. */
 static __always_inline int decapsulate(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
 	struct myelin_meta meta = {};
 
 	if (!read_encapsulation(ctx, &meta) || meta.spi != IMMEDIATE(spi) ||
@@ -65,17 +64,15 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 		return hook_redirect(INSTANCE.ingress, false);
 	if (meta.position != INSTANCE.position || !restore(ctx, &meta))
 		return refuse(ctx);
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 HOOK_SECTION
 int myelin_sff(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-
 	if (IMMEDIATE(carrier) == CARRIER_NSH)
 		return decapsulate(ctx);
-	return is_of_chain(ctx) ? hop_exit(ctx, &hop) : refuse(ctx);
+	return is_of_chain(ctx) ? hop_exit(ctx) : refuse(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

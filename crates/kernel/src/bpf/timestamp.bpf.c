@@ -157,8 +157,7 @@ static __always_inline bool append(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_timestamp(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -168,7 +167,7 @@ int myelin_timestamp(hook_ctx *ctx)
 	if (!append(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

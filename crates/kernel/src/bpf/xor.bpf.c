@@ -214,8 +214,7 @@ static __always_inline bool transform(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_xor(hook_ctx *ctx)
 {
-	const struct hop hop = THIS_HOP();
-	struct myelin_line *line = counter_line(hop.lines, hop.line);
+	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
 
 	if (!line)
 		return HOOK_DROP;
@@ -225,7 +224,7 @@ int myelin_xor(hook_ctx *ctx)
 	if (!transform(ctx))
 		return hop_drop(ctx, line);
 	hop_leave(line, entered);
-	return hop_exit(ctx, &hop);
+	return hop_exit(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -240,6 +240,35 @@ fn a_full_table_puts_out_old_flows_and_counts_them() {
     }
 }
 
+/// No flow is put out of a table with room, however many begin while it is read.
+#[test]
+fn a_flow_that_begins_while_the_table_is_read_does_not_count_as_put_out() {
+    if !is_root() {
+        return;
+    }
+    let stand = Stand::new(Hook::Xdp, &[monitor(65_536)]);
+    let program = stand.chain.program(0).unwrap();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            for number in 0..4096 {
+                let mut client = build::client_v4();
+                client.set_port(number);
+                let frame = build::udp(client, build::server_v4(), b"");
+                let test = TestRun {
+                    meta: Some(Meta::new(1, 1, 1, 0, &parse(&frame).unwrap())),
+                    ..TestRun::new(&frame)
+                };
+                run(program, Hook::Xdp, &test).unwrap();
+            }
+        });
+        while !sender.is_finished() {
+            let Flows { records, totals } = flows_of(&stand);
+            assert_eq!(totals.evicted, 0, "{} flows", records.len());
+        }
+    });
+    assert_eq!(flows_of(&stand).records.len(), 4096);
+}
+
 /// A segment with these flags; its checksum does not matter here.
 fn segment(from: SocketAddr, to: SocketAddr, flags: u8) -> Vec<u8> {
     let mut frame = build::tcp(from, to, b"data");

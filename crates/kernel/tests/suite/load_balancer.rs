@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use myelin_functions::{Discard, Function, Packet, States, Verdict};
 use myelin_kernel::test_run::{TestRun, run};
@@ -248,5 +249,47 @@ fn exchange(
         let back = back.expect("the answer of a living flow");
         let tuple = parse(&back).unwrap().try_five_tuple(&back).unwrap();
         assert_eq!(tuple.source, to.ip());
+    }
+}
+
+/// One client port asks for two addresses behind one backend at the same time: the answers would look alike, so one of the
+/// two is refused.
+#[test]
+fn answers_are_expected_for_one_flow_though_two_cpus_ask() {
+    const ROUNDS: u16 = 4000;
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let config = LoadBalancerConfig {
+        flows: 65_536,
+        ..config(&[1])
+    };
+    let chain = load(&plane, Hook::Xdp, &config, Side::Forward);
+    let program = chain.program(0).unwrap();
+    // Not a barrier: whoever is woken by one comes too late.
+    let begun = [AtomicU16::new(0), AtomicU16::new(0)];
+    let ask = |side: usize, service: u8| -> Vec<bool> {
+        let to = SocketAddr::new([198, 51, 100, service].into(), 80);
+        let mut from = build::client_v4();
+        (1..=ROUNDS)
+            .map(|round| {
+                from.set_port(round);
+                let frame = build::udp(from, to, b"");
+                let meta = Meta::new(SECOND, 1, 0, 0, &parse(&frame).unwrap());
+                begun[side].store(round, Ordering::Relaxed);
+                while begun[1 - side].load(Ordering::Relaxed) < round {
+                    std::hint::spin_loop();
+                }
+                kernel(program, Hook::Xdp, &frame, meta).is_some()
+            })
+            .collect()
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| ask(1, 3));
+        (ask(0, 2), other.join().unwrap())
+    });
+    for (round, (one, other)) in one.into_iter().zip(other).enumerate() {
+        assert!(one != other, "round {round}: {one}, {other}");
     }
 }

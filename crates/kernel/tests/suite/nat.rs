@@ -105,6 +105,8 @@ fn every_fixture_is_translated_as_in_user_space() {
             }
         }
         assert!(translated > 20, "only {translated}");
+        let authenticated = fixtures::named("ipv6-authentication");
+        assert_eq!(twins.run(Side::Forward, &authenticated.frame, SECOND), None);
     }
 }
 
@@ -128,7 +130,12 @@ fn step() -> impl Strategy<Value = Step> {
         95_u16..115,
         prop::option::weighted(0.2, prop_oneof![Just(0_u16), Just(0xffff), any::<u16>()]),
         any::<u8>(),
-        prop_oneof![3 => Just(0), 2 => 1..SECOND, 1 => SECOND..4 * SECOND],
+        prop_oneof![
+            6 => Just(0),
+            4 => 1..SECOND,
+            2 => SECOND..4 * SECOND,
+            1 => 100 * SECOND..300 * SECOND,
+        ],
     )
         .prop_map(
             |(out, (protocol, v6), host, port, checksum, flags, wait_ns)| Step {
@@ -200,13 +207,14 @@ fn sequences_of_packets_are_translated_as_in_user_space() {
         1_u32..24,
         1_u16..12,
         1..3 * SECOND,
+        prop_oneof![Just(2 * SECOND), Just(400 * SECOND)],
     );
-    for_all(60, &case, |(steps, flows, ports, timeout_ns)| {
+    for_all(60, &case, |(steps, flows, ports, timeout_ns, tcp_ns)| {
         let config = NatConfig {
             first_port: 100,
             last_port: 99 + ports,
             timeout_ns,
-            tcp_timeout_ns: 2 * SECOND,
+            tcp_timeout_ns: tcp_ns,
             flows,
             ..config()
         };
@@ -220,6 +228,66 @@ fn sequences_of_packets_are_translated_as_in_user_space() {
             }
         }
     });
+}
+
+/// The last acknowledgement of a connection does not give its mapping the time of a living one.
+#[test]
+fn a_closing_connection_lives_as_in_user_space() {
+    if !is_root() {
+        return;
+    }
+    let (client, server) = (build::client_v4(), build::server_v4());
+    let segment = |flags: u8| {
+        let mut frame = build::tcp(client, server, b"");
+        let at = usize::from(parse(&frame).unwrap().l4) + 13;
+        frame[at] = flags;
+        frame
+    };
+    let (ack, syn, fin, rst) = (0x10, 0x02, 0x11, 0x14);
+    for hook in Hook::ALL {
+        for (all_flags, seconds) in [
+            (&[ack][..], 7440),
+            (&[syn, ack], 7440),
+            (&[syn, ack, fin, ack], 240),
+            (&[rst, ack], 240),
+            (&[fin, fin | syn, ack], 240),
+            (&[fin, ack, syn], 240),
+            (&[fin, ack, syn, ack], 7440),
+        ] {
+            let mut twins = Twins::new(hook, &config());
+            let mut outer = None;
+            for &flags in all_flags {
+                let sent = twins.run(Side::Forward, &segment(flags), SECOND);
+                outer = Some(source(&sent.unwrap()));
+            }
+            let reply = build::tcp(server, outer.unwrap(), b"");
+            let end = (1 + seconds) * SECOND;
+            let mut answer = |now| twins.run(Side::Reply, &reply, now);
+            assert!(answer(end - 1).is_some(), "{hook}: {all_flags:x?}");
+            assert_eq!(answer(end), None, "{hook}: {all_flags:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_mapping_without_end_does_not_end_at_once() {
+    if !is_root() {
+        return;
+    }
+    let config = NatConfig {
+        timeout_ns: u64::MAX,
+        tcp_timeout_ns: u64::MAX,
+        ..config()
+    };
+    let (client, server) = (build::client_v4(), build::server_v4());
+    for hook in Hook::ALL {
+        let mut twins = Twins::new(hook, &config);
+        for build in [build::udp, build::tcp] {
+            let sent = twins.run(Side::Forward, &build(client, server, b"hello"), SECOND);
+            let reply = build(server, source(&sent.unwrap()), b"answer");
+            assert!(twins.run(Side::Reply, &reply, 1_000_000 * SECOND).is_some());
+        }
+    }
 }
 
 fn udp_from(host: u32, port: u16) -> Vec<u8> {
