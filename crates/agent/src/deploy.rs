@@ -110,6 +110,8 @@ impl Node {
             ..
         } = &deployed.form;
         if kernel_hook(plan) == Hook::Xdp {
+            // A door that is made for the chain from the start need not be replaced, for which the kernel waits.
+            self.ports.get(ingress)?.door.favour(layout.entry());
             self.ports.acquire_xdp(ingress)?;
             deployed.done.xdp = true;
         }
