@@ -19,7 +19,7 @@ use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
 use crate::reference::{Forwarding, Reference, Running};
 use crate::stand::{self, Stand};
 use crate::variant::{Variant, polling_core};
-use crate::{Error, ebpf};
+use crate::{Error, Row, ebpf};
 
 /// Most frames at once: one, as the probe has one packet under way.
 const BATCH: u16 = 1;
@@ -133,8 +133,29 @@ pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
     )
 }
 
+/// C programs that forward to the server (which, name, what it is), and a row for each that was not built.
+pub(crate) fn references(
+    wanted: &[(Reference, &str, &str)],
+) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+    let (mut made, mut skipped) = (Vec::new(), Vec::new());
+    for (program, name, about) in wanted {
+        match reference(*program, name, about) {
+            Ok(variant) => made.push(variant),
+            Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
+                skipped.push(
+                    Row::of("skipped")
+                        .with("variant", *name)
+                        .with("reason", reason.to_string()),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((made, skipped))
+}
+
 /// A C program that forwards to the server; the reason why not, where it was not built.
-pub(crate) fn reference(reference: Reference, name: &str, about: &str) -> Result<Variant, Error> {
+fn reference(reference: Reference, name: &str, about: &str) -> Result<Variant, Error> {
     reference.available()?;
     let network = Network::through(false)?;
     let sockets = network.sockets()?;

@@ -119,27 +119,15 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
             made.push(chain(&stand, &name, technology, function)?);
         }
     }
-    let mut skipped = Vec::new();
-    for (reference, name, about) in [
+    let (programs, skipped) = variants::references(&[
         (Reference::Dpdk, "DPDK FWD", "DPDK over net_af_xdp, polling"),
         (
             Reference::Packet,
             "AF_PACKET FWD",
             "plain packet sockets, polling",
         ),
-    ] {
-        match variants::reference(reference, name, about) {
-            Ok(variant) => made.push(variant),
-            Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
-                skipped.push(
-                    Row::of("skipped")
-                        .with("variant", name)
-                        .with("reason", reason.to_string()),
-                );
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    ])?;
+    made.extend(programs);
     Ok((made, skipped))
 }
 

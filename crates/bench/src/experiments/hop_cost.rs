@@ -80,7 +80,6 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
         ),
     ];
     let mut made = Vec::new();
-    let mut skipped = Vec::new();
     let total = 8 + references.len();
     let mut add = |variant: Variant| {
         made.push(variant);
@@ -112,18 +111,9 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
         &[(FORWARD, "user")],
         &spinning,
     )?)?;
-    for (reference, name, about) in references {
-        match variants::reference(reference, name, about) {
-            Ok(variant) => add(variant)?,
-            Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
-                skipped.push(
-                    Row::of("skipped")
-                        .with("variant", name)
-                        .with("reason", reason.to_string()),
-                );
-            }
-            Err(error) => return Err(error),
-        }
+    let (programs, skipped) = variants::references(&references)?;
+    for program in programs {
+        add(program)?;
     }
     Ok((made, skipped))
 }
