@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 FUZZ_SECONDS ?= 60
-EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvin-chain chain-length
+EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvin-chain calvin-bandwidth calvin-cpu chain-length framework rings look-ups peers
 
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
@@ -57,9 +57,11 @@ install: $(MYELIN) ## copy myelin and its shell completions to PREFIX (default /
 	$(MYELIN) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_myelin
 	$(MYELIN) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/myelin.fish
 
-bench-quick: build ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses)
+bench-quick: build ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses; REPORTS=DIR writes pages)
 	@scripts/install-deps test
-	for experiment in $(EXPERIMENTS); do $(AS_ROOT) $(MYELIN) bench $$experiment --quick || exit 1; done
+	$(if $(REPORTS),mkdir -p $(REPORTS))
+	for experiment in $(EXPERIMENTS); do \
+		$(AS_ROOT) $(MYELIN) bench $$experiment --quick $(if $(REPORTS),--report $(REPORTS)/$$experiment.html) || exit 1; done
 
 fuzz: ## run each fuzz target for FUZZ_SECONDS (default 60)
 	@scripts/install-deps test

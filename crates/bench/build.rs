@@ -23,12 +23,22 @@ fn main() -> Result<()> {
 
     compile_ebpf("redirect", None)?;
     for hook in ["XDP", "TC"] {
-        compile_ebpf("accounting", Some(hook))?;
+        for name in [
+            "accounting",
+            "look_up_router",
+            "look_up_load_balancer",
+            "look_up_nat",
+        ] {
+            compile_ebpf(name, Some(hook))?;
+        }
     }
     compile("afxdp_forward", &[])?;
     compile("packet_forward", &[])?;
     compile("centralized_forward", &[])?;
-    let dpdk = pkg_config("libdpdk").and_then(|flags| compile("dpdk_forward", &flags));
+    let dpdk = pkg_config("libdpdk").and_then(|flags| {
+        compile("dpdk_forward", &flags)?;
+        compile("ring_throughput", &flags)
+    });
     match dpdk {
         Ok(()) => println!("cargo::rustc-cfg=has_dpdk"),
         Err(reason) => println!(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 13] = [
+const PROGRAMS: [(&str, &[&str]); 14] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
@@ -19,6 +19,7 @@ const PROGRAMS: [(&str, &[&str]); 13] = [
     ("closed", &["XDP", "TC"]),
     ("reentry", &["XDP"]),
     ("sff", &["XDP"]),
+    ("leave", &["TC"]),
 ];
 
 fn main() {

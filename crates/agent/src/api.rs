@@ -19,6 +19,7 @@ use std::net::IpAddr;
 
 pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
+use myelin_spec::Isolation;
 use serde::{Deserialize, Serialize};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
@@ -109,7 +110,7 @@ pub struct ChainUp {
 pub enum ChainState {
     /// Packets are processed.
     Active,
-    /// Its worker kept dying; the chain's `onFailure` rule applies.
+    /// Its worker, or the program of a black box, kept dying; the chain's `onFailure` rule applies.
     Failed,
 }
 
@@ -132,6 +133,57 @@ pub struct HopStatus {
     pub drops: u64,
     /// Mean processing time of the sampled packets, ns; absent until one was sampled.
     pub cost_ns: Option<f64>,
+    /// What it stands in, where that is a container or has limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxStatus>,
+    /// The program, of a black box (`kind: external`). Its `drops` are what went in and has not come out, so packets under way
+    /// are among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub black_box: Option<BlackBoxStatus>,
+}
+
+/// A black box: a program that nothing is known of.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BlackBoxStatus {
+    /// Its process; absent while none runs.
+    pub pid: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// How the last one ended, with the end of what it wrote; absent when none has.
+    pub last_end: Option<String>,
+    /// File with what it writes to its standard output and error.
+    pub log: String,
+    /// Resident memory of its process, KiB.
+    pub resident_kib: u64,
+    /// CPU time that it and its children used, ended ones included, s.
+    pub cpu_s: f64,
+    /// Packets that it let through.
+    pub packets_out: u64,
+    /// Packets that it sent back to the senders.
+    pub packets_back: u64,
+}
+
+/// A container, a function's limits, and what the function has used since it came up, restarts included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    /// `process` or `container`.
+    pub isolation: Isolation,
+    /// Limit of processor time, cores.
+    pub cpu_limit_cores: Option<f64>,
+    /// Limit of memory, bytes.
+    pub memory_limit_bytes: Option<u64>,
+    /// Processor time used, s.
+    pub cpu_s: f64,
+    /// Memory in use, bytes, with what it shares with the agent and has touched first.
+    pub memory_bytes: u64,
+    /// Periods (mostly of 10 ms) in which it had used its processor time up.
+    pub throttled_periods: u64,
+    /// How long it stood still for that, s.
+    pub throttled_s: f64,
+    /// How often one of its processes was killed at the memory limit.
+    pub oom_kills: u64,
+    /// The container's name, as `runc --root RUN_DIR/runc list` has it.
+    pub container: Option<String>,
 }
 
 /// In-band sojourn (front door to egress) of all of a chain's traffic.
@@ -214,8 +266,12 @@ pub struct ChainStatus {
     pub last_packet_ms_ago: Option<f64>,
     /// Its functions.
     pub hops: Vec<HopStatus>,
-    /// Its in-band sojourn.
-    pub sojourn: SojournStatus,
+    /// Its in-band sojourn; absent where black boxes cut it into sections, for nothing tells how long a packet was in them.
+    pub sojourn: Option<SojournStatus>,
+    /// The sojourn of each section, where there are black boxes: from the front door to the first one, from one to the next,
+    /// from the last one to the egress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sojourn_sections: Vec<SojournStatus>,
     /// Its worker, when it has user functions; the first one where each of them has its own.
     pub worker: Option<WorkerStatus>,
     /// The workers of its further user functions, where each has its own.

@@ -11,9 +11,12 @@ use crate::api::{ApiError, ChainSource, ChainUp, Change};
 use crate::circuit::Circuit;
 use crate::deploy::{Deployed, Place};
 use crate::engine::{admit, cores};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Form};
+use crate::external;
 use crate::node::Node;
+use crate::quiesce::Urgent;
 use crate::revision;
+use crate::workers::{Death, Key};
 
 /// The node, and what runs on it.
 pub(crate) struct State {
@@ -21,13 +24,23 @@ pub(crate) struct State {
     pub(crate) chains: BTreeMap<String, Deployed>,
 }
 
-/// What was done for one chain of a file; it can be undone until all of the file is done.
+/// What becomes of one chain of a file. All of them are laid out before packets are led to the first, so that chains that
+/// share a state are not apart for longer than the steps at the front doors take.
+enum Laid {
+    /// It stands among the chains, and no packet comes in.
+    New(String),
+    /// Its next form stands beside the running one.
+    Next(String, Box<Form>),
+    Unchanged(String),
+}
+
+/// The same, with the packets led to it; it can be undone until all of the file is done.
 enum Done {
     Created {
         name: String,
         rendering_ms: f64,
     },
-    /// It is led to its new form, and the old one still stands.
+    /// The old form still stands.
     Changed(Box<Exchange>),
     Unchanged(String),
 }
@@ -47,57 +60,114 @@ impl State {
         costs: &Costs,
         start: Instant,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        let mut all = Vec::with_capacity(chains.len());
+        let mut laid = Vec::with_capacity(chains.len());
         for chain in chains {
             let name = chain.name.clone();
-            if let Some(Done::Changed(before)) = all.last_mut() {
-                before.relax();
-            }
-            match self.bring(chain, source, costs, start) {
-                Ok(done) => all.push(done),
+            match self.lay_out(chain, source, costs) {
+                Ok(one) => laid.push(one),
                 Err(error) => {
                     tracing::info!(chain = name, %error, "not deployed");
+                    laid.into_iter().rev().for_each(|one| self.take_away(one));
+                    return Err(error);
+                }
+            }
+        }
+        let mut all = Vec::with_capacity(laid.len());
+        let is_change = laid.iter().any(|one| matches!(one, Laid::Next(..)));
+        // From here on packets see it.
+        let urgent = is_change.then(Urgent::begin);
+        let mut laid = laid.into_iter();
+        while let Some(one) = laid.next() {
+            match self.lead(one, start) {
+                Ok(done) => all.push(done),
+                Err(error) => {
+                    drop(urgent);
+                    tracing::info!(%error, "not deployed");
+                    laid.rev().for_each(|one| self.take_away(one));
                     all.into_iter().rev().for_each(|done| self.roll_back(done));
                     return Err(error);
                 }
             }
         }
-        if all.iter().any(|done| matches!(done, Done::Changed(_))) {
+        if is_change {
             // Once for all of them. Should it fail, each waits for its own counters all the same.
             self.node.wait_for_packets();
+            for done in &mut all {
+                if let Done::Changed(exchange) = done
+                    && let Some(running) = self.chains.get(exchange.chain())
+                {
+                    self.node.outlast(running, exchange);
+                }
+            }
         }
+        drop(urgent);
         all.into_iter()
             .map(|done| self.finish(done, start))
             .collect()
     }
 
-    fn bring(
+    fn lay_out(
         &mut self,
         chain: ServiceChain,
         source: &Arc<ChainSource>,
         costs: &Costs,
-        start: Instant,
-    ) -> Result<Done, ApiError> {
+    ) -> Result<Laid, ApiError> {
         let name = chain.name.clone();
         let Some(running) = self.chains.get(&name) else {
             self.create(chain, source, costs)?;
-            let rendering_ms = start.elapsed().as_secs_f64() * 1e3;
-            tracing::info!(chain = name, ms = rendering_ms, "up");
-            return Ok(Done::Created { name, rendering_ms });
+            return Ok(Laid::New(name));
         };
         revision::same_owner(&running.form.chain, &chain)?;
         if revision::is_same(&running.form.chain, &chain) {
-            return Ok(Done::Unchanged(name));
+            return Ok(Laid::Unchanged(name));
         }
         revision::check(running, &chain, &self.node)?;
         let plan = self.plan(&chain, costs, &running.place.circuit)?;
         revision::check_worker(running, &chain, &plan)?;
         let Some(running) = self.chains.get_mut(&name) else {
-            return Err(ApiError::failed(format!("chain `{name}` is gone")));
+            return Err(gone(&name));
         };
-        self.node
-            .exchange(running, chain, source, plan)
-            .map(|exchange| Done::Changed(Box::new(exchange)))
+        let form = self.node.prepare(running, chain, source, plan)?;
+        Ok(Laid::Next(name, Box::new(form)))
+    }
+
+    /// Undoes what was laid out.
+    fn take_away(&mut self, laid: Laid) {
+        match laid {
+            Laid::New(name) => {
+                self.down(&name);
+            }
+            Laid::Next(_, form) => form.layout.retire(&mut self.node),
+            Laid::Unchanged(_) => {}
+        }
+    }
+
+    /// Leads the packets to what was laid out, or undoes that.
+    fn lead(&mut self, laid: Laid, start: Instant) -> Result<Done, ApiError> {
+        match laid {
+            Laid::Unchanged(name) => Ok(Done::Unchanged(name)),
+            Laid::New(name) => {
+                let led = match self.chains.get_mut(&name) {
+                    Some(deployed) => self.node.switch_on(deployed),
+                    None => Err(gone(&name)),
+                };
+                if let Err(error) = led {
+                    self.down(&name);
+                    return Err(error);
+                }
+                let rendering_ms = start.elapsed().as_secs_f64() * 1e3;
+                tracing::info!(chain = name, ms = rendering_ms, "up");
+                Ok(Done::Created { name, rendering_ms })
+            }
+            Laid::Next(name, form) => {
+                let Some(running) = self.chains.get_mut(&name) else {
+                    form.layout.retire(&mut self.node);
+                    return Err(gone(&name));
+                };
+                let exchange = self.node.exchange(running, *form);
+                exchange.map(|exchange| Done::Changed(Box::new(exchange)))
+            }
+        }
     }
 
     fn roll_back(&mut self, done: Done) {
@@ -124,7 +194,7 @@ impl State {
                 let name = exchange.chain().to_owned();
                 let rendering_ms = (exchange.since() - start).as_secs_f64() * 1e3;
                 let Some(running) = self.chains.get_mut(&name) else {
-                    return Err(ApiError::failed(format!("chain `{name}` is gone")));
+                    return Err(gone(&name));
                 };
                 let exchange_ms = self.node.complete(running, *exchange).as_secs_f64() * 1e3;
                 tracing::info!(
@@ -146,7 +216,7 @@ impl State {
         exchange_ms: Option<f64>,
     ) -> Result<ChainUp, ApiError> {
         let Some(deployed) = self.chains.get(name) else {
-            return Err(ApiError::failed(format!("chain `{name}` is gone")));
+            return Err(gone(name));
         };
         let port = |ifindex| Ok(self.node.ports.get(ifindex)?.name.clone());
         Ok(ChainUp {
@@ -293,6 +363,47 @@ impl State {
         Ok(None)
     }
 
+    /// Refuses chains that run already: what `run` takes down at its end must be what it has brought up.
+    pub(crate) fn none_may_run(&self, chains: &[ServiceChain]) -> Result<(), ApiError> {
+        let names = self.names();
+        let running = chains.iter().find(|chain| names.contains(&chain.name));
+        running.map_or(Ok(()), |chain| {
+            let name = &chain.name;
+            Err(ApiError::failed(format!(
+                "{}: chain `{name}` runs already: `myelin probe {name}` measures it as it is, `myelin down {name}` \
+                 removes it",
+                chain.places.name
+            )))
+        })
+    }
+
+    /// A process was given up: the chains that it served have failed.
+    pub(crate) fn give_up(&mut self, worker: &Key, death: &Death) {
+        for deployed in self.chains.values_mut() {
+            let form = &deployed.form;
+            let is_hit = form.layout.workers().contains(&worker)
+                && match *death {
+                    Death::StageGivenUp { spi, generation } => {
+                        (deployed.spi, form.generation) == (spi, generation)
+                    }
+                    Death::Restarted | Death::GivenUp => true,
+                };
+            if is_hit {
+                deployed.fail(&self.node);
+            }
+        }
+    }
+
+    /// The program of a black box keeps ending.
+    pub(crate) fn give_up_black_box(&mut self, key: external::Key) {
+        let is_hit = |deployed: &&mut Deployed| {
+            (deployed.spi, deployed.form.generation) == (key.spi, key.generation)
+        };
+        if let Some(deployed) = self.chains.values_mut().find(is_hit) {
+            deployed.fail(&self.node);
+        }
+    }
+
     /// False when there is no such chain.
     pub(crate) fn down(&mut self, name: &str) -> bool {
         let Some(deployed) = self.chains.remove(name) else {
@@ -304,4 +415,8 @@ impl State {
         tracing::info!(chain = name, "down");
         true
     }
+}
+
+fn gone(name: &str) -> ApiError {
+    ApiError::failed(format!("chain `{name}` is gone"))
 }

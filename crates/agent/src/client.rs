@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -21,6 +22,8 @@ use crate::paths::RunDir;
 
 /// How long a fresh agent may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(5);
+/// How long an agent may take to remove what is left when it stops.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// An agent that a client started stops when no chain has been deployed for this long.
 const IDLE_EXIT: &str = "60s";
 
@@ -53,7 +56,14 @@ impl Client {
                     run_dir.socket().display()
                 )))
             }
-            Err(_) => Ok(None),
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => Ok(None),
+                // One that is there and cannot be spoken to is not the same as none.
+                _ => Err(ApiError::failed(format!(
+                    "{}: the agent's socket does not answer: {error}",
+                    run_dir.socket().display()
+                ))),
+            },
         }
     }
 
@@ -141,7 +151,7 @@ impl Client {
         self.stream("/v1/calibrate", request, on_event)
     }
 
-    /// Tells the agent to remove everything and stop, and waits until its socket is gone.
+    /// Tells the agent to remove everything and stop, and waits until it has: until nobody holds the run directory any more.
     pub fn stop(&self) -> Result<(), ApiError> {
         let path = "/v1/agent";
         self.runtime.block_on(async {
@@ -153,10 +163,27 @@ impl Client {
             }
         })?;
         let start = Instant::now();
-        while self.run_dir.socket().exists() && start.elapsed() < START_LIMIT {
-            std::thread::sleep(Duration::from_millis(5));
+        while self.is_served() {
+            if start.elapsed() > STOP_LIMIT {
+                return Err(ApiError::failed(format!(
+                    "the agent at {} does not end; its last words are in {}",
+                    self.run_dir.path().display(),
+                    self.run_dir.log().display()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// Whether an agent still is at the run directory: the socket goes first, what was made afterwards, the lock last.
+    fn is_served(&self) -> bool {
+        if self.run_dir.socket().exists() {
+            return true;
+        }
+        // Somebody of the group `myelin` may not open it, and the socket must do.
+        std::fs::File::open(self.run_dir.lock())
+            .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
 
     fn call<T: DeserializeOwned>(

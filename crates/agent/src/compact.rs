@@ -5,13 +5,13 @@ use myelin_dataplane::{Pipeline, UserChain, UserExit, UserSegment};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
-use myelin_spec::{ServiceChain, Space};
+use myelin_spec::{SandboxSpec, ServiceChain, Space};
 
 use crate::api::ApiError;
 use crate::deploy::{Place, kernel_hook};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
-use crate::workers::Key;
+use crate::workers::{Key, Start};
 
 /// A generation in this mapping.
 struct Compact {
@@ -27,6 +27,8 @@ struct Compact {
 #[derive(Debug, Default)]
 struct Steps {
     worker_acquired: bool,
+    /// Ports whose sockets it uses.
+    ports: Vec<u32>,
     chain_added: bool,
     paths: Vec<u8>,
 }
@@ -81,21 +83,29 @@ impl Layout for Compact {
         }
     }
 
-    fn departures(&self, node: &Node) -> (u64, Histogram) {
+    fn departures(&self, node: &Node) -> (u64, Vec<Histogram>) {
         if self.ends_in_user {
             let sojourn = self
                 .user_stats(node)
                 .map_or_else(Histogram::new, |chain| chain.sojourn);
-            (sojourn.count(), sojourn)
+            (sojourn.count(), vec![sojourn])
         } else {
             let egress = node.plane.counters().read(self.loaded.egress_slot());
-            (egress.packets, self.loaded.sojourn())
+            (egress.packets, vec![self.loaded.sojourn()])
         }
     }
 
-    fn pipeline<'n>(&self, node: &'n Node) -> Option<&'n Pipeline> {
-        let entry = node.workers.get(self.worker.as_ref()?)?;
-        entry.pipeline(self.spi, self.generation)
+    fn is_failed(&self, node: &Node) -> bool {
+        let worker = self.worker.as_ref().and_then(|key| node.workers.get(key));
+        worker.is_some_and(|entry| entry.failed || entry.has_failed(self.spi, self.generation))
+    }
+
+    fn read_pipeline(&self, node: &Node, read: &mut dyn FnMut(&Pipeline)) {
+        if let Some(entry) = self.worker.as_ref().and_then(|key| node.workers.get(key))
+            && let Some(pipeline) = entry.pipeline(self.spi, self.generation)
+        {
+            read(pipeline);
+        }
     }
 
     fn retire(self: Box<Self>, node: &mut Node) {
@@ -135,17 +145,22 @@ fn lay_out(
     } = job;
     let mut exits = None;
     if let Some(key) = worker {
-        node.workers.acquire(
-            key,
-            &chain.worker,
-            &node.program,
-            &node.run_id,
-            &mut node.journal,
-        )?;
+        let start = Start {
+            spec: &chain.worker,
+            sandbox: &SandboxSpec::default(),
+            program: &node.program,
+            run_dir: &node.run_dir,
+        };
+        node.workers.acquire(key, &start, &mut node.journal)?;
         done.worker_acquired = true;
-        let entry = node.workers.get_mut(key)?;
-        entry.open_port(key, &mut node.ports, place.ingress)?;
-        let out = entry.open_port(key, &mut node.ports, place.egress)?;
+        let mut entry = node.workers.reach(key)?;
+        let mut open = |port| {
+            let socket = entry.open_port(key, &mut node.ports, port)?;
+            done.ports.push(port);
+            Ok::<_, ApiError>(socket)
+        };
+        open(place.ingress)?;
+        let out = open(place.egress)?;
         let back = plan
             .segments
             .iter()
@@ -174,7 +189,7 @@ fn lay_out(
     };
     let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
     if let (Some(key), Some((out, back))) = (worker, exits) {
-        let entry = node.workers.get_mut(key)?;
+        let mut entry = node.workers.reach(key)?;
         let user = UserChain {
             spi: job.spi,
             generation: job.generation,
@@ -230,9 +245,8 @@ fn kernel_segments(
     segments(plan, Space::Kernel)
         .map(|segment| {
             let exit = if segment.exit == PlannedExit::User {
-                let internal = worker
-                    .and_then(|key| node.workers.get(key))
-                    .and_then(|entry| entry.internal.as_ref());
+                let entry = worker.and_then(|key| node.workers.get(key));
+                let internal = entry.as_ref().and_then(|entry| entry.internal.as_ref());
                 // The first segment's packets come in at the port, later ones' over the internal link.
                 let sockets = match internal {
                     Some(internal) if segment.first_position > 0 => internal.door.sockets(),
@@ -264,7 +278,7 @@ fn undo(
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         tracing::warn!(spi, generation, %error, "{what} failed");
     };
-    if let Some(entry) = worker.and_then(|key| node.workers.get_mut(key).ok()) {
+    if let Some((key, mut entry)) = worker.and_then(|key| Some((key, node.workers.get(key)?))) {
         if done.chain_added
             && let Err(error) = entry.end_chain(spi, generation, &mut node.journal)
         {
@@ -277,12 +291,13 @@ fn undo(
                 }
             }
         }
+        for port in &done.ports {
+            entry.close_port(key, &mut node.ports, *port);
+        }
     }
     drop(loaded);
-    if let (true, Some(key)) = (done.worker_acquired, worker)
-        && node.workers.release(key, &mut node.journal)
-    {
-        node.ports.unbind(key);
+    if let (true, Some(key)) = (done.worker_acquired, worker) {
+        node.workers.release(key, &mut node.journal);
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Place {
 }
 
 impl Node {
-    /// Deploys a planned chain; on failure everything of it is undone.
+    /// Lays a planned chain out, and makes the door at XDP where it needs one; on failure everything of it is undone.
     pub(crate) fn deploy(
         &mut self,
         chain: ServiceChain,
@@ -75,7 +75,7 @@ impl Node {
             past: Past::default(),
             done: Steps::default(),
         };
-        match self.switch_on(&mut deployed) {
+        match self.prepare_door(&mut deployed) {
             Ok(()) => Ok(deployed),
             Err(error) => {
                 self.undeploy(deployed);
@@ -101,20 +101,22 @@ impl Node {
         form.layout.retire(self);
     }
 
-    fn switch_on(&mut self, deployed: &mut Deployed) -> Result<(), ApiError> {
+    fn prepare_door(&mut self, deployed: &mut Deployed) -> Result<(), ApiError> {
         let ingress = deployed.place.ingress;
-        let Form {
-            chain,
-            plan,
-            layout,
-            ..
-        } = &deployed.form;
+        let Form { plan, layout, .. } = &deployed.form;
         if kernel_hook(plan) == Hook::Xdp {
             // A door that is made for the chain from the start need not be replaced, for which the kernel waits.
             self.ports.get(ingress)?.door.favour(layout.entry());
             self.ports.acquire_xdp(ingress)?;
             deployed.done.xdp = true;
         }
+        Ok(())
+    }
+
+    /// Lets the chain's packets in.
+    pub(crate) fn switch_on(&mut self, deployed: &mut Deployed) -> Result<(), ApiError> {
+        let ingress = deployed.place.ingress;
+        let Form { chain, layout, .. } = &deployed.form;
         // Last, so that the first packet finds everything in its place.
         self.ports
             .get(ingress)?
@@ -127,7 +129,7 @@ impl Node {
 }
 
 impl Deployed {
-    /// Its worker was given up: a chain that may pass is taken out of the classifier, another one's packets are
+    /// One of its processes was given up: a chain that may pass is taken out of the classifier, another one's packets are
     /// dropped for want of a worker.
     pub(crate) fn fail(&mut self, node: &Node) {
         let Form { chain, plan, .. } = &self.form;
@@ -145,21 +147,16 @@ impl Deployed {
         }
     }
 
-    /// Whether one of its workers was given up.
+    /// Whether one of its processes was given up.
     pub(crate) fn is_failed(&self, node: &Node) -> bool {
-        self.form
-            .layout
-            .workers()
-            .into_iter()
-            .filter_map(|key| node.workers.get(key))
-            .any(|entry| entry.failed)
+        self.form.layout.is_failed(node)
     }
 
-    /// Packets that left at the egress since the chain came up, and the sojourn of each of them.
-    pub(crate) fn departures(&self, node: &Node) -> (u64, Histogram) {
-        let (out, mut sojourn) = self.form.layout.departures(node);
-        sojourn.merge(&self.past.sojourn);
-        (self.past.packets_out + out, sojourn)
+    /// Packets that left at the egress since the chain came up, and the sojourn of each of them, by section.
+    pub(crate) fn departures(&self, node: &Node) -> (u64, Vec<Histogram>) {
+        let (out, mut sections) = self.form.layout.departures(node);
+        self.past.add_to(&mut sections);
+        (self.past.packets_out + out, sections)
     }
 }
 

@@ -1,25 +1,33 @@
 //! Mapping `distributed`: each function in a network namespace of its own, joined by the forwarder's XDP redirects
-//! (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has a worker of its own.
+//! (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has a worker of its own, a black box a second link.
 
-use myelin_dataplane::{Idle, SocketId, UserChain, UserExit, UserSegment};
-use myelin_kernel::{DistributedConfig, DistributedFunction, Flows, FunctionLink, LoadedChain};
+use std::time::Instant;
+
+use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
+use myelin_kernel::{
+    DistributedConfig, DistributedFunction, Flows, FunctionLink, LoadedChain, Occupant as Stands,
+};
+use myelin_linux::link::LinkId;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Hop;
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
-use crate::api::ApiError;
+use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::circuit::MTU;
+use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
-use crate::workers::Key;
+use crate::workers::{Key, Start};
 
 /// A generation in this mapping.
 struct Distributed {
     loaded: LoadedChain,
     spi: u32,
     generation: u16,
+    /// The last function's worker sends packets out of the chain, and records that.
+    ends_in_worker: bool,
     made: Made,
 }
 
@@ -38,6 +46,10 @@ struct FunctionPlace {
     worker: Option<Key>,
     socket: Option<SocketId>,
     chain_added: bool,
+    /// A black box that is coming up, and since when.
+    starting: Option<(BlackBox, Instant)>,
+    /// One that is up.
+    black_box: Option<external::Key>,
 }
 
 /// Makes the sandboxes, loads the programs, starts the workers, connects all.
@@ -49,6 +61,7 @@ pub(crate) fn build(node: &mut Node, job: Job<'_>) -> Result<Box<dyn Layout>, Ap
             loaded,
             spi,
             generation,
+            ends_in_worker: ends_in_worker(job),
             made,
         })),
         Err(error) => {
@@ -71,13 +84,21 @@ impl Layout for Distributed {
     fn hop(&self, node: &Node, hop: &Hop) -> HopFigures {
         let kernel = HopFigures::of_kernel(node, &self.loaded, hop.position);
         let place = self.made.places.get(usize::from(hop.position));
-        let Some(key) = place.and_then(|place| place.worker.as_ref()) else {
+        if let Some(slots) = place
+            .and_then(|place| place.link.as_ref())
+            .and_then(FunctionLink::black_box)
+        {
+            let counted = |slot| node.plane.counters().read(slot).packets;
+            let came = counted(slots.out) + counted(slots.back);
+            return HopFigures {
+                held: kernel.packets_in.saturating_sub(came),
+                ..kernel
+            };
+        }
+        let Some(place) = place.filter(|place| place.worker.is_some()) else {
             return kernel;
         };
-        let chain = node
-            .workers
-            .get(key)
-            .and_then(|entry| entry.handle.stats().chain(self.spi, self.generation));
+        let chain = self.user_stats(node, place);
         let user = HopFigures::of_user(chain.as_ref(), hop.position);
         HopFigures {
             // The kernel drops what finds no socket, or comes back without its header.
@@ -86,15 +107,64 @@ impl Layout for Distributed {
         }
     }
 
+    fn sandbox(&self, node: &Node, hop: &Hop) -> Option<SandboxStatus> {
+        let place = self.made.places.get(usize::from(hop.position))?;
+        if let Some(key) = &place.black_box {
+            return node.black_boxes.get(key)?.sandbox();
+        }
+        let entry = node.workers.get(place.worker.as_ref()?)?;
+        let confinement = entry.confinement.as_ref()?;
+        Some(confinement.status())
+    }
+
     fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
         let place = self.made.places.get(usize::from(position));
         let link = place.and_then(|place| place.link.as_ref());
         link.map_or(Ok(None), FunctionLink::flows)
     }
 
-    fn departures(&self, node: &Node) -> (u64, Histogram) {
-        let egress = node.plane.counters().read(self.loaded.egress_slot());
-        (egress.packets, self.loaded.sojourn())
+    fn departures(&self, node: &Node) -> (u64, Vec<Histogram>) {
+        let mut sections = self.loaded.sections();
+        if !self.ends_in_worker {
+            let egress = node.plane.counters().read(self.loaded.egress_slot());
+            return (egress.packets, sections);
+        }
+        let sojourn = self
+            .made
+            .places
+            .last()
+            .and_then(|place| self.user_stats(node, place))
+            .map_or_else(Histogram::new, |chain| chain.sojourn);
+        let packets = sojourn.count();
+        if let Some(last) = sections.last_mut() {
+            *last = sojourn;
+        }
+        (packets, sections)
+    }
+
+    fn black_box(&self, node: &Node, position: u8) -> Option<BlackBoxStatus> {
+        let place = self.made.places.get(usize::from(position))?;
+        let slots = place.link.as_ref()?.black_box()?;
+        let counted = |slot| node.plane.counters().read(slot).packets;
+        let status = node.black_boxes.get(place.black_box.as_ref()?)?.status();
+        Some(BlackBoxStatus {
+            packets_out: counted(slots.out),
+            packets_back: counted(slots.back),
+            ..status
+        })
+    }
+
+    fn is_failed(&self, node: &Node) -> bool {
+        self.made.places.iter().any(|place| {
+            let worker = place.worker.as_ref();
+            let black_box = place.black_box.as_ref();
+            worker
+                .and_then(|key| node.workers.get(key))
+                .is_some_and(|entry| entry.failed)
+                || black_box
+                    .and_then(|key| node.black_boxes.get(key))
+                    .is_some_and(|black_box| black_box.failed)
+        })
     }
 
     fn retire(self: Box<Self>, node: &mut Node) {
@@ -103,8 +173,17 @@ impl Layout for Distributed {
             spi,
             generation,
             made,
+            ..
         } = *self;
         undo(node, (spi, generation), Some(loaded), made);
+    }
+}
+
+impl Distributed {
+    /// What a function's worker counted of this generation.
+    fn user_stats(&self, node: &Node, place: &FunctionPlace) -> Option<ChainStats> {
+        let entry = node.workers.get(place.worker.as_ref()?)?;
+        entry.handle.stats().chain(self.spi, self.generation)
     }
 }
 
@@ -112,6 +191,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
     for hop in &job.plan.hops {
         made.places.push(FunctionPlace::make(node, job, hop)?);
     }
+    let peer = node.circuit(&job.place.circuit)?.hosts.is_some();
     let config = DistributedConfig {
         spi: job.spi,
         generation: job.generation,
@@ -122,7 +202,12 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
             .zip(&job.plan.hops)
             .map(|(place, hop)| DistributedFunction {
                 near: place.sandbox.near.index,
-                kernel: (hop.space == Space::Kernel).then(|| instance(job, hop.position)),
+                occupant: match hop.space {
+                    _ if hop.is_black_box() => Stands::BlackBox,
+                    Space::Kernel => Stands::Kernel(instance(job, hop.position)),
+                    Space::User if leaves(job, hop) => Stands::LastWorker { peer },
+                    Space::User => Stands::Worker,
+                },
             })
             .collect(),
         ingress: job.place.ingress,
@@ -135,8 +220,14 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
     for ((place, hop), link) in made.places.iter_mut().zip(&job.plan.hops).zip(links) {
         place.connect(node, job, hop, link)?;
     }
+    // All of them come up at the same time.
+    for (place, hop) in made.places.iter_mut().zip(&job.plan.hops) {
+        place.await_up(node, key(job, hop))?;
+    }
     let circuit = node.circuit_mut(&job.place.circuit)?;
-    circuit.need_napi(job.place.egress)?;
+    if !ends_in_worker(job) {
+        circuit.need_napi(job.place.egress)?;
+    }
     if job.plan.hops.iter().any(|hop| answers(job, hop)) {
         circuit.need_napi(job.place.ingress)?;
     }
@@ -146,7 +237,26 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
 /// Whether a function sends something back to the senders of packets, which the forwarder redirects to the ingress.
 fn answers(job: Job<'_>, hop: &Hop) -> bool {
     let config = &job.chain.functions[usize::from(hop.position)].config;
-    hop.space == Space::User && matches!(config, FunctionConfig::Router(_))
+    hop.is_black_box() || hop.space == Space::User && matches!(config, FunctionConfig::Router(_))
+}
+
+/// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which
+/// only the forwarder can tell from what goes on.
+fn leaves(job: Job<'_>, hop: &Hop) -> bool {
+    let is_last = usize::from(hop.position) + 1 == job.plan.hops.len();
+    is_last && hop.space == Space::User && !answers(job, hop)
+}
+
+fn ends_in_worker(job: Job<'_>) -> bool {
+    job.plan.hops.last().is_some_and(|hop| leaves(job, hop))
+}
+
+fn key(job: Job<'_>, hop: &Hop) -> external::Key {
+    external::Key {
+        spi: job.spi,
+        generation: job.generation,
+        position: hop.position,
+    }
 }
 
 fn instance(job: Job<'_>, position: u8) -> FunctionInstance {
@@ -164,17 +274,21 @@ impl FunctionPlace {
             generation: job.generation,
             position: hop.position,
         };
-        // A worker's packets come back behind a header.
-        let mtu = match hop.space {
-            Space::Kernel => MTU,
-            Space::User => MTU + ENCAPSULATION_LEN as u32,
+        let journal = &mut node.journal;
+        let sandbox = match hop.space {
+            _ if hop.is_black_box() => Sandbox::between_links(&occupant, MTU, journal)?,
+            Space::Kernel => Sandbox::create(&occupant, MTU, journal)?,
+            // A worker's packets come back behind a header.
+            Space::User => Sandbox::create(&occupant, MTU + ENCAPSULATION_LEN as u32, journal)?,
         };
         Ok(Self {
-            sandbox: Sandbox::create(&occupant, mtu, &mut node.journal)?,
+            sandbox,
             link: None,
             worker: None,
             socket: None,
             chain_added: false,
+            starting: None,
+            black_box: None,
         })
     }
 
@@ -186,6 +300,9 @@ impl FunctionPlace {
         hop: &Hop,
         link: FunctionLink,
     ) -> Result<(), ApiError> {
+        if let Some(out) = self.sandbox.out.clone() {
+            return self.connect_black_box(node, job, hop, link, &out);
+        }
         let Sandbox {
             netns, near, inner, ..
         } = &self.sandbox;
@@ -204,25 +321,21 @@ impl FunctionPlace {
             owner: job.chain.owner().to_owned(),
             circuit: format!("{}.{}", job.chain.name, hop.name),
         };
-        node.workers.acquire(
-            &key,
-            &job.chain.worker,
-            &node.program,
-            &node.run_id,
-            &mut node.journal,
-        )?;
+        let start = Start {
+            spec: &job.chain.worker,
+            sandbox: &job.chain.functions[usize::from(hop.position)].sandbox,
+            program: &node.program,
+            run_dir: &node.run_dir,
+        };
+        node.workers.acquire(&key, &start, &mut node.journal)?;
         self.worker = Some(key.clone());
-        let entry = node.workers.get_mut(&key)?;
+        let mut entry = node.workers.reach(&key)?;
         // The workers of a chain share a core: one that polled before it sleeps would keep it from the one that has the
         // packet.
         let hops = job.plan.hops.iter();
-        let shares_core = hops.filter(|hop| hop.space == Space::User).count() > 1;
-        if shares_core && matches!(entry.handle.config().idle, Idle::Adaptive { .. }) {
-            entry
-                .handle
-                .set_idle(Idle::Sleep)
-                .map_err(ApiError::failed)?;
-        }
+        let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
+        let shares_core = workers.count() > 1;
+        entry.poll_unless(shares_core).map_err(ApiError::failed)?;
         let xsk = entry.bind_in(netns, inner)?;
         link.set_socket(0, xsk.fd()).map_err(ApiError::failed)?;
         let socket = entry.handle.add_socket(xsk).map_err(ApiError::failed)?;
@@ -234,14 +347,57 @@ impl FunctionPlace {
             segments: vec![UserSegment {
                 first_position: hop.position,
                 functions: vec![instance(job, hop.position)],
-                exit: UserExit::Internal {
-                    socket,
-                    position: hop.position + 1,
+                exit: if leaves(job, hop) {
+                    UserExit::Port(socket)
+                } else {
+                    UserExit::Internal {
+                        socket,
+                        position: hop.position + 1,
+                    }
                 },
             }],
         };
-        entry.handle.add_chain(chain).map_err(ApiError::failed)?;
+        let added = entry.handle.add_chain(chain);
+        added.map_err(|error| entry.explain(error))?;
         self.chain_added = true;
+        Ok(())
+    }
+
+    /// Attaches the programs at the near ends of a black box's links, and starts it.
+    fn connect_black_box(
+        &mut self,
+        node: &mut Node,
+        job: Job<'_>,
+        hop: &Hop,
+        link: FunctionLink,
+        out: &LinkId,
+    ) -> Result<(), ApiError> {
+        let near = &self.sandbox.near;
+        let link = self.link.insert(link);
+        link.attach_inner(&near.name, near.index)
+            .and_then(|()| link.attach_near(&out.name, out.index))
+            .map_err(ApiError::failed)?;
+        let function = &job.chain.functions[usize::from(hop.position)];
+        let FunctionConfig::External(config) = &function.config else {
+            return Err(ApiError::failed(format!("`{}` is no black box", hop.name)));
+        };
+        let started = Instant::now();
+        let (chain, key) = (&job.chain.name, key(job, hop));
+        let black_box = BlackBox::start(node, chain, function, config, key, &self.sandbox)?;
+        self.starting = Some((black_box, started));
+        Ok(())
+    }
+
+    /// Waits for a black box.
+    fn await_up(&mut self, node: &mut Node, key: external::Key) -> Result<(), ApiError> {
+        let Some((black_box, started)) = &mut self.starting else {
+            return Ok(());
+        };
+        black_box.await_up(*started)?;
+        if let Some((black_box, _)) = self.starting.take() {
+            node.black_boxes.insert(key, black_box);
+            self.black_box = Some(key);
+        }
         Ok(())
     }
 
@@ -249,11 +405,8 @@ impl FunctionPlace {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             tracing::warn!(spi, generation, %error, "{what} failed");
         };
-        let entry = self
-            .worker
-            .as_ref()
-            .and_then(|key| node.workers.get_mut(key).ok());
-        if let Some(entry) = entry.filter(|entry| !entry.failed) {
+        let entry = self.worker.as_ref().and_then(|key| node.workers.get(key));
+        if let Some(mut entry) = entry.filter(|entry| !entry.failed) {
             if self.chain_added
                 && let Err(error) = entry.handle.remove_chain(spi, generation)
             {
@@ -264,6 +417,15 @@ impl FunctionPlace {
             {
                 failed("closing a worker's socket", &error);
             }
+        }
+        let up = self.black_box.and_then(|key| node.black_boxes.remove(&key));
+        for black_box in self
+            .starting
+            .map(|(starting, _)| starting)
+            .into_iter()
+            .chain(up)
+        {
+            black_box.destroy(&mut node.journal);
         }
         if let Some(link) = self.link
             && let Err(error) = link.detach()

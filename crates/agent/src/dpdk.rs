@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use myelin_dataplane::{SocketId, UserChain, UserExit, UserSegment};
 use myelin_dpdk::{
-    Direction, EnvironmentConfig, PlacedChain, Setup, Waiting, WorkerHandle, WorkerProgram,
-    runtime_directory,
+    Direction, EnvironmentConfig, Figures, PlacedChain, Setup, Waiting, WorkerHandle,
+    WorkerProgram, runtime_directory,
 };
 use myelin_linux::journal::{Journal, Resource};
 use myelin_planner::{Costs, Machine, Plan, PortKind};
@@ -19,8 +19,10 @@ use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 use crate::api::{ApiError, ChainSource, ChainStatus, ChainUp, Change};
 use crate::chains::State;
 use crate::engine::{admit, cores};
+use crate::exchange::Past;
 use crate::node::Node;
 use crate::revision;
+use crate::roster::{Roster, Watched};
 
 mod status;
 
@@ -29,7 +31,7 @@ const MAX_DEATHS: usize = 3;
 const DEATH_WINDOW: Duration = Duration::from_secs(30);
 
 /// The worker of a pair of devices.
-struct Pair {
+pub(crate) struct Pair {
     devices: [DpdkDevice; 2],
     owner: String,
     spec: WorkerSpec,
@@ -41,25 +43,32 @@ struct Pair {
 
 /// A chain that runs between devices.
 struct Running {
-    chain: ServiceChain,
-    plan: Plan,
-    placed: PlacedChain,
+    form: Form,
     pair: u32,
     started: Instant,
+    /// What its former generations did.
+    past: Past,
 }
 
 /// All chains between devices of DPDK, and their workers.
 #[derive(Default)]
 pub(crate) struct Devices {
-    pairs: BTreeMap<u32, Pair>,
+    pairs: Roster<u32, Pair>,
     chains: BTreeMap<String, Running>,
     next: u32,
 }
 
-/// What was done for one chain, to undo it.
+/// What was done for one chain; it can be undone until all of its file is done.
 pub(crate) struct Done {
     pub(crate) up: ChainUp,
-    former: Option<Running>,
+    former: Option<Form>,
+}
+
+/// One form of a chain.
+struct Form {
+    chain: ServiceChain,
+    plan: Plan,
+    placed: PlacedChain,
 }
 
 impl Devices {
@@ -73,35 +82,38 @@ impl Devices {
         self.chains.keys()
     }
 
-    /// Starts dead workers again.
-    pub(crate) fn supervise(&mut self) {
-        for pair in self.pairs.values_mut() {
-            if pair.failed || pair.handle.is_alive() {
-                continue;
-            }
-            let [one, other] = &pair.devices;
-            let now = Instant::now();
-            pair.deaths
-                .retain(|death| now.duration_since(*death) < DEATH_WINDOW);
-            pair.deaths.push_back(now);
-            if pair.deaths.len() > MAX_DEATHS {
-                pair.failed = true;
-                tracing::error!(%one, %other, "the worker of these devices keeps dying and is given up");
-            } else if let Err(error) = pair.handle.restart() {
-                tracing::error!(%one, %other, %error, "the worker of these devices did not come up again");
-            } else {
-                tracing::warn!(%one, %other, "the worker of these devices died and was started again");
-            }
-        }
+    /// For who looks after the workers.
+    pub(crate) fn watched(&self) -> Watched<u32, Pair> {
+        self.pairs.watched()
     }
 
     /// The running chains.
-    pub(crate) fn list(&mut self) -> Vec<ChainStatus> {
-        let pairs = &mut self.pairs;
+    pub(crate) fn list(&self) -> Vec<ChainStatus> {
         self.chains
             .values()
-            .filter_map(|running| Some(running.status(pairs.get_mut(&running.pair)?)))
+            .filter_map(|running| Some(running.status(&mut *self.pairs.get(&running.pair)?)))
             .collect()
+    }
+
+    /// Asks the worker of a pair.
+    fn ask<T>(
+        &self,
+        pair: u32,
+        what: impl FnOnce(&mut WorkerHandle) -> Result<T, myelin_dpdk::Error>,
+    ) -> Result<T, String> {
+        let pair = self.pairs.get(&pair);
+        let mut pair = pair.ok_or("the devices have no worker")?;
+        what(&mut pair.handle).map_err(|error| error.to_string())
+    }
+
+    /// The error of a pair whose worker was given up.
+    fn needs_down(&self, pair: u32) -> String {
+        let there = self.chains.iter().filter(|(_, chain)| chain.pair == pair);
+        let names: Vec<_> = there.map(|(name, _)| name.as_str()).collect();
+        format!(
+            "the worker of these devices kept dying and was given up: `myelin down {}` first",
+            names.join(" ")
+        )
     }
 
     /// The pair of these devices, in either order, and the way from the first to the second.
@@ -117,6 +129,28 @@ impl Devices {
             }
         })
     }
+}
+
+/// Starts dead workers again.
+pub(crate) fn supervise(pairs: &Watched<u32, Pair>) {
+    pairs.each_idle(|_, pair| {
+        if pair.failed || pair.handle.is_alive() {
+            return;
+        }
+        let [one, other] = &pair.devices;
+        let now = Instant::now();
+        pair.deaths
+            .retain(|death| now.duration_since(*death) < DEATH_WINDOW);
+        pair.deaths.push_back(now);
+        if pair.deaths.len() > MAX_DEATHS {
+            pair.failed = true;
+            tracing::error!(%one, %other, "the worker of these devices keeps dying and is given up");
+        } else if let Err(error) = pair.handle.restart() {
+            tracing::error!(%one, %other, %error, "the worker of these devices did not come up again");
+        } else {
+            tracing::warn!(%one, %other, "the worker of these devices died and was started again");
+        }
+    });
 }
 
 impl State {
@@ -154,7 +188,11 @@ impl State {
             outcome = self.up(others, source, costs, start);
         }
         match outcome {
-            Ok(others) => Ok(all.into_iter().map(|done| done.up).chain(others).collect()),
+            Ok(others) => Ok(all
+                .into_iter()
+                .map(|done| self.node.settle_devices(done))
+                .chain(others)
+                .collect()),
             Err(error) => {
                 for done in all.into_iter().rev() {
                     self.node.roll_back_devices(done);
@@ -186,14 +224,14 @@ impl Node {
     ) -> Result<Done, ApiError> {
         let running = self.devices.chains.get(&chain.name);
         if let Some(running) = running {
-            revision::same_owner(&running.chain, &chain)?;
-            if revision::is_same(&running.chain, &chain) {
+            revision::same_owner(&running.form.chain, &chain)?;
+            if revision::is_same(&running.form.chain, &chain) {
                 return Ok(Done {
-                    up: running.up(Change::Unchanged, 0.0),
+                    up: running.up(Change::Unchanged, 0.0, None),
                     former: None,
                 });
             }
-            check_revision(&running.chain, &chain)?;
+            check_revision(&running.form.chain, &chain)?;
         }
         let machine = Machine {
             ingress: PortKind::Native,
@@ -203,69 +241,110 @@ impl Node {
         let plan = admit(myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?)?;
         let (spi, generation) = match running {
             Some(running) => {
-                let placed = &running.placed.chain;
+                let placed = &running.form.placed.chain;
                 (placed.spi, placed.generation.wrapping_add(1))
             }
             None => (self.take_spi(), 0),
         };
-        let failed = |error: &dyn std::fmt::Display| {
+        let failed = |error: String| {
             ApiError::failed(format!(
                 "{}: chain `{}`: {error}",
                 chain.places.ports, chain.name
             ))
         };
-        let (pair, direction) = self.pair_for(&chain).map_err(|error| failed(&error))?;
+        let (pair, direction) = self.pair_for(&chain).map_err(failed)?;
         let placed = place(&chain, spi, generation, direction);
-        let ran = self
+        let asked = Instant::now();
+        let left = self
             .devices
-            .pairs
-            .get_mut(&pair)
-            .map(|pair| pair.handle.run(placed.clone()));
-        if let Some(Err(error)) = ran {
-            self.leave_pair(pair);
-            return Err(failed(&error));
-        }
-        let now = Running {
-            chain,
-            plan,
-            placed,
-            pair,
-            started: Instant::now(),
-        };
+            .ask(pair, |worker| worker.run(placed.clone()))
+            .map_err(|error| {
+                self.leave_pair(pair);
+                failed(error)
+            })?;
+        let exchange = asked.elapsed();
         let rendering_ms = start.elapsed().as_secs_f64() * 1e3;
-        let name = now.chain.name.clone();
-        let former = self.devices.chains.remove(&name);
-        let change = if former.is_some() {
-            Change::Changed
-        } else {
-            Change::Created
-        };
-        let done = Done {
-            up: now.up(change, rendering_ms),
-            former,
-        };
+        let name = chain.name.clone();
         tracing::info!(
             chain = name,
             generation,
             ms = rendering_ms,
             "between devices of DPDK"
         );
-        self.devices.chains.insert(name, now);
-        Ok(done)
+        let form = Form {
+            chain,
+            plan,
+            placed,
+        };
+        if let Some(running) = self.devices.chains.get_mut(&name) {
+            let former = std::mem::replace(&mut running.form, form);
+            running.past.add_figures(&left);
+            return Ok(Done {
+                up: running.up(Change::Changed, rendering_ms, Some(exchange)),
+                former: Some(former),
+            });
+        }
+        let running = Running {
+            form,
+            pair,
+            started: Instant::now(),
+            past: Past::default(),
+        };
+        let up = running.up(Change::Created, rendering_ms, None);
+        self.devices.chains.insert(name, running);
+        Ok(Done { up, former: None })
+    }
+
+    /// Frees the form before, to which nothing leads back any more.
+    pub(crate) fn settle_devices(&mut self, done: Done) -> ChainUp {
+        if done.former.is_some() {
+            self.free_other_forms(&done.up.chain);
+        }
+        done.up
+    }
+
+    fn free_other_forms(&mut self, name: &str) {
+        let Devices { pairs, chains, .. } = &mut self.devices;
+        let Some(running) = chains.get_mut(name) else {
+            return;
+        };
+        let Some(mut pair) = pairs.get(&running.pair) else {
+            return;
+        };
+        match pair.handle.settle(&running.form.placed) {
+            Ok(figures) => running.past.add_figures(&figures),
+            // The next worker does not know of them.
+            Err(error) => tracing::warn!(chain = name, %error, "the former form's counts are lost"),
+        }
     }
 
     /// Undoes what was done for a chain of a file that cannot be brought up as a whole.
     pub(crate) fn roll_back_devices(&mut self, done: Done) {
+        let name = &done.up.chain;
         match (done.up.change, done.former) {
             (Change::Created, _) => {
-                self.down_between_devices(&done.up.chain);
+                self.down_between_devices(name);
             }
             (Change::Changed, Some(former)) => {
-                let pair = self.devices.pairs.get_mut(&former.pair);
-                if let Some(Err(error)) = pair.map(|pair| pair.handle.run(former.placed.clone())) {
-                    tracing::error!(chain = done.up.chain, %error, "its former form does not come back");
+                let Some(running) = self.devices.chains.get_mut(name) else {
+                    return;
+                };
+                let back = self.devices.pairs.get(&running.pair).map_or_else(
+                    || Ok(Figures::default()),
+                    |mut pair| pair.handle.run(former.placed.clone()),
+                );
+                match back {
+                    Ok(left) => {
+                        running.past.add_figures(&left);
+                        running.form = former;
+                        self.free_other_forms(name);
+                    }
+                    Err(error) => {
+                        // Whole, though not what the file's owner asked for.
+                        tracing::error!(chain = name, %error, "the change stays, it could not be undone");
+                        self.free_other_forms(name);
+                    }
                 }
-                self.devices.chains.insert(done.up.chain, former);
             }
             _ => {}
         }
@@ -276,8 +355,10 @@ impl Node {
         let Some(running) = self.devices.chains.remove(name) else {
             return false;
         };
-        let pair = self.devices.pairs.get_mut(&running.pair);
-        if let Some(Err(error)) = pair.map(|pair| pair.handle.remove(&running.placed)) {
+        let removed = self
+            .devices
+            .ask(running.pair, |worker| worker.remove(&running.form.placed));
+        if let Err(error) = removed {
             tracing::warn!(chain = name, %error, "taking the chain out of its worker failed");
         }
         self.leave_pair(running.pair);
@@ -288,7 +369,11 @@ impl Node {
     fn pair_for(&mut self, chain: &ServiceChain) -> Result<(u32, Direction), String> {
         let ends = ends(chain.ports.as_ref())?;
         if let Some((id, direction)) = self.devices.find(&ends) {
-            let pair = &self.devices.pairs[&id];
+            let pair = self.devices.pairs.get(&id);
+            let pair = pair.ok_or("the devices have no worker")?;
+            if pair.failed {
+                return Err(self.devices.needs_down(id));
+            }
             if pair.owner != chain.owner() {
                 return Err(format!(
                     "the devices belong to the chains of owner `{}`, and owners do not share packet memory: take other devices",
@@ -302,12 +387,11 @@ impl Node {
             }
             return Ok((id, direction));
         }
-        let taken = self
-            .devices
-            .pairs
-            .values()
-            .flat_map(|pair| &pair.devices)
-            .find(|device| ends.iter().any(|end| is_same(end, device)));
+        let taken = self.devices.pairs.iter().find_map(|(_, pair)| {
+            let mut devices = pair.devices.iter();
+            let taken = devices.find(|device| ends.iter().any(|end| is_same(end, device)));
+            taken.cloned()
+        });
         if let Some(device) = taken {
             return Err(format!(
                 "the device `{device}` lies between other ports already: take another device, or the same pair"
@@ -323,7 +407,7 @@ impl Node {
             run_id: run_id.clone(),
         };
         let prefix = format!("myelin-{run_id}");
-        let resources = vec![
+        let mut resources = vec![
             Resource::Directory {
                 path: runtime_directory(&prefix),
             },
@@ -331,6 +415,14 @@ impl Node {
                 argument: format!("{}@{run_id}", myelin_dataplane::WORKER_NAME),
             },
         ];
+        if chain.worker.hugepages {
+            resources.insert(
+                0,
+                Resource::HugePages {
+                    prefix: prefix.clone(),
+                },
+            );
+        }
         for resource in &resources {
             self.journal
                 .intend(resource)

@@ -1,15 +1,17 @@
 //! What the agent can do: bring chains up and down, show them, and keep their workers alive.
 //!
-//! One lock guards the node. Deploying takes milliseconds; measuring takes seconds and holds no lock.
+//! One lock guards the node. Deploying takes milliseconds, with DPDK up to seconds; measuring takes seconds and holds no lock.
+//! Workers have a lock each, so that nobody's work holds up those who look after them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use myelin_linux::procfs;
 use myelin_planner::{Costs, Plan};
+use myelin_spec::ServiceChain;
 
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
@@ -18,8 +20,9 @@ use crate::api::{
 use crate::chains::State;
 use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
-use crate::workers::Death;
-use crate::{flows, parse_source, status};
+use crate::roster::{Watched, lock};
+use crate::workers::{Death, Entry, Key};
+use crate::{dpdk, external, flows, parse_source, status, workers};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
@@ -48,9 +51,12 @@ impl Monitor<'_> {
     }
 }
 
+/// `None` when the agent is stopping.
+type Guarded = Mutex<Option<State>>;
+
 /// The agent's work, without its socket. Also what experiments drive directly.
 pub struct Engine {
-    state: Arc<Mutex<Option<State>>>,
+    state: Arc<Guarded>,
     run_dir: RunDir,
     /// Streams under way; the agent does not go idle meanwhile.
     pub(crate) busy: AtomicUsize,
@@ -66,11 +72,15 @@ impl Engine {
             return Err(ApiError::failed("the agent needs root: use sudo"));
         }
         let node = Node::open(run_dir, program)?;
+        let (workers, devices) = (node.workers.watched(), node.devices.watched());
+        let black_boxes = node.black_boxes.watched();
         let state = Arc::new(Mutex::new(Some(State {
             node,
             chains: BTreeMap::new(),
         })));
-        supervise(Arc::downgrade(&state));
+        supervise(Arc::downgrade(&state), workers);
+        supervise_devices(Arc::downgrade(&state), devices);
+        supervise_black_boxes(Arc::downgrade(&state), black_boxes);
         Ok(Self {
             state,
             run_dir: run_dir.clone(),
@@ -106,11 +116,23 @@ impl Engine {
     /// # Errors
     /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
+        self.bring_up(source, |_, _| Ok(()))
+    }
+
+    /// `check` sees what runs just before.
+    fn bring_up(
+        &self,
+        source: &ChainSource,
+        check: impl FnOnce(&State, &[ServiceChain]) -> Result<(), ApiError>,
+    ) -> Result<Vec<ChainUp>, ApiError> {
         let start = Instant::now();
         let chains = parse_source(source)?;
         let costs = load_costs()?;
         let source = Arc::new(source.clone());
-        self.with_state(|state| state.up_all(chains, &source, &costs, start))
+        self.with_state(|state| {
+            check(state, &chains)?;
+            state.up_all(chains, &source, &costs, start)
+        })
     }
 
     /// Removes one chain.
@@ -152,15 +174,18 @@ impl Engine {
     }
 
     /// The running chains.
-    pub fn list(&self) -> Vec<ChainStatus> {
-        lock(&self.state).as_mut().map_or_else(Vec::new, |state| {
+    ///
+    /// # Errors
+    /// The agent is stopping; what it still has is not a list of what runs.
+    pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
+        self.with_state(|state| {
             let between_devices = state.node.devices.list();
             let node = &state.node;
             let chains = state.chains.values();
-            chains
+            Ok(chains
                 .map(|deployed| status::of(deployed, node))
                 .chain(between_devices)
-                .collect()
+                .collect())
         })
     }
 
@@ -184,7 +209,7 @@ impl Engine {
             let mut all = Vec::new();
             for (name, deployed) in &state.chains {
                 if chain.is_none_or(|wanted| wanted == name) {
-                    all.extend(flows::of(deployed, &mut state.node)?);
+                    all.extend(flows::of(deployed, &state.node)?);
                 }
             }
             Ok(all)
@@ -209,32 +234,13 @@ impl Engine {
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        self.must_not_run(&request.source)?;
-        let up = self.up(&request.source)?;
+        let up = self.bring_up(&request.source, State::none_may_run)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
             let _ = self.down(&one.chain);
         }
         measured
-    }
-
-    /// What `run` tears down at its end must be what it has deployed.
-    fn must_not_run(&self, source: &ChainSource) -> Result<(), ApiError> {
-        let chains = parse_source(source)?;
-        self.with_state(|state| {
-            let running = chains
-                .iter()
-                .find(|chain| state.names().contains(&chain.name));
-            running.map_or(Ok(()), |chain| {
-                let name = &chain.name;
-                Err(ApiError::failed(format!(
-                    "{}: chain `{name}` runs already: `myelin probe {name}` measures it as it is, `myelin down {name}` \
-                     removes it",
-                    chain.places.name
-                )))
-            })
-        })
     }
 
     fn measure_all(
@@ -347,36 +353,26 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A panic in one request must not end the others: what it left is a consistent node, for every step undoes itself.
-fn lock(state: &Mutex<Option<State>>) -> MutexGuard<'_, Option<State>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Looks after the workers until the engine is gone.
-fn supervise(state: Weak<Mutex<Option<State>>>) {
+/// Looks after the workers until the engine is gone, whoever works with the node meanwhile.
+fn supervise(state: Weak<Guarded>, workers: Watched<Key, Entry>) {
     std::thread::spawn(move || {
+        let mut given_up = Vec::new();
         while let Some(state) = state.upgrade() {
-            if let Some(State { node, chains }) = lock(&state).as_mut() {
-                let mut given_up = Vec::new();
-                node.devices.supervise();
-                node.workers.supervise(|key, death| match death {
-                    Death::Restarted => {
-                        tracing::warn!(owner = key.owner, "a worker died and was started again");
-                    }
-                    Death::GivenUp => {
-                        tracing::error!(owner = key.owner, "a worker keeps dying and is given up");
-                        given_up.push(key.clone());
-                    }
-                });
-                for deployed in chains.values_mut() {
-                    if deployed
-                        .form
-                        .layout
-                        .workers()
-                        .iter()
-                        .any(|key| given_up.contains(key))
-                    {
-                        deployed.fail(node);
+            workers::supervise(&workers, |key, death| match death {
+                Death::Restarted => {
+                    tracing::warn!(owner = key.owner, "a worker died and was started again");
+                }
+                death => {
+                    tracing::error!(owner = key.owner, "a worker keeps dying and is given up");
+                    given_up.push((key.clone(), death));
+                }
+            });
+            if !given_up.is_empty()
+                && let Some(mut state) = try_lock(&state)
+            {
+                for (key, death) in given_up.drain(..) {
+                    if let Some(state) = state.as_mut() {
+                        state.give_up(&key, &death);
                     }
                 }
             }
@@ -384,4 +380,43 @@ fn supervise(state: Weak<Mutex<Option<State>>>) {
             std::thread::sleep(SUPERVISION);
         }
     });
+}
+
+/// The same for workers over DPDK, whose start takes a fraction of a second.
+fn supervise_devices(state: Weak<Guarded>, devices: Watched<u32, dpdk::Pair>) {
+    std::thread::spawn(move || {
+        while state.strong_count() > 0 {
+            dpdk::supervise(&devices);
+            std::thread::sleep(SUPERVISION);
+        }
+    });
+}
+
+/// The same for black boxes, which may be containers.
+fn supervise_black_boxes(state: Weak<Guarded>, boxes: Watched<external::Key, external::BlackBox>) {
+    std::thread::spawn(move || {
+        let mut given_up = Vec::new();
+        while let Some(state) = state.upgrade() {
+            external::supervise(&boxes, |key| given_up.push(key));
+            if !given_up.is_empty()
+                && let Some(mut state) = try_lock(&state)
+            {
+                for key in given_up.drain(..) {
+                    if let Some(state) = state.as_mut() {
+                        state.give_up_black_box(key);
+                    }
+                }
+            }
+            drop(state);
+            std::thread::sleep(SUPERVISION);
+        }
+    });
+}
+
+fn try_lock(state: &Guarded) -> Option<MutexGuard<'_, Option<State>>> {
+    match state.try_lock() {
+        Ok(state) => Some(state),
+        Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

@@ -28,6 +28,8 @@ use crate::quiesce::{self, Urgent};
 const BACKLOG: Duration = Duration::from_millis(10);
 /// Counters that stand still this long tell that what is missing was lost: a socket's ring that overflowed is counted nowhere.
 const STILL: Duration = Duration::from_millis(30);
+/// The same where a black box may have them: a program that waits for its turn on a busy machine.
+const STILL_IN_BOX: Duration = Duration::from_millis(300);
 /// Longest wait for the old generation, also when its counters never stand still.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_micros(200);
@@ -47,18 +49,14 @@ pub(crate) struct Form {
 pub(crate) struct Exchange {
     former: Form,
     since: Instant,
-    urgent: Option<Urgent>,
+    /// How long it took, once no packet is left in the former form.
+    took: Option<Duration>,
 }
 
 impl Exchange {
     /// The chain's name.
     pub(crate) fn chain(&self) -> &str {
         &self.former.chain.name
-    }
-
-    /// Something slow comes before its end.
-    pub(crate) fn relax(&mut self) {
-        self.urgent = None;
     }
 
     /// When the first packet could see the new form.
@@ -74,7 +72,8 @@ pub(crate) struct Past {
     pub(crate) bytes_in: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
-    pub(crate) sojourn: Histogram,
+    /// Of the generations whose way has as many sections as that of the one before the present.
+    pub(crate) sections: Vec<Histogram>,
 }
 
 /// Packets of one generation.
@@ -87,14 +86,14 @@ struct Tally {
 }
 
 impl Node {
-    /// Lays the new form out and leads the packets to it. On an error the chain is as it was.
-    pub(crate) fn exchange(
+    /// Lays the new form out beside the running one, and makes the door at XDP where it needs one.
+    pub(crate) fn prepare(
         &mut self,
         running: &mut Deployed,
         chain: ServiceChain,
         source: &Arc<ChainSource>,
         plan: Plan,
-    ) -> Result<Exchange, ApiError> {
+    ) -> Result<Form, ApiError> {
         let generation = running.form.generation.wrapping_add(1);
         let layout = layout::build(
             self,
@@ -113,11 +112,24 @@ impl Node {
             generation,
             layout,
         };
+        if let Err(error) = self.need_hook(running, &next) {
+            next.layout.retire(self);
+            return Err(error);
+        }
+        Ok(next)
+    }
+
+    /// Leads the packets to a form that was laid out. On an error the chain is as it was, and that form is gone.
+    pub(crate) fn exchange(
+        &mut self,
+        running: &mut Deployed,
+        next: Form,
+    ) -> Result<Exchange, ApiError> {
         match self.lead_to(running, &next) {
-            Ok((since, urgent)) => Ok(Exchange {
+            Ok(since) => Ok(Exchange {
                 former: std::mem::replace(&mut running.form, next),
                 since,
-                urgent: Some(urgent),
+                took: None,
             }),
             Err(error) => {
                 next.layout.retire(self);
@@ -130,10 +142,10 @@ impl Node {
     pub(crate) fn revert(&mut self, running: &mut Deployed, exchange: Exchange) {
         let Exchange { former, since, .. } = exchange;
         let exchange = match self.lead_to(running, &former) {
-            Ok((since, urgent)) => Exchange {
+            Ok(since) => Exchange {
                 former: std::mem::replace(&mut running.form, former),
                 since,
-                urgent: Some(urgent),
+                took: None,
             },
             Err(error) => {
                 // Whole, though not what the file's owner asked for.
@@ -141,7 +153,7 @@ impl Node {
                 Exchange {
                     former,
                     since,
-                    urgent: None,
+                    took: None,
                 }
             }
         };
@@ -149,23 +161,24 @@ impl Node {
         self.complete(running, exchange);
     }
 
-    /// Lets the last packets of the old form out and frees it. Returns how long the exchange took: from the moment when
-    /// packets could see it to the last one of the old form.
-    pub(crate) fn complete(&mut self, running: &mut Deployed, exchange: Exchange) -> Duration {
-        let Exchange {
-            former,
-            since,
-            urgent,
-        } = exchange;
-        let changes_hook = kernel_hook(&former.plan) != kernel_hook(&running.form.plan);
-        if changes_hook {
-            std::thread::sleep(BACKLOG.saturating_sub(since.elapsed()));
+    /// Lets the last packets of the old form out. Notes how long the exchange took: from the moment when packets could see it
+    /// to the last one of the old form.
+    pub(crate) fn outlast(&self, running: &Deployed, exchange: &mut Exchange) {
+        if exchange.took.is_some() {
+            return;
         }
-        self.drain(&former);
-        let took = since.elapsed();
-        drop(urgent);
-        self.settle(running, former);
-        took
+        if kernel_hook(&exchange.former.plan) != kernel_hook(&running.form.plan) {
+            std::thread::sleep(BACKLOG.saturating_sub(exchange.since.elapsed()));
+        }
+        self.drain(&exchange.former);
+        exchange.took = Some(exchange.since.elapsed());
+    }
+
+    /// Frees the old form, after its last packets. Returns how long the exchange took.
+    pub(crate) fn complete(&mut self, running: &mut Deployed, mut exchange: Exchange) -> Duration {
+        self.outlast(running, &mut exchange);
+        self.settle(running, exchange.former);
+        exchange.took.unwrap_or_default()
     }
 
     /// Waits until no packet is in a program any more that was led by what has changed since.
@@ -177,23 +190,24 @@ impl Node {
         }
     }
 
-    /// Leads the match from the form that runs to another one.
-    fn lead_to(
-        &mut self,
-        running: &mut Deployed,
-        to: &Form,
-    ) -> Result<(Instant, Urgent), ApiError> {
-        let ingress = running.place.ingress;
-        if kernel_hook(&to.plan) == Hook::Xdp && !running.done.xdp {
-            self.ports.acquire_xdp(ingress)?;
+    fn need_hook(&mut self, running: &mut Deployed, form: &Form) -> Result<(), ApiError> {
+        if kernel_hook(&form.plan) == Hook::Xdp && !running.done.xdp {
+            self.ports.acquire_xdp(running.place.ingress)?;
             running.done.xdp = true;
         }
+        Ok(())
+    }
+
+    /// Leads the match from the form that runs to another one.
+    fn lead_to(&mut self, running: &mut Deployed, to: &Form) -> Result<Instant, ApiError> {
+        let ingress = running.place.ingress;
+        self.need_hook(running, to)?;
         let from = &running.form;
         self.plane
             .follow(to.layout.entry(), from.layout.entry())
             .map_err(ApiError::failed)?;
         let door = &self.ports.get(ingress)?.door;
-        let urgent = Urgent::begin();
+        let _urgent = Urgent::begin();
         let since = Instant::now();
         door.lead(&to.chain.matches, to.layout.entry())
             .map_err(|error| match_error(&to.chain, &error))?;
@@ -209,7 +223,7 @@ impl Node {
             }
             self.wait_for_packets();
         }
-        Ok((since, urgent))
+        Ok(since)
     }
 
     fn drain(&self, former: &Form) {
@@ -217,7 +231,12 @@ impl Node {
         let start = Instant::now();
         let mut last = self.tally(former);
         let mut moved = start;
-        while last.gone < last.entered && moved.elapsed() < STILL && start.elapsed() < DRAIN_LIMIT {
+        // What a black box makes of a packet, none or several, is its own affair.
+        let has_box = former.plan.black_boxes().next().is_some();
+        let still = if has_box { STILL_IN_BOX } else { STILL };
+        let is_inside =
+            |tally: &Tally| tally.gone < tally.entered || has_box && tally.gone != tally.entered;
+        while is_inside(&last) && moved.elapsed() < still && start.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(LOOK_EVERY);
             let now = self.tally(former);
             if now.steps != last.steps {
@@ -257,9 +276,24 @@ impl Node {
 }
 
 impl Past {
+    /// Adds the sojourn of what was before, unless black boxes cut the way in another manner then.
+    pub(crate) fn add_to(&self, sections: &mut [Histogram]) {
+        if sections.len() == self.sections.len() {
+            for (section, past) in sections.iter_mut().zip(&self.sections) {
+                section.merge(past);
+            }
+        }
+    }
+
+    /// Takes the sojourn of a form that is no more.
+    pub(crate) fn keep(&mut self, mut sections: Vec<Histogram>) {
+        self.add_to(&mut sections);
+        self.sections = sections;
+    }
+
     fn add(&mut self, node: &Node, form: &Form) {
         let door = node.plane.counters().read(form.layout.entry().door_slot());
-        let (out, sojourn) = form.layout.departures(node);
+        let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
         self.bytes_in += door.bytes;
         self.packets_out += out;
@@ -267,8 +301,9 @@ impl Past {
             .plan
             .hops
             .iter()
-            .map(|hop| form.layout.hop(node, hop).drops)
+            .map(|hop| form.layout.hop(node, hop))
+            .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
-        self.sojourn.merge(&sojourn);
+        self.keep(sections);
     }
 }

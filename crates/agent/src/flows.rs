@@ -11,7 +11,7 @@ use crate::node::Node;
 
 /// What every function of a chain that keeps a table of flows knows. A function that shares the table of another one
 /// (`reverseOf`) is left out.
-pub(crate) fn of(deployed: &Deployed, node: &mut Node) -> Result<Vec<FunctionFlows>, ApiError> {
+pub(crate) fn of(deployed: &Deployed, node: &Node) -> Result<Vec<FunctionFlows>, ApiError> {
     let form = &deployed.form;
     let mut all = Vec::new();
     for (hop, function) in form.plan.hops.iter().zip(&form.chain.functions) {
@@ -54,12 +54,12 @@ pub(crate) fn of(deployed: &Deployed, node: &mut Node) -> Result<Vec<FunctionFlo
 /// The flows of a user function, from whichever worker of the chain runs it.
 fn in_workers(
     deployed: &Deployed,
-    node: &mut Node,
+    node: &Node,
     hop: &Hop,
 ) -> Result<Option<(Vec<FlowRecord>, FlowTotals)>, ApiError> {
     let form = &deployed.form;
     for key in form.layout.workers() {
-        let entry = node.workers.get_mut(key)?;
+        let mut entry = node.workers.reach(key)?;
         if entry.failed {
             continue;
         }
@@ -76,10 +76,13 @@ fn in_workers(
 
 /// Whether a flow has not timed out; the tables keep it until its place is needed.
 fn lives(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> bool {
-    let (FunctionConfig::FlowTracker(config), Some(state)) = (config, record.state()) else {
-        return true;
+    let lifetime_ns = match (config, record.state()) {
+        (FunctionConfig::FlowTracker(config), Some(state)) => {
+            config.lifetime_ns(record.key.is_tcp(), state)
+        }
+        (FunctionConfig::LoadBalancer(config), _) => config.timeout_ns,
+        _ => return true,
     };
-    let lifetime_ns = config.lifetime_ns(record.key.is_tcp(), state);
     now_ns.saturating_sub(record.last_ns) <= lifetime_ns
 }
 

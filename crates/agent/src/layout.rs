@@ -11,7 +11,7 @@ use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
 use myelin_spec::{Mapping, ServiceChain};
 
-use crate::api::ApiError;
+use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::compact;
 use crate::deploy::Place;
 use crate::distributed;
@@ -35,6 +35,8 @@ pub(crate) struct HopFigures {
     /// Only the kernel counts them per function.
     pub(crate) bytes_in: Option<u64>,
     pub(crate) drops: u64,
+    /// Went into a black box and have not come out: under way, or dropped there.
+    pub(crate) held: u64,
     /// Mean processing time of the sampled packets, ns.
     pub(crate) cost_ns: Option<f64>,
 }
@@ -50,6 +52,7 @@ impl HopFigures {
             packets_in: line.packets,
             bytes_in: Some(line.bytes),
             drops: line.drops,
+            held: 0,
             cost_ns: mean(line.sampled_ns, line.samples),
         }
     }
@@ -64,6 +67,7 @@ impl HopFigures {
             packets_in: at.packets_in,
             bytes_in: None,
             drops: at.drops,
+            held: 0,
             cost_ns: mean(at.sampled_ns, at.samples),
         }
     }
@@ -84,18 +88,33 @@ pub(crate) trait Layout: Send {
     /// What one of its functions did.
     fn hop(&self, node: &Node, hop: &Hop) -> HopFigures;
 
+    /// What one of its functions stands in, where that is a container or has limits.
+    fn sandbox(&self, _node: &Node, _hop: &Hop) -> Option<SandboxStatus> {
+        None
+    }
+
     /// The flows that a kernel function knows; `None` for one that keeps none.
     fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
         self.entry().flows(position)
     }
 
-    /// Packets that left at the egress, and the sojourn of each of them.
-    fn departures(&self, node: &Node) -> (u64, Histogram);
+    /// Packets that left at the egress, and the sojourn of each of them: in one histogram, or, where black boxes cut the way into
+    /// sections, in one for each of these.
+    fn departures(&self, node: &Node) -> (u64, Vec<Histogram>);
 
-    /// The processes behind its worker and the rings between them, where it has any.
-    fn pipeline<'n>(&self, _node: &'n Node) -> Option<&'n Pipeline> {
+    /// The black box at this position, if there is one.
+    fn black_box(&self, _node: &Node, _position: u8) -> Option<BlackBoxStatus> {
         None
     }
+
+    /// Whether a process without which it cannot go on was given up.
+    fn is_failed(&self, node: &Node) -> bool {
+        let mut workers = self.workers().into_iter();
+        workers.any(|key| node.workers.get(key).is_some_and(|entry| entry.failed))
+    }
+
+    /// Shows the processes behind its worker and the rings between them, where it has any.
+    fn read_pipeline(&self, _node: &Node, _read: &mut dyn FnMut(&Pipeline)) {}
 
     /// Frees it. The front door no longer leads here; packets that are still inside are let through first as far as
     /// user space holds them.

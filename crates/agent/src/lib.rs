@@ -12,11 +12,14 @@ mod chains;
 mod circuit;
 mod client;
 mod compact;
+mod confinement;
+mod container;
 mod deploy;
 mod distributed;
 mod dpdk;
 mod engine;
 mod exchange;
+mod external;
 mod flows;
 mod layout;
 mod measure;
@@ -27,6 +30,7 @@ mod ports;
 mod quiesce;
 mod report;
 mod revision;
+mod roster;
 mod sandbox;
 mod server;
 mod status;
@@ -36,11 +40,13 @@ mod workers;
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
 pub use circuit::port_kind;
 pub use client::Client;
+pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};
 pub use paths::{RunDir, calibration_file};
 pub use server::ServeOptions;
@@ -71,6 +77,9 @@ pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<
     server::serve(run_dir, engine, options)
 }
 
+/// How long an agent waits for the one before it in the same directory to remove what it had.
+const ENDING: Duration = Duration::from_secs(3);
+
 /// Makes the run directory and takes its lock, which holds the agent's process number.
 fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     let failed = |error: std::io::Error| {
@@ -87,12 +96,24 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
         .write(true)
         .open(run_dir.lock())
         .map_err(failed)?;
-    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        ApiError::failed(format!(
-            "another agent serves {} already",
-            run_dir.path().display()
-        ))
-    })?;
+    let start = Instant::now();
+    let mut waiting = file;
+    let mut lock = loop {
+        match Flock::lock(waiting, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => break lock,
+            // Without a socket it is about to end, or has just begun.
+            Err((file, _)) if !run_dir.socket().exists() && start.elapsed() < ENDING => {
+                waiting = file;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(_) => {
+                return Err(ApiError::failed(format!(
+                    "another agent serves {} already",
+                    run_dir.path().display()
+                )));
+            }
+        }
+    };
     lock.set_len(0).map_err(failed)?;
     lock.rewind().map_err(failed)?;
     writeln!(lock, "{}", std::process::id()).map_err(failed)?;

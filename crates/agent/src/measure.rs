@@ -9,7 +9,7 @@ use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_probe::cpu::{CpuMeter, CpuUse};
-use myelin_probe::{Config, Control, Cores, Mode, ProbeResult, Sockets};
+use myelin_probe::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
 use myelin_spec::{FunctionConfig, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply};
@@ -26,8 +26,8 @@ const SLACK: Duration = Duration::from_secs(30);
 /// One combination of mode and payload.
 pub(crate) struct Row {
     pub(crate) probe: ProbeResult,
-    /// In-band sojourn of all the chain's traffic meanwhile.
-    pub(crate) sojourn: Histogram,
+    /// In-band sojourn of all the chain's traffic meanwhile, by section.
+    pub(crate) sojourn: Vec<Histogram>,
     pub(crate) cpu: CpuUse,
 }
 
@@ -37,8 +37,8 @@ pub(crate) struct Measured {
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
     pub(crate) rows: Vec<Row>,
-    /// The sojourn over all rows.
-    pub(crate) sojourn: Histogram,
+    /// The sojourn over all rows, by section.
+    pub(crate) sojourn: Vec<Histogram>,
     pub(crate) hops: Vec<HopStatus>,
 }
 
@@ -46,14 +46,16 @@ impl Measured {
     /// What the probes saw together.
     pub(crate) fn probed(&self) -> Probed {
         let quantile = self.chain.sla.percentile / 100.0;
+        let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
+            let rows = self.rows.iter();
+            rows.filter_map(|row| of(&row.probe).quantile_us(quantile))
+                .max_by(f64::total_cmp)
+        };
         Probed {
             sent: self.rows.iter().map(|row| row.probe.counts.sent).sum(),
             lost: self.rows.iter().map(|row| row.probe.counts.lost).sum(),
-            round_trip_us: self
-                .rows
-                .iter()
-                .filter_map(|row| row.probe.rtt_distribution.quantile_us(quantile))
-                .max_by(f64::total_cmp),
+            one_way_us: worst(&|probe| &probe.forward_distribution),
+            round_trip_us: worst(&|probe| &probe.rtt_distribution),
         }
     }
 }
@@ -88,14 +90,14 @@ pub(crate) fn chain(
             let cpu = meter.stop().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,
-                sojourn: sojourn(engine, name)?.since(&start),
+                sojourn: since(&sojourn(engine, name)?, &start),
                 cpu,
             });
         }
     }
     let (sojourn, hops) = engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
-        let sojourn = deployed.departures(&state.node).1.since(&before);
+        let sojourn = since(&deployed.departures(&state.node).1, &before);
         Ok((sojourn, status::of(deployed, &state.node).hops))
     })?;
     let Target {
@@ -125,8 +127,14 @@ fn parse_modes(options: &ProbeOptions) -> Result<Vec<Mode>, ApiError> {
         .collect()
 }
 
-/// The sojourn of all packets of a chain so far.
-pub(crate) fn sojourn(engine: &Engine, name: &str) -> Result<Histogram, ApiError> {
+/// What was measured since, by section.
+fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
+    let sections = now.iter().zip(start);
+    sections.map(|(now, start)| now.since(start)).collect()
+}
+
+/// The sojourn of all packets of a chain so far, by section.
+pub(crate) fn sojourn(engine: &Engine, name: &str) -> Result<Vec<Histogram>, ApiError> {
     engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
         Ok(deployed.departures(&state.node).1)

@@ -10,6 +10,7 @@ use myelin_linux::journal::{Journal, Resource};
 use crate::api::ApiError;
 use crate::circuit::Circuit;
 use crate::dpdk::Devices;
+use crate::external::BlackBoxes;
 use crate::paths::RunDir;
 use crate::ports::Ports;
 use crate::workers::Workers;
@@ -18,6 +19,8 @@ use crate::workers::Workers;
 pub(crate) struct Node {
     // The order is that of the end: who uses goes before what is used.
     pub(crate) workers: Workers,
+    /// The programs of `kind: external`.
+    pub(crate) black_boxes: BlackBoxes,
     /// What lies between devices of DPDK.
     pub(crate) devices: Devices,
     pub(crate) circuits: BTreeMap<String, Circuit>,
@@ -28,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) program: PathBuf,
     /// Identity of the run directory.
     pub(crate) run_id: String,
-    run_dir: RunDir,
+    pub(crate) run_dir: RunDir,
     pin_dir: PathBuf,
     next_spi: u32,
     /// What the journal held when this agent started: things of an agent that was killed.
@@ -43,6 +46,7 @@ impl Node {
         let (plane, pin_dir) = open_plane(run_dir, &mut journal)?;
         Ok(Self {
             workers: Workers::default(),
+            black_boxes: BlackBoxes::default(),
             devices: Devices::default(),
             circuits: BTreeMap::new(),
             ports: Ports::default(),
@@ -115,13 +119,21 @@ impl Node {
         }
         drop(ports);
         drop(plane);
-        let cleaned = Plane::remove_pins(&pin_dir)
-            .map_err(ApiError::failed)
-            .and_then(|()| journal.remove_all().map_err(ApiError::failed));
-        if let Err(error) = cleaned {
-            tracing::error!(%error, "not everything could be removed; `myelin down --all` tries again");
-        } else {
-            let _ = std::fs::remove_dir(run_dir.bpf());
+        // The pins go with their file system too, so that they could not be removed one by one is no reason to leave that.
+        let unpinned = Plane::remove_pins(&pin_dir).map_err(ApiError::failed);
+        let removed = journal.remove_all().map_err(ApiError::failed);
+        match (removed, unpinned) {
+            (Err(error), _) => {
+                tracing::error!(%error, "not everything could be removed; `myelin down --all` tries again");
+            }
+            (Ok(()), unpinned) => {
+                if let Err(error) = unpinned {
+                    tracing::warn!(%error, "unmounted with what is pinned there");
+                }
+                for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
+                    let _ = std::fs::remove_dir(directory);
+                }
+            }
         }
     }
 
@@ -189,6 +201,8 @@ fn describe(resource: &Resource) -> String {
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),
         Resource::Process(process) => format!("process {}", process.pid),
         Resource::Processes { argument } => format!("process {argument}"),
+        Resource::Cgroup { path } => format!("control group {path}"),
+        Resource::HugePages { prefix } => format!("hugepages of {prefix}"),
         Resource::File { path } => format!("file {}", path.display()),
         Resource::Directory { path } => format!("directory {}", path.display()),
     }

@@ -54,6 +54,16 @@ impl RunDir {
         self.0.join("bpf")
     }
 
+    /// Bundles of OCI containers, one directory each.
+    pub fn containers(&self) -> PathBuf {
+        self.0.join("containers")
+    }
+
+    /// What runc knows of the containers: its `--root`.
+    pub fn runc(&self) -> PathBuf {
+        self.0.join("runc")
+    }
+
     /// What was made, written down before it is made.
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal")

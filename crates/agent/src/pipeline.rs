@@ -20,6 +20,8 @@ pub(crate) struct Stages {
     pub(crate) pipeline: Pipeline,
     /// When each of them died.
     deaths: Vec<VecDeque<Instant>>,
+    /// One of them kept dying and is not started again.
+    failed: bool,
     processes: Vec<Resource>,
 }
 
@@ -72,6 +74,7 @@ impl Entry {
                     generation,
                     pipeline,
                     deaths: vec![VecDeque::new(); positions.len()],
+                    failed: false,
                     processes,
                 });
                 self.poll_where_alone();
@@ -96,18 +99,16 @@ impl Entry {
             Some(index) => {
                 let stages = self.pipelines.swap_remove(index);
                 self.poll_where_alone();
-                let ended = if self.failed {
-                    drop(stages.pipeline);
-                    Ok(())
-                } else {
-                    stages.pipeline.remove(&mut self.handle)
-                };
+                let ended = stages.pipeline.remove(&mut self.handle);
                 forget(&stages.processes, journal);
                 ended
             }
-            None if self.failed => Ok(()),
             None => self.handle.remove_chain(spi, generation),
         };
+        // A worker that was given up cannot be told; that the handle knows is enough.
+        if self.failed {
+            return Ok(());
+        }
         ended.map_err(ApiError::failed)
     }
 
@@ -118,14 +119,19 @@ impl Entry {
             .iter()
             .map(|stages| stages.pipeline.stages().len());
         let shared = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
-        let idle = polling(Idle::from(&self.spec), shared);
-        if self.failed || self.handle.config().idle == idle {
-            return;
-        }
         // It is in order either way.
-        if let Err(error) = self.handle.set_idle(idle) {
+        if let Err(error) = self.poll_unless(shared) {
             tracing::warn!(%error, "a worker keeps its idle mode");
         }
+    }
+
+    /// The worker polls before it sleeps, as its chain's file says, unless it has to share its core.
+    pub(crate) fn poll_unless(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
+        let idle = polling(Idle::from(&self.spec), shared);
+        if self.failed || self.handle.config().idle == idle {
+            return Ok(());
+        }
+        self.handle.set_idle(idle)
     }
 
     /// What a chain's user functions did, in all processes together.
@@ -144,10 +150,19 @@ impl Entry {
             .map(|stages| &stages.pipeline)
     }
 
+    /// Whether a further process of that chain was given up.
+    pub(crate) fn has_failed(&self, spi: u32, generation: u16) -> bool {
+        let is_it = |stages: &&Stages| (stages.spi, stages.generation) == (spi, generation);
+        self.pipelines
+            .iter()
+            .find(is_it)
+            .is_some_and(|stages| stages.failed)
+    }
+
     /// Starts dead processes of pipelines again; the others go on meanwhile. Returns what became of those that were dead.
     pub(crate) fn revive_stages(&mut self) -> Vec<Death> {
         let mut deaths = Vec::new();
-        for stages in &mut self.pipelines {
+        for stages in self.pipelines.iter_mut().filter(|stages| !stages.failed) {
             for (stage, times) in stages
                 .pipeline
                 .stages_mut()
@@ -158,9 +173,12 @@ impl Entry {
                     continue;
                 }
                 if is_last_death(times) {
-                    self.failed = true;
-                    deaths.push(Death::GivenUp);
-                    return deaths;
+                    stages.failed = true;
+                    deaths.push(Death::StageGivenUp {
+                        spi: stages.spi,
+                        generation: stages.generation,
+                    });
+                    break;
                 }
                 match stage.handle.restart() {
                     Ok(()) => deaths.push(Death::Restarted),

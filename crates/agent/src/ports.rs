@@ -135,12 +135,10 @@ impl Ports {
         }
     }
 
-    /// The worker is gone, and its sockets with it.
-    pub(crate) fn unbind(&mut self, worker: &Key) {
-        for entry in self
-            .0
-            .values_mut()
-            .filter(|entry| entry.bound.as_ref() == Some(worker))
+    /// The sockets of this worker are gone.
+    pub(crate) fn unbind(&mut self, ifindex: u32, worker: &Key) {
+        if let Some(entry) = self.0.get_mut(&ifindex)
+            && entry.bound.as_ref() == Some(worker)
         {
             entry.bound = None;
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use myelin_packet::sojourn::Histogram as Sojourn;
 use myelin_probe::chain_report::{ChainReport, Hop, Term};
 use myelin_probe::envelope::{Claim, Report};
 use myelin_probe::environment::Environment;
@@ -28,7 +29,7 @@ pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<Report
         claims: claims.clone(),
     };
     let mut envelope = serde_json::to_value(&report).unwrap_or_default();
-    envelope["sojourn"] = json!(status::summary(&measured.sojourn));
+    put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.hops);
     envelope["plan"] = json!(measured.plan);
     envelope["sla_met"] = json!(met);
@@ -72,7 +73,12 @@ fn environment(measured: &Measured) -> Environment {
 /// One combination of mode and payload as a flat row; keys carry their unit.
 fn row(row: &Row) -> Value {
     let mut value = json!(row.probe);
-    let sojourn = status::summary(&row.sojourn);
+    value["cpu"] = json!(row.cpu);
+    let [sojourn] = &row.sojourn[..] else {
+        put_sojourn(&mut value, "sojourn", &row.sojourn);
+        return value;
+    };
+    let sojourn = status::summary(sojourn);
     let mut put = |key: &str, figure: Value| value[key] = figure;
     put("sojourn_packets", json!(sojourn.packets));
     put("sojourn_mean_us", json!(sojourn.mean_us));
@@ -80,8 +86,37 @@ fn row(row: &Row) -> Value {
     put("sojourn_p99_us", json!(sojourn.p99_us));
     put("sojourn_p99_9_us", json!(sojourn.p99_9_us));
     put("sojourn_max_us", json!(sojourn.max_us));
-    put("cpu", json!(row.cpu));
     value
+}
+
+/// A whole sojourn under `key`; nothing there and `key_sections` where black boxes cut it.
+fn put_sojourn(to: &mut Value, key: &str, sojourn: &[Sojourn]) {
+    if let [whole] = sojourn {
+        to[key] = json!(status::summary(whole));
+        return;
+    }
+    let sections: Vec<_> = sojourn.iter().map(status::summary).collect();
+    to[key] = Value::Null;
+    to[format!("{key}_sections")] = json!(sections);
+}
+
+/// What the sections of a chain's way lie between, each with its sojourn.
+fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
+    if let [whole] = &measured.sojourn[..] {
+        return vec![("chain".to_owned(), Distribution::from(whole))];
+    }
+    let boxes: Vec<&str> = measured
+        .plan
+        .black_boxes()
+        .map(|hop| hop.name.as_str())
+        .collect();
+    let starts = std::iter::once(&"front door").chain(&boxes);
+    let ends = boxes.iter().chain(std::iter::once(&"egress"));
+    starts
+        .zip(ends)
+        .zip(&measured.sojourn)
+        .map(|((start, end), section)| (format!("{start} to {end}"), Distribution::from(section)))
+        .collect()
 }
 
 fn hops(measured: &Measured) -> Vec<Hop> {
@@ -100,7 +135,7 @@ fn hops(measured: &Measured) -> Vec<Hop> {
             name: planned.name.clone(),
             kind: planned.kind.clone(),
             space: planned.space.to_string(),
-            predicted_ns: Some(planned.total_ns()),
+            predicted_ns: (!planned.is_black_box()).then(|| planned.total_ns()),
             measured_ns: counted.cost_ns,
             packets_in: counted.packets_in,
             packets_out: counted.packets_in - counted.drops.min(counted.packets_in),
@@ -129,6 +164,12 @@ fn chain_report(
     {
         notes.push("spin mode polls on two cores and the worker polls too: on two cores they are in each other's way".to_owned());
     }
+    if measured.plan.black_boxes().next().is_some() {
+        notes.push(
+            "the sojourn is told by section: how long packets were in black boxes is in none of them, but in the probe's delays"
+                .to_owned(),
+        );
+    }
     let cpu = measured.rows.first().map(|row| row.cpu.clone());
     ChainReport {
         chain: measured.chain.name.clone(),
@@ -136,7 +177,7 @@ fn chain_report(
         terms: claims.iter().map(term).collect(),
         latency_bound_us: us(sla.latency_ns),
         round_trip_bound_us: us(sla.round_trip_ns),
-        sojourns: vec![("chain".to_owned(), Distribution::from(&measured.sojourn))],
+        sojourns: sections(&measured),
         probes: measured
             .rows
             .into_iter()
@@ -220,7 +261,12 @@ fn text(page: &ChainReport, met: bool, style: Style) -> String {
         });
         let _ = writeln!(
             out,
-            "\nsojourn of all traffic ({name}), front door to egress"
+            "\nsojourn of all traffic, {}",
+            if name == "chain" {
+                "front door to egress"
+            } else {
+                name.as_str()
+            }
         );
         let _ = writeln!(out, "{}", Histogram::new(sojourn, bound).render(style));
     }

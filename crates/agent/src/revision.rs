@@ -13,6 +13,9 @@ pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     next.places = running.places.clone();
     for (function, was) in next.functions.iter_mut().zip(&running.functions) {
         function.place = was.place.clone();
+        if function.sandbox.asked_at.is_some() == was.sandbox.asked_at.is_some() {
+            function.sandbox.asked_at.clone_from(&was.sandbox.asked_at);
+        }
     }
     next == *running
 }

@@ -1,5 +1,5 @@
-//! A function's sandbox: a network namespace of its own with one link, whose near end stands in the agent's namespace.
-//! Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
+//! A function's sandbox: a network namespace of its own with one link, of a black box with two, whose near ends stand in the
+//! agent's namespace. Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
 
 use myelin_linux::ErrorKind;
 use myelin_linux::ethtool::{Ethtool, Offload};
@@ -8,6 +8,7 @@ use myelin_linux::link::{self, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::{self, Netns};
 use myelin_linux::sysctl;
+use myelin_spec::external;
 
 use crate::api::ApiError;
 use crate::paths::short_hash;
@@ -35,7 +36,7 @@ pub(crate) struct Occupant<'a> {
     pub(crate) position: u8,
 }
 
-/// A namespace and its link, both ends up.
+/// A namespace and its links, all ends up.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     pub(crate) netns: Netns,
@@ -43,7 +44,15 @@ pub(crate) struct Sandbox {
     pub(crate) near: LinkId,
     /// Its end inside.
     pub(crate) inner: LinkId,
-    resources: [Resource; 2],
+    /// The near end of a black box's second link, where its packets come out.
+    pub(crate) out: Option<LinkId>,
+    resources: Vec<Resource>,
+}
+
+/// Both ends of a link.
+struct Ends {
+    near: LinkId,
+    inner: LinkId,
 }
 
 impl Occupant<'_> {
@@ -59,8 +68,8 @@ impl Occupant<'_> {
         format!("myelin run {}", self.run)
     }
 
-    /// `my`, 8 hex digits, `n`, the position: at most 13 bytes.
-    fn near(&self) -> String {
+    /// `my`, 8 hex digits, `n` (of a second link `o`), the position: at most 13 bytes.
+    fn near(&self, letter: char) -> String {
         let Self {
             run,
             chain,
@@ -69,32 +78,61 @@ impl Occupant<'_> {
             ..
         } = self;
         let identity = format!("{run}/{chain}/{spi}/{generation}");
-        format!("my{}n{}", short_hash(identity.as_bytes()), self.position)
+        let hash = short_hash(identity.as_bytes());
+        format!("my{hash}{letter}{}", self.position)
     }
 }
 
 impl Sandbox {
-    /// Makes the sandbox, or nothing. `mtu` is the largest packet on the link without its header, bytes.
+    /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet on the link without its header, bytes.
     pub(crate) fn create(
         occupant: &Occupant<'_>,
         mtu: u32,
         journal: &mut Journal,
     ) -> Result<Self, ApiError> {
-        let resources = [
-            Resource::Netns {
-                name: occupant.netns(),
-                owner: occupant.owner(),
-            },
-            Resource::Link {
-                name: occupant.near(),
-            },
-        ];
+        Self::with_links(occupant, (INNER, None), mtu, journal)
+    }
+
+    /// Makes a sandbox for a black box, or nothing: with two links.
+    pub(crate) fn between_links(
+        occupant: &Occupant<'_>,
+        mtu: u32,
+        journal: &mut Journal,
+    ) -> Result<Self, ApiError> {
+        let names = (external::INGRESS, Some(external::EGRESS));
+        let sandbox = Self::with_links(occupant, names, mtu, journal)?;
+        match sandbox.netns.enter(|| open_to_redirects(&sandbox.inner)) {
+            Ok(Ok(())) => Ok(sandbox),
+            Ok(Err(error)) | Err(error) => {
+                sandbox.destroy(journal);
+                Err(ApiError::failed(error))
+            }
+        }
+    }
+
+    fn with_links(
+        occupant: &Occupant<'_>,
+        (inner, out): (&str, Option<&str>),
+        mtu: u32,
+        journal: &mut Journal,
+    ) -> Result<Self, ApiError> {
+        let first = (occupant.near('n'), inner);
+        let second = out.map(|out| (occupant.near('o'), out));
+        let netns = Resource::Netns {
+            name: occupant.netns(),
+            owner: occupant.owner(),
+        };
+        let links = std::iter::once(&first).chain(&second);
+        let links = links.map(|(near, _)| Resource::Link { name: near.clone() });
+        let resources: Vec<_> = std::iter::once(netns).chain(links).collect();
         let mut made = 0;
-        make(occupant, mtu, &resources, journal, &mut made)
-            .map(|(netns, near, inner)| Self {
+        let names = (&first, second.as_ref());
+        make(occupant, names, mtu, &resources, journal, &mut made)
+            .map(|(netns, first, out)| Self {
                 netns,
-                near,
-                inner,
+                near: first.near,
+                inner: first.inner,
+                out,
                 resources: resources.clone(),
             })
             .map_err(|error| {
@@ -107,7 +145,7 @@ impl Sandbox {
             })
     }
 
-    /// Removes the link and the namespace.
+    /// Removes the links and the namespace.
     pub(crate) fn destroy(self, journal: &mut Journal) {
         remove(&self.resources, journal);
     }
@@ -126,11 +164,12 @@ fn remove(resources: &[Resource], journal: &mut Journal) {
 /// Counts in `made` how many of the resources are there.
 fn make(
     occupant: &Occupant<'_>,
+    (first, second): (&(String, &str), Option<&(String, &str)>),
     mtu: u32,
-    resources: &[Resource; 2],
+    resources: &[Resource],
     journal: &mut Journal,
     made: &mut usize,
-) -> myelin_linux::Result<(Netns, LinkId, LinkId)> {
+) -> myelin_linux::Result<(Netns, Ends, Option<LinkId>)> {
     for resource in resources {
         journal.intend(resource)?;
     }
@@ -138,32 +177,53 @@ fn make(
     let netns = Netns::create_owned(&name, &occupant.owner())
         .map_err(|error| explain(error, &name, &occupant.owner()))?;
     *made += 1;
+    let first = connect(&netns, first, mtu, made)?;
+    let second = second
+        .map(|second| connect(&netns, second, mtu, made))
+        .transpose()?;
+    Ok((netns, first, second.map(|second| second.near)))
+}
+
+/// A link into the namespace, both ends, named first, up; counts it in `made`.
+fn connect(
+    netns: &Netns,
+    (near, inner): &(String, &str),
+    mtu: u32,
+    made: &mut usize,
+) -> myelin_linux::Result<Ends> {
     let mut netlink = Netlink::open()?;
-    let near = occupant.near();
     let end = |name, namespace| VethEnd {
         name,
         namespace,
         mac: None,
         mtu: Some(mtu),
     };
-    netlink.apply([link::veth(&end(&near, None), &end(INNER, Some(&netns)))?])?;
+    netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
     *made += 1;
-    let near = netlink.link(&near)?.id();
+    let near = netlink.link(near)?.id();
     sysctl::disable_ipv6(&near.name, true)?;
     Ethtool::open()?.set(&near.name, &OFFLOADS)?;
     netlink.apply([link::no_ipv6_autoconfiguration(&near), link::up(&near)])?;
-    let inner = netns.enter(furnish)??;
-    Ok((netns, near, inner))
+    let inner = netns.enter(|| furnish(inner))??;
+    Ok(Ends { near, inner })
 }
 
 /// Runs inside.
-fn furnish() -> myelin_linux::Result<LinkId> {
-    sysctl::disable_ipv6(INNER, true)?;
-    Ethtool::open()?.set(INNER, &OFFLOADS)?;
+fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
+    sysctl::disable_ipv6(inner, true)?;
+    Ethtool::open()?.set(inner, &OFFLOADS)?;
     let mut netlink = Netlink::open()?;
-    let inner = netlink.link(INNER)?.id();
+    let inner = netlink.link(inner)?.id();
     netlink.apply([link::no_ipv6_autoconfiguration(&inner), link::up(&inner)])?;
     Ok(inner)
+}
+
+/// Runs inside. There is no XDP program at a black box's link whose NAPI a redirect into it needs, so GRO brings it, which must join
+/// nothing; and links that the black box makes, a bridge perhaps, must be as silent as those that it finds.
+fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
+    sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
+    Netlink::open()?.apply([link::joined_bytes(inner, 1)])?;
+    Ethtool::open()?.set(&inner.name, &[(Offload::GenericReceive, true)])
 }
 
 /// Says whose namespace is in the way.
@@ -197,7 +257,11 @@ mod tests {
             position: 31,
         };
         assert_eq!(one.netns(), "myelin-tactile.filter.65535");
-        assert!(link::check_name(&one.near()).is_ok(), "{}", one.near());
+        assert!(
+            link::check_name(&one.near('n')).is_ok(),
+            "{}",
+            one.near('n')
+        );
         let others = [
             Occupant { run: "5f3b", ..one },
             Occupant { spi: 1, ..one },
@@ -208,7 +272,7 @@ mod tests {
             Occupant { position: 3, ..one },
         ];
         for other in others {
-            assert_ne!(one.near(), other.near());
+            assert_ne!(one.near('n'), other.near('n'));
         }
     }
 }

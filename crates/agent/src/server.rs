@@ -148,7 +148,10 @@ async fn idle(engine: Arc<Engine>, limit: Option<Duration>) {
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(500).min(limit)).await;
-        if engine.is_busy() {
+        // It waits for the node's lock, and the socket must be served meanwhile.
+        let asked = Arc::clone(&engine);
+        let busy = tokio::task::spawn_blocking(move || asked.is_busy()).await;
+        if busy.unwrap_or(true) {
             since = Instant::now();
         } else if since.elapsed() >= limit {
             return;
@@ -176,7 +179,9 @@ async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
 }
 
 async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, ApiError> {
-    blocking(shared, |engine| Ok(engine.list())).await.map(Json)
+    blocking(shared, super::engine::Engine::list)
+        .await
+        .map(Json)
 }
 
 async fn all_flows(

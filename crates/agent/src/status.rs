@@ -13,12 +13,14 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
     let form = &deployed.form;
     let past = &deployed.past;
     let door = node.plane.counters().read(form.layout.entry().door_slot());
-    let workers: Vec<_> = form
+    // One after the other: a worker is held while it is read.
+    let mut workers = form
         .layout
         .workers()
         .into_iter()
-        .filter_map(|key| node.workers.get(key))
-        .collect();
+        .filter_map(|key| Some(worker(&node.workers.get(key)?.handle)))
+        .collect::<Vec<_>>()
+        .into_iter();
     let hops: Vec<HopStatus> = form
         .plan
         .hops
@@ -32,14 +34,26 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
                 space: hop.space.to_string(),
                 packets_in: figures.packets_in,
                 bytes_in: figures.bytes_in,
-                drops: figures.drops,
+                drops: figures.drops + figures.held,
                 cost_ns: figures.cost_ns,
+                black_box: form.layout.black_box(node, hop.position),
+                sandbox: form.layout.sandbox(node, hop),
             }
         })
         .collect();
-    let pipeline = form.layout.pipeline(node);
-    let stages = pipeline.map_or(&[][..], Pipeline::stages);
-    let (out, sojourn) = deployed.departures(node);
+    let first_worker = workers.next();
+    let mut more_workers: Vec<_> = workers.collect();
+    let mut all_rings = Vec::new();
+    form.layout.read_pipeline(node, &mut |pipeline| {
+        let stages = pipeline.stages().iter();
+        more_workers.extend(stages.map(|stage| worker(&stage.handle)));
+        all_rings = rings(pipeline);
+    });
+    let (out, sections) = deployed.departures(node);
+    let (sojourn, sojourn_sections) = match &sections[..] {
+        [whole] => (Some(summary(whole)), Vec::new()),
+        sections => (None, sections.iter().map(summary).collect()),
+    };
     let now_ns = myelin_probe::clock::now_ns();
     let name = |ifindex| {
         node.ports
@@ -52,7 +66,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         owner: form.chain.owner().to_owned(),
         spi: deployed.spi,
         generation: form.generation,
-        state: if workers.iter().any(|entry| entry.failed) {
+        state: if deployed.is_failed(node) {
             ChainState::Failed
         } else {
             ChainState::Active
@@ -68,16 +82,11 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         hops,
-        sojourn: summary(&sojourn),
-        worker: workers.first().map(|entry| worker(&entry.handle)),
-        more_workers: workers
-            .iter()
-            .skip(1)
-            .map(|entry| &entry.handle)
-            .chain(stages.iter().map(|stage| &stage.handle))
-            .map(worker)
-            .collect(),
-        rings: pipeline.map_or_else(Vec::new, rings),
+        sojourn,
+        sojourn_sections,
+        worker: first_worker,
+        more_workers,
+        rings: all_rings,
         hosts: node
             .circuit(&deployed.place.circuit)
             .map(crate::circuit::Circuit::host_infos)

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
@@ -16,14 +17,16 @@ use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
-use myelin_spec::{Idle as IdleSpec, ServiceChain, WorkerSpec};
+use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::circuit::MTU;
+use crate::confinement::{Confinement, Demand};
 use crate::deploy::Place;
-use crate::paths::short_hash;
+use crate::paths::{RunDir, short_hash};
 use crate::pipeline::Stages;
 use crate::ports::Ports;
+use crate::roster::{Roster, Watched};
 
 /// A worker that dies more often than this within [`DEATH_WINDOW`] is not started again.
 const MAX_DEATHS: usize = 3;
@@ -66,7 +69,10 @@ pub(crate) struct Internal {
 /// A worker and what it was given.
 pub(crate) struct Entry {
     pub(crate) handle: WorkerHandle,
+    /// By interface and queue.
     sockets: BTreeMap<(u32, u32), SocketId>,
+    /// Generations of chains that use the sockets of an interface.
+    users: BTreeMap<u32, u32>,
     pub(crate) internal: Option<Internal>,
     /// Further processes of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
@@ -76,58 +82,90 @@ pub(crate) struct Entry {
     pub(crate) failed: bool,
     process: Resource,
     pub(crate) spec: WorkerSpec,
+    sandbox: SandboxSpec,
+    /// Its control group and container, where it is to have one.
+    pub(crate) confinement: Option<Arc<Confinement>>,
+}
+
+/// What a worker is started as.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub(crate) spec: &'a WorkerSpec,
+    pub(crate) sandbox: &'a SandboxSpec,
+    /// The program that also is the worker.
+    pub(crate) program: &'a Path,
+    pub(crate) run_dir: &'a RunDir,
 }
 
 /// All workers.
 #[derive(Default)]
 pub(crate) struct Workers {
-    entries: BTreeMap<Key, Entry>,
+    entries: Roster<Key, Entry>,
     next: u32,
 }
 
-/// What a worker's end means for its chains.
+/// What the end of a process means for its chains.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Death {
     /// A new one runs.
     Restarted,
-    /// It is given up.
+    /// A worker is given up, and with it all chains that it serves.
     GivenUp,
+    /// A process behind a worker is given up, and with it the one chain that it serves.
+    StageGivenUp { spi: u32, generation: u16 },
 }
 
 impl Workers {
     /// The worker of that key, started when there is none; one more chain uses it.
+    ///
+    /// # Errors
+    /// It keeps dying and was given up, it has other settings, or it cannot be started.
     pub(crate) fn acquire(
         &mut self,
         key: &Key,
-        spec: &WorkerSpec,
-        program: &Path,
-        run_id: &str,
+        start: &Start<'_>,
         journal: &mut Journal,
-    ) -> Result<&mut Entry, ApiError> {
-        if let Some(entry) = self.entries.get_mut(key) {
-            if entry.spec != *spec {
+    ) -> Result<(), ApiError> {
+        if let Some(mut entry) = self.entries.get(key) {
+            if entry.failed {
+                return Err(ApiError::failed(format!(
+                    "the worker of owner {} that would serve this chain kept dying and was given up: first `myelin down` \
+                     the chains that `myelin ps` shows as failed",
+                    key.owner
+                )));
+            }
+            if entry.spec != *start.spec {
                 return Err(ApiError::failed(format!(
                     "spec.worker differs from that of the chain that shares this worker (owner {}): make them \
                      equal, or give the chains different namespaces",
                     key.owner
                 )));
             }
+            if !is_same_sandbox(&entry.sandbox, start.sandbox) {
+                return Err(ApiError::failed(format!(
+                    "isolation and limits of {} cannot be changed while its worker runs: `myelin down` the chain first, or \
+                     give the function another name",
+                    key.circuit
+                )));
+            }
             entry.chains += 1;
-        } else {
-            let entry = self.start(spec, program, run_id, journal)?;
-            self.entries.insert(key.clone(), entry);
+            return Ok(());
         }
-        self.get_mut(key)
+        let entry = self.start(key, start, journal)?;
+        self.entries.insert(key.clone(), entry);
+        Ok(())
     }
 
     fn start(
         &mut self,
-        spec: &WorkerSpec,
-        program: &Path,
-        run_id: &str,
+        key: &Key,
+        start: &Start<'_>,
         journal: &mut Journal,
     ) -> Result<Entry, ApiError> {
+        let Start { spec, program, .. } = *start;
         // The process number tells this agent's workers from those of a killed one.
-        let id = format!("{run_id}-{}-{}", std::process::id(), self.next);
+        let number = format!("{}-{}", std::process::id(), self.next);
+        let id = format!("{}-{number}", start.run_dir.id());
         self.next += 1;
         let mut config = WorkerConfig::new(program, &id);
         config.args = vec!["worker".into()];
@@ -144,10 +182,23 @@ impl Workers {
             argument: format!("{WORKER_NAME}@{id}"),
         };
         journal.intend(&process).map_err(ApiError::failed)?;
-        let handle = WorkerHandle::spawn(config).map_err(ApiError::failed)?;
+        let name = format!("{}-{number}", key.circuit);
+        let confinement = confine(&name, start, journal)?;
+        if let Some(confinement) = &confinement {
+            config.launcher = Some(Arc::clone(confinement) as Arc<_>);
+        }
+        let handle = WorkerHandle::spawn(config).map_err(|error| match &confinement {
+            Some(confinement) => {
+                let error = confinement.explain(error);
+                confinement.destroy(journal);
+                error
+            }
+            None => ApiError::failed(error),
+        })?;
         Ok(Entry {
             handle,
             sockets: BTreeMap::new(),
+            users: BTreeMap::new(),
             internal: None,
             pipelines: Vec::new(),
             chains: 1,
@@ -155,24 +206,28 @@ impl Workers {
             failed: false,
             process,
             spec: spec.clone(),
+            sandbox: start.sandbox.clone(),
+            confinement,
         })
     }
 
-    /// One chain less; with the last one the worker, its sockets and its internal link go, and this is true.
-    pub(crate) fn release(&mut self, key: &Key, journal: &mut Journal) -> bool {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return false;
+    /// One chain less; with the last one the worker, its sockets and its internal link go.
+    pub(crate) fn release(&mut self, key: &Key, journal: &mut Journal) {
+        let Some(mut entry) = self.entries.get(key) else {
+            return;
         };
         entry.chains -= 1;
-        if entry.chains > 0 {
-            return false;
-        }
-        let Some(entry) = self.entries.remove(key) else {
-            return false;
+        let is_last = entry.chains == 0;
+        drop(entry);
+        let Some(entry) = is_last.then(|| self.entries.remove(key)).flatten() else {
+            return;
         };
         // A worker that is gone already cannot be told to stop.
         let _ = entry.handle.shutdown();
         let _ = journal.removed(&entry.process);
+        if let Some(confinement) = &entry.confinement {
+            confinement.destroy(journal);
+        }
         if let Some(internal) = entry.internal {
             if let Err(error) = internal.door.detach() {
                 tracing::warn!(%error, "a re-entry door stays");
@@ -183,45 +238,75 @@ impl Workers {
                 tracing::warn!(%error, "an internal link stays");
             }
         }
-        true
     }
 
-    /// The worker of that key.
-    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+    /// The worker of that key; waits for whoever works with it.
+    pub(crate) fn get(&self, key: &Key) -> Option<MutexGuard<'_, Entry>> {
         self.entries.get(key)
     }
 
-    /// The worker of that key, to change it.
-    pub(crate) fn get_mut(&mut self, key: &Key) -> Result<&mut Entry, ApiError> {
+    /// As [`get`](Self::get), where it must be there.
+    pub(crate) fn reach(&self, key: &Key) -> Result<MutexGuard<'_, Entry>, ApiError> {
         self.entries
-            .get_mut(key)
+            .get(key)
             .ok_or_else(|| ApiError::failed(format!("owner {} has no worker here", key.owner)))
     }
 
-    /// Starts dead workers again. Calls `report` for each that was dead.
-    pub(crate) fn supervise(&mut self, mut report: impl FnMut(&Key, &Death)) {
-        for (key, entry) in &mut self.entries {
-            if entry.failed {
-                continue;
-            }
-            for death in entry.revive_stages() {
-                report(key, &death);
-            }
-            if entry.failed || entry.handle.is_alive() {
-                continue;
-            }
-            let death = if is_last_death(&mut entry.deaths) {
-                entry.failed = true;
-                Death::GivenUp
-            } else if let Err(error) = entry.handle.restart() {
-                tracing::error!(owner = key.owner, %error, "a worker did not come up again");
-                continue;
-            } else {
-                Death::Restarted
-            };
-            report(key, &death);
-        }
+    /// For who looks after them.
+    pub(crate) fn watched(&self) -> Watched<Key, Entry> {
+        self.entries.watched()
     }
+}
+
+/// Starts dead workers again, and dead processes behind them. Calls `report` for each that was dead.
+pub(crate) fn supervise(workers: &Watched<Key, Entry>, mut report: impl FnMut(&Key, Death)) {
+    workers.each_idle(|key, entry| {
+        if entry.failed {
+            return;
+        }
+        for death in entry.revive_stages() {
+            report(key, death);
+        }
+        if entry.handle.is_alive() {
+            return;
+        }
+        entry.tell_of_memory(key);
+        if is_last_death(&mut entry.deaths) {
+            entry.failed = true;
+            report(key, Death::GivenUp);
+        } else if let Err(error) = entry.handle.restart() {
+            tracing::error!(owner = key.owner, %error, "a worker did not come up again");
+        } else {
+            report(key, Death::Restarted);
+        }
+    });
+}
+
+/// The place of a worker that asks for one.
+fn confine(
+    name: &str,
+    start: &Start<'_>,
+    journal: &mut Journal,
+) -> Result<Option<Arc<Confinement>>, ApiError> {
+    if start.sandbox.demand().is_none() {
+        return Ok(None);
+    }
+    // Not in the function's namespace: that belongs to one generation, and the worker with its state outlives it. The sockets that
+    // reach there are handed over.
+    let demand = Demand {
+        name,
+        isolation: start.sandbox.isolation,
+        limits: start.sandbox.limits,
+        rootfs: None,
+        netns: None,
+    };
+    let confinement = Confinement::create(&demand, start.run_dir, journal)?;
+    Ok(Some(Arc::new(confinement)))
+}
+
+/// Whether both ask for the same, wherever that stands.
+fn is_same_sandbox(one: &SandboxSpec, other: &SandboxSpec) -> bool {
+    (one.isolation, one.limits) == (other.isolation, other.limits)
 }
 
 /// Takes note that a process has died now; whether that was once too often.
@@ -233,9 +318,44 @@ pub(crate) fn is_last_death(deaths: &mut VecDeque<Instant>) -> bool {
 }
 
 impl Entry {
+    /// Says so when the worker died at its memory limit.
+    fn tell_of_memory(&self, key: &Key) {
+        let confinement = self.confinement.as_ref();
+        if let Some(limit) = confinement.and_then(|confinement| confinement.killed_at()) {
+            let (owner, function) = (&key.owner, &key.circuit);
+            tracing::error!(
+                owner,
+                function,
+                "a worker used more than its memory limit of {limit} and was killed"
+            );
+        }
+    }
+
+    /// What went wrong with its worker.
+    pub(crate) fn explain(&self, error: impl std::fmt::Display) -> ApiError {
+        match &self.confinement {
+            Some(confinement) => confinement.explain(error),
+            None => ApiError::failed(error),
+        }
+    }
+
     /// Sockets on every queue of a port, for receiving and transmitting; made once and shared by all chains of
-    /// the worker. Returns the one to transmit on.
+    /// the worker, until each has closed the port again. Returns the one to transmit on.
     pub(crate) fn open_port(
+        &mut self,
+        key: &Key,
+        ports: &mut Ports,
+        ifindex: u32,
+    ) -> Result<SocketId, ApiError> {
+        *self.users.entry(ifindex).or_default() += 1;
+        let opened = self.open_queues(key, ports, ifindex);
+        if opened.is_err() {
+            self.close_port(key, ports, ifindex);
+        }
+        opened
+    }
+
+    fn open_queues(
         &mut self,
         key: &Key,
         ports: &mut Ports,
@@ -244,13 +364,7 @@ impl Entry {
         let busy_poll = self.busy_poll();
         let port = ports.bind(ifindex, key)?;
         for queue in 0..port.queues {
-            if let Some(bound) = self.sockets.get(&(ifindex, queue)) {
-                // The port may have been given up and made anew since the socket was bound.
-                if let Some(xsk) = self.handle.socket(*bound) {
-                    port.door
-                        .set_socket(queue, xsk.fd())
-                        .map_err(ApiError::failed)?;
-                }
+            if self.sockets.contains_key(&(ifindex, queue)) {
                 continue;
             }
             let mut config = XskConfig::new(&port.name, ifindex, queue, Role::Ingress);
@@ -271,6 +385,28 @@ impl Entry {
             .get(&(ifindex, 0))
             .copied()
             .ok_or_else(|| ApiError::failed(format!("interface {} has no queue", port.name)))
+    }
+
+    /// A chain needs the sockets of that port no longer; with the last one they go, and another owner may have the port.
+    pub(crate) fn close_port(&mut self, key: &Key, ports: &mut Ports, ifindex: u32) {
+        let users = self.users.get_mut(&ifindex);
+        if let Some(users) = users.filter(|users| **users > 1) {
+            *users -= 1;
+            return;
+        }
+        self.users.remove(&ifindex);
+        let queues = self.sockets.keys().filter(|(port, _)| *port == ifindex);
+        for queue in queues.copied().collect::<Vec<_>>() {
+            let closed = self
+                .sockets
+                .remove(&queue)
+                .map_or(Ok(()), |id| self.handle.remove_socket(id));
+            // One that is dead has none left.
+            if let (Err(error), false) = (closed, self.failed) {
+                tracing::warn!(owner = key.owner, %error, "closing a socket failed");
+            }
+        }
+        ports.unbind(ifindex, key);
     }
 
     /// A socket on a link's end in another namespace, for receiving and transmitting.

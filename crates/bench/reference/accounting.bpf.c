@@ -18,28 +18,21 @@ enum {
 /* Twin: myelin_bench::ebpf::Accounting. */
 const volatile struct {
 	struct hop hop; /* of the function */
-	__u32 lines;	/* counter lines a CPU */
-	__u32 spare;
 } INSTANCE INSTANCE_SECTION;
 
 HOOK_SECTION
 int accounted(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(IMMEDIATE(lines), LINE_DOOR);
-
-	if (!line)
-		return HOOK_DROP;
+	struct myelin_line *line = counter_line(LINE_DOOR);
 
 	const struct myelin_meta meta = {.stamp_ns = bpf_ktime_get_ns(), .spi = 1};
 
-	count(ctx, line);
-	line->last_ns = meta.stamp_ns;
 	if (!hook_save(ctx, &meta))
 		return HOOK_DROP;
+	count(ctx, line);
+	line->last_ns = meta.stamp_ns;
 
-	line = counter_line(IMMEDIATE(lines), LINE_FUNCTION);
-	if (!line)
-		return HOOK_DROP;
+	line = counter_line(LINE_FUNCTION);
 	hop_leave(line, hop_enter(ctx, line));
 	return hop_egress(ctx, false);
 }

@@ -5,9 +5,9 @@
  * and user space four times: into this process, into a TAP device, where the kernel routes it (the
  * first function), out of another TAP device (the second function: forward), and to the egress.
  *
- * It sleeps until there is work, as published; with --poll it polls and takes several frames a
- * turn, which is the best this layout can do. Whoever starts it gives central1 a route and a
- * neighbour.
+ * It sleeps until there is work, with the system's queues, as published. With --poll it polls,
+ * takes several frames a turn, has longer queues and bypasses the egress's queueing discipline: the
+ * best this layout can do. Whoever starts it gives central1 a route and a neighbour.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,6 +23,9 @@
 #include "reference.h"
 
 #define FRAME_SIZE 2048
+/* Long queues: bytes of a socket's buffer, and frames of a TAP device. */
+#define LONG_BUFFER (8 << 20)
+#define LONG_QUEUE  4096
 
 static void fail(const char *program, const char *step)
 {
@@ -59,6 +62,18 @@ static int open_packet(const char *program, const char *name)
 	return descriptor;
 }
 
+static void lengthen(const char *program, int ingress, int egress, const char *tap)
+{
+	struct ifreq request = {.ifr_qlen = LONG_QUEUE};
+	int bytes = LONG_BUFFER, one = 1;
+
+	strncpy(request.ifr_name, tap, IFNAMSIZ - 1);
+	if (setsockopt(ingress, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof(bytes)) ||
+	    setsockopt(egress, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof(one)) ||
+	    ioctl(ingress, SIOCSIFTXQLEN, &request))
+		fail(program, "lengthening its queues");
+}
+
 /* Moves what is there, `batch` frames at most; how many these were. */
 static unsigned move(int from, int to, unsigned batch)
 {
@@ -86,6 +101,8 @@ int main(int argc, char **argv)
 
 	if (fcntl(ingress, F_SETFL, O_NONBLOCK))
 		fail(argv[0], "making a socket non-blocking");
+	if (options.poll)
+		lengthen(argv[0], ingress, egress, "central1");
 	pin(argv[0], options.core);
 	announce_ready("generic");
 	while (running()) {

@@ -13,6 +13,8 @@ use myelin_linux::netns::Netns;
 
 use crate::Error;
 
+pub(crate) mod look_up;
+
 const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o"));
 const ACCOUNTING_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.xdp.o"));
 const ACCOUNTING_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.tc.o"));
@@ -21,8 +23,8 @@ const ACCOUNTING_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accountin
 const INSTANCE: &str = ".rodata.instance";
 /// Clock reads of the program `clock`.
 pub(crate) const CLOCK_READS: f64 = 64.0;
-/// Counter lines a CPU of the accounting programs: front door, function, egress.
-const LINES: u32 = 3;
+/// Counter lines a CPU of the accounting programs: front door, function, egress; a power of two.
+const LINES: u32 = 4;
 
 /// The read-only data of `redirect.bpf.c`.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -32,20 +34,18 @@ struct Redirect {
     spare: u32,
 }
 
-/// The read-only data of `accounting.bpf.c`: the kernel room's `struct hop`, lines, spare.
+/// The read-only data of `accounting.bpf.c`: the kernel room's `struct hop`.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Accounting {
-    hop_lines: u32,
-    hop_line: u32,
+    lines: u32,
+    last_cpu: u32,
+    line: u32,
     exit: u32,
-    slot: u32,
+    next: u32,
     ifindex: u32,
     egress_line: u32,
     fallback: u32,
-    position: u32,
-    lines: u32,
-    spare: u32,
 }
 
 /// Loads a program that redirects everything to `ifindex`: by XDP, or at tc straight to the far end of that veth.
@@ -59,32 +59,40 @@ pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
     programs.pop().ok_or_else(|| missing(name))
 }
 
+/// Loads a program that sends everything back where it came from, by XDP.
+pub(crate) fn bounce() -> Result<OwnedFd, Error> {
+    let instance = Redirect::zeroed();
+    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &["bounce"], 1)?;
+    programs.pop().ok_or_else(|| missing("bounce"))
+}
+
 /// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.
 pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
     let object = match hook {
         Hook::Xdp => ACCOUNTING_XDP,
         Hook::Tcx => ACCOUNTING_TC,
     };
+    let cpus = libbpf_rs::num_possible_cpus()
+        .map_err(|cause| failed("accounting", "count CPUs for", &cause))?;
+    let parts = cpus.next_power_of_two() as u32;
     let instance = Accounting {
         lines: LINES,
-        hop_lines: LINES,
-        hop_line: 1,
+        last_cpu: parts - 1,
+        line: 1,
         // The loopback interface, which no packet of a test run reaches.
         ifindex: 1,
         egress_line: 2,
         ..Accounting::zeroed()
     };
-    let cpus = libbpf_rs::num_possible_cpus()
-        .map_err(|cause| failed("accounting", "count CPUs for", &cause))?;
     load(
         object,
         bytemuck::bytes_of(&instance),
         &["accounted", "bare", "clock", "empty"],
-        cpus as u32,
+        parts,
     )
 }
 
-fn load(object: &[u8], instance: &[u8], names: &[&str], cpus: u32) -> Result<Vec<OwnedFd>, Error> {
+fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Vec<OwnedFd>, Error> {
     let whole = names[0];
     let object = myelin_kernel::fill_immediates(object, instance);
     let mut open = ObjectBuilder::default()
@@ -93,8 +101,8 @@ fn load(object: &[u8], instance: &[u8], names: &[&str], cpus: u32) -> Result<Vec
     for mut map in open.maps_mut() {
         let done = match map.name().to_string_lossy().as_ref() {
             INSTANCE => map.set_initial_value(instance),
-            "counters" => map.set_max_entries(cpus * LINES),
-            "sojourn" => map.set_max_entries(cpus),
+            ".data.counters" => map.set_value_size(parts * LINES * map.value_size()),
+            ".data.sojourn" => map.set_value_size(parts * map.value_size()),
             _ => Ok(()),
         };
         done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;

@@ -47,6 +47,14 @@ pub enum Error {
         /// The cause.
         cause: io::Error,
     },
+    /// A system to compare with that cannot be had on this machine.
+    #[error("{peer} cannot be had here: {reason}")]
+    Peer {
+        /// The system.
+        peer: String,
+        /// What is missing, or what it said.
+        reason: String,
+    },
     /// The operating system refused a step.
     #[error("cannot {action}: {cause}")]
     System {
@@ -65,12 +73,27 @@ pub enum Error {
         /// Its standard error.
         words: String,
     },
+    /// A plot that was declared for rows that there are not.
+    #[error(
+        "plot \"{plot}\": the rows of table \"{table}\" have no field `{field}`; please report it"
+    )]
+    Plot {
+        /// The plot's title.
+        plot: &'static str,
+        /// The table it is drawn from.
+        table: &'static str,
+        /// The field that is missing, or `table` where no row is of it.
+        field: String,
+    },
     /// The agent's answer.
     #[error("{0}")]
     Agent(ApiError),
     /// The kernel room's.
     #[error(transparent)]
     Kernel(#[from] myelin_kernel::Error),
+    /// A worker's memory.
+    #[error(transparent)]
+    Dataplane(#[from] myelin_dataplane::Error),
     /// The machine's.
     #[error(transparent)]
     Linux(#[from] myelin_linux::Error),

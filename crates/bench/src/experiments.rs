@@ -1,15 +1,21 @@
 //! All experiments, one file each; `lookup` is in three parts.
 
 mod accounting;
+mod calvin_bandwidth;
 mod calvin_chain;
+mod calvin_cpu;
 mod calvin_technologies;
 mod chain_length;
 mod classifier;
 mod deploy;
 mod firewall;
+mod framework;
 mod hop_cost;
 mod kernel_chain;
+mod look_ups;
 mod lookup;
+mod peers;
+mod rings;
 
 use myelin_probe::stats::{Estimate, ROUNDS_NEEDED};
 use serde_json::json;
@@ -23,7 +29,13 @@ pub(crate) const ALL: &[Experiment] = &[
     deploy::EXPERIMENT,
     calvin_technologies::EXPERIMENT,
     calvin_chain::EXPERIMENT,
+    calvin_bandwidth::EXPERIMENT,
+    calvin_cpu::EXPERIMENT,
     chain_length::EXPERIMENT,
+    peers::EXPERIMENT,
+    framework::EXPERIMENT,
+    rings::EXPERIMENT,
+    look_ups::EXPERIMENT,
 ];
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.
@@ -33,6 +45,7 @@ pub(crate) fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bo
     Claim {
         id: id.into(),
         paper: ().into(),
+        source: None,
         measured: json!({
             "median": median.map(|median| median.value),
             "ci95_low": interval.map(|i| i.low),

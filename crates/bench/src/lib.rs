@@ -22,15 +22,20 @@
 //! # Ok::<(), myelin_bench::Error>(())
 //! ```
 
+mod daemon;
 mod ebpf;
 mod error;
 mod experiments;
 mod frames;
 mod machine;
 mod network;
+mod ovs;
+mod published;
 pub mod reference;
+pub mod report;
 mod rounds;
 mod row;
+mod scratch;
 mod stand;
 mod variant;
 mod variants;
@@ -44,6 +49,8 @@ pub use myelin_probe::envelope::{Claim, Report};
 pub use error::Error;
 pub use row::Row;
 
+use report::Plot;
+
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
@@ -53,6 +60,16 @@ pub enum Effort {
     Quick,
     /// Minutes.
     Whole,
+}
+
+impl Effort {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trial => "trial",
+            Self::Quick => "quick",
+            Self::Whole => "whole",
+        }
+    }
 }
 
 /// How an experiment is run.
@@ -134,6 +151,8 @@ pub struct Experiment {
     /// What it measures, one line.
     pub about: &'static str,
     run: fn(&Options, &Monitor<'_>) -> Result<Findings, Error>,
+    /// What its page shows of the rows.
+    plots: &'static [Plot],
 }
 
 /// All experiments.
@@ -158,6 +177,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
     let environment = findings
         .settings
         .into_iter()
+        .chain([("effort", options.effort.name().to_owned())])
         .fold(watch.stop()?, |environment, (name, value)| {
             environment.with(name, value)
         });

@@ -22,6 +22,8 @@ pub(crate) const CLIENT_PORT: u16 = 9001;
 /// Names of the links in the middle.
 pub(crate) const CLIENT_LINK: &str = "client";
 pub(crate) const SERVER_LINK: &str = "server";
+const CLIENT_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
+const SERVER_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 /// Bytes; the end hosts' links have it too.
 const MTU: u32 = 1500;
 /// The kernel makes a link operational in a work item of its own, usually within a millisecond.
@@ -56,17 +58,27 @@ impl End {
 
     /// Gives `eth0` its address and the way to the far end, whose frames go to `next`.
     fn furnish(&self, far: &Self, next: Mac) -> Result<(), Error> {
+        self.furnish_address()?;
+        self.furnish_way("eth0", far, next)
+    }
+
+    fn furnish_address(&self) -> Result<(), Error> {
         self.netns.enter(|| {
-            Ethtool::open()?.set("eth0", &OFFLOADS.map(|offload| (offload, false)))?;
+            without_offloads(["eth0"])?;
             let mut netlink = Netlink::open()?;
             let link = netlink.link("eth0")?.id();
-            netlink.apply([
-                address::add(&link, self.address, 32),
-                link::up(&link),
-                neighbour::permanent(&link, far.address, next),
-                route::on_link(&link, far.address, 32),
-            ])
+            netlink.apply([address::add(&link, self.address, 32), link::up(&link)])
         })??;
+        Ok(())
+    }
+
+    fn furnish_way(&self, link: &str, far: &Self, next: Mac) -> Result<(), Error> {
+        let mut netlink = Netlink::open_in(&self.netns)?;
+        let link = netlink.link(link)?.id();
+        netlink.apply([
+            neighbour::permanent(&link, far.address, next),
+            route::on_link(&link, far.address, 32),
+        ])?;
         Ok(())
     }
 
@@ -95,6 +107,34 @@ pub(crate) struct Middle {
     pub(crate) server: LinkId,
 }
 
+impl Middle {
+    /// A further namespace, on a link of its own to this one: `name` here, `eth0` there.
+    pub(crate) fn spur(&self, name: &str) -> Result<Netns, Error> {
+        let netns = Netns::anonymous()?;
+        quiet(&netns)?;
+        let inner = VethEnd {
+            namespace: Some(&netns),
+            ..end("eth0", None, Mac([2, 0, 0, 0, 2, 0]))
+        };
+        let mut netlink = Netlink::open_in(&self.netns)?;
+        netlink.apply([link::veth(
+            &end(name, None, Mac([2, 0, 0, 0, 2, 1])),
+            &inner,
+        )?])?;
+        let near = netlink.link(name)?.id();
+        netlink.apply([link::up(&near)])?;
+        self.netns.enter(|| without_offloads([name]))??;
+        netns.enter(|| {
+            without_offloads(["eth0"])?;
+            let mut netlink = Netlink::open()?;
+            let inner = netlink.link("eth0")?.id();
+            netlink.apply([link::up(&inner)])
+        })??;
+        wait_until_operational(&mut netlink, name)?;
+        Ok(netns)
+    }
+}
+
 impl Network {
     /// Both ends on one veth pair.
     pub(crate) fn direct() -> Result<Self, Error> {
@@ -118,44 +158,80 @@ impl Network {
     /// Both ends on links to a third namespace, which does nothing with their frames yet. With `routed` the ends send to
     /// that namespace's links, as to a router; without, to each other.
     pub(crate) fn through(routed: bool) -> Result<Self, Error> {
+        let network = Self::unfinished()?;
+        let (client, server) = (&network.client, &network.server);
+        client.furnish(server, if routed { CLIENT_PORT_MAC } else { server.mac })?;
+        server.furnish(client, if routed { SERVER_PORT_MAC } else { client.mac })?;
+        network.finished()
+    }
+
+    /// As [`Network::through`] for frames to the server; what the server sends goes over a cable of its own.
+    pub(crate) fn through_to_server() -> Result<Self, Error> {
+        let network = Self::unfinished()?;
+        let (client, server) = (&network.client, &network.server);
+        let mut netlink = Netlink::open_in(&client.netns)?;
+        netlink.apply([link::veth(
+            &end("eth1", None, client.mac),
+            &end("eth1", Some(server), server.mac),
+        )?])?;
+        for host in [client, server] {
+            host.netns.enter(|| {
+                without_offloads(["eth1"])?;
+                let mut netlink = Netlink::open()?;
+                let cable = netlink.link("eth1")?.id();
+                netlink.apply([link::up(&cable)])?;
+                // Packets come in where none to their sender goes out.
+                ["all", "eth0", "eth1"]
+                    .into_iter()
+                    .try_for_each(|link| sysctl::rp_filter(link, 0))
+            })??;
+        }
+        client.furnish(server, server.mac)?;
+        server.furnish_address()?;
+        server.furnish_way("eth1", client, client.mac)?;
+        wait_until_operational(&mut netlink, "eth1")?;
+        network.finished()
+    }
+
+    /// The links, without addresses.
+    fn unfinished() -> Result<Self, Error> {
         let (client, server) = (End::new(1)?, End::new(2)?);
         let netns = Netns::anonymous()?;
         quiet(&netns)?;
         let mut netlink = Netlink::open_in(&netns)?;
-        let [client_port, server_port] = [Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
         netlink.apply([
             link::veth(
-                &end(CLIENT_LINK, None, client_port),
+                &end(CLIENT_LINK, None, CLIENT_PORT_MAC),
                 &end("eth0", Some(&client), client.mac),
             )?,
             link::veth(
-                &end(SERVER_LINK, None, server_port),
+                &end(SERVER_LINK, None, SERVER_PORT_MAC),
                 &end("eth0", Some(&server), server.mac),
             )?,
         ])?;
-        netns.enter(|| {
-            let mut ethtool = Ethtool::open()?;
-            for port in [CLIENT_LINK, SERVER_LINK] {
-                ethtool.set(port, &OFFLOADS.map(|offload| (offload, false)))?;
-            }
-            Ok::<_, myelin_linux::Error>(())
-        })??;
+        netns.enter(|| without_offloads([CLIENT_LINK, SERVER_LINK]))??;
         let middle = Middle {
             client: netlink.link(CLIENT_LINK)?.id(),
             server: netlink.link(SERVER_LINK)?.id(),
             netns,
         };
         netlink.apply([link::up(&middle.client), link::up(&middle.server)])?;
-        client.furnish(&server, if routed { client_port } else { server.mac })?;
-        server.furnish(&client, if routed { server_port } else { client.mac })?;
-        for port in [CLIENT_LINK, SERVER_LINK] {
-            wait_until_operational(&mut netlink, port)?;
-        }
         Ok(Self {
             client,
             server,
             middle: Some(middle),
         })
+    }
+
+    /// Waits until the links in the middle carry frames.
+    fn finished(self) -> Result<Self, Error> {
+        if let Some(middle) = &self.middle {
+            let mut netlink = Netlink::open_in(&middle.netns)?;
+            for port in [CLIENT_LINK, SERVER_LINK] {
+                wait_until_operational(&mut netlink, port)?;
+            }
+        }
+        Ok(self)
     }
 
     /// The probe's sockets.
@@ -185,6 +261,14 @@ fn quiet(netns: &Netns) -> Result<(), Error> {
         sysctl::disable_ipv6(sysctl::NEW_LINKS, true)
     })??;
     Ok(())
+}
+
+/// For links of the calling thread's namespace.
+fn without_offloads<const N: usize>(links: [&str; N]) -> Result<(), myelin_linux::Error> {
+    let mut ethtool = Ethtool::open()?;
+    links
+        .into_iter()
+        .try_for_each(|link| ethtool.set(link, &OFFLOADS.map(|offload| (offload, false))))
 }
 
 fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {

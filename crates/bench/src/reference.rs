@@ -17,6 +17,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+mod ring;
+
+pub(crate) use ring::RingThroughput;
+
 /// From start to `ready`; DPDK takes about a second, most of it for its drivers.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// From SIGTERM to exit.
@@ -206,7 +210,7 @@ impl Running {
             return Err(Error::Ended {
                 name: self.name,
                 status,
-                words: self.last_words(),
+                words: words_of(&mut self.words),
             });
         }
         let status = self.end().map_err(|source| Error::System {
@@ -221,7 +225,7 @@ impl Running {
         counted.ok_or_else(|| Error::Ended {
             name: self.name,
             status,
-            words: self.last_words(),
+            words: words_of(&mut self.words),
         })
     }
 
@@ -248,7 +252,7 @@ impl Running {
             return Err(Error::NotReady {
                 name: self.name,
                 what,
-                words: self.last_words(),
+                words: words_of(&mut self.words),
             });
         }
     }
@@ -273,22 +277,21 @@ impl Running {
         self.child.kill()?;
         self.child.wait()
     }
+}
 
-    /// What it said on standard error, without the chatter of the libraries that always comes.
-    fn last_words(&mut self) -> String {
-        let mut words = Vec::new();
-        let read = self
-            .words
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| self.words.read_to_end(&mut words));
-        if let Err(error) = read {
-            return format!("(its messages could not be read: {error})");
-        }
-        let words = String::from_utf8_lossy(&words);
-        let telling =
-            |line: &&str| !line.starts_with("EAL: ") && !line.starts_with("libbpf: elf: skipping");
-        words.lines().filter(telling).collect::<Vec<_>>().join("; ")
+/// What a program said on standard error, without the chatter of the libraries that always comes.
+fn words_of(file: &mut File) -> String {
+    let mut words = Vec::new();
+    let read = file
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| file.read_to_end(&mut words));
+    if let Err(error) = read {
+        return format!("(its messages could not be read: {error})");
     }
+    let words = String::from_utf8_lossy(&words);
+    let telling =
+        |line: &&str| !line.starts_with("EAL: ") && !line.starts_with("libbpf: elf: skipping");
+    words.lines().filter(telling).collect::<Vec<_>>().join("; ")
 }
 
 impl Drop for Running {
@@ -306,7 +309,7 @@ fn executable(name: &str, image: &[u8]) -> std::io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
+pub(crate) fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
     Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC)?)
 }
 

@@ -61,6 +61,13 @@ impl Rounds {
         median_ci(&self.0[subject], CONFIDENCE)
     }
 
+    /// The figures in ascending order.
+    pub(crate) fn sorted(&self, subject: usize) -> Vec<f64> {
+        let mut figures = self.0[subject].clone();
+        figures.sort_by(f64::total_cmp);
+        figures
+    }
+
     /// Mean over the rounds with its 95 % interval.
     pub(crate) fn mean(&self, subject: usize) -> Option<Estimate> {
         mean_ci(&self.0[subject], CONFIDENCE)

@@ -49,6 +49,15 @@ impl Row {
             .find_map(|(field, value)| (field == name).then_some(value))
     }
 
+    /// Both ends of a figure's interval, where [`Row::with_estimate`] gave it one.
+    pub fn interval(&self, name: &str) -> Option<(f64, f64)> {
+        let end = |end: &str| {
+            let (figure, unit) = name.rsplit_once('_')?;
+            self.get(&format!("{figure}_ci95_{end}_{unit}"))?.as_f64()
+        };
+        end("low").zip(end("high"))
+    }
+
     /// Its fields without the table's name.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0
@@ -86,6 +95,10 @@ mod tests {
             r#"{"table":"rtt","variant":"direct","a_us":1.5,"rtt_us":1.0,"rtt_ci95_low_us":1.0,"rtt_ci95_high_us":1.0,"none":null}"#
         );
         assert_eq!(row.table(), "rtt");
+        assert_eq!(
+            (row.interval("rtt_us"), row.interval("a_us")),
+            (Some((1.0, 1.0)), None)
+        );
         assert_eq!(row.fields().next().unwrap().0, "variant");
         assert_eq!(
             Row::default().with_estimate("x", "_ns", None).get("x_ns"),

@@ -67,8 +67,13 @@ impl Stand {
 
     /// Deploys the one chain of that text. It goes with the stand.
     pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
-        let up = self.engine.up(&source(text))?.pop();
+        let up = self.up_all(text)?.pop();
         up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
+    }
+
+    /// Deploys the chains of that text. They go with the stand.
+    pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
+        Ok(self.engine.up(&source(text))?)
     }
 
     /// The worker of a chain, if it has one.
@@ -76,6 +81,7 @@ impl Stand {
         let status = self
             .engine
             .list()
+            .ok()?
             .into_iter()
             .find(|status| status.chain == chain)?;
         status.worker.map(|worker| worker.pid)
@@ -133,12 +139,30 @@ pub(crate) fn source(text: String) -> ChainSource {
 /// The text of a chain that takes the probe's packets to the server. `functions` are (kind and configuration, space);
 /// `more` are further lines of its `spec`.
 pub(crate) fn chain(name: &str, functions: &[(&str, &str)], more: &str) -> String {
+    let port = crate::network::SERVER_PORT;
+    let packets = format!("destination: 10.0.0.2/32, destinationPort: {port}");
+    chain_for(&packets, name, functions, more)
+}
+
+/// The text of that chain and of its reverse, which takes the replies through the same functions.
+pub(crate) fn chain_both_ways(name: &str, functions: &[(&str, &str)], more: &str) -> String {
+    let port = crate::network::SERVER_PORT;
+    let back = format!("{name}-back");
+    let there = chain(name, functions, &format!("{more}  reverse: {back}\n"));
+    let replies = format!("source: 10.0.0.2/32, sourcePort: {port}");
+    let more = format!("{more}  reverse: {name}\n");
+    format!(
+        "{there}---\n{}",
+        chain_for(&replies, &back, functions, &more)
+    )
+}
+
+fn chain_for(packets: &str, name: &str, functions: &[(&str, &str)], more: &str) -> String {
     use std::fmt::Write;
 
     let mut text = format!(
         "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\nspec:\n  \
-         match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: {} }}\n{more}  functions:\n",
-        crate::network::SERVER_PORT
+         match: {{ protocol: udp, {packets} }}\n{more}  functions:\n"
     );
     for (position, (kind, space)) in functions.iter().enumerate() {
         // Writing to a string cannot fail.
@@ -168,6 +192,10 @@ mod tests {
         let chains = myelin_agent::parse_source(&source(text)).unwrap();
         assert_eq!(chains[0].functions.len(), 2);
         assert!(chains[0].name.starts_with("bench-"));
+        let both = chain_both_ways("there", &[("kind: forward", "kernel")], "  hook: tcx\n");
+        let chains = myelin_agent::parse_source(&source(both)).unwrap();
+        assert_eq!(chains[0].reverse.as_deref(), Some("there-back"));
+        assert_eq!(chains[1].reverse.as_deref(), Some("there"));
     }
 
     #[test]

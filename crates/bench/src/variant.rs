@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use myelin_linux::affinity;
 
+use myelin_probe::bandwidth::{Ladder, Load, carry};
+use myelin_probe::cpu::{CpuMeter, CpuUse};
 use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,8 +17,10 @@ use crate::{Error, Monitor, Options};
 
 /// Packets before those that count: they bring back what other variants drove out of the caches.
 const WARM_UP: u32 = 30;
+/// Trials of a load in a round: a rate that comes through whole is found by then.
+const TRIALS: u32 = 24;
 /// Rounds of a deployment.
-const ROUNDS: usize = 10;
+pub(crate) const ROUNDS: usize = 10;
 /// UDP payloads that are measured, bytes.
 pub(crate) const PAYLOADS: [usize; 2] = [256, 1400];
 
@@ -29,6 +33,8 @@ pub(crate) struct Variant {
     pollers: Pollers,
     sockets: Sockets,
     destination: SocketAddr,
+    /// What its functions leave on every byte of the payload, by exclusive or.
+    key: u8,
     /// What the variant is made of.
     _parts: Vec<Box<dyn Any + Send>>,
 }
@@ -55,6 +61,7 @@ impl Variant {
             pollers,
             sockets,
             destination,
+            key: 0,
             _parts: parts,
         })
     }
@@ -67,15 +74,28 @@ impl Variant {
         }
     }
 
+    /// The variant whose functions leave `key` on the payload: only then can the probe read it.
+    pub(crate) fn keyed(self, key: u8) -> Self {
+        Self { key, ..self }
+    }
+
+    /// Does some work while the variant is at work too.
+    pub(crate) fn awake<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.pollers.signal(Signal::SIGCONT);
+        let outcome = work();
+        self.pollers.signal(Signal::SIGSTOP);
+        outcome
+    }
+
     /// Round trips, nanoseconds, of `packets` packets one after the other.
-    fn round_trips_ns(
+    pub(crate) fn round_trips_ns(
         &self,
         mode: Mode,
         payload: usize,
         packets: u32,
         monitor: &Monitor<'_>,
     ) -> Result<Vec<u32>, Error> {
-        let core = affinity::get(0)?.first().copied().unwrap_or_default();
+        let core = probing_core()?;
         let config = Config {
             mode,
             payload_bytes: payload,
@@ -85,6 +105,7 @@ impl Variant {
             warm_up: WARM_UP,
             timeout: Duration::from_millis(100),
             deadline: Duration::from_secs(20),
+            forward_key: self.key,
             cores: Some(Cores {
                 client: core,
                 server: core,
@@ -92,14 +113,7 @@ impl Variant {
             keep_samples: true,
             ..Config::new(self.destination)
         };
-        self.pollers.signal(Signal::SIGCONT);
-        let control = Control {
-            cancel: Some(monitor.cancelled),
-            progress: None,
-        };
-        let result = probe(&config, &self.sockets, control);
-        self.pollers.signal(Signal::SIGSTOP);
-        let result = result?;
+        let result = self.awake(|| probe(&config, &self.sockets, control(monitor)))?;
         monitor.check()?;
         let counts = result.counts;
         // A lost packet counts as the longest one, so that losses on a busy machine do not flatter the median.
@@ -118,6 +132,85 @@ impl Variant {
         }
         answered.resize(packets as usize, u32::MAX);
         Ok(answered)
+    }
+
+    /// Packets a second, millions, that come through whole and in order. `ladder` tells what to offer, and learns from it.
+    pub(crate) fn carried_mpps(
+        &self,
+        (payload, packets, burst): (usize, u32, u16),
+        ladder: &mut Ladder,
+        monitor: &Monitor<'_>,
+    ) -> Result<f64, Error> {
+        let load = Load {
+            destination: self.destination,
+            payload_bytes: payload,
+            packets,
+            burst,
+            core: Some(probing_core()?),
+        };
+        let (mut lost, mut sent) = (0, 0);
+        for _ in 0..TRIALS {
+            let offered = ladder.offered_mpps();
+            let carried = self.awake(|| carry(&load, &self.sockets, offered, control(monitor)))?;
+            monitor.check()?;
+            ladder.tried(&carried);
+            if carried.is_clean() {
+                return Ok(carried.carried_mpps);
+            }
+            sent += carried.trial.sent;
+            lost += carried.trial.sent.saturating_sub(carried.trial.received);
+        }
+        Err(Error::Lost {
+            variant: self.name.clone(),
+            lost,
+            sent,
+            payload,
+            remedy: "no rate came through whole and in order; repeat it on a quiet machine",
+        })
+    }
+
+    /// What the CPUs did for `window`: with nothing to do, or with a packet to the server and back every `interval`.
+    pub(crate) fn cpu_use(
+        &self,
+        payload: usize,
+        interval: Option<Duration>,
+        window: Duration,
+        monitor: &Monitor<'_>,
+    ) -> Result<CpuUse, Error> {
+        let core = probing_core()?;
+        let processes: Vec<_> = self.pollers.0.iter().map(|pid| ("worker", *pid)).collect();
+        self.awake(|| {
+            let meter = CpuMeter::start(&processes)?;
+            match interval {
+                None => std::thread::sleep(window),
+                Some(interval) => {
+                    let config = Config {
+                        mode: Mode::Blocking,
+                        payload_bytes: payload,
+                        interval,
+                        count: (window.as_nanos() / interval.as_nanos()) as u32,
+                        repeats: 1,
+                        warm_up: 0,
+                        timeout: Duration::from_millis(100),
+                        forward_key: self.key,
+                        cores: Some(Cores {
+                            client: core,
+                            server: core,
+                        }),
+                        ..Config::new(self.destination)
+                    };
+                    probe(&config, &self.sockets, control(monitor))?;
+                }
+            }
+            Ok(meter.stop()?)
+        })
+    }
+}
+
+fn control<'a>(monitor: &Monitor<'a>) -> Control<'a> {
+    Control {
+        cancel: Some(monitor.cancelled),
+        progress: None,
     }
 }
 
@@ -140,7 +233,7 @@ impl Drop for Pollers {
 }
 
 /// The median, exact.
-fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
+pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     rtt_ns.sort_unstable();
     let n = rtt_ns.len();
     match n {
@@ -224,12 +317,17 @@ pub(crate) struct About {
 }
 
 impl About {
-    fn of(variant: &Variant) -> Self {
+    pub(crate) fn of(variant: &Variant) -> Self {
         Self {
             name: variant.name.clone(),
             about: variant.about.clone(),
         }
     }
+}
+
+/// The core that the probe runs on: the first one.
+fn probing_core() -> Result<usize, Error> {
+    Ok(affinity::get(0)?.first().copied().unwrap_or_default())
 }
 
 /// The core that workers and reference programs poll on: the last one, away from the probe's where there are two.

@@ -24,7 +24,7 @@ use crate::{Error, Row, ebpf};
 /// Most frames at once: one, as the probe has one packet under way.
 const BATCH: u16 = 1;
 /// Frames at once where a layout is to show its best.
-const BEST_BATCH: u16 = 32;
+pub(crate) const BEST_BATCH: u16 = 32;
 
 fn of_network(
     name: &str,
@@ -225,9 +225,7 @@ pub(crate) fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant
             ])?;
             Ok::<_, Error>(running)
         })??;
-        if poll {
-            pollers.push(running.pid());
-        }
+        pollers.push(running.pid());
         parts.push(Box::new(running));
         parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
     }
@@ -269,10 +267,35 @@ pub(crate) fn chain(
     )
 }
 
+/// A deployed chain whose functions replies pass as well, the same functions in the same order. Without workers.
+pub(crate) fn chain_both_ways(
+    stand: &Arc<Stand>,
+    name: &str,
+    about: &str,
+    functions: &[(&str, &str)],
+    more: &str,
+) -> Result<Variant, Error> {
+    let chain = stand.place.chain_name(name);
+    let all = stand.up_all(stand::chain_both_ways(&chain, functions, more))?;
+    let up = all
+        .iter()
+        .find(|up| up.chain == chain)
+        .ok_or_else(|| ApiError::failed(format!("the agent did not deploy {chain}")))?;
+    let (client, server) = (host(up, "client")?, host(up, "server")?);
+    let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
+    let parts: Vec<Box<dyn Any + Send>> = vec![Box::new(Arc::clone(stand))];
+    Variant::new(name, about, sockets, Vec::new(), parts)
+}
+
 /// `spec` lines of a chain whose worker polls on the polling core and takes one packet at a time, as the references do.
 pub(crate) fn spinning() -> Result<String, Error> {
+    worker("spin", BATCH)
+}
+
+/// `spec` lines of a chain whose worker has the polling core.
+pub(crate) fn worker(idle: &str, batch: u16) -> Result<String, Error> {
     Ok(format!(
-        "  worker: {{ batch: {BATCH}, idle: spin, core: {} }}\n",
+        "  worker: {{ batch: {batch}, idle: {idle}, core: {} }}\n",
         polling_core()?
     ))
 }

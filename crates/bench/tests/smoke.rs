@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use myelin_agent::{RunDir, ServeOptions};
-use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, run};
+use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, report, run};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -63,6 +63,7 @@ fn smoke(filter: Option<&str>) {
         }
         let report = measured(experiment.name);
         check(&report);
+        page(&report);
         assert_eq!(
             left_behind(),
             Vec::<String>::new(),
@@ -118,6 +119,21 @@ fn check(report: &Report<Row>) {
         );
     }
     assert!(report.environment.settings.contains_key("quiet"));
+}
+
+/// Every declared plot finds its fields in the rows, and is drawn with all of its groups.
+fn page(report: &Report<Row>) {
+    let name = &report.experiment;
+    let page = report::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(!page.contains("NaN"), "{name}");
+    assert!(page.contains("<svg"), "{name} declares no plot");
+    for claim in &report.claims {
+        assert!(
+            page.contains(&claim.id.replace('<', "&lt;")),
+            "{name}: {}",
+            claim.id
+        );
+    }
 }
 
 /// Ends it after its first steps.

@@ -4,6 +4,7 @@
 
 mod commands;
 mod output;
+mod page;
 mod source;
 
 use std::path::PathBuf;

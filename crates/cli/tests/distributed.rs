@@ -36,25 +36,6 @@ spec:
     - { name: four, kind: forward, space: user }
 ";
 
-fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
-    myelin.json(&[
-        "probe",
-        &myelin.chain(chain),
-        "--mode",
-        "inline",
-        "--payload",
-        payload,
-        "--count",
-        "200",
-        "--repeats",
-        "2",
-        "--interval",
-        "0us",
-        "--json",
-    ])["rows"][0]
-        .clone()
-}
-
 fn status(myelin: &Myelin) -> serde_json::Value {
     myelin.json(&["ps", "--json"])[0].clone()
 }
@@ -109,8 +90,8 @@ fn kernel_functions_in_namespaces_of_their_own() {
         ));
         assert!(links.contains("eth0") && links.contains("xdp"), "{links}");
     }
-    for payload in ["64", "1400"] {
-        let row = probe(&myelin, "k", payload);
+    for payload in [64, 1400] {
+        let row = myelin.probe("k", payload, 400);
         assert_eq!(
             (&row["lost"], &row["corrupted"]),
             (&0.into(), &0.into()),
@@ -142,8 +123,8 @@ fn functions_of_both_spaces_in_namespaces_of_their_own() {
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
     // The three keys together are none: what arrives is what was sent, checksums included.
-    for payload in ["64", "1400"] {
-        let row = probe(&myelin, "m", payload);
+    for payload in [64, 1400] {
+        let row = myelin.probe("m", payload, 400);
         assert_eq!(
             (&row["lost"], &row["corrupted"]),
             (&0.into(), &0.into()),
@@ -157,12 +138,12 @@ fn functions_of_both_spaces_in_namespaces_of_their_own() {
     assert_ne!(first, second, "each user function has its own worker");
 
     sh(&format!("kill -9 {first}"));
-    wait_for("a new worker", Duration::from_secs(2), || {
+    wait_for("a new worker", || {
         status(&myelin)["worker"]["restarts"] == 1
     });
     assert_eq!(status(&myelin)["worker"]["restarts"], 1);
     assert_eq!(status(&myelin)["more_workers"][0]["restarts"], 0);
-    assert_eq!(probe(&myelin, "m", "256")["lost"], 0);
+    assert_eq!(myelin.probe("m", 256, 400)["lost"], 0);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -190,26 +171,7 @@ fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
     let myelin = Myelin::new();
     let file = myelin.file(MIXED);
     for delay_ms in [2, 6, 10, 15, 20, 26, 33, 41, 50, 70] {
-        let mut agent = myelin
-            .command(&["agent"])
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("an agent");
-        wait_for("the agent", Duration::from_secs(3), || {
-            myelin.run_dir().join("agent.sock").exists()
-        });
-        let mut up = myelin
-            .command(&["up", file.to_str().unwrap()])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("up");
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        let _ = agent.kill();
-        let _ = agent.wait();
-        let _ = up.wait();
-        myelin.ok(&["down", "--all"]);
-        myelin.assert_clean();
+        myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
     }
 }
 
@@ -224,19 +186,7 @@ fn packets_pass_by_a_chain_whose_worker_keeps_dying() {
         .replace("  mapping:", "  onFailure: pass\n  mapping:");
     let file = myelin.file(&pass);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    for restarts in 1..=3 {
-        let pid = status(&myelin)["worker"]["pid"].as_i64().unwrap();
-        sh(&format!("kill -9 {pid}"));
-        wait_for("a new worker", Duration::from_secs(2), || {
-            status(&myelin)["worker"]["restarts"] == restarts
-        });
-    }
-    let pid = status(&myelin)["worker"]["pid"].as_i64().unwrap();
-    sh(&format!("kill -9 {pid}"));
-    wait_for("the end of its worker", Duration::from_secs(2), || {
-        status(&myelin)["state"] == "failed"
-    });
-    assert_eq!(status(&myelin)["state"], "failed");
+    myelin.kill_until_failed("m", |status| status["worker"].clone());
     // Past the chain, so the keys, which together change the payload, do not.
     assert_eq!(sent_through(&myelin, "m", 3).trim(), "all");
     myelin.ok(&["down", "--all"]);
@@ -367,7 +317,7 @@ fn the_example_is_what_it_says() {
     let text = std::fs::read_to_string(root().join("examples/distributed.yaml")).expect("it");
     let file = myelin.file(&text.replace("name: distributed }", "name: @e }"));
     myelin.ok(&["up", file.to_str().unwrap()]);
-    assert_eq!(probe(&myelin, "e", "256")["lost"], 0);
+    assert_eq!(myelin.probe("e", 256, 400)["lost"], 0);
     assert_whole(&status(&myelin), 400);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -180,9 +180,38 @@ fn carries(myelin: &Myelin, hosts: &Hosts, file: &std::path::Path, devices: [&st
     );
     let plain: Vec<u8> = (0..PACKETS as u8).collect();
     assert_eq!(hosts.exchange(PACKETS), plain);
+    assert!(changed[0]["exchange_ms"].as_f64().unwrap() > 0.0);
     let after = status(myelin);
     assert_eq!(after["packets_in"], 2 * PACKETS, "the door counts on");
+    assert_eq!(after["packets_out"], 2 * PACKETS, "departures too");
+    assert_eq!(after["sojourn"]["packets"], 2 * PACKETS);
     assert_eq!(after["worker"]["restarts"], 0);
+
+    // Another match and other functions, in a file of which a later object cannot be made.
+    let text = std::fs::read_to_string(file).unwrap();
+    let text = text.replace(", destinationPort: 9000", "");
+    let broken = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @broken }
+spec:
+  match: { protocol: udp }
+  functions: [ { name: fwd, kind: forward } ]
+  ports: { ingress: my-nowhere0, egress: my-nowhere1 }
+";
+    let half = myelin.file(&format!("{text}---{broken}"));
+    let error = myelin.fails(1, &["up", half.to_str().unwrap()]);
+    assert!(error.contains("my-nowhere0"), "{error}");
+    assert_eq!(hosts.exchange(PACKETS), plain);
+    let back = status(myelin);
+    assert_eq!(
+        (
+            &back["generation"],
+            &back["packets_in"],
+            &back["packets_out"]
+        ),
+        (&1.into(), &(3 * PACKETS).into(), &(3 * PACKETS).into())
+    );
 
     let error = myelin.fails(1, &["probe", &myelin.chain("d")]);
     assert!(error.contains("devices of DPDK"), "{error}");
@@ -321,9 +350,7 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
         .as_u64()
         .expect("a process");
     sh(&format!("kill -9 {pid}"));
-    wait_for("a restart", Duration::from_secs(10), || {
-        status(&myelin)["worker"]["restarts"] == 1
-    });
+    wait_for("a restart", || status(&myelin)["worker"]["restarts"] == 1);
     let now = status(&myelin);
     assert_eq!(
         (&now["worker"]["restarts"], &now["state"]),
@@ -335,5 +362,102 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
     assert_eq!(runtime_files(&myelin).len(), 1, "nobody could remove them");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
+    assert_clean(&myelin);
+}
+
+#[test]
+fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = chain(&myelin, ["net_null0", "net_null1"], &xor());
+    up(&myelin, &file);
+    myelin.kill_until_failed("d", |status| status["worker"].clone());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let other = text
+        .replace(&myelin.chain("d"), "@e")
+        .replace("9000", "9001");
+    let other = myelin.file(&other);
+    let error = myelin.fails(1, &["up", other.to_str().unwrap()]);
+    let remedy = format!("`myelin down {}` first", myelin.chain("d"));
+    assert!(
+        error.contains("given up") && error.contains(&remedy),
+        "{error}"
+    );
+    // The same chain, changed.
+    let changed = myelin.file(&text.replace("9000", "9002"));
+    let error = myelin.fails(1, &["up", changed.to_str().unwrap()]);
+    assert!(error.contains(&remedy), "{error}");
+    myelin.ok(&["down", &myelin.chain("d")]);
+    up(&myelin, &other);
+    assert_eq!(myelin.status("e")["state"], "active");
+    myelin.ok(&["down", "--all"]);
+    assert_clean(&myelin);
+}
+
+/// Hugepages for one test, where there are none, and where DPDK finds them.
+struct HugePages {
+    mount: tempfile::TempDir,
+}
+
+impl HugePages {
+    const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn reserve(pages: u32) -> Option<Self> {
+        let read = || std::fs::read_to_string(Self::COUNT).unwrap_or_default();
+        if read().trim() != "0" {
+            skip("somebody uses the hugepages of this machine");
+            return None;
+        }
+        let mount = tempfile::tempdir().expect("a directory");
+        let path = mount.path().display();
+        sh(&format!(
+            "echo {pages} > {}; mount -t hugetlbfs none {path}",
+            Self::COUNT
+        ));
+        let reserved = Self { mount };
+        if read().trim() != pages.to_string() {
+            skip("the machine has no hugepages to give");
+            return None;
+        }
+        Some(reserved)
+    }
+
+    /// None but those in use.
+    fn take_back() {
+        sh(&format!("echo 0 > {}", Self::COUNT));
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let path = self.mount.path().display();
+        sh(&format!("umount -l {path}; echo 0 > {}", Self::COUNT));
+    }
+}
+
+#[test]
+fn a_worker_whose_hugepages_have_gone_is_given_up_and_says_what_to_do() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let Some(_pages) = HugePages::reserve(64) else {
+        return;
+    };
+    let myelin = Myelin::new();
+    let text = std::fs::read_to_string(chain(&myelin, ["net_null0", "net_null1"], &xor())).unwrap();
+    let file = myelin.file(&(text + "  worker: { hugepages: true }\n"));
+    up(&myelin, &file);
+    HugePages::take_back();
+    common::kill(&myelin.status("d")["worker"]["pid"]);
+    wait_for("its end", || myelin.status("d")["state"] == "failed");
+    assert_eq!(myelin.status("d")["state"], "failed");
+    let log = myelin.agent_log();
+    assert!(
+        log.contains("vm.nr_hugepages") && log.contains("given up"),
+        "{log}"
+    );
+    myelin.ok(&["down", &myelin.chain("d")]);
     assert_clean(&myelin);
 }

@@ -15,33 +15,6 @@ spec:
   functions: [ { name: f, kind: forward, space: user } ]
 ";
 
-fn kill(pid: i64) {
-    sh(&format!("kill -9 {pid}"));
-}
-
-fn worker(myelin: &Myelin) -> serde_json::Value {
-    myelin.json(&["ps", "--json"])[0]["worker"].clone()
-}
-
-fn probe(myelin: &Myelin) -> serde_json::Value {
-    myelin.json(&[
-        "probe",
-        &myelin.chain("u"),
-        "--mode",
-        "inline",
-        "--payload",
-        "64",
-        "--count",
-        "50",
-        "--repeats",
-        "1",
-        "--interval",
-        "0us",
-        "--json",
-    ])["rows"][0]
-        .clone()
-}
-
 #[test]
 fn bad_files_are_status_2_and_change_nothing() {
     let myelin = Myelin::new();
@@ -93,8 +66,8 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     let text = myelin.ok(&["up", good.to_str().unwrap()]);
     assert!(text.contains("unchanged"), "{text}");
     // What ran before is untouched.
-    assert_eq!(probe(&myelin)["lost"], 0);
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 1);
+    assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
+    myelin.chains(1);
     // One bad chain of a file takes the good ones of that file with it.
     let both = format!(
         "{}---{}",
@@ -103,7 +76,7 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     );
     let file = myelin.file(&both);
     myelin.fails(1, &["up", file.to_str().unwrap()]);
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 1);
+    myelin.chains(1);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -116,17 +89,102 @@ fn a_killed_worker_is_started_again() {
     let myelin = Myelin::new();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    let before = worker(&myelin);
-    kill(before["pid"].as_i64().unwrap());
-    wait_for("a new worker", Duration::from_secs(2), || {
-        worker(&myelin)["restarts"] == 1
+    let before = myelin.status("u")["worker"].clone();
+    common::kill(&before["pid"]);
+    wait_for("a new worker", || {
+        myelin.status("u")["worker"]["restarts"] == 1
     });
-    let after = worker(&myelin);
+    let after = myelin.status("u")["worker"].clone();
     assert_eq!(after["restarts"], 1);
     assert_ne!(after["pid"], before["pid"]);
-    assert_eq!(probe(&myelin)["lost"], 0);
+    assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
+}
+
+#[test]
+fn a_chain_that_a_given_up_worker_would_serve_is_refused_with_the_remedy() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let there = USER.replace("spec:", "spec:\n  reverse: @back");
+    let back = USER
+        .replace("@u", "@back")
+        .replace("10.0.0.2/32", "10.0.0.1/32");
+    let both = myelin.file(&format!("{there}---{back}"));
+    myelin.ok(&["up", both.to_str().unwrap()]);
+    myelin.kill_until_failed("u", |status| status["worker"].clone());
+    myelin.ok(&["down", &myelin.chain("back")]);
+    let error = myelin.fails(1, &["up", both.to_str().unwrap()]);
+    assert!(
+        error.contains("given up") && error.contains("myelin down"),
+        "{error}"
+    );
+    myelin.chains(1);
+    myelin.ok(&["down", &myelin.chain("u")]);
+    myelin.ok(&["up", both.to_str().unwrap()]);
+    assert_eq!(myelin.probe("u", 64, 50)["lost"], 0);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let one = USER.replace("kind: forward", "kind: monitor");
+    let file = myelin.file(&format!("{one}---{}", USER.replace("@u", "@v")));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let pid = |name| myelin.status(name)["worker"]["pid"].clone();
+    let (stuck, other) = (pid("u"), pid("v"));
+    sh(&format!("kill -STOP {stuck}"));
+    // The agent asks the one that does not answer, for 10 s.
+    let mut reader = myelin
+        .command(&["ps", "--flows"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("a client");
+    std::thread::sleep(Duration::from_millis(300));
+    common::kill(&other);
+    // `ps` would wait behind the other one.
+    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let known = [&stuck, &other].map(serde_json::Value::as_u64);
+    let workers = || sh(&format!("pgrep -f '^myelin-worker@{id}'"));
+    let is_back = || {
+        let workers = workers();
+        let mut pids = workers.lines();
+        pids.any(|pid| !known.contains(&pid.parse().ok()))
+    };
+    wait_for("a new worker", is_back);
+    let in_time = is_back();
+    sh(&format!("kill -CONT {stuck}"));
+    let _ = reader.wait();
+    assert!(in_time, "it waited for a worker that does not answer");
+    assert_eq!(
+        (&pid("u"), &myelin.status("v")["worker"]["restarts"]),
+        (&stuck, &1.into())
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn an_agent_that_stopped_has_left_its_directory() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(USER);
+    for _ in 0..5 {
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        myelin.ok(&["down", "--all"]);
+        // Not in a moment: now.
+        assert_eq!(myelin.leftovers(), Vec::<String>::new());
+    }
 }
 
 #[test]
@@ -137,7 +195,7 @@ fn chains_go_on_without_their_agent() {
     let myelin = Myelin::new();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    kill(i64::from(myelin.agent_pid()));
+    common::kill(&myelin.agent_pid().into());
     let client = format!("myelin-{}-client", myelin.chain("u"));
     let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");
@@ -159,6 +217,11 @@ s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
         status.as_array().unwrap().is_empty() || status[0]["state"] == "orphaned",
         "{status}"
     );
+    let said = String::from_utf8(myelin.run(&["ps"]).stderr).unwrap();
+    assert!(
+        said.contains("was killed") && said.contains("down --all"),
+        "{said}"
+    );
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");
     myelin.assert_clean();
@@ -172,28 +235,7 @@ fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
     let myelin = Myelin::new();
     let file = myelin.file(USER);
     for delay_ms in [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 40, 60] {
-        // The agent first, so that the delay falls into the deployment.
-        myelin.ok(&["ps"]);
-        let mut agent = myelin
-            .command(&["agent"])
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("an agent");
-        wait_for("the agent", Duration::from_secs(3), || {
-            myelin.run_dir().join("agent.sock").exists()
-        });
-        let mut up = myelin
-            .command(&["up", file.to_str().unwrap()])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .expect("a client");
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        agent.kill().expect("kill -9");
-        let _ = agent.wait();
-        let _ = up.wait();
-        myelin.ok(&["down", "--all"]);
-        myelin.assert_clean();
+        myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
     }
 }
 
@@ -216,7 +258,7 @@ fn an_interrupted_run_tears_down() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("a client");
-    wait_for("the chain", Duration::from_secs(5), || {
+    wait_for("the chain", || {
         !myelin
             .leftovers()
             .iter()
@@ -224,7 +266,7 @@ fn an_interrupted_run_tears_down() {
     });
     run.kill().expect("kill");
     let _ = run.wait();
-    wait_for("the end of the chain", Duration::from_secs(5), || {
+    wait_for("the end of the chain", || {
         myelin
             .json(&["ps", "--json"])
             .as_array()

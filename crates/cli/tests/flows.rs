@@ -34,22 +34,8 @@ spec:
 }
 
 fn probe(myelin: &Myelin) {
-    let report = myelin.json(&[
-        "probe",
-        &myelin.chain("f"),
-        "--mode",
-        "inline",
-        "--payload",
-        "200",
-        "--count",
-        "50",
-        "--repeats",
-        "1",
-        "--interval",
-        "0us",
-        "--json",
-    ]);
-    assert_eq!(report["rows"][0]["lost"], 0, "{report}");
+    let row = myelin.probe("f", 200, 50);
+    assert_eq!(row["lost"], 0, "{row}");
 }
 
 /// The one flow that a function of the chain knows, and what the function says besides.

@@ -278,7 +278,7 @@ fn what_is_the_same_stays_untouched() {
     // What `run` takes down at its end must not be somebody's running chain.
     let error = myelin.fails(1, &["run", one.file(&myelin).to_str().unwrap()]);
     assert!(error.contains("runs already"), "{error}");
-    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 2);
+    myelin.chains(2);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -310,20 +310,8 @@ fn one_of_a_pair_of_chains_is_changed() {
     traffic.wait_for_more(200);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
-    let probe = myelin.json(&[
-        "probe",
-        &myelin.chain("live"),
-        "--mode",
-        "inline",
-        "--count",
-        "50",
-        "--repeats",
-        "1",
-        "--interval",
-        "0us",
-        "--json",
-    ]);
-    assert_eq!(probe["rows"][0]["lost"], 0, "{probe}");
+    let probe = myelin.probe("live", 64, 50);
+    assert_eq!(probe["lost"], 0, "{probe}");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -374,39 +362,71 @@ fn what_cannot_be_changed_live_is_refused_with_the_remedy() {
     );
 }
 
-#[test]
-fn a_file_that_fails_half_way_is_rolled_back() {
-    if skip_unless_root() {
-        return;
-    }
-    let myelin = Myelin::new();
+/// Brings a file up whose first object, the changed chain, is fine and whose second is `broken`. Returns the error, what
+/// arrived, and how many packets had been sent when it was over.
+fn fails_half_way(myelin: &Myelin, broken: impl Fn(&serde_json::Value) -> String) -> (String, u64) {
     let form = Form::new(&["k01", "kf"]);
-    let first = up(&myelin, &form);
+    let first = up(myelin, &form);
     let traffic = Traffic::start(&first, PORT);
     traffic.wait_for_more(100);
-    // The first object of the file is changed, with its match and its hook, then the second one cannot be made.
+    // It changes with its match and its hook.
     let changed = Form::new(&["u04", "kf"])
         .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
         .object("@live");
-    let broken = Form::new(&["kf"]).object("@broken").replace(
-        "spec:",
-        "spec:\n  ports: { ingress: my-nowhere0, egress: my-nowhere1 }",
-    );
-    let file = myelin.file(&format!("{changed}---{broken}"));
+    let file = myelin.file(&format!("{changed}---{}", broken(&first)));
     let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
-    assert!(error.contains("my-nowhere0"), "{error}");
     let rolled_back = traffic.sent();
     traffic.wait_for_more(100);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
     assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
-    for (number, key) in &arrivals.keys {
-        assert!(
-            *key == 1 || (*key == 4 && *number < rolled_back),
-            "packet {number} has {key:#x}"
-        );
+    let by_next = arrivals.keys.iter().filter(|(_, key)| **key == 4);
+    assert!(
+        by_next.clone().all(|(number, _)| *number < rolled_back),
+        "packets after the roll-back"
+    );
+    let by_next = by_next.count() as u64;
+    let by_first = arrivals.keys.values().filter(|key| **key == 1).count() as u64;
+    assert_eq!(by_next + by_first, sent, "another key");
+    assert_untouched(myelin, sent);
+    (error, by_next)
+}
+
+#[test]
+fn a_file_that_cannot_be_laid_out_is_never_led_to() {
+    if skip_unless_root() {
+        return;
     }
-    assert_untouched(&myelin, sent);
+    let myelin = Myelin::new();
+    let (error, by_next) = fails_half_way(&myelin, |_| {
+        Form::new(&["kf"]).object("@broken").replace(
+            "spec:",
+            "spec:\n  ports: { ingress: my-nowhere0, egress: my-nowhere1 }",
+        )
+    });
+    assert!(error.contains("my-nowhere0"), "{error}");
+    assert_eq!(by_next, 0, "led over before all of the file stood");
+}
+
+#[test]
+fn a_file_whose_last_match_is_taken_is_rolled_back() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let (error, _) = fails_half_way(&myelin, |first| {
+        // The match that the first object takes on the same port.
+        let ports = format!(
+            "spec:\n  ports: {{ ingress: {}, egress: {} }}",
+            first["ingress"].as_str().unwrap(),
+            first["egress"].as_str().unwrap()
+        );
+        Form::new(&["kf"])
+            .matching("{ protocol: udp, destination: 10.0.0.2/32 }")
+            .object("@broken")
+            .replace("spec:", &ports)
+    });
+    assert!(error.contains(&myelin.chain("broken")), "{error}");
 }
 
 /// The chain is as it came up, and has taken `sent` packets.
@@ -447,9 +467,7 @@ fn a_generation_that_does_not_load_leaves_the_old_one_untouched() {
         traffic.wait_for_more(20);
     }
     sh(&format!("prlimit --pid {agent} --nofile=1024:"));
-    wait_for("all descriptors", Duration::from_secs(2), || {
-        descriptors() <= before
-    });
+    wait_for("all descriptors", || descriptors() <= before);
     assert!(descriptors() <= before, "{} leaked", descriptors() - before);
     let (sent, arrivals) = traffic.stop();
     assert_eq!(arrivals.keys.len() as u64, sent, "lost");
@@ -478,7 +496,7 @@ fn an_agent_killed_in_an_exchange_leaves_nothing_that_down_all_does_not_find() {
         kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
         change.wait().unwrap();
         let socket = myelin.run_dir().join("agent.sock");
-        wait_for("the agent's end", Duration::from_secs(2), || {
+        wait_for("the agent's end", || {
             // The client of the change may have started another one.
             myelin.agent_pid() != agent || std::os::unix::net::UnixStream::connect(&socket).is_err()
         });

@@ -11,6 +11,8 @@ pub(crate) struct FrameEmitter<'f, 'm> {
     pub(crate) memory: &'m FrameMemory,
     pub(crate) pool: &'f mut FramePool,
     pub(crate) emitted: &'f mut Vec<Packet<'m>>,
+    /// How many these are, to be asked after each function: one read less than the vector takes.
+    pub(crate) waiting: usize,
     /// What goes back to the sender.
     pub(crate) replies: &'f mut Vec<Buffer>,
     pub(crate) lost: u64,
@@ -40,6 +42,7 @@ impl FrameEmitter<'_, '_> {
         match self.memory.open(buffer, meta) {
             Ok(packet) => {
                 self.emitted.push(packet);
+                self.waiting += 1;
                 Some(())
             }
             Err(buffer) => {

@@ -14,6 +14,7 @@ use crate::control::{Request, Setup};
 use crate::error::Error;
 use crate::flows::{self, Flows};
 use crate::idle::Idle;
+use crate::launch::Launcher;
 use crate::pipeline::RingLink;
 use crate::process::{Process, describe, running};
 use crate::ring_port::Side;
@@ -50,6 +51,8 @@ pub struct WorkerConfig {
     pub frames: u32,
     /// Size of a frame, 2048 or 4096 bytes.
     pub frame_size: u32,
+    /// Where its process starts; `None` makes it a child of this one.
+    pub launcher: Option<Arc<dyn Launcher>>,
 }
 
 impl WorkerConfig {
@@ -66,6 +69,7 @@ impl WorkerConfig {
             },
             frames: 4096,
             frame_size: 2048,
+            launcher: None,
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
@@ -12,6 +10,7 @@ use nix::sys::time::TimeVal;
 use crate::control::{Request, receive_reply, send_request};
 use crate::error::Error;
 use crate::handle::{WORKER_NAME, WorkerConfig};
+use crate::launch::{AsChild, Launch, Launched, Launcher};
 
 /// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -19,7 +18,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// A process that was started, and what was asked of it.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    process: Box<dyn Launched>,
     control: OwnedFd,
     requests: u64,
 }
@@ -41,18 +40,16 @@ impl Process {
         let timeout = TimeVal::new(ANSWER_TIME.as_secs().cast_signed(), 0);
         setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
             .map_err(|errno| failed(errno.into()))?;
-        let child = Command::new(&config.exe)
-            .args(&config.args)
-            .arg0(format!("{WORKER_NAME}@{}", config.run_id))
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .current_dir("/")
-            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
+        let launch = Launch {
+            exe: config.exe.clone(),
+            args: config.args.clone(),
+            name: format!("{WORKER_NAME}@{}", config.run_id),
+            control: theirs,
+        };
+        let launcher: &dyn Launcher = config.launcher.as_deref().unwrap_or(&AsChild);
+        let process = launcher.launch(launch).map_err(failed)?;
         Ok(Self {
-            child,
+            process,
             control,
             requests: 0,
         })
@@ -60,12 +57,12 @@ impl Process {
 
     /// Its number.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Whether it runs.
     pub(crate) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        self.process.is_alive()
     }
 
     /// Asks something and waits for the answer. A process that gives none in time, or none that makes sense, is ended, so that nothing it was asked happens
@@ -90,7 +87,7 @@ impl Process {
             }),
             Err(source) => Err(Error::Control {
                 worker: worker.to_owned(),
-                pid: self.child.id(),
+                pid: self.process.pid(),
                 what: describe(request),
                 source,
             }),
@@ -98,23 +95,20 @@ impl Process {
     }
 
     /// Waits for the process to end, kills it after `patience`.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+    pub(crate) fn wait(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
+            if !self.is_alive() {
+                return;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         self.kill();
-        None
     }
 
     /// Ends it at once.
     pub(crate) fn kill(&mut self) {
-        // Not by its number, which is another process' once this one has been waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
     }
 }
 

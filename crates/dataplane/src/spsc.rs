@@ -11,7 +11,8 @@
 //! Words are 64 bits. Each index lies in a pair of cache lines of its own, since the adjacent line is prefetched with it, and only counts up: so it also is
 //! the number of descriptors that went in or came out, and anyone who maps the file ([`Observer`]) sees both and what lies between,
 //! without taking part. Each side keeps the other's index as last seen and looks again only when that does not suffice; it
-//! publishes its own once a batch.
+//! publishes its own once a batch. The slots of a batch are in the other side's cache, so all are sent for before the first is touched
+//! ([`Producer::reserve`], [`Consumer::peek`]): they come over at the same time instead of one after another.
 //!
 //! The other process may die at any point, or write anything into the file. Every access is to an atomic word within the
 //! slice, so that is never out of bounds and never a data race; indices that lie further apart than the ring is long stop the ring.
@@ -39,6 +40,8 @@ pub trait Word {
     fn store(&self, value: u64, order: Ordering);
     /// Puts all that this side did before and after it into one order that both sides agree upon.
     fn full_fence();
+    /// Begins to bring it into this core's cache, to be read or to be written.
+    fn fetch(&self, _for_writing: bool) {}
 }
 
 /// Longest ring, entries.
@@ -53,6 +56,8 @@ const PRODUCER: usize = 16;
 const CONSUMER: usize = 32;
 const ASLEEP: usize = 48;
 const SLOTS: usize = 64;
+/// Words that move between caches at once.
+const LINE: usize = 8;
 
 /// Words of a ring of `entries` slots of `slot_words` words.
 const fn len_of(entries: u32, slot_words: usize) -> usize {
@@ -86,6 +91,17 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
     fn read(&self, index: u64) -> [u64; N] {
         let slot = self.slot(index);
         std::array::from_fn(|word| slot[word].load(Relaxed))
+    }
+
+    /// Sends for `count` slots.
+    #[inline]
+    fn fetch(&self, index: u64, count: u32, for_writing: bool) {
+        for ahead in (0..u64::from(count)).step_by((LINE / N).max(1)) {
+            let slot = self.slot(index.wrapping_add(ahead));
+            for word in slot.iter().step_by(LINE) {
+                word.fetch(for_writing);
+            }
+        }
     }
 
     /// `ahead - behind`, where both are indices of the ring; `None` when they cannot be.
@@ -137,7 +153,9 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
             let used = self.memory.distance(self.next, consumer);
             self.free = used.map_or(0, |used| self.memory.entries - used);
         }
-        self.free.min(wanted)
+        let granted = self.free.min(wanted);
+        self.memory.fetch(self.next, granted, true);
+        granted
     }
 
     /// Writes the next reserved slot; the consumer sees it after [`Self::publish`]. Nothing is written where nothing was reserved.
@@ -223,7 +241,9 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         if self.known < wanted {
             self.known = self.waiting();
         }
-        self.known.min(wanted)
+        let promised = self.known.min(wanted);
+        self.memory.fetch(self.next, promised, false);
+        promised
     }
 
     /// The next descriptor that [`Self::peek`] has promised; zeros where it has promised none.

@@ -74,16 +74,26 @@ impl WorkerHandle {
         &self.setup
     }
 
-    /// Runs a generation of a chain from now on; a former one of the same chain is replaced between two batches.
+    /// Runs a generation of a chain from now on: packets are led to it between two batches. A former one stays until [`Self::settle`],
+    /// so this leads back to it too. Returns what the door counted for a former match that went.
     ///
     /// # Errors
     /// A function cannot be made, or the match is another chain's.
-    pub fn run(&mut self, placed: PlacedChain) -> Result<(), Error> {
-        self.ask("run a chain", &Request::Run(Box::new(placed.clone())))?;
+    pub fn run(&mut self, placed: PlacedChain) -> Result<Figures, Error> {
+        let figures = self.ask("run a chain", &Request::Run(Box::new(placed.clone())))?;
         self.chains
             .retain(|chain| chain.chain.spi != placed.chain.spi);
         self.chains.push(placed);
-        Ok(())
+        Ok(figures.unwrap_or_default())
+    }
+
+    /// Frees the other generations of a chain that runs. Returns what they did behind the door.
+    ///
+    /// # Errors
+    /// The worker is gone.
+    pub fn settle(&mut self, placed: &PlacedChain) -> Result<Figures, Error> {
+        self.ask("settle a chain", &Request::Settle(Box::new(placed.clone())))
+            .map(Option::unwrap_or_default)
     }
 
     /// Stops running a chain.

@@ -77,6 +77,13 @@ pub struct Figures {
     pub sojourn: Histogram,
 }
 
+impl Figures {
+    /// What the functions dropped.
+    pub fn drops(&self) -> u64 {
+        self.positions.iter().map(|position| position.drops).sum()
+    }
+}
+
 /// What one function did, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
@@ -106,8 +113,11 @@ impl From<PositionStats> for Position {
 pub(crate) enum Request {
     /// The first request.
     Setup(Setup),
-    /// Run a generation of a chain. A former one of the same chain and match is replaced between two batches.
+    /// Lead the packets of a chain to this generation, between two batches. A former one stays until `Settle`, so that there is a way
+    /// back to it, with its state. The answer has what the door counted for a former match that goes.
     Run(Box<PlacedChain>),
+    /// Free all other generations of the chain. The answer has what they did behind the door.
+    Settle(Box<PlacedChain>),
     /// Stop running it.
     Remove(Box<PlacedChain>),
     /// Tell what it did.
@@ -116,5 +126,5 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// What the worker answers; figures to `Read` only.
+/// What the worker answers; figures to `Run`, `Settle` and `Read`.
 pub(crate) type Reply = Result<Option<Figures>, String>;

@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::port::DpdkPort;
-use crate::protocol::{Figures, PlacedChain, Reply, Request, Setup, Waiting};
+use crate::protocol::{Figures, PlacedChain, Position, Reply, Request, Setup, Waiting};
 
 /// How long a worker that naps does not look.
 const NAP: Duration = Duration::from_micros(20);
@@ -165,7 +165,10 @@ struct Worker {
     forwarder: Forwarder<'static, DpdkPort>,
     stats: Stats,
     environment: Environment,
+    /// To which packets are led.
     chains: Vec<PlacedChain>,
+    /// Those before, until it is settled that nothing leads back to them.
+    former: Vec<PlacedChain>,
 }
 
 /// Whether the loop goes on.
@@ -202,6 +205,7 @@ impl Worker {
             stats,
             environment,
             chains: Vec::new(),
+            former: Vec::new(),
         })
     }
 
@@ -243,7 +247,8 @@ impl Worker {
         };
         let reply = match &request {
             Request::Setup(_) => Err("the worker is set up already".into()),
-            Request::Run(placed) => self.run(placed).map(|()| None),
+            Request::Run(placed) => self.run(placed).map(Some),
+            Request::Settle(placed) => Ok(Some(self.settle(placed))),
             Request::Remove(placed) => self.remove(placed).map(|()| None),
             Request::Read(placed) => self.read(placed).map(Some),
             Request::Stop => Ok(None),
@@ -258,33 +263,56 @@ impl Worker {
     }
 
     /// Makes before it breaks: no packet is between two generations, for this is between two batches.
-    fn run(&mut self, placed: &PlacedChain) -> Result<(), String> {
+    fn run(&mut self, placed: &PlacedChain) -> Result<Figures, String> {
         let (spi, generation) = (placed.chain.spi, placed.chain.generation);
-        self.forwarder
-            .deploy(&placed.chain, &mut self.stats)
-            .map_err(|error| error.to_string())?;
+        let is_there = self.former.contains(placed);
+        if !is_there {
+            self.forwarder
+                .deploy(&placed.chain, &mut self.stats)
+                .map_err(|error| error.to_string())?;
+        }
         let led = self.door(placed).and_then(|port| {
             let set = port.door().set(&placed.matches, spi, generation);
             set.map_err(|error| format!("device {}: {error}", port.name()))
         });
         if let Err(error) = led {
-            self.forwarder.undeploy(spi, generation, &mut self.stats);
+            if !is_there {
+                self.forwarder.undeploy(spi, generation, &mut self.stats);
+            }
             return Err(error);
         }
+        self.former.retain(|former| former != placed);
         let former = self
             .chains
             .iter()
             .position(|chain| chain.chain.spi == spi)
             .map(|at| self.chains.remove(at));
+        self.chains.push(placed.clone());
+        let mut figures = Figures::default();
         if let Some(former) = former {
             if former.matches != placed.matches {
-                self.door(&former)?.door().remove(&former.matches);
+                let counted = self.door(&former)?.door().remove(&former.matches);
+                figures.door = counted.unwrap_or_default();
             }
-            self.forwarder
-                .undeploy(spi, former.chain.generation, &mut self.stats);
+            self.former.push(former);
         }
-        self.chains.push(placed.clone());
-        Ok(())
+        Ok(figures)
+    }
+
+    fn settle(&mut self, placed: &PlacedChain) -> Figures {
+        let spi = placed.chain.spi;
+        let mut sum = Figures::default();
+        for former in self.former.extract_if(.., |chain| chain.chain.spi == spi) {
+            let generation = former.chain.generation;
+            if let Some(stats) = self.stats.chain(spi, generation) {
+                sum.transmitted += stats.transmitted;
+                sum.positions
+                    .extend(stats.positions.into_iter().map(Position::from));
+                sum.sojourn.merge(&stats.sojourn);
+            }
+            self.forwarder.undeploy(spi, generation, &mut self.stats);
+        }
+        sum
     }
 
     fn remove(&mut self, placed: &PlacedChain) -> Result<(), String> {

@@ -11,16 +11,18 @@
 //! covers the addresses; packets of a family without a backend; a flow whose answers would look like
 //! those of another one, that is from the same client address and port, by way of another address, to
 //! the same backend; on the reply side, packets of no living flow.
+//!
+//! When a table is full the flow that was used longest ago is put out, and counted. What clients send is counted by flow.
 
 use std::net::IpAddr;
 
 use myelin_packet::maglev::{Backend, MaglevTable};
-use myelin_packet::{FiveTuple, FlowKey};
+use myelin_packet::{FiveTuple, FlowKey, FlowRecord, FlowTotals};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
 use crate::nat::rewrite::Fields;
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
 
 /// The record for the replies of a flow is looked at again after this, for it may have been put out:
 /// one second.
@@ -31,6 +33,7 @@ const CONFIRM_NS: u64 = 1_000_000_000;
 pub struct Affinity {
     flows: FlowTable<FlowKey, Flow>,
     replies: FlowTable<FlowKey, Reply>,
+    begun: u64,
 }
 
 /// A flow as the clients send it.
@@ -38,6 +41,9 @@ pub struct Affinity {
 struct Flow {
     /// The backend's.
     address: [u8; 16],
+    packets: u64,
+    bytes: u64,
+    first_ns: u64,
     last_ns: u64,
     /// When the record for its replies was last written.
     confirmed_ns: u64,
@@ -59,6 +65,7 @@ impl Affinity {
         Self {
             flows: FlowTable::new(flows),
             replies: FlowTable::new(flows),
+            begun: 0,
         }
     }
 }
@@ -106,7 +113,7 @@ impl LoadBalancer {
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
-        let backend = self.backend_of(affinity, &key, is_ipv6, now_ns)?;
+        let backend = self.backend_of(affinity, &key, (is_ipv6, packet.len() as u64), now_ns)?;
         let frame = packet.bytes_mut();
         let fields = Fields::find(frame, &headers, Side::Reply)?;
         let old = fields.endpoint(frame)?;
@@ -119,16 +126,20 @@ impl LoadBalancer {
         Some(())
     }
 
-    /// The backend of a flow, which is noted.
+    /// The backend of a flow, which is noted with its packet of so many bytes.
     #[inline]
     fn backend_of(
         &self,
         affinity: &mut Affinity,
         key: &FlowKey,
-        is_ipv6: bool,
+        (is_ipv6, bytes): (bool, u64),
         now_ns: u64,
     ) -> Option<&Backend> {
-        let Affinity { flows, replies } = affinity;
+        let Affinity {
+            flows,
+            replies,
+            begun,
+        } = affinity;
         if let Some(flow) = flows.use_flow(key)
             && now_ns.saturating_sub(flow.last_ns) <= self.timeout_ns
             && let Some(number) = self.number_of(flow, is_ipv6)
@@ -140,6 +151,8 @@ impl LoadBalancer {
                 flow.confirmed_ns = now_ns;
             }
             flow.last_ns = now_ns;
+            flow.packets += 1;
+            flow.bytes += bytes;
             return Some(backend);
         }
         let table = if is_ipv6 { &self.v6 } else { &self.v4 };
@@ -148,11 +161,15 @@ impl LoadBalancer {
         self.confirm(replies, key, backend, now_ns)?;
         let flow = Flow {
             address: backend.address,
+            packets: 1,
+            bytes,
+            first_ns: now_ns,
             last_ns: now_ns,
             confirmed_ns: now_ns,
             backend: number.into(),
         };
         flows.insert(*key, flow);
+        *begun += 1;
         Some(backend)
     }
 
@@ -253,6 +270,25 @@ impl Function for LoadBalancer {
             }
             None => batch.retain(|_| Verdict::Drop),
         }
+    }
+
+    fn read_flows(&self, page: &mut FlowPage) {
+        let Some(affinity) = self.affinity.enter() else {
+            return;
+        };
+        let totals = FlowTotals {
+            begun: affinity.begun,
+            evicted: affinity.flows.evictions(),
+            outside: 0,
+        };
+        page.take(&affinity.flows, totals, |key, flow| {
+            let mut record = FlowRecord::new(*key);
+            record.packets = flow.packets;
+            record.bytes = flow.bytes;
+            record.first_ns = flow.first_ns;
+            record.last_ns = flow.last_ns;
+            record
+        });
     }
 }
 

@@ -16,7 +16,7 @@ mod mappings;
 pub(crate) mod rewrite;
 
 pub use endpoint::Endpoint;
-pub use mappings::{Lifetime, Mappings, TRIES};
+pub use mappings::{Lifetime, Mappings, PIECE, TRIES};
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;

@@ -24,6 +24,11 @@ pub enum Error {
     /// The routes of a router.
     #[error("router: {0}")]
     Router(#[from] LpmError),
+    /// It is a program of its own, not a function of a worker.
+    #[error(
+        "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
+    )]
+    External,
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -63,6 +68,7 @@ impl States {
                 Box::new(FlowTracker::new(*config, state))
             }
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
+            FunctionConfig::External(_) => return Err(Error::External),
         })
     }
 }

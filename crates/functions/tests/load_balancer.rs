@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use myelin_functions::{Discard, Function, Packet, States, Verdict};
+use myelin_functions::{Discard, FlowPage, Function, Packet, States, Verdict};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{FiveTuple, Headers, MacAddr, Meta, checksum, parse};
 use myelin_spec::{
@@ -243,11 +243,28 @@ fn a_flow_whose_answers_could_not_be_told_apart_is_dropped() {
 }
 
 #[test]
-fn a_full_table_forgets_flows_and_goes_on() {
-    let mut pair = Pair::new(&config(1..=4));
+fn a_full_table_forgets_flows_counts_them_and_goes_on() {
+    let config = config(1..=4);
+    let mut pair = Pair::new(&config);
+    let frame = |client| frame(client, 0, false, false);
     for client in 0..5000 {
-        assert!(pair.send(&frame(client, 0, false, false), SECOND).is_some());
+        assert!(pair.send(&frame(client), SECOND).is_some());
     }
+    assert!(pair.send(&frame(4999), SECOND + 5).is_some());
+    let known = || FlowPage::read_all(|page| pair.forward.read_flows(page)).unwrap();
+    let (flows, totals) = known();
+    let room = config.flows as usize;
+    assert!(room < 5000, "the table was never full");
+    assert_eq!(
+        (flows.len(), totals.begun, totals.evicted),
+        (room, 5000, 5000 - room as u64)
+    );
+    let last = flows.iter().find(|flow| flow.packets == 2).unwrap();
+    assert_eq!(last.bytes, 2 * frame(4999).len() as u64);
+    assert_eq!((last.first_ns, last.last_ns), (SECOND, SECOND + 5));
+    // The other side's answers are no flows of their own.
+    let reply = FlowPage::read_all(|page| pair.reply.read_flows(page)).unwrap();
+    assert_eq!(reply.1, totals);
 }
 
 /// What happens.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use myelin_functions::nat::{Endpoint, Lifetime, Mappings, TRIES};
+use myelin_functions::nat::{Endpoint, Lifetime, Mappings, PIECE, TRIES};
 use myelin_functions::{Discard, Function, Packet, States, Verdict};
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::fixtures::{self, build};
@@ -484,4 +484,33 @@ fn a_full_table_is_swept_of_what_has_expired_once_a_second() {
     assert_eq!(ask(2004, SECOND), None, "swept twice within a second");
     assert_eq!(ask(2004, SECOND + half), Some(2004));
     assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn a_large_table_is_swept_piece_by_piece() {
+    let flows = 3 * PIECE as u32;
+    let mut table = Mappings::new(&NatConfig { flows, ..config() });
+    // Each keeps its port.
+    let inner = |n: u32| Endpoint::new([10, 0, 0, 1].into(), UDP, 2000 + n as u16);
+    let first = Lifetime::always(10 * SECOND);
+    let rest = Lifetime::always(SECOND);
+    for n in 0..flows {
+        let life = if n < PIECE as u32 { &first } else { &rest };
+        assert!(table.outward(&inner(n), 0, life).is_some());
+    }
+    // The first piece lives, the second has expired and goes as a whole, the third stays until its place is needed.
+    let later = 2 * SECOND;
+    assert_eq!(table.outward(&inner(flows), later, &rest), None);
+    assert!(table.outward(&inner(flows), later, &rest).is_some());
+    assert_eq!(table.len(), 2 * PIECE + 1);
+    for n in 1..PIECE as u32 {
+        assert!(table.outward(&inner(flows + n), later, &rest).is_some());
+    }
+    assert_eq!(table.len(), 3 * PIECE);
+    assert!(
+        table
+            .outward(&inner(flows + PIECE as u32), later, &rest)
+            .is_some()
+    );
+    assert_eq!(table.len(), 2 * PIECE + 1);
 }

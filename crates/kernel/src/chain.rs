@@ -99,7 +99,8 @@ pub struct LoadedChain {
     positions: u8,
     hook: Hook,
     lines: Arc<Block>,
-    sojourn: Option<Sojourn>,
+    /// One for each section.
+    sojourns: Vec<Sojourn>,
     segments: Vec<LoadedSegment>,
     entry: ChainEntry,
     /// The generation before, as long as packets may be led to it by this one's number: its places stay taken.
@@ -109,7 +110,8 @@ pub struct LoadedChain {
 /// What a chain is made of when its programs are loaded.
 pub(crate) struct Parts {
     pub(crate) lines: Arc<Block>,
-    pub(crate) sojourn: Option<Sojourn>,
+    /// Of each section of the chain's way; none where the egress is in user space.
+    pub(crate) sojourns: Vec<Sojourn>,
     pub(crate) segments: Vec<LoadedSegment>,
 }
 
@@ -135,7 +137,7 @@ impl LoadedChain {
             .collect::<Result<_, _>>()?;
         let parts = Parts {
             lines,
-            sojourn,
+            sojourns: sojourn.into_iter().collect(),
             segments,
         };
         Self::assemble(shared, config, parts)
@@ -149,7 +151,7 @@ impl LoadedChain {
     ) -> Result<Self, Error> {
         let Parts {
             lines,
-            sojourn,
+            sojourns,
             segments,
         } = parts;
         let first = segments
@@ -181,7 +183,7 @@ impl LoadedChain {
             positions: config.positions,
             hook: config.hook,
             lines,
-            sojourn,
+            sojourns,
             segments,
             entry,
             late: Mutex::default(),
@@ -259,11 +261,17 @@ impl LoadedChain {
         egress_line(&self.lines, self.positions)
     }
 
-    /// Time from the front door to a kernel egress of all packets so far; empty when the chain's egress is in user space.
+    /// Time from the front door (or the last black box) to a kernel egress of all packets so far; empty when the chain's egress is in user space.
     pub fn sojourn(&self) -> Histogram {
-        self.sojourn
-            .as_ref()
+        self.sojourns
+            .last()
             .map_or_else(Histogram::new, Sojourn::read)
+    }
+
+    /// The same for each section of the way: one up to each black box, each after the first from the box before, and the
+    /// one to the egress.
+    pub fn sections(&self) -> Vec<Histogram> {
+        self.sojourns.iter().map(Sojourn::read).collect()
     }
 
     /// The flows that a kernel function knows; `None` for one that keeps none.

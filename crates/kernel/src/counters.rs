@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapHandle, MapType};
 
 use crate::Error;
@@ -11,8 +12,18 @@ use crate::blocks::{Block, Blocks};
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
 
+/// The programs' name of the map.
+pub(crate) const COUNTERS: &str = ".data.counters";
 /// 64-bit words of a line: one cache line, `struct myelin_line`.
 const WORDS: usize = 8;
+
+/// Fewest lines a CPU that are of any use.
+const LEAST_LINES: u32 = 256;
+
+/// Parts of a map in which each of `cpus` CPUs has its own: a power of two, so that a mask keeps a program within it.
+pub(crate) fn parts(cpus: usize) -> usize {
+    cpus.next_power_of_two()
+}
 
 /// What one station of a chain has counted, summed over the CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +42,14 @@ pub struct HopCounters {
     pub samples: u64,
 }
 
+/// `struct counting`: where each CPU's part of a map lies.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Counting {
+    lines: u32,
+    last_cpu: u32,
+}
+
 /// All counters of a plane: line `cpu * lines + slot`, one writer each.
 #[derive(Debug)]
 pub struct Counters {
@@ -42,19 +61,25 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// At least `lines` lines a CPU; on a kernel that wants smaller elements of a map (4 MiB before Linux 6.7) as many as it
+    /// takes.
     pub(crate) fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
-        let entries = u32::try_from(cpus)
-            .unwrap_or(u32::MAX)
-            .saturating_mul(lines);
-        let map = create(
-            "counters",
-            MapType::Array,
-            size_of::<u32>(),
-            WORDS * 8,
-            entries,
-            MMAPABLE,
-        )?;
-        let mapping = Mapping::new(map.as_fd(), "counters", entries as usize * WORDS * 8)?;
+        let mut lines = lines.next_power_of_two();
+        let size = |lines: u32| parts(cpus) * lines as usize * WORDS * 8;
+        let map = loop {
+            match create(
+                "counters",
+                MapType::Array,
+                size_of::<u32>(),
+                size(lines),
+                1,
+                MMAPABLE,
+            ) {
+                Err(error) if error.is_too_big() && lines > LEAST_LINES => lines /= 2,
+                result => break result?,
+            }
+        };
+        let mapping = Mapping::new(map.as_fd(), "counters", size(lines))?;
         Ok(Self {
             map,
             mapping,
@@ -89,9 +114,12 @@ impl Counters {
         }
     }
 
-    /// Lines a CPU.
-    pub(crate) fn lines(&self) -> u32 {
-        self.lines
+    /// What programs need to find a line.
+    pub(crate) fn counting(&self) -> Counting {
+        Counting {
+            lines: self.lines,
+            last_cpu: u32::try_from(parts(self.cpus) - 1).unwrap_or(u32::MAX),
+        }
     }
 
     /// `count` lines in a row, all zero.
@@ -118,7 +146,7 @@ impl AsFd for Counters {
 mod tests {
     use super::*;
     use crate::object::DOOR;
-    use crate::twin::layout;
+    use crate::twin::{assert_twins, layout};
 
     #[test]
     fn lines_lie_as_in_c() {
@@ -133,5 +161,6 @@ mod tests {
         ];
         assert_eq!(order.map(|name| members[name]), [0, 8, 16, 24, 32, 40]);
         assert_eq!(size, WORDS * 8);
+        assert_twins!(DOOR, "counting", Counting { lines, last_cpu });
     }
 }

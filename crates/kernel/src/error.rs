@@ -110,6 +110,14 @@ pub enum Error {
         /// Why.
         cause: LpmError,
     },
+    /// A black box is no eBPF program.
+    #[error(
+        "function at position {position}: a black box is a program of its own; write `mapping: distributed`, or leave it out"
+    )]
+    BlackBox {
+        /// Its position in its chain.
+        position: u8,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),
@@ -122,6 +130,11 @@ impl Error {
             action,
             cause: io_error(cause),
         }
+    }
+
+    /// The kernel wants a smaller map.
+    pub(crate) fn is_too_big(&self) -> bool {
+        matches!(self, Self::Map { cause, .. } if cause.raw_os_error() == Some(libc::E2BIG))
     }
 
     pub(crate) fn chain(spi: u32, problem: impl Into<String>) -> Self {

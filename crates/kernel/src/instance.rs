@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
+use crate::counters::Counting;
 use crate::object::{
     FIREWALL, FLOW_TRACKER, FORWARD, LOAD_BALANCER, MONITOR, NAT, ROUTER, TIMESTAMP, XOR,
 };
@@ -16,16 +17,14 @@ use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Hop {
-    /// Counter lines a CPU.
-    pub(crate) lines: u32,
+    counting: Counting,
     /// The function's line.
     pub(crate) line: u32,
     exit: u32,
-    slot: u32,
+    next: u32,
     ifindex: u32,
     egress_line: u32,
     fallback: u32,
-    position: u32,
 }
 
 /// Where a packet goes after a kernel function.
@@ -45,9 +44,9 @@ pub(crate) enum Way {
 
 impl Hop {
     /// `fallback` is the hook's verdict when the next function or the socket is not there.
-    pub(crate) fn new(lines: u32, line: u32, way: Way, fallback: u32) -> Self {
+    pub(crate) fn new(counting: Counting, line: u32, way: Way, fallback: u32) -> Self {
         let hop = Self {
-            lines,
+            counting,
             line,
             fallback,
             ..Self::zeroed()
@@ -55,7 +54,7 @@ impl Hop {
         match way {
             Way::Next { slot } => Self {
                 exit: 1,
-                slot,
+                next: slot,
                 ..hop
             },
             Way::Out {
@@ -70,7 +69,7 @@ impl Hop {
             },
             Way::User { position } => Self {
                 exit: 4,
-                position: position.into(),
+                next: position.into(),
                 ..hop
             },
             Way::Link { ifindex } => Self {
@@ -187,6 +186,7 @@ pub(crate) fn load(
             maps.extend(own.iter());
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
+        FunctionConfig::External(_) => Err(Error::BlackBox { position }),
     }?;
     Ok(Instance { fd, state })
 }
@@ -202,14 +202,13 @@ mod tests {
             FORWARD,
             "hop",
             Hop {
-                lines,
+                counting,
                 line,
                 exit,
-                slot,
+                next,
                 ifindex,
                 egress_line,
-                fallback,
-                position
+                fallback
             }
         );
         assert_twins!(XOR, "xor", Xor { hop, key });

@@ -80,7 +80,7 @@ pub use immediate::filled as fill_immediates;
 pub use plane::{Capacity, Plane};
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};
-pub use sff::{DistributedConfig, DistributedFunction, FunctionLink};
+pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 
-use libbpf_rs::{ObjectBuilder, PrintLevel, set_print};
+use libbpf_rs::{MapInfo, ObjectBuilder, PrintLevel, set_print};
 
 use crate::{Error, Hook, immediate};
 
@@ -12,6 +12,7 @@ use crate::{Error, Hook, immediate};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     name: &'static str,
+    /// Empty for a program that runs at tc only.
     xdp: &'static [u8],
     /// Empty for a program that runs at XDP only.
     tc: &'static [u8],
@@ -40,6 +41,12 @@ pub(crate) const SFF: Program = Program {
     name: "sff",
     xdp: object!("sff.xdp.o"),
     tc: &[],
+};
+/// The way out behind a distributed chain's last function, when that is in user space.
+pub(crate) const LEAVE: Program = Program {
+    name: "leave",
+    xdp: &[],
+    tc: object!("leave.tc.o"),
 };
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
@@ -108,10 +115,11 @@ pub(crate) const FLOW_TRACKER: Program = Program {
 
 /// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 13] = [
+pub(crate) const ALL: [Program; 14] = [
     DOOR,
     REENTRY,
     SFF,
+    LEAVE,
     CLOSED,
     FORWARD,
     XOR,
@@ -126,6 +134,8 @@ pub(crate) const ALL: [Program; 13] = [
 
 /// The section that every program's read-only data lies in.
 const INSTANCE: &str = ".rodata.instance";
+/// How the names of maps begin that programs see as variables.
+const DATA: &str = ".data.";
 
 impl Program {
     /// Its name.
@@ -142,7 +152,7 @@ impl Program {
             .filter(|object| !object.is_empty())
     }
 
-    /// The object for the XDP hook, which every program has.
+    /// The object for the XDP hook.
     #[cfg(test)]
     pub(crate) fn xdp(&self) -> &'static [u8] {
         self.xdp
@@ -187,6 +197,10 @@ impl Program {
             let shared = maps.iter().find(|(shared, _)| *shared == name);
             debug_assert!(shared.is_some(), "{} uses the map {name}", self.name);
             if let Some((_, fd)) = shared {
+                if name.starts_with(DATA) {
+                    // libbpf has memory for the section's contents, and frees as much as the shared map is large.
+                    map.set_value_size(MapInfo::new(*fd)?.info.value_size)?;
+                }
                 map.reuse_fd(*fd)?;
             }
         }

@@ -9,13 +9,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use crate::blocks::Blocks;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};
 use crate::classifier::Tables;
-use crate::counters::Counters;
+use crate::counters::{COUNTERS, Counters};
 use crate::map::create;
 use crate::object::CLOSED;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
 use crate::sff::{DistributedConfig, FunctionLink};
-use crate::sojourn::Sojourn;
+use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::States;
 use crate::{Error, Hook, pins, sff, sys};
 
@@ -116,9 +116,9 @@ impl Shared {
     /// The maps that every program names. Some have no use for a histogram or sockets; who has puts its own first.
     pub(crate) fn maps(&self, hook: Hook) -> Vec<(&'static str, BorrowedFd<'_>)> {
         vec![
-            ("counters", self.counters.as_fd()),
+            (COUNTERS, self.counters.as_fd()),
             ("programs", self.programs(hook).as_fd()),
-            ("sojourn", self.no_sojourn.as_fd()),
+            (SOJOURN, self.no_sojourn.as_fd()),
             ("sockets", self.no_sockets.as_fd()),
         ]
     }

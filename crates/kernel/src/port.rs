@@ -12,7 +12,7 @@ use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::{InsertError, PortMatches};
-use crate::counters::HopCounters;
+use crate::counters::{Counting, HopCounters};
 use crate::object::DOOR;
 use crate::plane::Shared;
 use crate::{Error, Hook, lock};
@@ -101,7 +101,7 @@ const LINES: u32 = 2 + Unparsed::ALL.len() as u32;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Door {
-    lines: u32,
+    counting: Counting,
     line: u32,
     port: u32,
     opposite: u32,
@@ -239,7 +239,7 @@ impl Port {
 
     fn load(&self, hook: Hook, likely: Option<Likely>) -> Result<OwnedFd, Error> {
         let door = Door {
-            lines: self.shared.counters.lines(),
+            counting: self.shared.counters.counting(),
             line: self.lines.start(),
             port: self.number.start(),
             opposite: self.config.opposite.map_or(0, |opposite| opposite.ifindex),
@@ -367,7 +367,7 @@ mod tests {
             DOOR,
             "door",
             Door {
-                lines,
+                counting,
                 line,
                 port,
                 opposite,

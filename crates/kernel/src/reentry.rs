@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
-use crate::counters::HopCounters;
+use crate::counters::{Counting, HopCounters};
 use crate::object::REENTRY;
 use crate::plane::Shared;
 use crate::port::Sockets;
@@ -30,8 +30,9 @@ pub(crate) struct PathKey {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Instance {
-    lines: u32,
+    counting: Counting,
     line: u32,
+    spare: u32,
 }
 
 /// Lines of the block: foreign, unparsed, unknown.
@@ -194,8 +195,9 @@ impl PathKey {
 
 fn load(shared: &Shared, line: u32) -> Result<OwnedFd, Error> {
     let instance = Instance {
-        lines: shared.counters.lines(),
+        counting: shared.counters.counting(),
         line,
+        spare: 0,
     };
     let mut maps = vec![("paths", shared.paths.as_fd())];
     maps.extend(shared.maps(Hook::Xdp));
@@ -219,6 +221,14 @@ mod tests {
                 spare
             }
         );
-        assert_twins!(REENTRY, "reentry", Instance { lines, line });
+        assert_twins!(
+            REENTRY,
+            "reentry",
+            Instance {
+                counting,
+                line,
+                spare
+            }
+        );
     }
 }

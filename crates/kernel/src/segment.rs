@@ -9,7 +9,7 @@ use crate::blocks::Block;
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
 use crate::instance::{self, Hop, Instance, Way};
 use crate::plane::Shared;
-use crate::sojourn::Sojourn;
+use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::State;
 use crate::{Error, Hook};
 
@@ -53,7 +53,7 @@ impl Loader<'_> {
                 }
             }
         };
-        maps.extend(sojourn.map(|sojourn| ("sojourn", sojourn.as_fd())));
+        maps.extend(sojourn.map(|sojourn| (SOJOURN, sojourn.as_fd())));
         maps.extend(shared.maps(hook));
         // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
         // code is patched afterwards.
@@ -61,7 +61,7 @@ impl Loader<'_> {
             let position = segment.first_position + i as u8;
             let line = function_line(lines, position);
             let hop = Hop::new(
-                shared.counters.lines(),
+                shared.counters.counting(),
                 line,
                 way,
                 fallback(config, segment),

@@ -7,10 +7,16 @@
 //! forwarder at the near end sends what comes back over the next link, or out of the chain. A link belongs to one position
 //! of one chain, so every way is a constant of its program.
 //!
-//! The metadata area survives redirects and `XDP_TX`, not AF_XDP transmit: a worker puts it into an NSH header.
+//! The metadata area survives redirects and `XDP_TX`, not AF_XDP transmit: a worker puts it into an NSH header. Behind the
+//! last function it does not: that worker records the sojourn, and a program at tc hands its packets on as they are.
+//!
+//! Through a *black box*, a program that nothing is known of, nothing survives. It has two links: packets go in over the
+//! first and come out over the second, whose near end stamps them anew. So the chain falls into sections, each with a
+//! sojourn histogram of its own; the way into the box ends one of them. What the box sends back over the first link goes
+//! to the sender, out of the chain's ingress.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
@@ -21,11 +27,11 @@ use crate::blocks::Block;
 use crate::chain::{ChainConfig, Entry, LoadedChain, Parts};
 use crate::chain::{check_numbers, egress_line, function_line};
 use crate::instance::{self, Hop, Instance, Way};
-use crate::object::SFF;
+use crate::object::{LEAVE, SFF};
 use crate::plane::Shared;
 use crate::port::Sockets;
 use crate::segment::LoadedSegment;
-use crate::sojourn::Sojourn;
+use crate::sojourn::{SOJOURN, Sojourn};
 use crate::{Error, Flows, Hook, flows, pins};
 
 /// A chain of functions in namespaces of their own. Its packets are taken at the XDP hook.
@@ -49,10 +55,27 @@ pub struct DistributedConfig {
 /// A function at the end of a link.
 #[derive(Clone, Debug)]
 pub struct DistributedFunction {
-    /// Index of the near end of its link, in the plane's namespace.
+    /// Index of the near end of the link that leads to it, in the plane's namespace.
     pub near: u32,
-    /// The kernel function; `None` for one in user space.
-    pub kernel: Option<FunctionInstance>,
+    /// What stands there.
+    pub occupant: Occupant,
+}
+
+/// What stands at the end of a function's link.
+#[derive(Clone, Debug)]
+pub enum Occupant {
+    /// A kernel function.
+    Kernel(FunctionInstance),
+    /// A worker's AF_XDP socket. What it transmits comes back behind an NSH header.
+    Worker,
+    /// A worker's AF_XDP socket behind the last function. What it transmits leaves the chain as it is, and the worker has
+    /// recorded that.
+    LastWorker {
+        /// The egress is a veth whose far end is in another namespace, and packets go straight there.
+        peer: bool,
+    },
+    /// A program that nothing is known of, between two links.
+    BlackBox,
 }
 
 /// `struct sff`.
@@ -65,6 +88,7 @@ struct Forwarder {
     generation: u16,
     position: u16,
     ingress: u32,
+    out_line: u32,
 }
 
 /// `enum carrier`.
@@ -72,21 +96,35 @@ struct Forwarder {
 enum Carrier {
     Metadata = 1,
     Nsh = 2,
+    Link = 3,
 }
 
-/// The programs at both ends of a function's link.
+/// The programs at the ends of a function's link, or at the near ends of a black box's two links.
 ///
 /// Dropping it detaches them, unless the plane is pinned: then they stay until [`FunctionLink::detach`].
 #[derive(Debug)]
 pub struct FunctionLink {
     near: End,
-    inner: End,
+    /// Of a black box, the near end of the link that leads to it.
+    far: End,
     sockets: Option<Sockets>,
+    black_box: Option<BlackBoxSlots>,
+}
+
+/// Slots of what a black box sent, for [`Counters::read`](crate::Counters::read). What went into it counts as the packets of its
+/// function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlackBoxSlots {
+    /// Of what came out and went on.
+    pub out: u32,
+    /// Of what it sent back to the senders.
+    pub back: u32,
 }
 
 /// One end of a link.
 #[derive(Debug)]
 struct End {
+    hook: Hook,
     attachment: Option<Attachment>,
     program: Instance,
     pin: Option<PathBuf>,
@@ -99,19 +137,23 @@ pub(crate) fn load(
 ) -> Result<(LoadedChain, Vec<FunctionLink>), Error> {
     check_numbers(config.spi, config.functions.len())?;
     let positions = config.functions.len() as u8;
-    let lines = Arc::new(shared.counters.take(u32::from(positions) + 2)?);
-    let sojourn = Sojourn::new(shared.cpus)?;
+    let black_boxes = boxes_in(&config.functions);
+    let lines = u32::from(positions) + 2 + 2 * black_boxes as u32;
+    let lines = Arc::new(shared.counters.take(lines)?);
+    let sojourns = (0..=black_boxes)
+        .map(|_| Sojourn::new(shared.cpus))
+        .collect::<Result<Vec<_>, _>>()?;
     let loader = Loader {
         shared,
         config,
         lines: &lines,
-        sojourn: &sojourn,
+        sojourns: &sojourns,
     };
     let links = (0..positions)
         .zip(&config.functions)
         .map(|(position, function)| loader.link(position, function))
         .collect::<Result<_, _>>()?;
-    let entry = loader.forwarder(0, Carrier::Metadata, loader.way_to(0), None)?;
+    let entry = loader.forwarder(0, Source::METADATA, loader.way_to(0), None)?;
     let segments = vec![LoadedSegment::entry(shared, Hook::Xdp, entry)?];
     let chain = ChainConfig {
         spi: config.spi,
@@ -124,10 +166,15 @@ pub(crate) fn load(
     };
     let parts = Parts {
         lines,
-        sojourn: Some(sojourn),
+        sojourns,
         segments,
     };
     Ok((LoadedChain::assemble(shared, &chain, parts)?, links))
+}
+
+fn boxes_in(functions: &[DistributedFunction]) -> usize {
+    let is_box = |function: &&DistributedFunction| matches!(function.occupant, Occupant::BlackBox);
+    functions.iter().filter(is_box).count()
 }
 
 /// What the programs of a chain have in common.
@@ -135,101 +182,221 @@ struct Loader<'a> {
     shared: &'a Arc<Shared>,
     config: &'a DistributedConfig,
     lines: &'a Block,
-    sojourn: &'a Sojourn,
+    /// One for each section.
+    sojourns: &'a [Sojourn],
+}
+
+/// Where a forwarder's packets come from.
+#[derive(Clone, Copy)]
+struct Source {
+    carrier: Carrier,
+    /// Of a black box's packets.
+    out_line: u32,
+    /// Black boxes that they have passed behind the function before.
+    passed: usize,
+}
+
+impl Source {
+    const METADATA: Self = Self::of(Carrier::Metadata);
+
+    const fn of(carrier: Carrier) -> Self {
+        Self {
+            carrier,
+            out_line: 0,
+            passed: 0,
+        }
+    }
 }
 
 impl Loader<'_> {
     fn link(&self, position: u8, function: &DistributedFunction) -> Result<FunctionLink, Error> {
-        let (inner, sockets, carrier) = if let Some(function) = &function.kernel {
-            let hop = self.hop(position, Way::Bounce);
-            let maps = self.maps(None);
-            let states = &self.shared.states;
-            let program = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-            (program, None, Carrier::Metadata)
+        match &function.occupant {
+            Occupant::Kernel(function) => self.kernel_function(position, function),
+            Occupant::Worker => self.worker(position, None),
+            Occupant::LastWorker { peer } => self.worker(position, Some(*peer)),
+            Occupant::BlackBox => self.black_box(position),
+        }
+    }
+
+    fn kernel_function(
+        &self,
+        position: u8,
+        function: &FunctionInstance,
+    ) -> Result<FunctionLink, Error> {
+        let hop = self.hop(position, Way::Bounce);
+        let maps = self.maps(self.section(position), None);
+        let states = &self.shared.states;
+        let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
+        let way = self.way_to(position + 1);
+        let near = self.forwarder(position, Source::METADATA, way, None)?;
+        Ok(FunctionLink {
+            near: self.end(position, near, "near"),
+            far: self.end(position, inner, "inner"),
+            sockets: None,
+            black_box: None,
+        })
+    }
+
+    /// `last` of a chain's last function: whether packets go straight to the far end of the egress.
+    fn worker(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
+        let sockets = Sockets::new(self.shared)?;
+        let way = Way::User { position };
+        let inner = self.forwarder(position, Source::METADATA, way, Some(&sockets))?;
+        let near = if let Some(peer) = last {
+            let near = self.leave(position, peer)?;
+            End {
+                hook: Hook::Tcx,
+                ..self.end(position, near, "near")
+            }
         } else {
-            let sockets = Sockets::new(self.shared)?;
-            let way = Way::User { position };
-            let program = self.forwarder(position, Carrier::Metadata, way, Some(&sockets))?;
-            (program, Some(sockets), Carrier::Nsh)
-        };
-        let near = self.forwarder(position, carrier, self.way_to(position + 1), None)?;
-        let end = |program, name| End {
-            attachment: None,
-            program,
-            pin: self.shared.pin_dir.as_deref().map(|dir| {
-                let Self { config, .. } = self;
-                let chain = format!("{}-{}", config.spi, config.generation);
-                dir.join(format!("{}sff-{chain}-{position}-{name}", pins::LINK))
-            }),
+            let way = self.way_to(position + 1);
+            let near = self.forwarder(position, Source::of(Carrier::Nsh), way, None)?;
+            self.end(position, near, "near")
         };
         Ok(FunctionLink {
-            near: end(near, "near"),
-            inner: end(inner, "inner"),
-            sockets,
+            near,
+            far: self.end(position, inner, "inner"),
+            sockets: Some(sockets),
+            black_box: None,
         })
+    }
+
+    fn black_box(&self, position: u8) -> Result<FunctionLink, Error> {
+        let functions = &self.config.functions;
+        let behind = egress_line(self.lines, functions.len() as u8) + 1;
+        let out = behind + 2 * self.section(position) as u32;
+        let slots = BlackBoxSlots { out, back: out + 1 };
+        let source = |out_line, passed| Source {
+            carrier: Carrier::Link,
+            out_line,
+            passed,
+        };
+        let way = self.way_to(position + 1);
+        let near = self.forwarder(position, source(slots.out, 1), way, None)?;
+        let way = Way::Link {
+            ifindex: self.config.ingress,
+        };
+        let back = self.forwarder(position, source(slots.back, 0), way, None)?;
+        Ok(FunctionLink {
+            near: self.end(position, near, "near"),
+            far: self.end(position, back, "back"),
+            sockets: None,
+            black_box: Some(slots),
+        })
+    }
+
+    fn end(&self, position: u8, program: Instance, name: &str) -> End {
+        let Self { shared, config, .. } = self;
+        let pin = shared.pin_dir.as_deref().map(|dir| {
+            let chain = format!("{}-{}", config.spi, config.generation);
+            dir.join(format!("{}sff-{chain}-{position}-{name}", pins::LINK))
+        });
+        End {
+            hook: Hook::Xdp,
+            attachment: None,
+            program,
+            pin,
+        }
+    }
+
+    /// The program behind a last function that is in user space.
+    fn leave(&self, position: u8, peer: bool) -> Result<Instance, Error> {
+        let way = Way::Out {
+            ifindex: self.config.egress,
+            peer,
+            line: egress_line(self.lines, position + 1),
+        };
+        let hop = self.hop(position, way);
+        let maps = self.shared.maps(Hook::Tcx);
+        let program = LEAVE.load(Hook::Tcx, bytemuck::bytes_of(&hop), &maps)?;
+        Ok(program.into())
+    }
+
+    /// The section that the function at `position` is in, or that a black box there ends.
+    fn section(&self, position: u8) -> usize {
+        boxes_in(&self.config.functions[..usize::from(position)])
     }
 
     /// A program that sends on what is of this chain, and drops the rest on the account of the function at `position`.
     fn forwarder(
         &self,
         position: u8,
-        carrier: Carrier,
+        source: Source,
         way: Way,
         sockets: Option<&Sockets>,
     ) -> Result<Instance, Error> {
         let instance = Forwarder {
             hop: self.hop(position, way),
-            carrier: carrier as u32,
+            carrier: source.carrier as u32,
             spi: self.config.spi,
             generation: self.config.generation,
             position: u16::from(position) + 1,
             ingress: self.config.ingress,
+            out_line: source.out_line,
         };
+        let section = self.section(position) + source.passed;
         let program = SFF.load(
             Hook::Xdp,
             bytemuck::bytes_of(&instance),
-            &self.maps(sockets),
+            &self.maps(section, sockets),
         )?;
         Ok(program.into())
     }
 
-    /// The way to the function at `position`, or out of the chain behind the last one.
+    /// The way to the function at `position`, or out of the chain behind the last one. Out is also the way into a black box,
+    /// which counts what goes in.
     fn way_to(&self, position: u8) -> Way {
         let functions = &self.config.functions;
-        functions.get(usize::from(position)).map_or(
-            Way::Out {
-                ifindex: self.config.egress,
-                peer: false,
-                line: egress_line(self.lines, functions.len() as u8),
-            },
-            |next| Way::Link { ifindex: next.near },
-        )
+        let out = |ifindex, line| Way::Out {
+            ifindex,
+            peer: false,
+            line,
+        };
+        match functions.get(usize::from(position)) {
+            None => out(
+                self.config.egress,
+                egress_line(self.lines, functions.len() as u8),
+            ),
+            Some(next) if matches!(next.occupant, Occupant::BlackBox) => {
+                out(next.near, function_line(self.lines, position))
+            }
+            Some(next) => Way::Link { ifindex: next.near },
+        }
     }
 
     fn hop(&self, position: u8, way: Way) -> Hop {
         let line = function_line(self.lines, position);
-        Hop::new(self.shared.counters.lines(), line, way, Hook::Xdp.drop())
+        Hop::new(self.shared.counters.counting(), line, way, Hook::Xdp.drop())
     }
 
-    fn maps<'m>(&'m self, sockets: Option<&'m Sockets>) -> Vec<(&'static str, BorrowedFd<'m>)> {
+    fn maps<'m>(
+        &'m self,
+        section: usize,
+        sockets: Option<&'m Sockets>,
+    ) -> Vec<(&'static str, BorrowedFd<'m>)> {
         let sockets = sockets.map(|sockets| ("sockets", sockets.0.as_fd()));
         let mut maps: Vec<_> = sockets.into_iter().collect();
-        maps.push(("sojourn", self.sojourn.as_fd()));
+        maps.push((SOJOURN, self.sojourns[section].as_fd()));
         maps.extend(self.shared.maps(Hook::Xdp));
         maps
     }
 }
 
 impl FunctionLink {
-    /// Attaches the forwarder to the near end of the link.
+    /// Attaches the forwarder to the near end of the link, of a black box to that of its egress link.
     pub fn attach_near(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.near.attach(name, ifindex)
     }
 
-    /// Attaches the function, or the way to its sockets, to the inner end of the link. To be called by a thread that is in
-    /// the function's namespace.
+    /// Attaches the function, or the way to its sockets, to the inner end of the link: to be called by a thread that is in
+    /// the function's namespace. Of a black box it is the forwarder at the near end of the ingress link.
     pub fn attach_inner(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
-        self.inner.attach(name, ifindex)
+        self.far.attach(name, ifindex)
+    }
+
+    /// Counters of what a black box sent; `None` for any other function.
+    pub fn black_box(&self) -> Option<BlackBoxSlots> {
+        self.black_box
     }
 
     /// Hands the packets of a receive queue of the inner end to this AF_XDP socket. A kernel function has no use for it.
@@ -241,7 +408,7 @@ impl FunctionLink {
 
     /// The flows that the function knows; `None` for one that keeps none, or is in user space.
     pub fn flows(&self) -> Result<Option<Flows>, Error> {
-        let state = self.inner.program.state.as_deref();
+        let state = self.far.program.state.as_deref();
         state.map_or(Ok(None), flows::read)
     }
 
@@ -250,15 +417,15 @@ impl FunctionLink {
         self.near.program.fd.as_fd()
     }
 
-    /// The program at the inner end, for test runs.
+    /// The program at the inner end, of a black box at the near end of its ingress link, for test runs.
     pub fn inner_program(&self) -> BorrowedFd<'_> {
-        self.inner.program.fd.as_fd()
+        self.far.program.fd.as_fd()
     }
 
     /// Detaches both programs, pinned or not.
     pub fn detach(self) -> Result<(), Error> {
         let results =
-            [self.near, self.inner].map(|end| end.attachment.map_or(Ok(()), Attachment::detach));
+            [self.near, self.far].map(|end| end.attachment.map_or(Ok(()), Attachment::detach));
         results.into_iter().collect()
     }
 }
@@ -269,12 +436,18 @@ impl End {
             interface: name.to_owned(),
             ifindex,
         };
-        self.attachment = Some(Attachment::xdp_pinned_at(
-            self.program.fd.as_fd(),
-            &place,
-            XdpMode::Native,
-            self.pin.clone(),
-        )?);
+        let program = self.program.fd.as_fd();
+        let attachment = match self.hook {
+            Hook::Xdp => {
+                Attachment::xdp_pinned_at(program, &place, XdpMode::Native, self.pin.clone())
+            }
+            // The near ends are all in one namespace, so the interface's index names the pin.
+            Hook::Tcx => {
+                let dir = self.pin.as_deref().and_then(Path::parent);
+                Attachment::tc(program, &place, dir)
+            }
+        };
+        self.attachment = Some(attachment?);
         Ok(())
     }
 }
@@ -295,7 +468,8 @@ mod tests {
                 spi,
                 generation,
                 position,
-                ingress
+                ingress,
+                out_line
             }
         );
     }

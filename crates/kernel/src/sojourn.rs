@@ -7,9 +7,12 @@ use libbpf_rs::{MapHandle, MapType};
 use myelin_packet::sojourn::{BUCKETS, Histogram};
 
 use crate::Error;
+use crate::counters::parts;
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
 
+/// The programs' name of the map.
+pub(crate) const SOJOURN: &str = ".data.sojourn";
 /// 64-bit words of one CPU's part: sum, minimum, maximum, five spare ones, the buckets.
 const WORDS: usize = HEADER_WORDS + BUCKETS;
 const HEADER_WORDS: usize = 8;
@@ -24,16 +27,16 @@ pub(crate) struct Sojourn {
 
 impl Sojourn {
     pub(crate) fn new(cpus: usize) -> Result<Self, Error> {
-        let entries = u32::try_from(cpus).unwrap_or(u32::MAX);
+        let size = parts(cpus) * WORDS * 8;
         let map = create(
             "sojourn",
             MapType::Array,
             size_of::<u32>(),
-            WORDS * 8,
-            entries,
+            size,
+            1,
             MMAPABLE,
         )?;
-        let mapping = Mapping::new(map.as_fd(), "sojourn", cpus * WORDS * 8)?;
+        let mapping = Mapping::new(map.as_fd(), "sojourn", size)?;
         for part in mapping.words().chunks_exact(WORDS) {
             part[MINIMUM].store(u64::MAX, Ordering::Relaxed);
         }

@@ -147,7 +147,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
             (meta.stamp_ns >> 32) as u32,
             u32::from(meta.l3) | u32::from(meta.l4) << 16,
             u32::from(meta.payload) | u32::from(meta.end) << 16,
-            u32::from(meta.flags),
+            u32::from(meta.flags) | test.gso_segs.max(1) << 16,
         ];
     }
     let mut data_out = vec![

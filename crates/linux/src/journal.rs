@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::LinkId;
 use crate::netlink::{Netlink, Request};
 use crate::process::Process;
-use crate::{bpffs, link, netns, procfs};
+use crate::{bpffs, cgroup, link, netns, procfs};
 
 /// Something that outlives the process that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,16 @@ pub enum Resource {
     Processes {
         /// One whole argument of their command line, which nobody else uses.
         argument: String,
+    },
+    /// A control group with all processes and groups in it.
+    Cgroup {
+        /// Its path, `myelin-RUN/NAME`: the run tells it from a stranger's.
+        path: String,
+    },
+    /// Files of hugepages, in every file system of such.
+    HugePages {
+        /// How their names begin: what DPDK is told as `--file-prefix`.
+        prefix: String,
     },
     /// A file, a socket, or an object pinned in an eBPF file system.
     File {
@@ -182,9 +192,24 @@ pub fn remove(resource: &Resource) -> Result<()> {
             }
             Ok(())
         }
+        Resource::Cgroup { path } => cgroup::remove(path),
+        Resource::HugePages { prefix } => remove_hugepages(prefix),
         Resource::File { path } => gone(fs::remove_file(path), "file", path),
         Resource::Directory { path } => gone(fs::remove_dir_all(path), "directory", path),
     }
+}
+
+/// Their memory goes back to the system with the file, or with the last process that has it mapped.
+fn remove_hugepages(prefix: &str) -> Result<()> {
+    let begin = format!("{prefix}map_");
+    for directory in procfs::mounts("hugetlbfs")? {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&begin) {
+                gone(fs::remove_file(entry.path()), "file", &entry.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Does something to a link, if it is still there.
@@ -304,6 +329,7 @@ mod tests {
         let mut sleeper = Child::sleeping("4715");
         let argument = format!("47{}.125", std::process::id());
         let mut marked = Child::sleeping(&argument);
+        let group = format!("myelin-t{}/journal", std::process::id());
         let resources = [
             Resource::Netns {
                 name: name.clone(),
@@ -314,6 +340,9 @@ mod tests {
             Resource::Process(Process::of(sleeper.id()).unwrap()),
             Resource::Processes {
                 argument: argument.clone(),
+            },
+            Resource::Cgroup {
+                path: group.clone(),
             },
             Resource::File {
                 path: below("file"),
@@ -336,6 +365,7 @@ mod tests {
             .apply([link::veth(&VethEnd::named(&link), &far).unwrap()])
             .unwrap();
         bpffs::mount(&below("bpf")).unwrap();
+        cgroup::Cgroup::create(&group, &cgroup::Limits::default()).unwrap();
         fs::write(below("file"), "x").unwrap();
         fs::create_dir_all(below("directory/deeper")).unwrap();
         fs::write(below("other"), "x").unwrap();
@@ -359,6 +389,7 @@ mod tests {
         assert!(
             sleeper.wait().unwrap().code().is_none() && marked.wait().unwrap().code().is_none()
         );
+        assert!(!cgroup::list().unwrap().contains(&group));
         let left: Vec<_> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
@@ -367,6 +398,30 @@ mod tests {
         for resource in &resources {
             remove(resource).unwrap();
         }
+    }
+
+    #[test]
+    fn files_of_hugepages_are_found_by_their_prefix() {
+        if !root_or_skip("files_of_hugepages_are_found_by_their_prefix") {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let none = None::<&str>;
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(none, directory.path(), Some("hugetlbfs"), flags, none).unwrap();
+        let prefix = format!("myelin-test-{}", std::process::id());
+        let (own, other) = (format!("{prefix}map_0"), format!("{prefix}0map_0"));
+        for name in [&own, &other] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        let removed = remove(&Resource::HugePages { prefix });
+        let left: Vec<_> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        nix::mount::umount(directory.path()).unwrap();
+        removed.unwrap();
+        assert_eq!(left, [&*other]);
     }
 
     #[test]

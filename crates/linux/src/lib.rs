@@ -9,6 +9,7 @@
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`] |
+//! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
 //! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
 //!
@@ -32,6 +33,7 @@ pub mod address;
 pub mod affinity;
 pub mod bpffs;
 pub mod capability;
+pub mod cgroup;
 pub mod error;
 pub mod ethtool;
 pub mod feature;

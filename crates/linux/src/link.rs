@@ -233,6 +233,15 @@ pub fn mtu(link: &LinkId, bytes: u32) -> Request {
     )
 }
 
+/// The receiver joins packets (GRO) up to that many bytes; with 1 it joins none, and what else GRO brings, NAPI on a veth, stays.
+pub fn joined_bytes(link: &LinkId, bytes: u32) -> Request {
+    change(
+        link,
+        &format!("let link `{}` join packets up to {bytes} bytes", link.name),
+        vec![LinkAttribute::GroMaxSize(bytes)],
+    )
+}
+
 /// Sets the Ethernet address.
 pub fn mac(link: &LinkId, mac: Mac) -> Request {
     change(

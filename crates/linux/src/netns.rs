@@ -134,6 +134,18 @@ impl Netns {
         Ok(Self { name: None, fd })
     }
 
+    /// Another handle on the same namespace.
+    pub fn try_clone(&self) -> Result<Self> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|error| Error::os(format!("hold {}", self.describe()), error))?;
+        Ok(Self {
+            name: self.name.clone(),
+            fd,
+        })
+    }
+
     /// The name under `/run/netns`; `None` for [`Netns::current`] and [`Netns::anonymous`].
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()

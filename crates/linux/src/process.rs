@@ -175,6 +175,22 @@ impl Process {
     }
 }
 
+/// `struct pidfd_info` of linux/pidfd.h in its first size, 64 bytes.
+#[repr(C)]
+#[derive(Default)]
+struct PidFdInfo {
+    mask: u64,
+    cgroup: u64,
+    /// Process numbers and identities of users and groups.
+    numbers: [u32; 11],
+    exit_code: i32,
+}
+
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+/// `_IOWR(0xff, 11, struct pidfd_info)`.
+const PIDFD_GET_INFO: libc::Ioctl = libc::_IOWR::<PidFdInfo>(0xff, 11);
+const _: () = assert!(size_of::<PidFdInfo>() == 64);
+
 /// A process held by a descriptor (pidfd_open(2)): it names this process even when its number is used again.
 #[derive(Debug)]
 pub struct PidFd {
@@ -196,6 +212,23 @@ impl PidFd {
         // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         Ok(Self { pid, fd })
+    }
+
+    /// Its number when it was opened.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How an ended process ended, in the form of wait(2), whosever child it was; `None` when it has not, when its parent has not
+    /// waited for it yet, and before Linux 6.15.
+    pub fn exit_status(&self) -> Option<i32> {
+        let mut info = PidFdInfo {
+            mask: PIDFD_INFO_EXIT,
+            ..PidFdInfo::default()
+        };
+        // SAFETY: the request's number says the size of what the pointer leads to, and that is valid and writable.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+        (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
     }
 
     /// Sends a signal (`libc::SIGTERM`, ...). A process that has ended is no error.

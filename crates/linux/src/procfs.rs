@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{clock_getcpuclockid, clock_gettime};
@@ -160,6 +161,19 @@ pub fn find(wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
     // A process may end between the listing and the reading.
     found.retain(|pid| command_line(*pid).is_ok_and(|arguments| wanted(&arguments)));
     Ok(found)
+}
+
+/// Where file systems of that kind are mounted.
+pub fn mounts(kind: &str) -> Result<Vec<PathBuf>> {
+    let path = "/proc/self/mounts";
+    let text =
+        fs::read_to_string(path).map_err(|error| Error::os(format!("read {path}"), error))?;
+    let fields = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    Ok(fields
+        .filter(|fields| fields.get(2) == Some(&kind))
+        // The kernel writes a space as its octal number.
+        .map(|fields| fields[1].replace("\\040", " ").into())
+        .collect())
 }
 
 /// All processes, ascending.

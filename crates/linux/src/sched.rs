@@ -40,10 +40,9 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority.into(),
     };
-    let number_of_thread = thread.cast_signed();
+    let id = thread.cast_signed();
     // SAFETY: the parameters outlive the call, which only reads them.
-    let result =
-        unsafe { libc::sched_setscheduler(number_of_thread, number, &raw const parameters) };
+    let result = unsafe { libc::sched_setscheduler(id, number, &raw const parameters) };
     if result == 0 {
         return Ok(());
     }

@@ -14,7 +14,7 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
     let wake_up_ns = wake_up_ns(plan, chain, costs);
     plan.refusal = refusal(plan);
     plan.admitted = plan.refusal.is_none();
-    plan.worst_case_note = worst_case_note(wake_up_ns);
+    plan.worst_case_note = worst_case_note(wake_up_ns) + &left_out(plan);
     plan.warnings = [
         late_when_asleep(plan, wake_up_ns),
         overload(plan),
@@ -30,7 +30,7 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
 fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
     let sleeps = plan.uses(Space::User) && chain.worker.idle != Idle::Spin;
     let wake_ups = if plan.mapping == Mapping::Distributed {
-        user_functions(plan) as f64
+        workers_hops(plan).count() as f64
     } else {
         f64::from(1 + plan.rings)
     };
@@ -73,6 +73,21 @@ fn worst_case_note(wake_up_ns: Option<f64>) -> String {
     )
 }
 
+/// What no prediction can contain.
+fn left_out(plan: &Plan) -> String {
+    let names: Vec<String> = plan
+        .black_boxes()
+        .map(|hop| format!("`{}`", hop.name))
+        .collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; what happens in {} is unknown (black box), and not in it",
+        names.join(", ")
+    )
+}
+
 fn late_when_asleep(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
     let (bound_ns, wake_up_ns) = (plan.sla.latency_ns?, wake_up_ns?);
     let late = plan.admitted && plan.predicted_ns + wake_up_ns > bound_ns as f64;
@@ -92,7 +107,7 @@ fn overload(plan: &Plan) -> Option<String> {
         plan.sla.rate_bps.map(|bps| bps / frame_bits)
     })?;
     let user_ns: f64 = {
-        let hops = plan.hops.iter().filter(|hop| hop.space == Space::User);
+        let hops = workers_hops(plan);
         let leaves = plan.mapping != Mapping::Distributed
             && plan.hops.last().is_some_and(|hop| hop.space == Space::User);
         hops.map(Hop::total_ns).sum::<f64>() + if leaves { plan.egress.cost_ns } else { 0.0 }
@@ -124,14 +139,15 @@ fn worker_without_work(plan: &Plan, chain: &ServiceChain) -> Option<String> {
     idle.then(|| "`spec.worker` has no effect: no function runs in user space".to_owned())
 }
 
-fn user_functions(plan: &Plan) -> usize {
+/// What workers run.
+fn workers_hops(plan: &Plan) -> impl Iterator<Item = &Hop> {
     let hops = plan.hops.iter();
-    hops.filter(|hop| hop.space == Space::User).count()
+    hops.filter(|hop| hop.space == Space::User && !hop.is_black_box())
 }
 
 /// The workers of a distributed chain have one core together.
 fn spinning_side_by_side(plan: &Plan, chain: &ServiceChain) -> Option<String> {
-    let count = user_functions(plan);
+    let count = workers_hops(plan).count();
     let spin = plan.mapping == Mapping::Distributed && count > 1 && chain.worker.idle == Idle::Spin;
     spin.then(|| {
         format!(

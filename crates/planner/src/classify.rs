@@ -18,9 +18,9 @@ pub fn by_class(kind: &Kind) -> Option<Space> {
     }
 }
 
-/// The one space that `function` must be placed in, by its pin or by the rule; `None` leaves the choice to the costs.
+/// The one space that `function` must be placed in, by its pin, what it asks for, or the rule; `None` leaves the choice to the costs.
 pub(crate) fn required(function: &FunctionSpec, classify: Classify) -> Option<Space> {
-    function.space.or_else(|| match classify {
+    function.required_space().or_else(|| match classify {
         // Both of a pair must come to the same answer, each in its own chain.
         _ if function.paired => beside_its_partner(function),
         Classify::Calvin => by_class(function.kind()),

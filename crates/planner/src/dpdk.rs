@@ -33,19 +33,22 @@ fn in_user_space(chain: &ServiceChain) -> Result<ServiceChain, PlanError> {
     chain.mapping = Mapping::Compact;
     for function in &mut chain.functions {
         let kind = function.kind();
-        if kind.user.is_none() || function.space == Some(Space::Kernel) {
-            return Err(PlanError::Dpdk {
-                chain: chain.name.clone(),
-                place: function.place.clone(),
-                function: function.name.clone(),
-                why: if kind.user.is_none() {
-                    "its kind has no form in user space; remove it, or name interfaces in `spec.ports`"
-                } else {
-                    "remove `space: kernel`"
-                },
-            });
-        }
-        function.space = Some(Space::User);
+        let why = if kind.is_black_box() {
+            "a black box needs interfaces; remove it, or name interfaces in `spec.ports`"
+        } else if kind.user.is_none() {
+            "its kind has no form in user space; remove it, or name interfaces in `spec.ports`"
+        } else if function.space == Some(Space::Kernel) {
+            "remove `space: kernel`"
+        } else {
+            function.space = Some(Space::User);
+            continue;
+        };
+        return Err(PlanError::Dpdk {
+            chain: chain.name.clone(),
+            place: function.place.clone(),
+            function: function.name.clone(),
+            why,
+        });
     }
     Ok(chain)
 }

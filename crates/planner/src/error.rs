@@ -60,6 +60,20 @@ pub enum PlanError {
         /// The space.
         space: Space,
     },
+    /// A black box needs a namespace of its own.
+    #[error(
+        "{place}: chain `{chain}`: spec.mapping: `{function}` is a black box (`kind: external`), which stands in a namespace of its own, but `mapping: {mapping}` has none; write `mapping: distributed`, or leave it out"
+    )]
+    BlackBox {
+        /// The chain.
+        chain: String,
+        /// Where the mapping is written.
+        place: Place,
+        /// The black box.
+        function: String,
+        /// The mapping.
+        mapping: Mapping,
+    },
     /// A function cannot run where devices of DPDK are.
     #[error(
         "{place}: chain `{chain}`, function `{function}`: the chain's ports are devices of DPDK, which the kernel does not see: {why}"

@@ -28,6 +28,11 @@ pub(crate) fn plan(
         plan.warnings.extend(crowded(&plan, chain, machine));
         return Ok(plan);
     }
+    if let Some(why) = black_box(chain).or_else(|| sandboxed(chain)) {
+        let mut plan = mapped(Mapping::Distributed)?;
+        plan.mapping_why = why;
+        return Ok(plan);
+    }
     let mut best = mapped(Mapping::Compact)?;
     let mut others = Vec::new();
     for mapping in [Mapping::Pipeline, Mapping::Distributed] {
@@ -54,6 +59,27 @@ pub(crate) fn plan(
         .collect();
     best.mapping_why = differences.join(", ");
     Ok(best)
+}
+
+/// Why a chain's functions need a sandbox each, if one does.
+fn sandboxed(chain: &ServiceChain) -> Option<String> {
+    chain.functions.iter().find_map(|function| {
+        let what = function.sandbox.demand()?;
+        let name = &function.name;
+        Some(format!(
+            "`{name}` has `{what}`, which only a function with a sandbox of its own can have"
+        ))
+    })
+}
+
+/// The same for a black box.
+fn black_box(chain: &ServiceChain) -> Option<String> {
+    let mut functions = chain.functions.iter();
+    let function = functions.find(|function| function.kind().is_black_box())?;
+    Some(format!(
+        "`{}` is a black box, which stands in a namespace of its own, between two links",
+        function.name
+    ))
 }
 
 /// Processes that poll for ever need a core each.

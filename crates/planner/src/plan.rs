@@ -45,7 +45,7 @@ pub struct Plan {
     pub crossings: u32,
     /// What these crossings cost together, ns. Part of the hops' and the egress' costs.
     pub crossings_cost_ns: f64,
-    /// Door, hops and egress together, ns.
+    /// Door, hops and egress together, ns; without what happens in black boxes.
     pub predicted_ns: f64,
     /// What the prediction leaves out.
     pub worst_case_note: String,
@@ -74,9 +74,16 @@ impl Plan {
         self.uses(Space::User) && self.mapping != Mapping::Distributed
     }
 
-    /// Whether any function runs in `space`.
+    /// Whether any function runs in `space`, black boxes left aside.
     pub fn uses(&self, space: Space) -> bool {
-        self.segments.iter().any(|segment| segment.space == space)
+        self.hops
+            .iter()
+            .any(|hop| hop.space == space && !hop.is_black_box())
+    }
+
+    /// Its black boxes.
+    pub fn black_boxes(&self) -> impl Iterator<Item = &Hop> {
+        self.hops.iter().filter(|hop| hop.is_black_box())
     }
 }
 
@@ -104,16 +111,21 @@ pub struct Hop {
     pub space: Space,
     /// How the packet gets to it.
     pub reach: Step,
-    /// Its own cost, ns.
-    pub cost_ns: f64,
+    /// Its own cost, ns; nobody knows that of a black box, and no prediction contains it.
+    pub cost_ns: Option<f64>,
     /// Why it was placed there.
     pub why: String,
 }
 
 impl Hop {
-    /// Its own cost and that of the way to it, ns.
+    /// Its own cost, as far as it is known, and that of the way to it, ns.
     pub fn total_ns(&self) -> f64 {
-        self.reach.cost_ns + self.cost_ns
+        self.reach.cost_ns + self.cost_ns.unwrap_or(0.0)
+    }
+
+    /// Whether it is a black box.
+    pub fn is_black_box(&self) -> bool {
+        self.cost_ns.is_none()
     }
 }
 

@@ -54,12 +54,14 @@ pub(crate) fn plan_as_asked(
             kind: kind.name.to_owned(),
             class: kind.class,
             space,
-            reach: if problem.distributed {
+            reach: if kind.is_black_box() {
+                step(&[("link", costs.steps.link)], frame_bytes)
+            } else if problem.distributed {
                 reach_by_link(space, costs, frame_bytes, &mut crossings)
             } else {
                 reach(from, space, costs, frame_bytes, &mut crossings)
             },
-            cost_ns: cost.at_ns(frame_bytes),
+            cost_ns: (!kind.is_black_box()).then(|| cost.at_ns(frame_bytes)),
             why: problem.why(position, space, &placement),
         });
         from = Some(space);
@@ -126,6 +128,15 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
             count,
         });
     }
+    let black_box = chain.functions.iter().find(|one| one.kind().is_black_box());
+    if let Some(function) = black_box.filter(|_| chain.mapping != Mapping::Distributed) {
+        return Err(PlanError::BlackBox {
+            chain: name,
+            place: chain.places.mapping.clone(),
+            function: function.name.clone(),
+            mapping: chain.mapping,
+        });
+    }
     if chain.mapping == Mapping::Distributed && chain.hook == Hook::Tcx {
         return Err(PlanError::DistributedHook {
             chain: name,
@@ -136,7 +147,7 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
         && let Some(function) = chain
             .functions
             .iter()
-            .find(|function| function.paired && function.space == Some(Space::User))
+            .find(|function| function.paired && function.required_space() == Some(Space::User))
     {
         return Err(PlanError::SharedState {
             chain: name,
@@ -164,6 +175,9 @@ fn hook_conflict(chain: &ServiceChain) -> PlanError {
     let function = chain.functions.iter().find(|function| !in_kernel(function));
     let why = match function {
         Some(function) if function.space.is_some() => "it is pinned there",
+        Some(function) if function.sandbox.asked_at.is_some() => {
+            "it asks for a container or limits, and only a process can have those"
+        }
         Some(function) if function.kind().kernel.is_none() => "its kind exists nowhere else",
         _ => "`classify: calvin` puts its class there",
     };
@@ -205,7 +219,7 @@ impl<'c> Problem<'c> {
                 user: cost(Space::User),
             };
             let choice = required(function, chain.classify).map_or(all, |space| all.only(space));
-            match function.space {
+            match function.required_space() {
                 Some(space) if choice.cost(space).is_none() => Err(PlanError::Space {
                     chain: chain.name.clone(),
                     place: function.place.clone(),
@@ -284,8 +298,14 @@ impl<'c> Problem<'c> {
             Space::Kernel => Space::User,
             Space::User => Space::Kernel,
         };
+        if kind.is_black_box() {
+            return "a program of its own; what it costs is unknown (black box)".to_owned();
+        }
         if function.space.is_some() {
             return format!("pinned by `space: {space}`");
+        }
+        if let (Some(_), Some(what)) = (&function.sandbox.asked_at, function.sandbox.demand()) {
+            return format!("`{what}` needs a process");
         }
         if kind.default_cost(other).is_none() {
             return format!("`{}` exists in the {space} space only", kind.name);

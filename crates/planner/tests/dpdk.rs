@@ -23,6 +23,18 @@ fn all_functions_run_in_the_worker_that_has_the_devices() {
 }
 
 #[test]
+fn a_black_box_is_refused_at_its_place() {
+    let chain = chain("{ name: a, kind: external, config: { command: [box] } }");
+    let error = plan(&chain, &Costs::default(), &Machine::with_end_hosts(2)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("tried.yaml:6:16: chain `tried`, function `a`")
+            && text.contains("needs interfaces"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_function_that_is_pinned_to_the_kernel_is_refused_at_its_place() {
     let chain = chain("{ name: a, kind: forward, space: kernel }");
     let error = plan(&chain, &Costs::default(), &Machine::with_end_hosts(2)).unwrap_err();

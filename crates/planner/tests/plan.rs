@@ -52,11 +52,7 @@ fn spaces(plan: &Plan) -> Vec<Space> {
 
 /// The whole is the sum of the parts that are shown.
 fn assert_adds_up(plan: &Plan) {
-    let hops: f64 = plan
-        .hops
-        .iter()
-        .map(|hop| hop.reach.cost_ns + hop.cost_ns)
-        .sum();
+    let hops: f64 = plan.hops.iter().map(myelin_planner::Hop::total_ns).sum();
     let sum = plan.door.cost_ns + hops + plan.egress.cost_ns;
     assert!(
         (plan.predicted_ns - sum).abs() < 1e-6,
@@ -617,4 +613,83 @@ fn what_shares_a_state_in_user_space_needs_one_process() {
     }
     let [_, back] = nat_pair("space: kernel,", "", spec);
     assert!(plan(&back, &Costs::default(), &machine()).is_ok());
+}
+
+#[test]
+fn who_asks_for_a_sandbox_makes_the_chain_distributed_and_stands_in_user_space() {
+    let limited = format!("{FORWARD}, limits: {{ cpu: 0.5cores }}");
+    let plan = planned(&[FORWARD, &limited], "");
+    assert_eq!(plan.mapping, Mapping::Distributed);
+    assert_eq!(
+        plan.mapping_why,
+        "`f1` has `limits`, which only a function with a sandbox of its own can have"
+    );
+    assert_eq!(plan.hops[1].space, Space::User);
+    assert_eq!(plan.hops[1].why, "`limits` needs a process");
+    assert_adds_up(&plan);
+
+    // What the whole chain asks for is for those of its functions that have a process; it makes none.
+    let plan = planned(
+        &[FORWARD, FIREWALL],
+        "  isolation: container\n  classify: calvin\n",
+    );
+    assert_eq!(plan.mapping, Mapping::Distributed);
+    assert_eq!(spaces(&plan), [Space::Kernel; 2]);
+    let own = format!("{FORWARD}, isolation: process");
+    let plan = planned(&[&own], "  isolation: container\n");
+    assert_eq!(plan.mapping, Mapping::Compact);
+
+    let error = refused(&[&limited], "  hook: tcx\n");
+    assert!(error.contains("spec.hook"), "{error}");
+}
+
+const EXTERNAL: &str = "kind: external, config: { command: [box] }";
+
+#[test]
+fn a_black_box_makes_a_chain_distributed_and_its_cost_is_nobodys_guess() {
+    let costs = Costs::default();
+    let plan = planned(&[XOR, EXTERNAL, FORWARD], "");
+    assert_eq!(plan.mapping, Mapping::Distributed);
+    assert!(
+        plan.mapping_why.contains("`f1` is a black box"),
+        "{}",
+        plan.mapping_why
+    );
+    assert_eq!(spaces(&plan), [Space::Kernel, Space::User, Space::Kernel]);
+    let hop = &plan.hops[1];
+    assert_eq!((hop.cost_ns, hop.reach.name.as_str()), (None, "link"));
+    assert!(hop.why.contains("unknown"), "{}", hop.why);
+    assert!(
+        plan.worst_case_note
+            .contains("what happens in `f1` is unknown")
+    );
+    assert_adds_up(&plan);
+    // Without it the chain would cost one link less, and nothing else.
+    let without = planned(&[XOR, FORWARD], "  mapping: distributed\n");
+    let difference = plan.predicted_ns - without.predicted_ns;
+    assert!((difference - costs.steps.link.per_packet_ns).abs() < 1e-6);
+    assert!(!plan.uses(Space::User), "it needs no worker");
+    assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
+}
+
+#[test]
+fn a_black_box_is_refused_in_other_mappings() {
+    for mapping in ["compact", "pipeline"] {
+        let error = refused(&[EXTERNAL], &format!("  mapping: {mapping}\n"));
+        assert!(
+            error.starts_with("tried.yaml:8:12: chain `tried`: spec.mapping: `f0` is a black box"),
+            "{error}"
+        );
+    }
+    let error = refused(&[EXTERNAL], "  hook: tcx\n");
+    assert!(error.contains("write `hook: xdp`"), "{error}");
+    let written = planned(&[EXTERNAL], "  mapping: distributed\n");
+    assert_eq!(written.mapping_why, "written as `mapping: distributed`");
+}
+
+#[test]
+fn a_contract_that_the_rest_of_the_chain_breaks_is_refused() {
+    let plan = planned(&[EXTERNAL], "  sla: { latency: 100ns }\n");
+    assert!(!plan.admitted);
+    assert!(planned(&[EXTERNAL], "  sla: { latency: 1ms }\n").admitted);
 }

@@ -3,6 +3,8 @@
 //! CALVIN's bandwidth (iperf's highest such rate). A trial sends for a fixed time at a steady rate; the first sends as fast as
 //! the sender can. If even that comes through whole, the sender is the limit and says so: on veth links the sender's core does the
 //! work of the whole way, so this is the usual case there.
+//!
+//! [`carry`] is one trial without that second core, for ways that are compared with each other; [`Ladder`] tells it which rate to try.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +22,13 @@ use crate::run::{fresh_run, pin};
 use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
 
 mod bracket;
+mod carry;
+mod ladder;
 mod trial;
 
 use bracket::Bracket;
+pub use carry::{Carried, Load, MAX_BURST, MAX_PACKETS, carry};
+pub use ladder::Ladder;
 pub use trial::Trial;
 
 /// Most packets of one trial; their arrival is kept in a bit each.

@@ -19,7 +19,7 @@ pub struct ChainReport {
     pub round_trip_bound_us: Option<f64>,
     /// Probes by name, such as `inline, 256 B`.
     pub probes: Vec<(String, ProbeResult)>,
-    /// In-band sojourn of all traffic by segment; one, named `chain`, unless the chain holds black boxes.
+    /// In-band sojourn of all traffic by section; one, named `chain`, unless the chain holds black boxes.
     pub sojourns: Vec<(String, Distribution)>,
     /// The chain's hops in order: front door, functions, egress.
     pub hops: Vec<Hop>,

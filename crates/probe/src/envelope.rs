@@ -26,6 +26,9 @@ pub struct Claim {
     pub id: String,
     /// The published figure, or null.
     pub paper: Value,
+    /// Where the published figure stands: paper, figure or table, section.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// The figure measured here.
     pub measured: Value,
     /// What it must not cross, such as `"<= 1.12"`.
@@ -78,6 +81,7 @@ impl Claim {
         Self {
             id: id.into(),
             paper: paper.into(),
+            source: None,
             measured: json!({
                 "median_ratio": estimate.value,
                 "ci95_low": estimate.interval.map(|i| i.low),
@@ -86,6 +90,15 @@ impl Claim {
             }),
             bound: bound.into(),
             holds,
+        }
+    }
+
+    /// The claim with where its published figure stands.
+    #[must_use]
+    pub fn from_source(self, source: impl Into<String>) -> Self {
+        Self {
+            source: Some(source.into()),
+            ..self
         }
     }
 
@@ -99,6 +112,7 @@ impl Claim {
         Self {
             id: id.into(),
             paper: paper.into(),
+            source: None,
             measured: measured.into(),
             bound: format!("<= {bound}").into(),
             holds: Some(measured <= bound),
@@ -120,7 +134,7 @@ mod tests {
             environment: Environment::detect(),
             rows: vec![json!({"rtt_p50_us": 9.0})],
             claims: vec![
-                Claim::ratio_at_most("one-kernel-hop", 1.22, &ratio, 0.95),
+                Claim::ratio_at_most("one-kernel-hop", 1.22, &ratio, 0.95).from_source("Fig. 3"),
                 Claim::ratio_at_least("quick", Value::Null, &few, 0.5),
                 Claim::figure_at_most("memory", Value::Null, 70.0, 64.0),
             ],
@@ -134,6 +148,8 @@ mod tests {
             (&claims[0]["holds"], &claims[0]["paper"]),
             (&json!(true), &json!(1.22))
         );
+        assert_eq!(claims[0]["source"], "Fig. 3");
+        assert!(claims[1].get("source").is_none());
         assert_eq!(claims[0]["measured"]["rounds"], 30);
         assert_eq!(claims[1]["holds"], Value::Null);
         assert_eq!(claims[2]["holds"], false);

@@ -95,6 +95,11 @@ fn run_two_threads<'a>(
         });
         let outcome = client.join();
         shared.done.store(true, Ordering::Relaxed);
+        if config.mode == Mode::Blocking {
+            // A farewell ends the server's sleep; should it be lost, the read timeout does.
+            let farewell = vec![0; config.payload_bytes];
+            let _ = sockets.client.send_to(&farewell, config.destination);
+        }
         server.join().map_err(|_| Error::Thread("server"))??;
         outcome.map_err(|_| Error::Thread("client"))?
     })

@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use myelin_probe::bandwidth::{Config, Limit, bandwidth};
+use myelin_probe::bandwidth::{Config, Ladder, Limit, Load, bandwidth, carry};
 use myelin_probe::{Control, Sockets, Stop};
 use support::{Policy, Relay, honest};
 
@@ -158,5 +158,101 @@ fn options_out_of_range_are_named() {
     ] {
         let text = config.validate().unwrap_err().to_string();
         assert!(text.contains(&format!("`{name}`")), "{text}");
+    }
+}
+
+fn loopback() -> Sockets {
+    let any = || (None, "127.0.0.1:0".parse().unwrap());
+    Sockets::bind(any(), any()).unwrap()
+}
+
+fn load(destination: std::net::SocketAddr, burst: u16) -> Load {
+    Load {
+        destination,
+        payload_bytes: 1400,
+        packets: 3000,
+        burst,
+        core: None,
+    }
+}
+
+#[test]
+fn a_clean_way_carries_all_one_by_one_and_batched() {
+    let sockets = loopback();
+    for burst in [1, 32] {
+        let load = load(sockets.server.local_addr().unwrap(), burst);
+        for offered in [None, Some(0.05)] {
+            let carried = carry(&load, &sockets, offered, Control::default()).unwrap();
+            assert!(carried.is_clean(), "{carried:?}");
+            assert_eq!((carried.trial.sent, carried.trial.received), (3000, 3000));
+            assert!(carried.carried_mpps <= 1.01 * carried.trial.sent_mpps);
+            if let Some(offered) = offered {
+                assert!(carried.carried_mpps < 1.05 * offered, "{carried:?}");
+            }
+        }
+    }
+}
+
+/// What is queued on the way when all is sent counts with the time that it takes to arrive.
+#[test]
+fn a_queue_on_the_way_does_not_flatter_the_rate() {
+    let sockets = loopback();
+    let slow: Policy = Box::new(|_, datagram| {
+        std::thread::sleep(Duration::from_micros(300));
+        vec![datagram]
+    });
+    let relay = Relay::start(sockets.server.local_addr().unwrap(), slow, honest());
+    let load = Load {
+        packets: 64,
+        payload_bytes: 100,
+        ..load(relay.address, 8)
+    };
+    let carried = carry(&load, &sockets, None, Control::default()).unwrap();
+    assert!(carried.is_clean(), "{carried:?}");
+    assert!(carried.carried_mpps < 0.0034, "{carried:?}");
+    assert!(carried.trial.sent_mpps > 2.0 * carried.carried_mpps);
+}
+
+#[test]
+fn a_lossy_way_is_not_clean_and_lowers_the_ladder() {
+    let sockets = loopback();
+    let relay = Relay::start(sockets.server.local_addr().unwrap(), limiter(), honest());
+    let load = load(relay.address, 1);
+    let mut ladder = Ladder::default();
+    let carried = carry(&load, &sockets, None, Control::default()).unwrap();
+    assert!(!carried.is_clean() && carried.trial.received < 3000);
+    ladder.tried(&carried);
+    assert!(ladder.offered_mpps().unwrap() < carried.trial.sent_mpps);
+}
+
+#[test]
+fn a_load_out_of_range_is_refused() {
+    let sockets = loopback();
+    let good = load(sockets.server.local_addr().unwrap(), 1);
+    for (bad, option) in [
+        (
+            Load {
+                packets: 1,
+                ..good.clone()
+            },
+            "packets",
+        ),
+        (
+            Load {
+                burst: 0,
+                ..good.clone()
+            },
+            "burst",
+        ),
+        (
+            Load {
+                payload_bytes: 1501,
+                ..good
+            },
+            "payload_bytes",
+        ),
+    ] {
+        let error = carry(&bad, &sockets, None, Control::default()).unwrap_err();
+        assert!(error.to_string().contains(option), "{error}");
     }
 }

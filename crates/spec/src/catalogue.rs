@@ -31,6 +31,8 @@ word_enum! {
         Header = "header",
         /// The payload.
         Payload = "payload",
+        /// Both, for all that is known.
+        HeaderAndPayload = "header-and-payload",
     }
 }
 
@@ -43,6 +45,8 @@ word_enum! {
         PerInstance = "per-instance",
         /// Something per flow.
         PerFlow = "per-flow",
+        /// Nobody knows: it is a black box.
+        Unknown = "unknown",
     }
 }
 
@@ -76,6 +80,11 @@ impl Kind {
     pub fn spaces(&self) -> impl Iterator<Item = Space> + use<> {
         let user = self.user.map(|_| Space::User);
         self.kernel.map(|_| Space::Kernel).into_iter().chain(user)
+    }
+
+    /// Whether nothing is known of what it does, what it remembers and what it costs.
+    pub fn is_black_box(&self) -> bool {
+        self.state == State::Unknown
     }
 
     /// Its default cost in `space`.
@@ -138,6 +147,10 @@ pub enum ValueType {
     Ports,
     /// A written time.
     Duration,
+    /// A program and its arguments.
+    Command,
+    /// Variables and their values.
+    Environment,
     /// The name of a function.
     Function,
     /// The path of a file, relative to the chain file's directory.
@@ -538,6 +551,53 @@ pub static LOAD_BALANCER: Kind = Kind {
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
 };
 
+/// `external`. Of the class that belongs into user space, since nothing is known of it but that it is a program.
+pub static EXTERNAL: Kind = Kind {
+    name: "external",
+    class: Class::Advanced,
+    kernel: None,
+    // Nobody knows its cost: the planner says so, and leaves it out.
+    user: Some(DefaultCost {
+        per_packet_ns: 0.0,
+        per_byte_ns: 0.0,
+    }),
+    touches: Touches::HeaderAndPayload,
+    state: State::Unknown,
+    guards: false,
+    config: &[
+        ConfigKey {
+            key: "command",
+            value: ValueType::Command,
+            required: true,
+            default: None,
+            doc: "the program, by its whole path or by a name to be found in PATH, and its arguments; `{ingress}` and `{egress}` in \
+                  them become the names of its interfaces, which it also finds in MYELIN_INGRESS and MYELIN_EGRESS, beside \
+                  MYELIN_CHAIN and MYELIN_FUNCTION; it is root in a network namespace of its own, and must stay in the \
+                  foreground",
+        },
+        ConfigKey {
+            key: "environment",
+            value: ValueType::Environment,
+            required: false,
+            default: None,
+            doc: "further variables: { NAME: VALUE }",
+        },
+        ConfigKey {
+            key: "startup",
+            value: ValueType::Duration,
+            required: false,
+            default: Some("1s"),
+            doc: "how long it may take until it is up, at most 60s: packets are led to it as soon as it has taken both of its interfaces \
+                  (by a packet socket, a bridge, an XDP program or promiscuous mode), and in any case when this time is \
+                  over; if it ends before, the chain does not come up",
+        },
+    ],
+    description: "A black box: any program that takes packets from the interface `ingress` and sends them on at `egress`, in a network \
+                  namespace of its own. Nothing is known of what it does; it is started, watched, limited and, when it \
+                  ends, started again. Needs `mapping: distributed`, which is chosen by itself.",
+    example: "{ name: bump, kind: external, config: { command: [bump-in-the-wire, \"{ingress}\", \"{egress}\"] } }",
+};
+
 /// Every kind.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> {
     [
@@ -550,6 +610,7 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &ROUTER,
         &NAT,
         &LOAD_BALANCER,
+        &EXTERNAL,
     ]
     .into_iter()
 }

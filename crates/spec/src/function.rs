@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{self, Kind};
 use crate::error::Place;
+use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
+use crate::isolation::SandboxSpec;
 use crate::load_balancer::LoadBalancerConfig;
 use crate::nat::NatConfig;
 use crate::router::RouterConfig;
@@ -50,6 +52,8 @@ pub struct FunctionSpec {
     pub paired: bool,
     /// The space it is pinned to; `None` leaves the choice to the planner.
     pub space: Option<Space>,
+    /// What it stands in, and with how much of the machine.
+    pub sandbox: SandboxSpec,
     /// Where it stands in the chain file.
     pub place: Place,
 }
@@ -58,6 +62,12 @@ impl FunctionSpec {
     /// Its kind, from the catalogue.
     pub fn kind(&self) -> &'static Kind {
         self.config.kind()
+    }
+
+    /// The space it must stand in: the one it is pinned to, or user space when it asks for what only a process can have.
+    pub fn required_space(&self) -> Option<Space> {
+        let asks = self.sandbox.asked_at.is_some();
+        self.space.or(asks.then_some(Space::User))
     }
 }
 
@@ -137,6 +147,8 @@ pub enum FunctionConfig {
     LoadBalancer(LoadBalancerConfig),
     /// Sends packets to their next hops.
     Router(RouterConfig),
+    /// A program that nothing is known of.
+    External(ExternalConfig),
 }
 
 impl FunctionConfig {
@@ -152,6 +164,7 @@ impl FunctionConfig {
             Self::FlowTracker(_) => &catalogue::FLOW_TRACKER,
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
+            Self::External(_) => &catalogue::EXTERNAL,
         }
     }
 }

@@ -34,9 +34,11 @@ pub mod chain;
 mod check;
 mod dpdk;
 mod error;
+pub mod external;
 mod files;
 pub mod flow_tracker;
 pub mod function;
+pub mod isolation;
 pub mod load_balancer;
 pub mod nat;
 mod printable;
@@ -54,12 +56,14 @@ pub use chain::{
 };
 pub use dpdk::DpdkDevice;
 pub use error::{Place, SpecError, SpecErrors};
+pub use external::ExternalConfig;
 pub use files::{FileResolver, NoFiles, referenced_files};
 pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
     FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,
     Side, Space, StateKey, XorConfig,
 };
+pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use load_balancer::{BackendSpec, LoadBalancerConfig};
 pub use myelin_packet::Match;
 pub use nat::NatConfig;

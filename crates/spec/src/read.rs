@@ -3,10 +3,12 @@
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
 mod chain;
+mod external;
 mod field;
 mod firewall;
 mod flow_tracker;
 mod function;
+mod isolation;
 mod list_file;
 mod load_balancer;
 mod matching;

@@ -42,6 +42,7 @@ const fn unit(spellings: &'static [&'static str], factor: u64) -> Unit {
 const KILO: u64 = 1_000;
 const MEGA: u64 = 1_000_000;
 const GIGA: u64 = 1_000_000_000;
+const KIBI: u64 = 1024;
 const BITS_PER_BYTE: u64 = 8;
 
 /// A kind of quantity: its units in rising order, and the words of its error messages.
@@ -116,6 +117,29 @@ static SIZE: Dimension = Dimension {
     example: "64kbit",
 };
 
+static CPU: Dimension = Dimension {
+    expected: "a share of the processor (units m for a thousandth of a core, cores)",
+    units: &[unit(&["m"], 1), unit(&["cores", "core"], KILO)],
+    offered: &["cores"],
+    example: "0.5cores",
+};
+
+/// Decimal prefixes first, as elsewhere; what is written back has binary ones.
+static MEMORY: Dimension = Dimension {
+    expected: "a size in bytes (units B, KiB, MiB, GiB, kB, MB, GB)",
+    units: &[
+        unit(&["B"], 1),
+        unit(&["kB"], KILO),
+        unit(&["MB"], MEGA),
+        unit(&["GB"], GIGA),
+        unit(&["KiB"], KIBI),
+        unit(&["MiB"], KIBI * KIBI),
+        unit(&["GiB"], KIBI * KIBI * KIBI),
+    ],
+    offered: &["MiB"],
+    example: "256MiB",
+};
+
 static PERCENT: Dimension = Dimension {
     expected: "a percentage (0% to 100%)",
     units: &[unit(&["%"], 1)],
@@ -184,6 +208,29 @@ pub fn parse_size_bits(text: &str) -> Result<u64, UnitError> {
 /// Writes a size of `bits` bits.
 pub fn format_size_bits(bits: u64) -> String {
     format(bits, &SIZE.units[..4])
+}
+
+/// Reads a share of the processor, in thousandths of a core.
+pub fn parse_cpu_millicores(text: &str) -> Result<u64, UnitError> {
+    parse(text, &CPU)
+}
+
+/// Writes a share of the processor of `millicores` thousandths of a core.
+pub fn format_cpu_millicores(millicores: u64) -> String {
+    format(millicores, CPU.units)
+}
+
+/// Reads an amount of memory, in bytes.
+pub fn parse_memory_bytes(text: &str) -> Result<u64, UnitError> {
+    parse(text, &MEMORY)
+}
+
+/// Writes an amount of memory of `bytes` bytes: in the largest unit that needs no fraction.
+pub fn format_memory_bytes(bytes: u64) -> String {
+    let whole = |unit: &&Unit| bytes > 0 && bytes.is_multiple_of(unit.factor);
+    let unit = MEMORY.units[4..].iter().rev().find(whole);
+    let unit = unit.unwrap_or(&MEMORY.units[0]);
+    format!("{}{}", bytes / unit.factor, unit.spellings[0])
 }
 
 /// Reads a percentage, as the number before the sign: `0.1%` is 0.1.
@@ -411,6 +458,33 @@ mod tests {
         assert_eq!(format_percent(0.1), "0.1%");
         // However many zeros.
         assert_eq!(parse_duration_ns("01.50000000000000000000us"), Ok(1500));
+    }
+
+    #[test]
+    fn shares_of_the_processor_and_memory() {
+        for (text, millicores) in [
+            ("500m", 500),
+            ("0.5cores", 500),
+            ("1 core", 1000),
+            ("1.25cores", 1250),
+        ] {
+            assert_eq!(parse_cpu_millicores(text), Ok(millicores), "{text}");
+        }
+        assert_eq!(format_cpu_millicores(500), "500m");
+        assert_eq!(format_cpu_millicores(1500), "1.5cores");
+        let error = parse_cpu_millicores("0.5").unwrap_err();
+        assert_eq!(error.remedy, "write 0.5cores");
+        for (text, bytes) in [
+            ("256MiB", 256 << 20),
+            ("1.5GiB", 3 << 29),
+            ("64KiB", 1 << 16),
+            ("10MB", 10_000_000),
+        ] {
+            assert_eq!(parse_memory_bytes(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(format_memory_bytes(256 << 20), "256MiB");
+        assert_eq!(format_memory_bytes(10_000_000), "10000000B");
+        assert_eq!(format_memory_bytes(0), "0B");
     }
 
     #[test]

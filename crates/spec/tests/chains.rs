@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use myelin_packet::Match;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{
-    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Mapping, NatConfig,
-    NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla, Source, Space, WorkerSpec,
-    XorConfig, parse,
+    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Isolation, Limits,
+    Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla, Source,
+    Space, WorkerSpec, XorConfig, parse,
 };
 use proptest::prelude::*;
 
@@ -333,4 +333,58 @@ spec:
     );
     assert!(chains[0].functions[1].paired && chains[1].functions[0].paired);
     assert!(!chains[1].functions[1].paired);
+}
+
+#[test]
+fn a_function_has_the_isolation_of_its_chain_or_its_own() {
+    let text = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: apart }
+spec:
+  match: {}
+  isolation: container
+  functions:
+    - { name: as-the-chain, kind: forward }
+    - { name: own, kind: forward, isolation: process, limits: { cpu: 250m, memory: 1.5GiB } }
+    - { name: with-files, kind: external, rootfs: /srv/root, config: { command: [ box ] } }
+    - { name: kernel, kind: forward, space: kernel }
+";
+    let functions = chains(text).remove(0).functions;
+    let isolation: Vec<_> = functions
+        .iter()
+        .map(|function| function.sandbox.isolation)
+        .collect();
+    assert_eq!(
+        isolation,
+        [
+            Isolation::Container,
+            Isolation::Process,
+            Isolation::Container,
+            Isolation::Container
+        ]
+    );
+    let limits = Limits {
+        cpu_millicores: Some(250),
+        memory_bytes: Some(3 << 29),
+    };
+    assert_eq!(functions[1].sandbox.limits, limits);
+    let asked: Vec<_> = functions
+        .iter()
+        .map(|function| function.sandbox.asked_at.is_some())
+        .collect();
+    assert_eq!(asked, [false, true, false, false]);
+    // Only who asks for itself must have a process.
+    let spaces: Vec<_> = functions
+        .iter()
+        .map(myelin_spec::FunctionSpec::required_space)
+        .collect();
+    assert_eq!(spaces, [None, Some(Space::User), None, Some(Space::Kernel)]);
+    assert_eq!(functions[2].sandbox.rootfs.as_deref(), Some("/srv/root"));
+    let demands: Vec<_> = functions
+        .iter()
+        .map(|function| function.sandbox.demand())
+        .collect();
+    let container = Some("isolation: container");
+    assert_eq!(demands, [container, Some("limits"), container, container]);
 }

@@ -1,5 +1,7 @@
 //! What `up` and `ps` show of a chain between devices.
 
+use std::time::Duration;
+
 use myelin_dpdk::Figures;
 use myelin_linux::procfs;
 
@@ -7,39 +9,46 @@ use super::{Pair, Running};
 use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
+use crate::exchange::Past;
 use crate::status;
 
 impl Running {
     fn ports(&self) -> (String, String) {
-        let ports = self.chain.ports.as_ref();
+        let ports = self.form.chain.ports.as_ref();
         ports
             .map(|ports| (ports.ingress.clone(), ports.egress.clone()))
             .unwrap_or_default()
     }
 
-    pub(super) fn up(&self, change: Change, rendering_ms: f64) -> ChainUp {
+    pub(super) fn up(
+        &self,
+        change: Change,
+        rendering_ms: f64,
+        exchange: Option<Duration>,
+    ) -> ChainUp {
         let (ingress, egress) = self.ports();
         ChainUp {
-            chain: self.chain.name.clone(),
-            owner: self.chain.owner().to_owned(),
+            chain: self.form.chain.name.clone(),
+            owner: self.form.chain.owner().to_owned(),
             change,
-            spi: self.placed.chain.spi,
-            generation: self.placed.chain.generation,
-            plan: self.plan.clone(),
+            spi: self.form.placed.chain.spi,
+            generation: self.form.placed.chain.generation,
+            plan: self.form.plan.clone(),
             ingress,
             egress,
             hosts: Vec::new(),
             rendering_ms,
-            exchange_ms: None,
+            exchange_ms: exchange.map(|time| time.as_secs_f64() * 1e3),
         }
     }
 
     pub(super) fn status(&self, pair: &mut Pair) -> ChainStatus {
         // A worker that is being started again has counted nothing yet.
-        let figures: Figures = pair.handle.read(&self.placed).unwrap_or_default();
+        let figures: Figures = pair.handle.read(&self.form.placed).unwrap_or_default();
         let (ingress, egress) = self.ports();
         let pid = pair.handle.pid();
         let hops: Vec<HopStatus> = self
+            .form
             .plan
             .hops
             .iter()
@@ -54,34 +63,39 @@ impl Running {
                     packets_in: at.packets_in,
                     bytes_in: None,
                     drops: at.drops,
+                    black_box: None,
+                    sandbox: None,
                     cost_ns: (at.samples > 0).then(|| at.sampled_ns as f64 / at.samples as f64),
                 }
             })
             .collect();
-        let door = figures.door;
-        let sojourn: SojournStatus = status::summary(&figures.sojourn);
+        let (door, past) = (figures.door, &self.past);
+        let mut sojourn = figures.sojourn;
+        past.add_to(std::slice::from_mut(&mut sojourn));
+        let sojourn: SojournStatus = status::summary(&sojourn);
         ChainStatus {
-            chain: self.chain.name.clone(),
-            owner: self.chain.owner().to_owned(),
-            spi: self.placed.chain.spi,
-            generation: self.placed.chain.generation,
+            chain: self.form.chain.name.clone(),
+            owner: self.form.chain.owner().to_owned(),
+            spi: self.form.placed.chain.spi,
+            generation: self.form.placed.chain.generation,
             state: if pair.failed {
                 ChainState::Failed
             } else {
                 ChainState::Active
             },
-            mapping: self.plan.mapping.to_string(),
+            mapping: self.form.plan.mapping.to_string(),
             hook: "dpdk".to_owned(),
             ingress,
             egress,
-            packets_in: door.packets,
-            bytes_in: door.bytes,
-            packets_out: figures.transmitted,
-            drops: hops.iter().map(|hop| hop.drops).sum(),
+            packets_in: past.packets_in + door.packets,
+            bytes_in: past.bytes_in + door.bytes,
+            packets_out: past.packets_out + figures.transmitted,
+            drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
                 .then(|| myelin_probe::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
             hops,
-            sojourn,
+            sojourn: Some(sojourn),
+            sojourn_sections: Vec::new(),
             worker: Some(WorkerStatus {
                 pid,
                 restarts: pair.handle.restarts(),
@@ -93,5 +107,16 @@ impl Running {
             hosts: Vec::new(),
             up_s: self.started.elapsed().as_secs_f64(),
         }
+    }
+}
+
+impl Past {
+    /// What a form did that is no more, or a door to it.
+    pub(super) fn add_figures(&mut self, figures: &Figures) {
+        self.packets_in += figures.door.packets;
+        self.bytes_in += figures.door.bytes;
+        self.packets_out += figures.transmitted;
+        self.drops += figures.drops();
+        self.keep(vec![figures.sojourn.clone()]);
     }
 }

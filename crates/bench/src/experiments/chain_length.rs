@@ -3,6 +3,7 @@
 use myelin_probe::Mode;
 
 use super::median_at_most;
+use crate::report::{Kind, Plot};
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
@@ -11,7 +12,28 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "chain-length",
     about: "round trips through 1 to 32 functions in every mapping, and what each further one adds",
     run,
+    plots: PLOTS,
 };
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        caption: "Functions that forward, in each mapping. The processes of a pipeline share one core and sleep; the others poll or are in the kernel.",
+        kind: Kind::Lines,
+        along: "functions",
+        along_title: "functions in the chain",
+        series: &["layout"],
+        ..Plot::ROUND_TRIPS
+    },
+    Plot {
+        title: "Each further function",
+        caption: "From the shortest to the longest chain of each mapping.",
+        table: "each further function",
+        along: "layout",
+        values: &[("step_us", "")],
+        values_title: "added to the round trip, median, us",
+        ..Plot::ROUND_TRIPS
+    },
+];
 
 /// How functions are laid out: name, space, lines of the chain's `spec`, lengths. On a machine of few cores the processes
 /// of a long pipeline wait for each other.

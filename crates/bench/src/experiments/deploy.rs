@@ -15,6 +15,7 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
 use super::median_at_most;
+use crate::report::{Kind, Plot};
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 
@@ -22,7 +23,35 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "deploy",
     about: "time of plan, up and down of five functions, time to load them, and resident memory of agent and worker",
     run,
+    plots: PLOTS,
 };
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "Times",
+        caption: "Up and down are whole calls to a running agent; loading is the kernel's part alone.",
+        table: "times",
+        along: "what",
+        series: &["step"],
+        values: &[("median_ms", "")],
+        values_title: "time, median, ms",
+        line: Some(("bound of up 100 ms", UP_BOUND_MS)),
+        ..Plot::of(Kind::Bars)
+    },
+    Plot {
+        title: "Memory",
+        caption: "After 80 000 probe packets through five functions in both spaces.",
+        table: "memory",
+        along: "process",
+        values: &[
+            ("resident_mib", "resident"),
+            ("proportional_mib", "proportional"),
+        ],
+        values_title: "memory, MiB",
+        line: Some(("bound 64 MiB", MEMORY_BOUND_MIB)),
+        ..Plot::of(Kind::Bars)
+    },
+];
 
 const PLAN_BOUND_MS: f64 = 20.0;
 const UP_BOUND_MS: f64 = 100.0;

@@ -3,6 +3,7 @@
 use myelin_probe::Mode;
 
 use crate::reference::Reference;
+use crate::report::Plot;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Measured, PAYLOADS, Variant, measure, polling_core};
@@ -12,7 +13,13 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "hop-cost",
     about: "round trip through one function at tcx, at XDP and over AF_XDP, against cable, bridge, router and bare forwarders",
     run,
+    plots: PLOTS,
 };
+
+const PLOTS: &[Plot] = &[Plot {
+    caption: "Every variant takes the packets to the server its own way; replies pass a tc redirect to the peer, except through cable, bridge and router.",
+    ..Plot::ROUND_TRIPS
+}];
 
 const FORWARD: &str = "kind: forward";
 

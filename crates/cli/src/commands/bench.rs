@@ -1,20 +1,23 @@
 //! `myelin bench`: reproduce an experiment.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_agent::api::{ApiError, ErrorKind, Event};
-use myelin_bench::{Claim, Effort, Error, Monitor, Options, Report, Row};
+use myelin_bench::report::{self, cell, headings, holds, measured, plain};
+use myelin_bench::{Effort, Error, Monitor, Options, Report, Row};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use serde_json::Value;
 
 use crate::output::{self, Progress};
+use crate::page::Page;
 
 /// Arguments of `myelin bench`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  myelin bench --list\n  sudo myelin bench hop-cost --quick\n  \
-                  sudo myelin bench kernel-chain --json\n\n\
+                  sudo myelin bench kernel-chain --json\n  \
+                  sudo myelin bench calvin-chain --report calvin-chain.html\n\n\
                   A claim on a ratio holds when the 95 % interval of the median over at least 30 interleaved rounds lies\n\
                   within its bound. Measure on a quiet machine: the report says whether it was. Ctrl-C ends cleanly."
 )]
@@ -31,6 +34,9 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write a self-contained page with the claims, plots beside those of the papers, and all rows.
+    #[arg(long, value_name = "FILE.html", requires = "name")]
+    report: Option<PathBuf>,
 }
 
 /// Set by an interrupt; read by the experiment between two measurements.
@@ -45,6 +51,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let Some(name) = &arguments.name else {
         return list(arguments.json);
     };
+    let page = arguments.report.as_deref().map(Page::at).transpose()?;
     cancel_on_interrupt()?;
     let options = Options {
         effort: if arguments.quick {
@@ -80,6 +87,12 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         output::json(&report)?;
     } else {
         print(&report);
+    }
+    if let (Some(page), Some(path)) = (page, &arguments.report) {
+        page.write(&report::page(&report).map_err(api_error)?)?;
+        if !arguments.json {
+            println!("report: {}", path.display());
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -149,12 +162,7 @@ fn print(report: &Report<Row>) {
 
 /// Rows of one table; an interval is shown with its figure.
 fn rows_table(rows: &[Row]) -> comfy_table::Table {
-    let shown = |name: &str| !name.contains("_ci95_");
-    let headings: Vec<&str> = rows[0]
-        .fields()
-        .map(|(name, _)| name)
-        .filter(|name| shown(name))
-        .collect();
+    let headings = headings(&rows[0]);
     let mut table = output::table([""; 0]);
     table.set_header(headings.iter().map(|name| name.replace('_', " ")));
     for row in rows {
@@ -171,106 +179,20 @@ fn rows_table(rows: &[Row]) -> comfy_table::Table {
     table
 }
 
-/// A figure, with half the width of its interval where it has one.
-fn cell(row: &Row, name: &str) -> String {
-    let end = |end: &str| {
-        let (figure, unit) = name.rsplit_once('_')?;
-        row.get(&format!("{figure}_ci95_{end}_{unit}"))?.as_f64()
-    };
-    let figure = row.get(name).map_or_else(String::new, plain);
-    match (end("low"), end("high")) {
-        (Some(low), Some(high)) => format!("{figure} \u{b1} {}", number((high - low) / 2.0)),
-        _ => figure,
-    }
-}
-
-/// What was measured for a claim: a figure, or a median with its interval.
-fn measured(value: &Value) -> String {
-    let figure = |name: &str| value.get(name).and_then(Value::as_f64);
-    let Some(median) = figure("median_ratio").or_else(|| figure("median")) else {
-        return plain(value);
-    };
-    let rounds = value
-        .get("rounds")
-        .and_then(Value::as_u64)
-        .unwrap_or_default();
-    match (figure("ci95_low"), figure("ci95_high")) {
-        (Some(low), Some(high)) => {
-            format!(
-                "{} [{}, {}] ({rounds})",
-                number(median),
-                number(low),
-                number(high)
-            )
-        }
-        _ => format!("{} ({rounds})", number(median)),
-    }
-}
-
-fn holds(claim: &Claim) -> &'static str {
-    match claim.holds {
-        Some(true) => "yes",
-        Some(false) => "NO",
-        None => "undecided",
-    }
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Number(whole) if !whole.is_f64() => whole.to_string(),
-        value => value.as_f64().map_or_else(|| value.to_string(), number),
-    }
-}
-
-/// Three digits behind the point for ratios, fewer for larger figures.
-fn number(figure: f64) -> String {
-    match figure.abs() {
-        size if size < 10.0 => format!("{figure:.3}"),
-        size if size < 1000.0 => format!("{figure:.1}"),
-        _ => format!("{figure:.0}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_their_interval() {
+    fn a_table_has_a_column_for_each_figure_and_none_for_its_interval() {
         let row = Row::of("rtt")
-            .with("variant", "tcx")
-            .with("payload_bytes", 256)
             .with("rtt_p50_us", 9.1234)
             .with("rtt_p50_ci95_low_us", 9.0)
-            .with("rtt_p50_ci95_high_us", 9.2)
-            .with("what", Value::Null);
-        assert_eq!(cell(&row, "rtt_p50_us"), "9.123 \u{b1} 0.100");
-        assert_eq!(cell(&row, "payload_bytes"), "256");
-        assert_eq!(cell(&row, "what"), "-");
+            .with("rtt_p50_ci95_high_us", 9.2);
         let table = rows_table(&[row]).to_string();
         assert!(
             table.contains("rtt p50 us") && !table.contains("ci95"),
             "{table}"
-        );
-    }
-
-    #[test]
-    fn claims_show_what_they_rest_on() {
-        let ratio = serde_json::json!({ "median_ratio": 0.93, "ci95_low": 0.92, "ci95_high": 0.94, "rounds": 60 });
-        assert_eq!(measured(&ratio), "0.930 [0.920, 0.940] (60)");
-        assert_eq!(measured(&serde_json::json!(41.5)), "41.5");
-        let claim = |holds| Claim {
-            id: "x".to_owned(),
-            paper: Value::Null,
-            measured: Value::Null,
-            bound: Value::Null,
-            holds,
-        };
-        assert_eq!(
-            [Some(true), Some(false), None].map(|decided| holds(&claim(decided))),
-            ["yes", "NO", "undecided"]
         );
     }
 }

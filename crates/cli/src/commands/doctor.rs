@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use myelin_agent::api::ApiError;
 use myelin_kernel::State;
 use myelin_linux::capability;
+use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::feature::{self, Answer, Feature};
 use myelin_linux::machine::Machine;
 use serde::Serialize;
@@ -89,6 +90,7 @@ fn examine() -> Diagnosis {
             consequence,
         }
     }));
+    findings.extend(sandboxes());
     let dpdk = myelin_dpdk::version();
     findings.push(Finding {
         what: "DPDK".to_owned(),
@@ -119,6 +121,40 @@ fn examine() -> Diagnosis {
         machine,
         findings,
     }
+}
+
+/// What functions with limits, and in containers, need.
+fn sandboxes() -> [Finding; 2] {
+    let groups = Hierarchies::detect().unwrap_or_default();
+    let missing: Vec<&str> = ["cpu", "memory"]
+        .into_iter()
+        .filter(|controller| !groups.has(controller))
+        .collect();
+    let runc = myelin_agent::runc_version();
+    [
+        Finding {
+            what: "control groups".to_owned(),
+            answer: if missing.is_empty() {
+                format!("yes: {}", groups.mode())
+            } else {
+                format!("no: {}, without {}", groups.mode(), missing.join(" and "))
+            },
+            required: false,
+            consequence: consequence(
+                missing.is_empty(),
+                "these `limits` of a function cannot be held",
+            ),
+        },
+        Finding {
+            what: "runc".to_owned(),
+            consequence: consequence(runc.is_ok(), "no function can have `isolation: container`"),
+            answer: match runc {
+                Ok(version) => format!("yes: {version}"),
+                Err(error) => format!("no: {error}"),
+            },
+            required: false,
+        },
+    ]
 }
 
 fn consequence(there: bool, text: &str) -> String {

@@ -95,6 +95,8 @@ fn value(value: ValueType) -> String {
         ValueType::Addresses => "list of addresses".to_owned(),
         ValueType::Ports => "port or \"FROM-TO\"".to_owned(),
         ValueType::Duration => "time".to_owned(),
+        ValueType::Command => "list: program, arguments".to_owned(),
+        ValueType::Environment => "NAME: VALUE pairs".to_owned(),
         ValueType::Function => "name of a function".to_owned(),
         ValueType::File => "path of a file".to_owned(),
     }

@@ -131,7 +131,8 @@ pub(crate) fn print_hops(plan: &Plan) {
             hop.space.to_string(),
             hop.reach.name.clone(),
             format!("{:.0}", hop.reach.cost_ns),
-            format!("{:.0}", hop.cost_ns),
+            hop.cost_ns
+                .map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0}")),
             hop.why.clone(),
         ]);
     }

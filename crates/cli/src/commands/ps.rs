@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ChainState, ChainStatus, FlowState, FlowStatus};
+use myelin_agent::api::{
+    ApiError, BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, SandboxStatus,
+    SojournStatus,
+};
 use myelin_agent::{Client, RunDir};
 
 use crate::output;
@@ -28,9 +31,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.flows {
         return flows(run_dir, arguments);
     }
-    let (mut chains, orphans) = match Client::connect(run_dir)? {
-        Some(client) => (client.list()?, client.info()?.orphans),
-        None => (Vec::new(), Vec::new()),
+    let (mut chains, orphans) = if let Some(client) = Client::connect(run_dir)? {
+        (client.list()?, client.info()?.orphans)
+    } else {
+        tell_what_is_left(run_dir);
+        (Vec::new(), Vec::new())
     };
     if let Some(name) = &arguments.chain {
         chains.retain(|status| status.chain == *name);
@@ -129,6 +134,17 @@ fn flow_state(state: FlowState) -> &'static str {
     }
 }
 
+/// An agent that was killed cannot tell; that it ended without cleaning up shows in the journal.
+fn tell_what_is_left(run_dir: &RunDir) {
+    if run_dir.journal().exists() {
+        eprintln!(
+            "no agent runs at {}; the last one was killed and left things behind, which may still forward; \
+             `myelin down --all` removes them",
+            run_dir.path().display()
+        );
+    }
+}
+
 fn not_running(name: &str) -> ApiError {
     ApiError::failed(format!(
         "no chain `{name}` runs; `myelin ps` lists those that do"
@@ -148,12 +164,19 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
             status.packets_in.to_string(),
             status.packets_out.to_string(),
             status.drops.to_string(),
-            format!("{:.1}", status.sojourn.p50_us),
-            format!("{:.1}", status.sojourn.p99_us),
+            sojourn(status, |sojourn| sojourn.p50_us),
+            sojourn(status, |sojourn| sojourn.p99_us),
             workers(status),
         ]);
     }
     table
+}
+
+/// A figure of the sojourn; where black boxes cut the way, that of each section.
+fn sojourn(status: &ChainStatus, figure: impl Fn(&SojournStatus) -> f64) -> String {
+    let sections = status.sojourn.iter().chain(&status.sojourn_sections);
+    let figures: Vec<_> = sections.map(|one| format!("{:.1}", figure(one))).collect();
+    figures.join(" | ")
 }
 
 /// Processes, or `-`.
@@ -190,6 +213,14 @@ fn details(status: &ChainStatus) {
         ]);
     }
     println!("{table}");
+    for hop in &status.hops {
+        if let Some(black_box) = &hop.black_box {
+            print_black_box(&hop.name, black_box);
+        }
+        if let Some(sandbox) = &hop.sandbox {
+            println!("{}: {}", hop.name, described(sandbox));
+        }
+    }
     for ring in &status.rings {
         let end = |position: Option<u8>| {
             position.map_or_else(|| "the worker".to_owned(), |at| format!("function {at}"))
@@ -205,6 +236,48 @@ fn details(status: &ChainStatus) {
     }
     for host in &status.hosts {
         println!("{}: {} in {}", host.role, host.address, host.netns);
+    }
+}
+
+/// What a function stands in, its limits, and what it has used of them.
+fn described(sandbox: &SandboxStatus) -> String {
+    const MIB: f64 = (1 << 20) as f64;
+    let mut parts = vec![match &sandbox.container {
+        Some(container) => format!("container {container}"),
+        None => sandbox.isolation.to_string(),
+    }];
+    parts.push(match sandbox.cpu_limit_cores {
+        Some(cores) => format!(
+            "{:.2} s of CPU time, held to {cores} cores ({} times, {:.2} s)",
+            sandbox.cpu_s, sandbox.throttled_periods, sandbox.throttled_s
+        ),
+        None => format!("{:.2} s of CPU time", sandbox.cpu_s),
+    });
+    let used = sandbox.memory_bytes as f64 / MIB;
+    parts.push(match sandbox.memory_limit_bytes {
+        Some(limit) => format!("{used:.1} of {:.1} MiB of memory", limit as f64 / MIB),
+        None => format!("{used:.1} MiB of memory"),
+    });
+    if sandbox.oom_kills > 0 {
+        parts.push(format!(
+            "killed {} times at its memory limit",
+            sandbox.oom_kills
+        ));
+    }
+    parts.join(", ")
+}
+
+fn print_black_box(name: &str, black_box: &BlackBoxStatus) {
+    let process = match black_box.pid {
+        Some(pid) => format!("process {pid}"),
+        None => "no process".to_owned(),
+    };
+    println!(
+        "{name}: {process}, {} restarts, {} packets out, {} back to the senders; it writes to {}",
+        black_box.restarts, black_box.packets_out, black_box.packets_back, black_box.log
+    );
+    if let Some(last_end) = &black_box.last_end {
+        println!("{name}: its program last {last_end}");
     }
 }
 

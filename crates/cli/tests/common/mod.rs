@@ -179,9 +179,100 @@ impl Myelin {
 
     /// The agent's process.
     pub(crate) fn agent_pid(&self) -> i32 {
-        let text =
-            std::fs::read_to_string(self.run_dir().join("agent.lock")).expect("the agent's lock");
-        text.trim().parse().expect("the agent's process number")
+        let read = || {
+            let text = std::fs::read_to_string(self.run_dir().join("agent.lock")).ok()?;
+            text.trim().parse().ok()
+        };
+        // One that starts just now has not written it yet.
+        wait_for("the agent's number", || read().is_some());
+        read().expect("the agent's process number")
+    }
+
+    /// What the agent said last, where a client started it.
+    pub(crate) fn agent_log(&self) -> String {
+        std::fs::read_to_string(self.run_dir().join("agent.log")).unwrap_or_default()
+    }
+
+    /// The chains that run, so many.
+    pub(crate) fn chains(&self, count: usize) -> Vec<serde_json::Value> {
+        let list = self.json(&["ps", "--json"]);
+        let list = list.as_array().expect("a list").clone();
+        assert_eq!(
+            list.len(),
+            count,
+            "{list:?}\nthe agent {} said: {}",
+            self.agent_pid(),
+            self.agent_log()
+        );
+        list
+    }
+
+    /// What `ps` says of the chain of that name.
+    pub(crate) fn status(&self, name: &str) -> serde_json::Value {
+        let list = self.json(&["ps", "--json"]);
+        let name = self.chain(name);
+        let mut chains = list.as_array().expect("a list").iter();
+        let found = chains.find(|one| one["chain"] == name.as_str());
+        found.expect("the chain").clone()
+    }
+
+    /// Sends probe packets of so many bytes through a chain; what came of them.
+    pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
+        let report = self.json(&[
+            "probe",
+            &self.chain(name),
+            "--mode",
+            "inline",
+            "--payload",
+            &payload.to_string(),
+            "--count",
+            &count.to_string(),
+            "--repeats",
+            "1",
+            "--interval",
+            "0us",
+            "--json",
+        ]);
+        report["rows"][0].clone()
+    }
+
+    /// Kills the process that `member` of the chain's status names, until it is given up and the chain has failed.
+    pub(crate) fn kill_until_failed(
+        &self,
+        name: &str,
+        member: impl Fn(&serde_json::Value) -> serde_json::Value,
+    ) {
+        for death in 1..=4 {
+            kill(&member(&self.status(name))["pid"]);
+            wait_for("what follows", || {
+                let status = self.status(name);
+                member(&status)["restarts"] == death || status["state"] == "failed"
+            });
+        }
+        assert_eq!(self.status(name)["state"], "failed");
+    }
+
+    /// Starts an agent and has it bring the file's chains up; kills it so long after. Then `down --all` must leave nothing.
+    pub(crate) fn kill_agent_in_up(&self, file: &Path, delay: Duration) {
+        // The agent first, so that the delay falls into the deployment.
+        let mut agent = self
+            .command(&["agent"])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("an agent");
+        wait_for("the agent", || self.run_dir().join("agent.sock").exists());
+        let mut up = self
+            .command(&["up", file.to_str().expect("a path")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a client");
+        std::thread::sleep(delay);
+        agent.kill().expect("kill -9");
+        let _ = agent.wait();
+        let _ = up.wait();
+        self.ok(&["down", "--all"]);
+        self.assert_clean();
     }
 
     /// Everything that carries this instance's mark: namespaces, links, processes, files.
@@ -207,13 +298,22 @@ impl Myelin {
                 found.push(format!("process {line}"));
             }
         }
+        let groups = myelin_linux::cgroup::list().unwrap_or_default();
+        let own = groups
+            .iter()
+            .filter(|group| group.starts_with(&format!("myelin-{id}/")));
+        found.extend(own.map(|group| format!("control group {group}")));
+        for directory in ["containers", "runc"] {
+            if self.run_dir().join(directory).exists() {
+                found.push(format!("the directory {directory}"));
+            }
+        }
         for link in &*self.links.borrow() {
             if Path::new("/sys/class/net").join(link).exists() {
                 found.push(format!("link {link}"));
             }
         }
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-        if mounts.contains(&*self.run_dir().to_string_lossy()) {
+        if mounts().contains(&*self.run_dir().to_string_lossy()) {
             found.push("a mount in the run directory".to_owned());
         }
         found
@@ -221,24 +321,38 @@ impl Myelin {
 
     /// Asserts that nothing of this instance is left on the machine.
     pub(crate) fn assert_clean(&self) {
-        wait_for("a clean machine", Duration::from_secs(3), || {
-            self.leftovers().is_empty()
-        });
+        wait_for("a clean machine", || self.leftovers().is_empty());
         assert_eq!(self.leftovers(), Vec::<String>::new());
     }
 }
 
 impl Drop for Myelin {
     fn drop(&mut self) {
-        let _ = self.run(&["down", "--all"]);
+        let output = self.run(&["down", "--all"]);
+        if !output.status.success() {
+            println!("down --all: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        // The directory cannot be removed with a mount in it, which would stay as long as the machine.
+        let mount = self.run_dir().join("bpf");
+        if mounts().contains(&*mount.to_string_lossy()) {
+            println!("left by `down --all`: a mount at {}", mount.display());
+            let _ = Command::new("umount").arg("-l").arg(mount).status();
+        }
     }
 }
 
-/// Polls until `condition` holds or the time is up; the caller asserts what it waited for.
-pub(crate) fn wait_for(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/mounts").unwrap_or_default()
+}
+
+/// How long what must come about soon may take where others use the machine too: a test is no stopwatch.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Polls until `condition` holds or patience is out; the caller asserts what it waited for.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        if start.elapsed() > limit {
+        if start.elapsed() > PATIENCE {
             println!("gave up waiting for {what}");
             return;
         }
@@ -259,4 +373,11 @@ pub(crate) fn sh(command: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Kills a process that a status names.
+pub(crate) fn kill(pid: &serde_json::Value) {
+    // 0 would be this test's own group.
+    let pid = pid.as_i64().filter(|pid| *pid > 0).expect("a process");
+    sh(&format!("kill -9 {pid}"));
 }

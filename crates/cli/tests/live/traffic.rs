@@ -12,7 +12,7 @@ use myelin_linux::netns::Netns;
 /// Packets under way at most: fewer than any queue on the way holds, so that a loss is the chain's.
 const WINDOW: u64 = 32;
 /// A packet that is not there after this time is lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A number, and as many zeros, which the xor functions make their keys' sum.
 const PAYLOAD: usize = 16;
 

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::chain::{SocketId, UserExit, UserSegment};
 use crate::memory_port::MemoryPort;
-use crate::segment::SAMPLE_EVERY;
+use crate::segment::{Exit, Onward, SAMPLE_EVERY};
 use crate::stats::PositionStats;
 use crate::umem::Umem;
 

@@ -10,7 +10,7 @@ use super::{
     SLOT_WORDS, Word, len_of,
 };
 use crate::error::Error;
-use crate::shm::{Cells, Mapping, anonymous_file, file_len};
+use crate::shm::{Cells, Mapping, anonymous_file, file_len, prefetch};
 
 impl Word for AtomicU64 {
     #[inline]
@@ -26,6 +26,11 @@ impl Word for AtomicU64 {
     #[inline]
     fn full_fence() {
         fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn fetch(&self, for_writing: bool) {
+        prefetch(self, for_writing);
     }
 }
 

@@ -12,7 +12,8 @@
 //! * After a FIN or RST from inside a mapping lives as one of a closing connection does, whatever
 //!   follows, until a SYN without either. All connections of an inside endpoint share that.
 //! * A full table is swept of all expired mappings, once a second at most; if that makes no room there
-//!   is no mapping.
+//!   is no mapping. Here [`PIECE`] places are looked at for each mapping that is asked for, so that no
+//!   packet waits for a sweep of the whole table; the kernel does all of it in one go.
 
 use std::net::IpAddr;
 
@@ -24,7 +25,10 @@ use crate::flow_table::FlowTable;
 /// Ports that are looked at besides the inside port.
 pub const TRIES: u32 = 128;
 
-/// Time from one sweep to the next, ns.
+/// Places of a full table that are looked at in one go: some 10 us.
+pub const PIECE: usize = 1024;
+
+/// Time from the start of one sweep to the next, ns.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 
 /// How long a mapping lives after a packet from inside.
@@ -76,6 +80,8 @@ pub struct Mappings {
     /// The inside endpoint by the external one: there is one for each mapping.
     inward: FlowTable<Endpoint, Endpoint>,
     next_sweep_ns: u64,
+    /// Where the sweep that is under way goes on; 0 when none is.
+    swept: usize,
 }
 
 impl Mappings {
@@ -93,6 +99,7 @@ impl Mappings {
             outward: FlowTable::new(config.flows as usize),
             inward: FlowTable::new(config.flows as usize),
             next_sweep_ns: 0,
+            swept: 0,
         }
     }
 
@@ -173,19 +180,27 @@ impl Mappings {
         None
     }
 
-    /// Removes all that have expired; whether there is room now.
+    /// Removes what has expired in the next piece of the table; whether there is room now.
     fn sweep(&mut self, now_ns: u64) -> bool {
-        if now_ns < self.next_sweep_ns {
-            return false;
+        if self.swept == 0 {
+            if now_ns < self.next_sweep_ns {
+                return false;
+            }
+            self.next_sweep_ns = now_ns.saturating_add(SWEEP_EVERY_NS);
         }
-        self.next_sweep_ns = now_ns.saturating_add(SWEEP_EVERY_NS);
-        for place in 0..self.outward.capacity() {
+        let end = (self.swept + PIECE).min(self.outward.capacity());
+        for place in self.swept..end {
             if let Some((&inner, mapping)) = self.outward.at(place)
                 && mapping.expires_ns <= now_ns
             {
                 self.remove(&inner);
             }
         }
+        self.swept = if end == self.outward.capacity() {
+            0
+        } else {
+            end
+        };
         self.outward.len() < self.outward.capacity()
     }
 

@@ -8,6 +8,7 @@
 #define MYELIN_COUNTERS_H
 
 #include "hook.h"
+#include "instance.h"
 
 /* Twin: myelin_kernel::counters. */
 struct myelin_line {
@@ -22,20 +23,27 @@ struct myelin_line {
 
 _Static_assert(sizeof(struct myelin_line) == 64, "one cache line");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct myelin_line);
-	__uint(max_entries, 1);
-} counters SEC(".maps");
+/*
+ * One element of the size that the loader gives it: programs then know its address, and a line is a
+ * sum instead of a look-up.
+ */
+struct myelin_line counters[1] SEC(".data.counters");
 
-/* This CPU's line `line` of `lines`. */
-static __always_inline struct myelin_line *counter_line(__u32 lines, __u32 line)
+/* This CPU's line `line`, which the loader wrote into the program. */
+static __always_inline struct myelin_line *counter_line(__u32 line)
 {
-	__u32 key = bpf_get_smp_processor_id() * lines + line;
+	__u32 first = (bpf_get_smp_processor_id() & COUNTING(last_cpu)) * COUNTING(lines);
+	struct myelin_line *lines = counters;
 
-	return bpf_map_lookup_elem(&counters, &key);
+	/* What the array is in truth, the compiler does not know. */
+	asm("" : "+r"(lines));
+	return lines + (first + line);
+}
+
+/* This CPU's line `line`, which the program read from a map. */
+static __always_inline struct myelin_line *counter_line_of(__u32 line)
+{
+	return counter_line(line & (COUNTING(lines) - 1));
 }
 
 static __always_inline void count(const hook_ctx *ctx, struct myelin_line *line)
@@ -44,21 +52,9 @@ static __always_inline void count(const hook_ctx *ctx, struct myelin_line *line)
 	line->bytes += hook_length(ctx);
 }
 
-/* Counts one packet where nothing else needs the line. */
-static __always_inline void count_at(const hook_ctx *ctx, __u32 lines, __u32 line)
+static __always_inline void count_drop(const hook_ctx *ctx, __u32 line)
 {
-	struct myelin_line *at = counter_line(lines, line);
-
-	if (at)
-		count(ctx, at);
-}
-
-static __always_inline void count_drop(const hook_ctx *ctx, __u32 lines, __u32 line)
-{
-	struct myelin_line *at = counter_line(lines, line);
-
-	if (at)
-		at->drops += hook_segments(ctx);
+	counter_line(line)->drops += hook_segments(ctx);
 }
 
 #endif

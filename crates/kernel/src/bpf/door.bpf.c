@@ -18,7 +18,7 @@ enum port_line {
 
 /* Twin: myelin_kernel::port::Door. */
 const volatile struct door {
-	__u32 lines;	/* counter lines a CPU */
+	struct counting counting;
 	__u32 line;	/* first of the port's block */
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for what no chain takes; 0: the host's stack */
@@ -26,11 +26,19 @@ const volatile struct door {
 	__u32 likely; /* slot where most packets go on; NO_SLOT: not known */
 } INSTANCE INSTANCE_SECTION;
 
+static __always_inline void count_at(const hook_ctx *ctx, __u32 line)
+{
+	struct myelin_line *at = counter_line_of(IMMEDIATE(line) + line);
+
+	at->packets += hook_arriving_segments(ctx);
+	at->bytes += hook_length(ctx);
+}
+
 static __always_inline int unmatched(hook_ctx *ctx, __u32 line)
 {
 	if (THIS_HOOK == HOOK_XDP)
 		return HOOK_PASS;
-	count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + line);
+	count_at(ctx, line);
 	if (!IMMEDIATE(opposite))
 		return HOOK_PASS;
 	return hook_redirect(IMMEDIATE(opposite), IMMEDIATE(opposite_is_peer));
@@ -41,18 +49,14 @@ static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
 {
 	if (chain->on_failure == ON_FAILURE_PASS)
 		return unmatched(ctx, PORT_UNMATCHED);
-	count_drop(ctx, IMMEDIATE(lines), chain->line);
+	counter_line_of(chain->line)->drops += hook_arriving_segments(ctx);
 	return HOOK_DROP;
 }
 
 static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 				 const struct headers *headers)
 {
-	struct myelin_line *line = counter_line(IMMEDIATE(lines), chain->line);
-
-	if (!line)
-		return HOOK_DROP;
-
+	struct myelin_line *line = counter_line_of(chain->line);
 	const struct myelin_meta meta = {
 		.stamp_ns = bpf_ktime_get_ns(),
 		.spi = chain->spi,
@@ -64,10 +68,12 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 		.end = headers->end,
 	};
 
+	bool saved = hook_save(ctx, &meta);
+
 	count(ctx, line);
 	line->last_ns = meta.stamp_ns;
-	if (!hook_save(ctx, &meta)) {
-		count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + PORT_LOST);
+	if (!saved) {
+		count_at(ctx, PORT_LOST);
 		return failed(ctx, chain);
 	}
 #if defined(MYELIN_HOOK_XDP)

@@ -9,10 +9,8 @@ const volatile struct {
 HOOK_SECTION
 int myelin_forward(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
+	struct myelin_line *line = counter_line(HOP(line));
 
-	if (!line)
-		return HOOK_DROP;
 	hop_leave(line, hop_enter(ctx, line));
 	return hop_exit(ctx);
 }

@@ -2,7 +2,8 @@
 /*
  * The two hooks under one set of names. Every program is compiled twice: with MYELIN_HOOK_XDP,
  * where the metadata lies in front of the frame, and with MYELIN_HOOK_TC (tcx or clsact), where it
- * lies in skb->cb: stamp low, stamp high, l3 | l4 << 16, payload | end << 16, flags.
+ * lies in skb->cb: stamp low, stamp high, l3 | l4 << 16, payload | end << 16, flags | segments
+ * << 16.
  */
 #ifndef MYELIN_HOOK_H
 #define MYELIN_HOOK_H
@@ -41,7 +42,13 @@ static __always_inline __u32 hook_length(const hook_ctx *ctx)
 	return ctx->data_end - ctx->data;
 }
 
-/* Packets the frame stands for. */
+/* Packets the frame stands for, before `hook_save`. */
+static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
+{
+	return 1;
+}
+
+/* The same afterwards. */
 static __always_inline __u32 hook_segments(const hook_ctx *ctx)
 {
 	return 1;
@@ -142,11 +149,16 @@ static __always_inline __u32 hook_length(const hook_ctx *ctx)
 	return ctx->len;
 }
 
-static __always_inline __u32 hook_segments(const hook_ctx *ctx)
+static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 {
 	__u32 segments = ctx->gso_segs;
 
 	return segments ? segments : 1;
+}
+
+static __always_inline __u32 hook_segments(const hook_ctx *ctx)
+{
+	return ctx->cb[4] >> 16;
 }
 
 /* The stack takes the outer tag out of the frame before tc sees it. */
@@ -161,7 +173,7 @@ static __always_inline bool hook_save(hook_ctx *ctx, const struct myelin_meta *m
 	ctx->cb[1] = meta->stamp_ns >> 32;
 	ctx->cb[2] = meta->l3 | (__u32)meta->l4 << 16;
 	ctx->cb[3] = meta->payload | (__u32)meta->end << 16;
-	ctx->cb[4] = meta->flags;
+	ctx->cb[4] = meta->flags | hook_arriving_segments(ctx) << 16;
 	return true;
 }
 

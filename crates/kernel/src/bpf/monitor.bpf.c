@@ -77,10 +77,7 @@ static __always_inline void count_flow(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_monitor(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
-
-	if (!line)
-		return HOOK_DROP;
+	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
 

@@ -8,6 +8,7 @@
 #define MYELIN_NEXT_H
 
 #include "counters.h"
+#include "instance.h"
 #include "sojourn.h"
 
 enum exit {
@@ -21,34 +22,15 @@ enum exit {
 
 /* Twin: myelin_kernel::instance::Hop. */
 struct hop {
-	__u32 lines; /* counter lines a CPU */
-	__u32 line;  /* of this function */
+	struct counting counting;
+	__u32 line; /* of this function */
 	__u32 exit;
-	__u32 slot;	   /* EXIT_NEXT */
+	__u32 next;	   /* EXIT_NEXT: the next function's slot; EXIT_USER: its position */
 	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK */
 	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
 	__u32 fallback;	   /* verdict when the next function or the socket is not there */
-	__u32 position;	   /* EXIT_USER: of the function that is next */
 };
 
-/* Read-only data of a program, filled by the loader. */
-#define INSTANCE_SECTION SEC(".rodata.instance")
-
-/*
- * A 32-bit member of INSTANCE as an operand of an instruction, which the loader writes there. Read
- * from the map it would be one more cache line, and in a long chain more: the data of all programs
- * lie at the start of a page of their own and so compete for the same few lines of the first cache.
- * Twin: myelin_kernel::immediate.
- */
-#define IMMEDIATE_MARK 0x4d79656c00000000ULL
-/* Volatile, so that it stands where it is used instead of in a register that must be saved. */
-#define IMMEDIATE_AT(offset)                                                                \
-	({                                                                                  \
-		__u64 value_;                                                               \
-		asm volatile("%0 = %1 ll" : "=r"(value_) : "i"(IMMEDIATE_MARK + (offset))); \
-		(__u32) value_;                                                             \
-	})
-#define IMMEDIATE(member) IMMEDIATE_AT(__builtin_offsetof(typeof(INSTANCE), member))
 /* A member of the program's hop, with which INSTANCE starts. */
 #define HOP(member) IMMEDIATE_AT(__builtin_offsetof(struct hop, member))
 
@@ -83,9 +65,9 @@ static __always_inline __u64 hop_enter(const hook_ctx *ctx, struct myelin_line *
 	count(ctx, line);
 	/* Said to be likely, so that what is seldom needed lies behind the rest of the program: in
 	 * a long chain the code of all programs competes for the instruction cache. */
-	if (__builtin_expect(line->packets % SAMPLE_EVERY != 0, 1))
-		return 0;
-	return bpf_ktime_get_ns();
+	if (__builtin_expect(line->packets % SAMPLE_EVERY == 0, 0))
+		return bpf_ktime_get_ns();
+	return 0;
 }
 
 static __always_inline void hop_leave(struct myelin_line *line, __u64 entered)
@@ -104,11 +86,11 @@ static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *lin
 
 static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
 {
-	struct myelin_line *line = counter_line(HOP(lines), HOP(egress_line));
+	struct myelin_line *line = counter_line(HOP(egress_line));
 	__u64 stamp_ns, now = bpf_ktime_get_ns();
 
-	if (!line || !hook_stamp(ctx, &stamp_ns)) {
-		count_drop(ctx, HOP(lines), HOP(line));
+	if (!hook_stamp(ctx, &stamp_ns)) {
+		count_drop(ctx, HOP(line));
 		return HOOK_DROP;
 	}
 	count(ctx, line);
@@ -121,19 +103,19 @@ static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
 static __always_inline int hop_failed(const hook_ctx *ctx)
 {
 	if (HOP(fallback) == HOOK_DROP)
-		count_drop(ctx, HOP(lines), HOP(line));
+		count_drop(ctx, HOP(line));
 	return HOP(fallback);
 }
 
 static __always_inline int hop_exit(hook_ctx *ctx)
 {
 	if (HOP(exit) == EXIT_NEXT) {
-		bpf_tail_call(ctx, &programs, HOP(slot));
+		bpf_tail_call(ctx, &programs, HOP(next));
 		return hop_failed(ctx);
 	}
 #if defined(MYELIN_HOOK_XDP)
 	if (HOP(exit) == EXIT_USER) {
-		if (hook_set_position(ctx, HOP(position)) && to_user(ctx))
+		if (hook_set_position(ctx, HOP(next)) && to_user(ctx))
 			return XDP_REDIRECT;
 		return hop_failed(ctx);
 	}

@@ -32,13 +32,14 @@ enum reentry_line {
 
 /* Twin: myelin_kernel::reentry::Instance. */
 const volatile struct reentry {
-	__u32 lines; /* counter lines a CPU */
-	__u32 line;  /* first of the block */
+	struct counting counting;
+	__u32 line; /* first of the block */
+	__u32 spare;
 } INSTANCE INSTANCE_SECTION;
 
 static __always_inline int refuse(const hook_ctx *ctx, enum reentry_line line)
 {
-	count_at(ctx, IMMEDIATE(lines), IMMEDIATE(line) + line);
+	count(ctx, counter_line(IMMEDIATE(line) + line));
 	return XDP_DROP;
 }
 

@@ -237,10 +237,7 @@ static __always_inline bool route(hook_ctx *ctx)
 HOOK_SECTION
 int myelin_router(hook_ctx *ctx)
 {
-	struct myelin_line *line = counter_line(HOP(lines), HOP(line));
-
-	if (!line)
-		return HOOK_DROP;
+	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
 	bool routed = route(ctx);

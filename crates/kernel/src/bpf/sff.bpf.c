@@ -3,7 +3,9 @@
  * The service function forwarder (RFC 7665) between functions that stand in network namespaces of
  * their own. An instance stands where the chain begins (in its first slot), at the agent's end of
  * each function's link, where packets come back, and at the far end of a function in user space. A
- * link belongs to one position of one chain, so the way on is a constant. XDP only.
+ * link belongs to one position of one chain, so the way on is a constant. A black box has two
+ * links: the program at the near end of the second one takes what it lets through, that of the
+ * first one what it sends back. XDP only.
  */
 #include "nsh.h"
 #include "next.h"
@@ -12,6 +14,7 @@
 enum carrier {
 	CARRIER_METADATA = 1, /* the metadata area: it survives redirects and XDP_TX */
 	CARRIER_NSH = 2,      /* the header that a worker puts in front of what it transmits */
+	CARRIER_LINK = 3,     /* only the link itself: through a black box nothing survives */
 };
 
 /* Twin: myelin_kernel::sff::Instance. */
@@ -20,8 +23,9 @@ const volatile struct sff {
 	__u32 carrier;
 	__u32 spi;
 	__u16 generation;
-	__u16 position; /* CARRIER_NSH: of the function that is next */
+	__u16 position; /* of the function that is next */
 	__u32 ingress;	/* CARRIER_NSH: where what goes back to the sender (position 0) leaves */
+	__u32 out_line; /* CARRIER_LINK: counts what comes */
 } INSTANCE INSTANCE_SECTION;
 
 /* What the namespace itself sends has no metadata. */
@@ -33,7 +37,7 @@ static __always_inline bool is_of_chain(const hook_ctx *ctx)
 	       meta->generation == INSTANCE.generation;
 }
 
-/* Puts the metadata in front of a frame that has lost its NSH header. */
+/* Puts the metadata in front of a frame that has none. */
 static __always_inline bool restore(hook_ctx *ctx, struct myelin_meta *meta)
 {
 	struct headers headers = {};
@@ -47,7 +51,7 @@ static __always_inline bool restore(hook_ctx *ctx, struct myelin_meta *meta)
 
 static __always_inline int refuse(const hook_ctx *ctx)
 {
-	count_drop(ctx, HOP(lines), HOP(line));
+	count_drop(ctx, HOP(line));
 	return XDP_DROP;
 }
 
@@ -67,11 +71,29 @@ static __always_inline int decapsulate(hook_ctx *ctx)
 	return hop_exit(ctx);
 }
 
+/* From a black box: the packet begins anew. */
+static __always_inline int stamp_anew(hook_ctx *ctx)
+{
+	struct myelin_meta meta = {
+		.stamp_ns = bpf_ktime_get_ns(),
+		.spi = IMMEDIATE(spi),
+		.generation = INSTANCE.generation,
+		.position = INSTANCE.position,
+	};
+
+	if (!restore(ctx, &meta))
+		return refuse(ctx);
+	count(ctx, counter_line(IMMEDIATE(out_line)));
+	return hop_exit(ctx);
+}
+
 HOOK_SECTION
 int myelin_sff(hook_ctx *ctx)
 {
 	if (IMMEDIATE(carrier) == CARRIER_NSH)
 		return decapsulate(ctx);
+	if (IMMEDIATE(carrier) == CARRIER_LINK)
+		return stamp_anew(ctx);
 	return is_of_chain(ctx) ? hop_exit(ctx) : refuse(ctx);
 }
 

@@ -8,6 +8,7 @@
 #define MYELIN_SOJOURN_H
 
 #include "hook.h"
+#include "instance.h"
 
 #define SOJOURN_SUB_BITS 5
 #define SOJOURN_BUCKETS	 1024
@@ -21,14 +22,8 @@ struct myelin_sojourn {
 	__u64 buckets[SOJOURN_BUCKETS];
 };
 
-/* One element a CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct myelin_sojourn);
-	__uint(max_entries, 1);
-} sojourn SEC(".maps");
+/* A part for each CPU; of the size that the loader gives it, as `counters`. */
+struct myelin_sojourn sojourn[1] SEC(".data.sojourn");
 
 static __always_inline __u32 sojourn_bucket(__u64 ns)
 {
@@ -64,11 +59,12 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 
 static __always_inline void sojourn_record(__u64 ns)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct myelin_sojourn *at = bpf_map_lookup_elem(&sojourn, &cpu);
+	__u32 cpu = bpf_get_smp_processor_id() & COUNTING(last_cpu);
+	struct myelin_sojourn *at = sojourn;
 
-	if (!at)
-		return;
+	/* What the array is in truth, the compiler does not know. */
+	asm("" : "+r"(at));
+	at += cpu;
 	at->sum_ns += ns;
 	if (ns < at->min_ns)
 		at->min_ns = ns;

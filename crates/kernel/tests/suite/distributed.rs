@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use myelin_kernel::test_run::{Outcome, TestRun, run};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, FunctionLink, Hook, HopCounters, LoadedChain, Plane,
+    DistributedConfig, DistributedFunction, FunctionLink, Hook, HopCounters, LoadedChain, Occupant,
+    Plane,
 };
 use myelin_packet::fixtures;
 use myelin_packet::{Meta, nsh, parse};
@@ -55,7 +56,10 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
             .iter()
             .map(|kernel| DistributedFunction {
                 near: LOOPBACK,
-                kernel: kernel.clone().map(Into::into),
+                occupant: match kernel {
+                    Some(kernel) => Occupant::Kernel(kernel.clone().into()),
+                    None => Occupant::Worker,
+                },
             })
             .collect(),
         ingress: LOOPBACK,
@@ -290,4 +294,165 @@ fn a_chain_of_no_function_or_too_many_is_refused() {
         ..config(&[None], OnFailure::Drop)
     };
     assert!(plane.load_distributed(&config).is_err());
+}
+
+/// A black box between two functions in the kernel.
+fn with_black_box() -> (Plane, LoadedChain, Vec<FunctionLink>) {
+    let plane = plane();
+    let function = |occupant| DistributedFunction {
+        near: LOOPBACK,
+        occupant,
+    };
+    let config = DistributedConfig {
+        functions: vec![
+            function(Occupant::Kernel(XOR.into())),
+            function(Occupant::BlackBox),
+            function(Occupant::Kernel(XOR.into())),
+        ],
+        ..config(&[], OnFailure::Drop)
+    };
+    let (chain, links) = plane.load_distributed(&config).unwrap();
+    (plane, chain, links)
+}
+
+#[test]
+fn the_way_into_a_black_box_ends_a_section_and_the_way_out_begins_the_next() {
+    if !is_root() {
+        return;
+    }
+    let (plane, chain, links) = with_black_box();
+    let count = |slot| plane.counters().read(slot);
+    let slots = links[1].black_box().unwrap();
+    assert_eq!(links[0].black_box(), None);
+    let frame = fixtures::named("udp-v4").frame;
+    let meta = meta_of(&frame);
+    let packets = || {
+        let sections = chain.sections();
+        sections
+            .iter()
+            .map(myelin_packet::sojourn::Histogram::count)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(packets(), [0, 0]);
+    let outcome = with_meta(links[0].near_program(), &frame, meta);
+    assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+    assert_eq!(packets(), [1, 0], "into the black box");
+    assert_eq!(count(chain.counter_slot(1).unwrap()).packets, 1);
+    assert_eq!(count(chain.egress_slot()).packets, 0);
+
+    // What comes out has no metadata, or that of a generation before: all the same.
+    let stale = Meta {
+        spi: 3,
+        generation: 9,
+        ..meta
+    };
+    for (number, meta) in [(1, None), (2, Some(stale))] {
+        let test = TestRun {
+            meta,
+            ..TestRun::new(&frame)
+        };
+        let outcome = run(links[1].near_program(), Hook::Xdp, &test).unwrap();
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        assert_eq!(outcome.frame, frame);
+        let stamped = outcome.meta.unwrap();
+        assert!(stamped.stamp_ns > 1000, "stamped anew");
+        let expected = Meta {
+            stamp_ns: stamped.stamp_ns,
+            position: 2,
+            ..meta_of(&frame)
+        };
+        assert_eq!(stamped, expected);
+        assert_eq!(count(slots.out).packets, number);
+        assert_eq!(packets(), [1, number - 1], "on to the next function");
+        let outcome = with_meta(links[2].near_program(), &frame, stamped);
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        assert_eq!(packets(), [1, number], "out of the chain");
+    }
+    assert_eq!(count(slots.back).packets, 0);
+    assert_eq!(count(chain.counter_slot(1).unwrap()).drops, 0);
+}
+
+#[test]
+fn a_black_box_sends_packets_and_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let (plane, chain, links) = with_black_box();
+    let slots = links[1].black_box().unwrap();
+    let ends = [
+        (links[1].near_program(), slots.out),
+        (links[1].inner_program(), slots.back),
+    ];
+    for (program, slot) in ends {
+        let (mut passed, mut refused) = (0, 0);
+        for fixture in fixtures::all() {
+            if fixture.frame.len() < 14 || fixture.frame.len() > 3000 {
+                continue;
+            }
+            let drops = plane.counters().read(chain.counter_slot(1).unwrap()).drops;
+            let outcome = run_once(program, Hook::Xdp, &fixture.frame);
+            if parse(&fixture.frame).is_ok() {
+                passed += 1;
+                assert_eq!(outcome.verdict, Hook::Xdp.redirect(), "{}", fixture.name);
+                assert_eq!(outcome.frame, fixture.frame, "{}", fixture.name);
+            } else {
+                // The namespace's own ARP, for example, or what no later function could read.
+                refused += 1;
+                assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name);
+                let now = plane.counters().read(chain.counter_slot(1).unwrap()).drops;
+                assert_eq!(now, drops + 1, "{}", fixture.name);
+            }
+        }
+        assert!(passed > 20 && refused > 5, "{passed}, {refused}");
+        assert_eq!(plane.counters().read(slot).packets, passed);
+    }
+    assert_eq!(chain.sojourn().count(), 0, "a function is still to come");
+}
+
+#[test]
+fn every_black_box_has_counters_and_a_section_of_its_own() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let boxes = |count| DistributedConfig {
+        functions: vec![
+            DistributedFunction {
+                near: LOOPBACK,
+                occupant: Occupant::BlackBox,
+            };
+            count
+        ],
+        ..config(&[], OnFailure::Drop)
+    };
+    let (chain, links) = plane.load_distributed(&boxes(3)).unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    let entry = chain.program(0).unwrap();
+    assert_eq!(
+        with_meta(entry, &frame, meta_of(&frame)).verdict,
+        Hook::Xdp.redirect()
+    );
+    for (at, link) in links.iter().enumerate() {
+        for _ in 0..=at {
+            let outcome = run_once(link.near_program(), Hook::Xdp, &frame);
+            assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        }
+    }
+    let counted = |slot| plane.counters().read(slot).packets;
+    let sections: Vec<u64> = chain
+        .sections()
+        .iter()
+        .map(myelin_packet::sojourn::Histogram::count)
+        .collect();
+    assert_eq!(sections, [1, 1, 2, 3]);
+    let out: Vec<u64> = links
+        .iter()
+        .map(|link| counted(link.black_box().unwrap().out))
+        .collect();
+    assert_eq!(out, [1, 2, 3]);
+    let into: Vec<u64> = (0..3)
+        .map(|at| counted(chain.counter_slot(at).unwrap()))
+        .collect();
+    assert_eq!(into, [1, 1, 2]);
+    assert_eq!(counted(chain.egress_slot()), 3);
 }

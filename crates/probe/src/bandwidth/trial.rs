@@ -15,9 +15,9 @@ use crate::payload::{Codec, Header};
 /// How long after the last send, or the last arrival after it, packets are waited for.
 const GRACE_NS: u64 = 50_000_000;
 /// A sender further behind than this starts its timeline anew: catching up in one burst would overflow queues that the asked rate does not.
-const LARGEST_LAG_NS: u64 = 1_000_000;
+pub(super) const LARGEST_LAG_NS: u64 = 1_000_000;
 /// Sends refused in a row until the trial fails with the system's reason.
-const REFUSALS: u32 = 100_000;
+pub(super) const REFUSALS: u32 = 100_000;
 
 /// What sender and receiver tell each other.
 #[derive(Debug, Default)]
@@ -74,17 +74,54 @@ impl Trial {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
-    count: u64,
+    pub(super) count: u64,
     /// From the first send to the last.
-    duration_ns: u64,
+    pub(super) duration_ns: u64,
 }
 
+/// What arrived of one trial's packets.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    received: u64,
+    pub(super) received: u64,
     reordered: u64,
     duplicates: u64,
     unread: u64,
+    /// A bit for each packet.
+    seen: Vec<u64>,
+    next_expected: u64,
+}
+
+impl Arrivals {
+    /// Of at most `packets` packets.
+    pub(super) fn new(packets: usize) -> Self {
+        Self {
+            seen: vec![0; packets.div_ceil(64)],
+            ..Self::default()
+        }
+    }
+
+    /// Notes a datagram, of which the header is enough.
+    pub(super) fn note(&mut self, codec: &Codec, datagram: &[u8]) {
+        let Ok(header) = codec.read(datagram) else {
+            self.unread += 1;
+            return;
+        };
+        let Some(word) = self.seen.get_mut(header.id as usize / 64) else {
+            return;
+        };
+        let bit = 1 << (header.id % 64);
+        if *word & bit != 0 {
+            self.duplicates += 1;
+            return;
+        }
+        *word |= bit;
+        self.received += 1;
+        if header.id < self.next_expected {
+            self.reordered += 1;
+        } else {
+            self.next_expected = header.id + 1;
+        }
+    }
 }
 
 /// Sends for the trial's time, each packet at its moment of an absolute timeline.
@@ -153,34 +190,14 @@ pub(super) fn receive(
     progress: &Progress,
     watch: &Watch<'_>,
 ) -> Result<Arrivals, Error> {
-    let mut seen = vec![0_u64; MAX_TRIAL_PACKETS / 64];
+    let mut arrivals = Arrivals::new(MAX_TRIAL_PACKETS);
     let mut buffer = vec![0; LARGEST_DATAGRAM];
-    let mut arrivals = Arrivals::default();
-    let mut next_expected = 0;
     let mut quiet_since = None;
     loop {
         match socket.recv_from(&mut buffer) {
             Ok((length, _)) => {
                 quiet_since = None;
-                let Ok(header) = codec.read(&buffer[..length]) else {
-                    arrivals.unread += 1;
-                    continue;
-                };
-                let Some(word) = seen.get_mut(header.id as usize / 64) else {
-                    continue;
-                };
-                let bit = 1 << (header.id % 64);
-                if *word & bit != 0 {
-                    arrivals.duplicates += 1;
-                    continue;
-                }
-                *word |= bit;
-                arrivals.received += 1;
-                if header.id < next_expected {
-                    arrivals.reordered += 1;
-                } else {
-                    next_expected = header.id + 1;
-                }
+                arrivals.note(codec, &buffer[..length]);
             }
             Err(error) if is_nothing(&error) => {
                 let now = now_ns();

@@ -2,8 +2,13 @@
 
 use std::fmt::Write as _;
 
+use super::canvas::SERIES_COLOURS;
+
+/// Colours that the style sheet knows.
+const COLOURS: usize = SERIES_COLOURS.len();
+
 /// `text` with the characters of markup written as references, and those that XML forbids as U+FFFD.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -22,7 +27,7 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// A table with a caption. A row's first cell is its head; columns that hold figures only are set flush right.
-pub(crate) fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(caption: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     let class = |column: usize| {
         let mut cells = rows.iter().filter_map(|row| row.get(column)).peekable();
         let figures = column > 0 && cells.peek().is_some() && cells.all(|cell| is_figure(cell));
@@ -56,26 +61,45 @@ fn is_figure(cell: &str) -> bool {
     cell.starts_with(|c: char| c.is_ascii_digit() || "-+<".contains(c))
 }
 
-/// A figure: the drawing, what its colours mean, what it shows.
-pub(crate) fn figure(svg: &str, legend: &[(usize, String)], caption: &str) -> String {
-    let mut out = format!("<figure>{svg}");
+/// What a legend says of a series.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Number of the series.
+    pub series: usize,
+    /// Its mark where it is drawn with marks.
+    pub mark: Option<char>,
+    /// Its name.
+    pub name: String,
+}
+
+/// A figure: its heading where it has one, the drawing, what its colours mean, what it shows.
+pub fn figure(heading: &str, svg: &str, legend: &[Key], caption: &str) -> String {
+    let mut out = "<figure>".to_owned();
+    if !heading.is_empty() {
+        let _ = write!(out, "<h4>{}</h4>", escape(heading));
+    }
+    out.push_str(svg);
     if !legend.is_empty() {
         out.push_str("<ul class=\"legend\">");
-        for (colour, name) in legend {
-            let _ = write!(
-                out,
-                "<li><span class=\"key k{colour}\"></span>{}</li>",
-                escape(name)
-            );
+        for Key { series, mark, name } in legend {
+            let colour = series % COLOURS;
+            let sign = match mark {
+                Some(mark) => format!("<span class=\"mark m{colour}\">{mark}</span>"),
+                None => format!("<span class=\"key k{colour}\"></span>"),
+            };
+            let _ = write!(out, "<li>{sign}{}</li>", escape(name));
         }
         out.push_str("</ul>");
     }
-    let _ = writeln!(out, "<figcaption>{}</figcaption></figure>", escape(caption));
+    if !caption.is_empty() {
+        let _ = write!(out, "<figcaption>{}</figcaption>", escape(caption));
+    }
+    out.push_str("</figure>\n");
     out
 }
 
 /// Nanoseconds, or microseconds where these read better, with the unit.
-pub(crate) fn format_ns(ns: f64) -> String {
+pub(super) fn format_ns(ns: f64) -> String {
     if ns >= 10_000.0 {
         format!("{:.1} us", ns / 1000.0)
     } else {

@@ -1,4 +1,4 @@
-//! The page: what was owed and got, then how.
+//! The page of a chain: what was owed and got, then how; and the document around any page.
 
 use std::fmt::Write as _;
 
@@ -14,14 +14,9 @@ const STYLE: &str = include_str!("page.css");
 /// # Errors
 /// [`Error::Plot`] when a plot cannot be drawn.
 pub fn render(report: &ChainReport) -> Result<String, Error> {
-    let title = escape(&format!("Chain {}", report.chain));
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\" />\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n<title>{title} - Myelin</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n<h1>{title}</h1>\n"
-    );
-    head(&mut out, report);
-    out.push_str("</header>\n<main>\n");
+    let mut header = String::new();
+    head(&mut header, report);
+    let mut out = String::new();
     terms(&mut out, report);
     for (i, (name, probe)) in report.probes.iter().enumerate() {
         sections::probe(&mut out, report, i, name, probe)?;
@@ -45,10 +40,28 @@ pub fn render(report: &ChainReport) -> Result<String, Error> {
         .collect();
     let _ = write!(
         out,
-        "<section><h2>Environment</h2>\n{}</section>\n</main>\n</body>\n</html>\n",
+        "<section><h2>Environment</h2>\n{}</section>\n",
         table("Where the figures come from.", &["what", "value"], &lines),
     );
-    Ok(out)
+    Ok(document(
+        &format!("Chain {}", report.chain),
+        false,
+        &header,
+        &out,
+    ))
+}
+
+/// A self-contained page with that title: markup that stands in its header and in its main part. `wide` leaves room for
+/// drawings beside each other.
+pub fn document(title: &str, wide: bool, header: &str, main: &str) -> String {
+    let title = escape(title);
+    let class = if wide { " class=\"wide\"" } else { "" };
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\" />\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n<title>{title} - Myelin</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body{class}>\n<header>\n<h1>{title}</h1>\n{header}</header>\n<main>\n{main}</main>\n\
+         </body>\n</html>\n"
+    )
 }
 
 fn head(out: &mut String, report: &ChainReport) {

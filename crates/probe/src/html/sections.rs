@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::markup::{escape, figure, format_ns, table};
-use super::plot::{self, BarRow, Bound};
+use super::bars::{self, Bar, Group};
+use super::canvas::{Name, Width};
+use super::delays::{self, DelayBound};
+use super::markup::{Key, escape, figure, format_ns, table};
 use crate::chain_report::{ChainReport, Hop};
 use crate::cpu::{CpuUse, Shares};
 use crate::terminal::{format_share, format_us, latency_rows};
@@ -22,46 +24,35 @@ pub(super) fn probe(
         escape(name),
         escape(&manner(probe))
     );
-    let bound: Bound<'_> = report.round_trip_bound_us.map(|us| ("SLA", us));
+    let bound: DelayBound<'_> = report.round_trip_bound_us.map(|us| ("SLA", us));
     if let Some(rtt) = &probe.rtt {
         let says = says(rtt, &probe.rtt_distribution, bound);
         let delays = &probe.rtt_distribution;
-        let svg = plot::cdf(
-            &format!("rtt-cdf-{index}"),
-            "Round trip, cumulative",
-            &says,
-            &[delays],
-            bound,
-        )?;
+        let [cdf, histogram, time] =
+            ["cdf", "hist", "time"].map(|plot| format!("rtt-{plot}-{index}"));
+        let name = |id, title| Name {
+            id,
+            title,
+            says: &says,
+        };
+        let svg = delays::cdf(name(&cdf, "Round trip, cumulative"), &[delays], bound)?;
         out.push_str(&figure(
+            "",
             &svg,
             &[],
             &format!("Share of packets answered within a time. {says}"),
         ));
-        let svg = plot::histogram(
-            &format!("rtt-hist-{index}"),
-            "Round trip, histogram",
-            &says,
-            delays,
-            bound,
-        )?;
+        let svg = delays::histogram(name(&histogram, "Round trip, histogram"), delays, bound)?;
         out.push_str(&figure(
+            "",
             &svg,
             &[],
             "Share of packets by round trip; bins are equally wide on the logarithmic axis.",
         ));
-        let svg = plot::over_time(
-            &format!("rtt-time-{index}"),
-            "Round trip over time",
-            &says,
-            &probe.timeline,
-            bound,
-        )?;
-        let legend = [
-            (0, "median of each stretch".to_owned()),
-            (1, "longest of each stretch".to_owned()),
-        ];
+        let svg = delays::over_time(name(&time, "Round trip over time"), &probe.timeline, bound)?;
+        let legend = legend(["median of each stretch", "longest of each stretch"]);
         out.push_str(&figure(
+            "",
             &svg,
             &legend,
             "Round trips in the order of sending, in stretches of equally many packets.",
@@ -142,7 +133,7 @@ pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Erro
     if full.is_empty() {
         return Ok(());
     }
-    let bound: Bound<'_> = report.latency_bound_us.map(|us| ("SLA", us));
+    let bound: DelayBound<'_> = report.latency_bound_us.map(|us| ("SLA", us));
     let summaries: Vec<(&str, Summary)> = full
         .iter()
         .filter_map(|(name, d)| Some((*name, d.summary(report.latency_bound_us)?)))
@@ -153,21 +144,16 @@ pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Erro
         .map(|((name, d), (_, s))| format!("{name}: {}", says(s, d, bound)))
         .collect();
     let curves: Vec<&Distribution> = full.iter().map(|(_, d)| *d).collect();
-    let svg = plot::cdf(
-        "sojourn-cdf",
-        "Sojourn, cumulative",
-        &says.join(" "),
-        &curves,
-        bound,
-    )?;
-    let legend: Vec<(usize, String)> = full
-        .iter()
-        .enumerate()
-        .map(|(i, (name, _))| (i % 6, (*name).to_owned()))
-        .collect();
+    let name = Name {
+        id: "sojourn-cdf",
+        title: "Sojourn, cumulative",
+        says: &says.join(" "),
+    };
+    let svg = delays::cdf(name, &curves, bound)?;
+    let legend = legend(full.iter().map(|(name, _)| *name));
     out.push_str("<section><h2>Sojourn</h2>\n<p>From the front door to departure, of every packet of the chain, measured in band.</p>\n");
     let legend = if legend.len() > 1 { legend } else { Vec::new() };
-    out.push_str(&figure(&svg, &legend, &says.join(" ")));
+    out.push_str(&figure("", &svg, &legend, &says.join(" ")));
     let columns: Vec<(&str, &Summary)> = summaries.iter().map(|(name, s)| (*name, s)).collect();
     out.push_str(&latency(&columns));
     out.push_str("</section>\n");
@@ -179,11 +165,18 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
         return Ok(());
     }
     out.push_str("<section><h2>Hops</h2>\n");
-    let bar = |colour, ns: Option<f64>| ns.map(|ns| (colour, ns, format_ns(ns)));
-    let rows: Vec<BarRow> = report
+    let bar = |series, ns: Option<f64>| {
+        ns.map(|value| Bar {
+            series,
+            value,
+            interval: None,
+            says: format_ns(value),
+        })
+    };
+    let rows: Vec<Group> = report
         .hops
         .iter()
-        .map(|hop| BarRow {
+        .map(|hop| Group {
             name: place(hop),
             bars: [bar(0, hop.measured_ns), bar(1, hop.predicted_ns)]
                 .into_iter()
@@ -197,15 +190,19 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
         .filter_map(|hop| Some(format!("{} {}", hop.name, format_ns(hop.cost_ns()?))));
     let says = costs.collect::<Vec<_>>().join(", ");
     if !says.is_empty() {
-        let svg = plot::bars("hop-cost", "Cost of each hop", &says, &rows)?;
-        let mut legend = Vec::new();
-        if report.hops.iter().any(|hop| hop.measured_ns.is_some()) {
-            legend.push((0, "measured".to_owned()));
-        }
-        if report.hops.iter().any(|hop| hop.predicted_ns.is_some()) {
-            legend.push((1, "predicted by the model".to_owned()));
-        }
+        let name = Name {
+            id: "hop-cost",
+            title: "Cost of each hop",
+            says: &says,
+        };
+        let svg = bars::bars(name, Width::Full, "", &rows, None)?;
+        let mut legend = legend(["measured", "predicted by the model"]);
+        legend.retain(|key| {
+            let mut bars = rows.iter().flat_map(|row| &row.bars);
+            bars.any(|bar| bar.series == key.series)
+        });
         out.push_str(&figure(
+            "",
             &svg,
             &legend,
             "Cost of each hop for one packet, in the order of the way.",
@@ -264,15 +261,20 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
         cpu.duration_s
     );
     if let Some((_, first)) = shares.first() {
-        let rows: Vec<BarRow> = shares
+        let rows: Vec<Group> = shares
             .iter()
-            .map(|(name, shares)| BarRow {
+            .map(|(name, shares)| Group {
                 name: name.clone(),
                 bars: shares
                     .parts()
                     .into_iter()
                     .enumerate()
-                    .map(|(i, (_, share))| (i, share, format!("{:.0} %", share * 100.0)))
+                    .map(|(series, (_, value))| Bar {
+                        series,
+                        value,
+                        interval: None,
+                        says: format!("{:.0} %", value * 100.0),
+                    })
                     .collect(),
             })
             .collect();
@@ -280,18 +282,14 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
         let says = parts
             .map(|(name, share)| format!("{name} {}", format_share(share)))
             .join(", ");
-        let svg = plot::stacked(
-            "cpu",
-            "CPU use",
-            &format!("{}: {says}.", shares[0].0),
-            &rows,
-        )?;
-        let legend: Vec<(usize, String)> = parts
-            .iter()
-            .enumerate()
-            .map(|(i, (name, _))| (i, (*name).to_owned()))
-            .collect();
-        out.push_str(&figure(&svg, &legend, "How the cores spent the time. Packets on virtual links are processed as softirq on the sender's core."));
+        let name = Name {
+            id: "cpu",
+            title: "CPU use",
+            says: &format!("{}: {says}.", shares[0].0),
+        };
+        let svg = bars::stacked(name, Width::Full, "", &rows)?;
+        let legend = legend(parts.map(|(name, _)| name));
+        out.push_str(&figure("", &svg, &legend, "How the cores spent the time. Packets on virtual links are processed as softirq on the sender's core."));
         let mut head = vec!["cores"];
         head.extend(parts.map(|(name, _)| name));
         let cells: Vec<Vec<String>> = shares
@@ -330,8 +328,18 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
     Ok(())
 }
 
+/// The legend of series of these names, in order.
+fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
+    let keys = names.into_iter().enumerate().map(|(series, name)| Key {
+        series,
+        mark: None,
+        name: name.to_owned(),
+    });
+    keys.collect()
+}
+
 /// A distribution in a sentence, for captions and for readers who do not see the plot.
-fn says(summary: &Summary, delays: &Distribution, bound: Bound<'_>) -> String {
+fn says(summary: &Summary, delays: &Distribution, bound: DelayBound<'_>) -> String {
     let mut text = format!(
         "Half of the packets within {} us, 99 % within {} us, all within {} us.",
         format_us(summary.p50_us),

@@ -1,18 +1,20 @@
 //! Reads a `ServiceChain`.
 
 use super::field::Fields;
-use super::{function, matching, name, ports, sla, worker};
+use super::{function, isolation, matching, name, ports, sla, worker};
 use crate::chain::{
     Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, ServiceChain, Sla, WorkerSpec,
 };
 use crate::error::{Place, Report};
 use crate::files::FileResolver;
+use crate::isolation::Isolation;
 
 const KEYS: &[&str] = &[
     "match",
     "functions",
     "sla",
     "mapping",
+    "isolation",
     "classify",
     "hook",
     "ports",
@@ -45,6 +47,11 @@ pub(super) fn read(
             "{ destination: 10.0.0.2, protocol: udp }",
         )
         .and_then(|field| matching::read(&field, report));
+    let isolation = fields.get("isolation");
+    let of_chain = isolation
+        .as_ref()
+        .and_then(|field| field.word(report, Isolation::WORDS))
+        .unwrap_or_default();
     let functions = fields
         .required(
             report,
@@ -52,7 +59,7 @@ pub(super) fn read(
             "the functions in order",
             "[ { name: pass-on, kind: forward } ]",
         )
-        .and_then(|field| function::read(&field, files, report));
+        .and_then(|field| function::read(&field, of_chain, files, report));
     let place = |key: &str, report: &Report<'_>| {
         report.place(fields.get(key).map_or(fields.span, |field| field.span))
     };
@@ -94,6 +101,15 @@ pub(super) fn read(
         .get("worker")
         .and_then(|field| worker::read(&field, report));
     ports::check(&fields, between.as_ref(), worker.as_ref(), report);
+
+    let contains = isolation.filter(|_| of_chain == Isolation::Container);
+    isolation::check(
+        functions.as_deref().unwrap_or_default(),
+        contains.as_ref(),
+        mapping.unwrap_or_default(),
+        between.as_ref(),
+        report,
+    );
 
     let Metadata {
         name, namespace, ..

@@ -110,6 +110,27 @@ impl<'n> Field<'n> {
         }
     }
 
+    /// The entries of the mapping that the value is, whatever its keys.
+    pub(crate) fn entries(
+        &self,
+        report: &mut Report<'_>,
+        expected: &str,
+    ) -> Vec<(String, Field<'n>)> {
+        self.any_map(report, expected);
+        let Value::Map(entries) = &self.node.value else {
+            return Vec::new();
+        };
+        let entry = |(key, node): &'n (Key, Node)| {
+            let field = Field {
+                path: format!("{}.{}", self.path, key.name),
+                span: key.span,
+                node,
+            };
+            (key.name.clone(), field)
+        };
+        entries.iter().map(entry).collect()
+    }
+
     /// The elements of the list that the value is.
     pub(crate) fn list(&self, report: &mut Report<'_>, expected: &str) -> Option<Vec<Field<'n>>> {
         let Value::List(items) = &self.node.value else {

@@ -1,22 +1,32 @@
 //! Reads `spec.functions`.
 
 use super::field::{Field, Fields};
-use super::{firewall, flow_tracker, load_balancer, name, nat, router};
+use super::{external, firewall, flow_tracker, isolation, load_balancer, name, nat, router};
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
 use crate::error::{Fault, Report};
 use crate::files::FileResolver;
 use crate::function::{FunctionConfig, FunctionSpec, MonitorConfig, Space, XorConfig};
+use crate::isolation::Isolation;
 use crate::nat::NatConfig;
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::{Node, Value};
 
-const KEYS: &[&str] = &["name", "kind", "config", "space"];
+const KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "config",
+    "space",
+    "isolation",
+    "limits",
+    "rootfs",
+];
 const FUNCTIONS: &str = "a list of functions such as { name: pass-on, kind: forward }";
 
 pub(super) fn read(
     field: &Field<'_>,
+    isolation: Isolation,
     files: &dyn FileResolver,
     report: &mut Report<'_>,
 ) -> Option<Vec<FunctionSpec>> {
@@ -35,7 +45,7 @@ pub(super) fn read(
     }
     let mut functions: Vec<FunctionSpec> = Vec::new();
     for item in &items {
-        let Some(function) = function(item, files, report) else {
+        let Some(function) = function(item, isolation, files, report) else {
             continue;
         };
         if let Some(twin) = functions.iter().find(|other| other.name == function.name) {
@@ -56,6 +66,7 @@ pub(super) fn read(
 
 fn function(
     field: &Field<'_>,
+    of_chain: Isolation,
     files: &dyn FileResolver,
     report: &mut Report<'_>,
 ) -> Option<FunctionSpec> {
@@ -69,6 +80,7 @@ fn function(
     if let (Some(kind), Some(pin), Some(space)) = (kind, pin, &space) {
         check_pin(kind, pin, space, report);
     }
+    let sandbox = isolation::read(&fields, kind, pin, of_chain, report);
     let (config, reverse_of) = config(kind?, &fields, files, report)?;
     Some(FunctionSpec {
         name: name?,
@@ -76,6 +88,7 @@ fn function(
         reverse_of,
         paired: false,
         space: pin,
+        sandbox,
         place: report.place(field.span),
     })
 }
@@ -165,6 +178,7 @@ fn config(
             &config, report,
         ))),
         "router" => Some(FunctionConfig::Router(router::read(&config, files, report))),
+        "external" => external::read(&config, report).map(FunctionConfig::External),
         // The configuration of a reply side comes with the other side's: see `check`.
         "nat" if reverse_of.is_some() => Some(FunctionConfig::Nat(NatConfig::default())),
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
@@ -223,7 +237,12 @@ mod tests {
         for kind in catalogue::kinds() {
             let documents = yaml::load(kind.example).unwrap();
             let mut report = Report::new("example", kind.example);
-            let function = function(&Field::top(&documents[0]), &NoFiles, &mut report);
+            let function = function(
+                &Field::top(&documents[0]),
+                Isolation::Process,
+                &NoFiles,
+                &mut report,
+            );
             assert_eq!(report.finish(), None, "{}", kind.name);
             assert_eq!(function.unwrap().kind(), kind);
         }
@@ -235,7 +254,12 @@ mod tests {
         let read = |text: &str| {
             let documents = yaml::load(text).unwrap();
             let mut report = Report::new("file", text);
-            let function = function(&Field::top(&documents[0]), &NoFiles, &mut report);
+            let function = function(
+                &Field::top(&documents[0]),
+                Isolation::Process,
+                &NoFiles,
+                &mut report,
+            );
             assert_eq!(report.finish(), None, "{text}");
             function.unwrap().config
         };

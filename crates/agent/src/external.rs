@@ -1,0 +1,304 @@
+//! Black boxes (`kind: external`): programs that Myelin knows nothing of, each in the sandbox of its function, between two
+//! links. Started, watched, started again, and ended with all that they started.
+//!
+//! A black box belongs to one generation of its chain, also when the next one has the same: what comes out of it does not tell which
+//! generation it is of, but its links do.
+
+mod links;
+mod log;
+mod path;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use myelin_linux::journal::Journal;
+use myelin_linux::link::{self, LinkId};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_linux::procfs;
+use myelin_spec::{ExternalConfig, FunctionSpec, Isolation};
+
+use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
+use crate::confinement::{Confined, Confinement, Demand, Ended, Program};
+use crate::external::log::Log;
+use crate::node::Node;
+use crate::roster::{Roster, Watched};
+use crate::sandbox::Sandbox;
+use crate::workers::is_last_death;
+
+/// The wait before a program that ended is started again; twice as long after each further end.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// How long one that is told to end may take.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// How often it is looked at while it comes up.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What it may do in a container: everything with its own interfaces.
+const CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_IPC_LOCK"];
+
+/// Which black box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) spi: u32,
+    pub(crate) generation: u16,
+    pub(crate) position: u8,
+}
+
+/// All that are up.
+pub(crate) type BlackBoxes = Roster<Key, BlackBox>;
+
+/// A black box and what it was given.
+pub(crate) struct BlackBox {
+    title: Title,
+    config: ExternalConfig,
+    variables: BTreeMap<String, String>,
+    /// Where its executable is looked for on the host; `None` in a container, which has files of its own.
+    search: Option<String>,
+    confinement: Confinement,
+    /// Whether that is more than a group to find all its processes by.
+    is_confined: bool,
+    netns: Netns,
+    /// The near end of the link that leads to it.
+    near: LinkId,
+    log: Log,
+    program: Option<Confined>,
+    restarts: u64,
+    deaths: VecDeque<Instant>,
+    /// How the last one ended.
+    last_end: Option<String>,
+    /// When the next one is started.
+    due: Option<Instant>,
+    /// It kept ending and is not started again.
+    pub(crate) failed: bool,
+}
+
+/// As messages name it: the place in the chain file, the chain and the function.
+#[derive(Debug, Clone)]
+struct Title(String);
+
+impl fmt::Display for Title {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl BlackBox {
+    /// Makes what the program of `function` needs in its sandbox, and starts it.
+    pub(crate) fn start(
+        node: &mut Node,
+        chain: &str,
+        function: &FunctionSpec,
+        config: &ExternalConfig,
+        key: Key,
+        sandbox: &Sandbox,
+    ) -> Result<Self, ApiError> {
+        let title = Title(format!(
+            "{}: chain `{chain}`, function `{}`",
+            function.place, function.name
+        ));
+        let variables = config.variables(chain, &function.name);
+        let isolation = function.sandbox.isolation;
+        let search = (isolation == Isolation::Process).then(|| path::of(&variables));
+        if let Some(search) = &search {
+            path::find(&config.command[0], search)
+                .map_err(|error| ApiError::failed(format!("{title}: {error}")))?;
+        }
+        let name = format!("{chain}.{}.{}", function.name, key.generation);
+        let log = Log::create(&node.run_dir, &name, &mut node.journal)?;
+        // Of this agent alone: one that was killed may have left a group that still stands.
+        let group = format!("{name}-{}-{}", std::process::id(), key.spi);
+        let demand = Demand {
+            name: &group,
+            isolation,
+            limits: function.sandbox.limits,
+            rootfs: function.sandbox.rootfs.as_ref().map(PathBuf::from),
+            netns: Some(&sandbox.netns),
+        };
+        let made = sandbox
+            .netns
+            .try_clone()
+            .map_err(ApiError::failed)
+            .and_then(|netns| {
+                let made = Confinement::create(&demand, &node.run_dir, &mut node.journal)?;
+                Ok((netns, made))
+            });
+        let (netns, confinement) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                log.remove(&mut node.journal);
+                return Err(ApiError::failed(format!("{title}: {error}")));
+            }
+        };
+        let mut black_box = Self {
+            title,
+            config: config.clone(),
+            variables,
+            search,
+            confinement,
+            is_confined: function.sandbox.demand().is_some(),
+            netns,
+            near: sandbox.near.clone(),
+            log,
+            program: None,
+            restarts: 0,
+            deaths: VecDeque::new(),
+            last_end: None,
+            due: None,
+            failed: false,
+        };
+        match black_box.launch() {
+            Ok(()) => Ok(black_box),
+            Err(error) => {
+                let error = ApiError::failed(format!("{}: {error}", black_box.title));
+                black_box.destroy(&mut node.journal);
+                Err(error)
+            }
+        }
+    }
+
+    fn launch(&mut self) -> Result<(), ApiError> {
+        let command = self.config.filled_in();
+        let path = match &self.search {
+            Some(search) => path::find(&command[0], search).map_err(ApiError::failed)?,
+            None => PathBuf::from(&command[0]),
+        };
+        let pair =
+            |(name, value): (&String, &String)| (OsString::from(name), OsString::from(value));
+        let program = Program {
+            path,
+            args: command[1..].iter().map(OsString::from).collect(),
+            name: (!command[0].contains('/')).then(|| command[0].clone()),
+            env: self.variables.iter().map(pair).collect(),
+            stdin: None,
+            stdout: Some(self.log.handle()?),
+            stderr: Some(self.log.handle()?),
+            capabilities: CAPABILITIES,
+            bring: false,
+        };
+        self.program = Some(self.confinement.spawn(program)?);
+        Ok(())
+    }
+
+    /// Waits until it has taken its interfaces, or the time is over that it may need for that. An error if it ends before.
+    pub(crate) fn await_up(&mut self, started: Instant) -> Result<(), ApiError> {
+        let deadline = started + Duration::from_nanos(self.config.startup_ns);
+        loop {
+            if let Some(ended) = self.program.as_mut().and_then(Confined::try_wait) {
+                return Err(ApiError::failed(format!(
+                    "{}: its program `{}` {ended}, but must stay until it is told to end; {}",
+                    self.title,
+                    self.config.command[0],
+                    self.log.last_words()
+                )));
+            }
+            // What cannot be seen is left to the time.
+            if links::are_taken(&self.netns).unwrap_or(false) || Instant::now() >= deadline {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Takes note of its end, starts it again when it is time.
+    fn look_after(&mut self) -> Option<Fate> {
+        self.log.keep_short();
+        if let Some(program) = &mut self.program {
+            let ended = program.try_wait()?;
+            self.program = None;
+            return Some(self.ended(ended));
+        }
+        self.due.filter(|due| *due <= Instant::now())?;
+        self.due = None;
+        // Its children may have outlived it, and would be in the way of the next one.
+        let launched = self.confinement.clear().and_then(|()| self.launch());
+        self.restarts += 1;
+        match launched {
+            Ok(()) => None,
+            Err(error) => Some(self.died(error.message)),
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) -> Fate {
+        let words = format!("{ended}; {}", self.log.last_words());
+        self.died(words)
+    }
+
+    fn died(&mut self, how: String) -> Fate {
+        tracing::warn!("{}: its program {how}", self.title);
+        self.last_end = Some(how);
+        if is_last_death(&mut self.deaths) {
+            self.failed = true;
+            self.cut_off();
+            return Fate::GivenUp;
+        }
+        let doublings = self.deaths.len().saturating_sub(1) as u32;
+        self.due = Some(Instant::now() + FIRST_WAIT * 2_u32.pow(doublings));
+        Fate::WaitsForRestart
+    }
+
+    /// What it has set up in its namespace may forward without it.
+    fn cut_off(&self) {
+        let down = Netlink::open().and_then(|mut netlink| netlink.apply([link::down(&self.near)]));
+        if let Err(error) = down {
+            tracing::error!("{}: packets still reach its namespace: {error}", self.title);
+        }
+    }
+
+    /// What it stands in, where that is a container or has limits.
+    pub(crate) fn sandbox(&self) -> Option<SandboxStatus> {
+        self.is_confined.then(|| self.confinement.status())
+    }
+
+    /// What `ps` shows.
+    pub(crate) fn status(&self) -> BlackBoxStatus {
+        let pid = self.program.as_ref().map(Confined::pid);
+        let usage = self.confinement.usage();
+        BlackBoxStatus {
+            pid,
+            restarts: self.restarts,
+            last_end: self.last_end.clone(),
+            log: self.log.path().display().to_string(),
+            resident_kib: pid
+                .and_then(|pid| procfs::memory(pid).ok())
+                .map_or(0, |memory| memory.resident_bytes / 1024),
+            cpu_s: usage.cpu_ns as f64 / 1e9,
+            packets_out: 0,
+            packets_back: 0,
+        }
+    }
+
+    /// Ends it with all that it started, and removes what it was given.
+    pub(crate) fn destroy(mut self, journal: &mut Journal) {
+        if let Some(mut program) = self.program.take() {
+            program.terminate();
+            let start = Instant::now();
+            while program.try_wait().is_none() && start.elapsed() < FAREWELL {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            if program.try_wait().is_none() {
+                program.kill();
+            }
+        }
+        self.confinement.destroy(journal);
+        self.log.remove(journal);
+    }
+}
+
+/// What becomes of one whose program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    WaitsForRestart,
+    GivenUp,
+}
+
+/// Starts those again whose program ended. Calls `given_up` for each that is not started again.
+pub(crate) fn supervise(boxes: &Watched<Key, BlackBox>, mut given_up: impl FnMut(Key)) {
+    boxes.each_idle(|key, black_box| {
+        if !black_box.failed && black_box.look_after() == Some(Fate::GivenUp) {
+            tracing::error!("{}: it is given up", black_box.title);
+            given_up(*key);
+        }
+    });
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Packets of flows drawn at random, for the programs that hold a function against the bare look-up
+ * in its own map. Who includes this has included the function's own code and defines
+ *
+ *   static bool look_up(const struct drawn *drawn)   whether the map knows the flow
+ *   SCATTERED                                        1: the destination differs, else the source
+ *
+ * A run draws a flow, makes the packet one of it, whatever the run before left, and goes on: to
+ * the function itself, or to a `forward`, with the bare look-up before it or without.
+ */
+#ifndef MYELIN_LOOK_UP_H
+#define MYELIN_LOOK_UP_H
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+
+/* Twins: those of myelin_bench::experiments::look_ups. */
+#define FLOWS		 100000
+#define HOT		 7
+#define CLIENTS_V4	 0x0a000000u
+#define CLIENTS_V6	 0xfd000000u
+#define SERVICE		 0x00ee0001u
+#define SOURCE_PORT	 40000
+#define DESTINATION_PORT 9000
+
+/* Slots of `programs`. */
+enum {
+	SLOT_FUNCTION = 0,
+	SLOT_FORWARD = 1,
+};
+
+struct drawn {
+	__be32 source[4];
+	__be32 destination[4];
+	bool is_ipv6;
+};
+
+static __always_inline bool look_up(const struct drawn *drawn);
+
+static __always_inline __u64 scrambled(__u64 number)
+{
+	number = (number ^ number >> 30) * 0xbf58476d1ce4e5b9ULL;
+	number = (number ^ number >> 27) * 0x94d049bb133111ebULL;
+	return number ^ number >> 31;
+}
+
+/* The addresses of a flow; those of IPv4 in the first words. */
+static __always_inline void address(struct drawn *drawn, __u32 number)
+{
+	__u32 client = SCATTERED ? 0 : number;
+	__u64 scattered = scrambled(number);
+
+	if (drawn->is_ipv6) {
+		__u64 high = scattered >> 3 | 1ULL << 61;
+
+		drawn->source[0] = bpf_htonl(CLIENTS_V6);
+		drawn->source[3] = bpf_htonl(client);
+		drawn->destination[0] = bpf_htonl(SCATTERED ? high >> 32 : CLIENTS_V6);
+		drawn->destination[1] = bpf_htonl(SCATTERED ? high : 0);
+		drawn->destination[3] = bpf_htonl(SCATTERED ? 0 : SERVICE);
+	} else {
+		drawn->source[0] = bpf_htonl(CLIENTS_V4 + client);
+		drawn->destination[0] =
+			bpf_htonl(SCATTERED ? scattered >> 32 : CLIENTS_V4 + SERVICE);
+	}
+}
+
+static __always_inline void write_ports(struct udphdr *udp)
+{
+	udp->source = bpf_htons(SOURCE_PORT);
+	udp->dest = bpf_htons(DESTINATION_PORT);
+	/* Not zero, which would be none. */
+	udp->check = 0x1234;
+}
+
+/* Makes the packet one of that flow. */
+static __always_inline bool become(hook_ctx *ctx, struct drawn *drawn, __u32 number)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = data;
+	void *l3 = ethernet + 1;
+
+	if (l3 > data_end)
+		return false;
+	*drawn = (struct drawn){.is_ipv6 = ethernet->h_proto == bpf_htons(ETH_P_IPV6)};
+	address(drawn, number);
+	if (drawn->is_ipv6) {
+		struct ipv6hdr *ip = l3;
+		struct udphdr *udp = (void *)(ip + 1);
+
+		if ((void *)(udp + 1) > data_end)
+			return false;
+		__builtin_memcpy(&ip->saddr, drawn->source, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, drawn->destination, sizeof(ip->daddr));
+		ip->hop_limit = 255;
+		write_ports(udp);
+	} else {
+		struct iphdr *ip = l3;
+		struct udphdr *udp = (void *)(ip + 1);
+
+		if ((void *)(udp + 1) > data_end)
+			return false;
+		ip->saddr = drawn->source[0];
+		ip->daddr = drawn->destination[0];
+		ip->ttl = 255;
+		write_ports(udp);
+	}
+	return true;
+}
+
+static __always_inline __u32 any(void)
+{
+	return (__u64)bpf_get_prandom_u32() * FLOWS >> 32;
+}
+
+static __always_inline int go_on(hook_ctx *ctx, __u32 slot)
+{
+	bpf_tail_call(ctx, &programs, slot);
+	return HOOK_DROP;
+}
+
+HOOK_SECTION
+int drawn_function(hook_ctx *ctx)
+{
+	struct drawn drawn;
+
+	if (!become(ctx, &drawn, any()))
+		return HOOK_DROP;
+	return go_on(ctx, SLOT_FUNCTION);
+}
+
+HOOK_SECTION
+int drawn_look_up(hook_ctx *ctx)
+{
+	struct drawn drawn;
+
+	if (!become(ctx, &drawn, any()) || !look_up(&drawn))
+		return HOOK_DROP;
+	return go_on(ctx, SLOT_FORWARD);
+}
+
+HOOK_SECTION
+int drawn_forward(hook_ctx *ctx)
+{
+	struct drawn drawn;
+
+	if (!become(ctx, &drawn, any()))
+		return HOOK_DROP;
+	return go_on(ctx, SLOT_FORWARD);
+}
+
+HOOK_SECTION
+int hot_function(hook_ctx *ctx)
+{
+	struct drawn drawn;
+
+	if (!become(ctx, &drawn, HOT))
+		return HOOK_DROP;
+	return go_on(ctx, SLOT_FUNCTION);
+}
+
+HOOK_SECTION
+int hot_forward(hook_ctx *ctx)
+{
+	struct drawn drawn;
+
+	if (!become(ctx, &drawn, HOT))
+		return HOOK_DROP;
+	return go_on(ctx, SLOT_FORWARD);
+}
+
+#endif

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/* The router against the bare search for the longest prefix in its tables. */
+#include "router.bpf.c"
+
+#define SCATTERED 1
+#include "look_up.h"
+
+static __always_inline bool look_up(const struct drawn *drawn)
+{
+	const struct in6_addr *address = (const void *)drawn->destination;
+
+	return drawn->is_ipv6 ? look_up6(address) : look_up4(drawn->destination[0]);
+}

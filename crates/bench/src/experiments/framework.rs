@@ -1,0 +1,170 @@
+//! `framework`: what the framework itself costs a user-space function, a packet.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use myelin_dataplane::replay_port::ReplayPort;
+use myelin_dataplane::umem::{Borrower, FrameMemory};
+use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
+use myelin_packet::{Meta, parse};
+use myelin_probe::stats::{CONFIDENCE, median_ci};
+use myelin_spec::FunctionConfig;
+
+use super::median_at_most;
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::{Error, Experiment, Findings, Monitor, Options, Row, frames};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "framework",
+    about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and what each further one adds",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "Chains in user space",
+        caption: "Functions that do nothing, run to completion in one thread: what remains is the framework's.",
+        table: "chains in user space",
+        along: "functions",
+        along_title: "functions in the chain",
+        series: &["batch"],
+        values: &[("packet_ns", "")],
+        values_title: "time of a packet, median, ns",
+        ..Plot::of(Kind::Lines)
+    },
+    Plot {
+        title: "Each further function",
+        caption: "Against the shortest chain.",
+        table: "chains in user space",
+        along: "functions",
+        along_title: "functions in the chain",
+        series: &["batch"],
+        values: &[("each_further_ns", "")],
+        values_title: "added to the time of a packet, median, ns",
+        ..Plot::of(Kind::Lines)
+    },
+];
+
+const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
+/// Packets at once, and the most nanoseconds that a further function may add to each.
+const BATCHES: [(u16, Option<f64>); 3] = [(1, Some(3.0)), (8, None), (32, Some(0.6))];
+const FRAMES: u32 = 512;
+const FRAME_SIZE: u32 = 2048;
+/// Packets of a window, some tens of microseconds: short, so that most windows pass without anybody else in between.
+const PACKETS: u32 = 512;
+/// Windows of a figure, which is their median.
+const WINDOWS: usize = 40;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let memories = (0..BATCHES.len() * LENGTHS.len())
+        .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut loops = Vec::new();
+    for ((batch, length), memory) in subjects().zip(&memories) {
+        loops.push(forwarder(batch, length, memory)?);
+    }
+    let mut rounds = Rounds::measure(
+        "chains in user space",
+        loops.len(),
+        options.rounds(60, 400),
+        monitor,
+        |subject| Ok(ns_a_packet(&mut loops[subject])),
+    )?;
+    let mut findings = Findings {
+        settings: vec![("packets_a_window", PACKETS.to_string())],
+        ..Findings::default()
+    };
+    for (subject, (batch, length)) in subjects().enumerate() {
+        let one = subject - subject % LENGTHS.len();
+        let more = f64::from(length) - 1.0;
+        let each = (length > 1)
+            .then(|| rounds.derive(subject, one, |all, one| (all - one) / more))
+            .and_then(|each| rounds.median(each));
+        findings.rows.push(
+            Row::of("chains in user space")
+                .with("batch", batch)
+                .with("functions", length)
+                .with_estimate("packet", "_ns", rounds.median(subject))
+                .with_estimate("each_further", "_ns", each),
+        );
+        let bound = BATCHES
+            .iter()
+            .find_map(|(of, bound)| bound.filter(|_| *of == batch));
+        if let Some(bound) = bound
+            && length == LENGTHS[LENGTHS.len() - 1]
+        {
+            let id = format!("framework a user function and packet, ns, batch {batch}");
+            findings.claims.push(median_at_most(id, each, bound));
+        }
+    }
+    Ok(findings)
+}
+
+/// Batch sizes, and under each all lengths.
+fn subjects() -> impl Iterator<Item = (u16, u8)> {
+    BATCHES
+        .into_iter()
+        .flat_map(|(batch, _)| LENGTHS.into_iter().map(move |length| (batch, length)))
+}
+
+/// The loop of a worker over a port where packets never end, with one chain.
+fn forwarder(
+    batch: u16,
+    length: u8,
+    memory: &FrameMemory,
+) -> Result<Forwarder<'_, ReplayPort>, Error> {
+    let mut stats = Stats::create()?;
+    let mut forwarder = Forwarder::in_process(memory, batch, &stats)?;
+    let chain = UserChain {
+        spi: 1,
+        generation: 0,
+        positions: length,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions: vec![FunctionConfig::Forward.into(); length.into()],
+            exit: UserExit::Port(SocketId::of_port(0)),
+        }],
+    };
+    forwarder.deploy(&chain, &mut stats)?;
+    let packet = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    if let (Ok(headers), Some(borrower)) = (parse(&packet), Borrower::new(0)) {
+        let meta = Meta::new(0, chain.spi, chain.generation, 0, &headers);
+        forwarder.add_port(0, ReplayPort::new(borrower, FRAMES, meta, packet));
+    }
+    forwarder.start();
+    Ok(forwarder)
+}
+
+/// Median over the windows.
+fn ns_a_packet(forwarder: &mut Forwarder<'_, ReplayPort>) -> f64 {
+    let windows: Vec<f64> = (0..WINDOWS)
+        .map(|_| {
+            let start = Instant::now();
+            let mut packets = 0;
+            while packets < PACKETS {
+                packets += black_box(&mut *forwarder).turn().max(1);
+            }
+            start.elapsed().as_secs_f64() * 1e9 / f64::from(packets)
+        })
+        .collect();
+    median_ci(&windows, CONFIDENCE).map_or(f64::NAN, |median| median.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_keeps_the_loop_busy() {
+        for (batch, _) in BATCHES {
+            let memory = FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE).unwrap()).unwrap();
+            let mut forwarder = forwarder(batch, 2, &memory).unwrap();
+            for _ in 0..2 * FRAMES {
+                assert_eq!(forwarder.turn(), u32::from(batch));
+            }
+            assert!(ns_a_packet(&mut forwarder) > 0.0);
+        }
+    }
+}

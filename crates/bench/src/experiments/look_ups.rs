@@ -1,0 +1,325 @@
+//! `look-ups`: what a router, a load balancer and a NAT in the kernel cost with a hundred thousand prefixes or flows.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use myelin_kernel::test_run::{self, TestRun};
+use myelin_kernel::{Capacity, Hook, Plane};
+use myelin_packet::routes::{Route, RouteTables};
+use myelin_packet::{MacAddr, Meta, Prefix, parse};
+use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
+
+use super::lookup::kernel_chain;
+use super::median_at_most;
+use crate::ebpf::look_up::{
+    self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
+};
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "look-ups",
+    about: "processing time of router, load balancer and NAT in the kernel with 100 000 prefixes or flows: one hot flow, and flows drawn at random",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[Plot {
+    title: "Look-ups",
+    caption: "What the function costs beyond forwarding, beside the bare look-up of drawn keys in the same map.",
+    table: "look-ups",
+    panels: &["hook", "family"],
+    along: "function",
+    values: &[
+        ("hot_over_forward_ns", "one hot flow"),
+        ("drawn_over_forward_ns", "flows drawn at random"),
+        ("bare_look_up_ns", "bare look-up, drawn at random"),
+    ],
+    values_title: "time of a packet, median, ns",
+    ..Plot::of(Kind::Bars)
+}];
+
+/// Prefixes, or flows. Twin: `FLOWS` of `look_up.h`.
+const COUNT: u64 = 100_000;
+/// Most nanoseconds over `forward` of a hot flow.
+const HOT_BOUND_NS: f64 = 60.0;
+/// Most that a function may take of the bare look-up, of flows drawn at random; both over `forward`.
+const DRAWN_BOUND: f64 = 1.5;
+/// Runs of a test run, and test runs of a figure: one tells whole nanoseconds only.
+const RUNS: u32 = 2000;
+const TEST_RUNS: u32 = 4;
+/// Runs that make the flows known: each is drawn a dozen times on average.
+const FILLING: u32 = 12 * COUNT as u32;
+
+/// The address of the clients' first, and the service's, less that. Twins: those of `look_up.h`.
+const CLIENTS_V4: u32 = 10 << 24;
+const CLIENTS_V6: u128 = 0xfd << 120;
+const SERVICE: u32 = 0x00ee_0001;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings::default();
+    for hook in Hook::ALL {
+        for (looked, name) in [
+            (Looked::Router, "router"),
+            (Looked::LoadBalancer, "load-balancer"),
+            (Looked::Nat, "nat"),
+        ] {
+            for is_v6 in [false, true] {
+                let subject = Subject {
+                    looked,
+                    hook,
+                    is_v6,
+                };
+                let family = if is_v6 { "IPv6" } else { "IPv4" };
+                let stage = format!("{name}, {family}, at {hook}");
+                monitor.progress(&stage, 0, 1)?;
+                let mut rounds = subject.measure(&stage, options, monitor)?;
+                report(&mut findings, &mut rounds, [name, family], hook)?;
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// A row, and a claim for each of its two differences.
+fn report(
+    findings: &mut Findings,
+    rounds: &mut Rounds,
+    [name, family]: [&str; 2],
+    hook: Hook,
+) -> Result<(), Error> {
+    let less = |one: f64, other: f64| (one - other).max(1.0);
+    let hot = rounds.derive(HOT_FUNCTION, HOT_FORWARD, less);
+    let drawn = rounds.derive(DRAWN_FUNCTION, DRAWN_FORWARD, less);
+    let bare = rounds.derive(DRAWN_LOOK_UP, DRAWN_FORWARD, less);
+    let ratio = rounds.ratio(drawn, bare)?;
+    findings.rows.push(
+        Row::of("look-ups")
+            .with("function", name)
+            .with("family", family)
+            .with("hook", hook.to_string())
+            .with_estimate("hot_over_forward", "_ns", rounds.median(hot))
+            .with_estimate("drawn_over_forward", "_ns", rounds.median(drawn))
+            .with_estimate("bare_look_up", "_ns", rounds.median(bare))
+            .with("times_bare_look_up", ratio.estimate.value),
+    );
+    findings.claims.push(median_at_most(
+        format!("{name}, {family}, {hook}, hot flow over forward, ns"),
+        rounds.median(hot),
+        HOT_BOUND_NS,
+    ));
+    findings.claims.push(Claim::ratio_at_most(
+        format!("{name}, {family}, {hook}, drawn at random / bare look-up"),
+        (),
+        &ratio,
+        DRAWN_BOUND,
+    ));
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    looked: Looked,
+    hook: Hook,
+    is_v6: bool,
+}
+
+impl Subject {
+    /// Figures of the programs of [`look_up`], in their order.
+    fn measure(
+        self,
+        stage: &str,
+        options: &Options,
+        monitor: &Monitor<'_>,
+    ) -> Result<Rounds, Error> {
+        let Self { hook, .. } = self;
+        let plane = Plane::create(None, Capacity::default())?;
+        let forward = plane.load_chain(&kernel_chain(hook, 1, &[FunctionConfig::Forward]))?;
+        let function = plane.load_chain(&kernel_chain(hook, 2, &[self.config()]))?;
+        let (Some(to), Some(past)) = (function.program(0), forward.program(0)) else {
+            return Err(Error::Cancelled);
+        };
+        let loaded = look_up::load(self.looked, hook, to, past, &self.tree())?;
+        let programs: Vec<_> = loaded[..=HOT_FORWARD].iter().map(AsFd::as_fd).collect();
+        let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
+        let frame = self.frame();
+        if self.looked != Looked::Router && options.effort != Effort::Trial {
+            for done in (0..FILLING).step_by(COUNT as usize) {
+                monitor.progress(stage, done as usize, FILLING as usize)?;
+                mean_ns(programs[DRAWN_FUNCTION], hook, &frame, COUNT as u32)?;
+            }
+        }
+        Rounds::measure(
+            stage,
+            programs.len(),
+            options.rounds(40, 200),
+            monitor,
+            |program| {
+                let mut sum = 0.0;
+                for _ in 0..TEST_RUNS {
+                    sum += mean_ns(programs[program], hook, &frame, RUNS)?;
+                }
+                Ok(sum / f64::from(TEST_RUNS))
+            },
+        )
+    }
+
+    fn config(self) -> FunctionConfig {
+        match self.looked {
+            Looked::Router => FunctionConfig::Router(RouterConfig {
+                routes: self.routes(),
+                address_v4: None,
+                address_v6: None,
+                icmp_rate: 0,
+            }),
+            Looked::LoadBalancer => FunctionConfig::LoadBalancer(LoadBalancerConfig {
+                backends: (1..=8)
+                    .map(|number| BackendSpec {
+                        address: self.client(SERVICE + number),
+                        weight: 1,
+                        mac: None,
+                    })
+                    .collect(),
+                flows: 2 * COUNT as u32,
+                ..LoadBalancerConfig::default()
+            }),
+            Looked::Nat => FunctionConfig::Nat(NatConfig {
+                // More ports than flows, several times.
+                addresses: (1..=16)
+                    .map(|number| self.client(SERVICE + number))
+                    .collect(),
+                flows: 2 * COUNT as u32,
+                ..NatConfig::default()
+            }),
+        }
+    }
+
+    /// Prefixes of /16 to /24, or /32 to /64, anywhere; flow `i` of `look_up.h` goes to an address in the one of its number, or in a longer one.
+    fn routes(self) -> Vec<Route> {
+        (0..COUNT)
+            .filter_map(|i| {
+                let number = scrambled(i);
+                let (address, len) = if self.is_v6 {
+                    let high = u128::from(number >> 3 | 1 << 61) << 64;
+                    (IpAddr::from(Ipv6Addr::from(high)), 32 + number % 33)
+                } else {
+                    let address = Ipv4Addr::from((number >> 32) as u32);
+                    (address.into(), 16 + number % 9)
+                };
+                Some(Route {
+                    prefix: Prefix::new(address, len as u8).ok()?,
+                    mac: Some(MacAddr([2, 0, 0, 0, 0, i as u8])),
+                    source_mac: None,
+                })
+            })
+            .collect()
+    }
+
+    /// What the router of IPv6 has in its read-only data.
+    fn tree(self) -> Vec<u8> {
+        if self.looked != Looked::Router {
+            return Vec::new();
+        }
+        RouteTables::new(&self.routes())
+            .map(|tables| bytemuck::bytes_of(&tables.lpm.v6.trees[0]).to_vec())
+            .unwrap_or_default()
+    }
+
+    fn client(self, number: u32) -> IpAddr {
+        if self.is_v6 {
+            Ipv6Addr::from(CLIENTS_V6 | u128::from(number)).into()
+        } else {
+            Ipv4Addr::from(CLIENTS_V4 + number).into()
+        }
+    }
+
+    /// A packet of the family; the programs write its addresses and ports.
+    fn frame(self) -> Vec<u8> {
+        let v4 = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 64);
+        if !self.is_v6 {
+            return v4;
+        }
+        let mut frame = v4[..12].to_vec();
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 72, 17, 255]);
+        for number in [0, SERVICE] {
+            let address = Ipv6Addr::from(CLIENTS_V6 | u128::from(number));
+            frame.extend_from_slice(&address.octets());
+        }
+        // The UDP header and its payload.
+        frame.extend_from_slice(&v4[34..]);
+        frame
+    }
+}
+
+/// Twin: that of `look_up.h`.
+fn scrambled(number: u64) -> u64 {
+    let mixed = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// Mean nanoseconds of a run, all of which must send the packet out.
+fn mean_ns(program: BorrowedFd<'_>, hook: Hook, frame: &[u8], repeat: u32) -> Result<f64, Error> {
+    let meta = parse(frame)
+        .ok()
+        .map(|headers| Meta::new(1 << 40, 1, 0, 0, &headers));
+    let test = TestRun {
+        meta,
+        repeat,
+        ..TestRun::new(frame)
+    };
+    let outcome = test_run::run(program, hook, &test)?;
+    if outcome.verdict != hook.redirect() {
+        let verdict = io::Error::other(format!("its verdict is {}", outcome.verdict));
+        return Err(Error::ebpf("look-up", "send a packet out with", verdict));
+    }
+    Ok(outcome.mean_ns.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_packets_pass_and_are_known() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: loading eBPF programs needs root");
+            return;
+        }
+        for hook in Hook::ALL {
+            for looked in [Looked::Router, Looked::LoadBalancer, Looked::Nat] {
+                for is_v6 in [false, true] {
+                    let subject = Subject {
+                        looked,
+                        hook,
+                        is_v6,
+                    };
+                    let frame = subject.frame();
+                    let plane = Plane::create(None, Capacity::default()).unwrap();
+                    let chain = |spi, function| {
+                        plane
+                            .load_chain(&kernel_chain(hook, spi, &[function]))
+                            .unwrap()
+                    };
+                    let forward = chain(1, FunctionConfig::Forward);
+                    let function = chain(2, subject.config());
+                    let (to, past) = (function.program(0).unwrap(), forward.program(0).unwrap());
+                    let loaded = look_up::load(looked, hook, to, past, &subject.tree()).unwrap();
+                    let run = |program: usize| mean_ns(loaded[program].as_fd(), hook, &frame, 1);
+                    for _ in 0..50 {
+                        run(DRAWN_FUNCTION).unwrap();
+                        run(HOT_FUNCTION).unwrap();
+                        run(HOT_FORWARD).unwrap();
+                        run(DRAWN_FORWARD).unwrap();
+                    }
+                    // A router knows all; of the others' flows hardly any has been drawn yet.
+                    let known = (0..20).filter(|_| run(DRAWN_LOOK_UP).is_ok()).count();
+                    let all = looked == Looked::Router;
+                    assert_eq!(known == 20, all, "{subject:?}: {known} of 20");
+                }
+            }
+        }
+    }
+}

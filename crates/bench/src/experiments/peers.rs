@@ -1,0 +1,467 @@
+//! `peers`: one and two functions behind Open vSwitch's user-space datapath, beside Myelin's.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use myelin_agent::api::{ProbeOptions, ProbeRequest};
+use myelin_linux::procfs;
+use myelin_probe::Mode;
+
+use crate::ovs::Ports;
+use crate::ovs::variant::{Layout, build as behind_a_switch};
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::stand::{self, Agent, Stand};
+use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core};
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "peers",
+    about: "one and two functions behind Open vSwitch (system, afxdp and dpdk ports) and in Myelin: round trips, CPU time, memory",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        caption: "One and two functions that forward, behind the ports of Open vSwitch and in the mappings of Myelin.",
+        panels: &["payload_bytes", "mode"],
+        ..Plot::ROUND_TRIPS
+    },
+    Plot {
+        title: "CPU time",
+        caption: "Of all processes and the kernel together.",
+        table: "CPU time",
+        along: "variant",
+        values: &[("cpu_a_packet_us", "")],
+        values_title: "CPU time of a packet, median, us",
+        ..Plot::of(Kind::Bars)
+    },
+    Plot {
+        title: "Memory",
+        caption: "Two functions, after packets have passed.",
+        table: "memory",
+        along: "system",
+        values: &[
+            ("resident_mib", "resident"),
+            ("proportional_mib", "proportional"),
+        ],
+        values_title: "memory, MiB",
+        ..Plot::of(Kind::Bars)
+    },
+];
+
+const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
+/// Number of functions, and whether replies pass them too.
+const SHAPES: [(usize, bool); 3] = [(1, false), (2, false), (2, true)];
+/// Myelin's layouts: name, what it is, space, lines of the chain's `spec`, most that two functions' round trip may be of the direct link's.
+const OURS: [(&str, &str, &str, &str, Option<f64>); 3] = [
+    (
+        "compact",
+        "kernel functions in one pass at tcx",
+        "kernel",
+        "  mapping: compact\n  hook: tcx\n",
+        Some(1.15),
+    ),
+    (
+        "distributed",
+        "kernel functions, each in a namespace of its own",
+        "kernel",
+        "  mapping: distributed\n",
+        Some(1.7),
+    ),
+    (
+        "user",
+        "user-space functions in one polling worker",
+        "user",
+        "  mapping: compact\n",
+        None,
+    ),
+];
+const FORWARD: &str = "kind: forward";
+/// Payload of the packets whose CPU time is measured, bytes.
+const CPU_PAYLOAD: usize = PAYLOADS[0];
+/// How long it is watched what a system without packets takes.
+const IDLE: Duration = Duration::from_millis(50);
+/// Packets before memory is looked at: what was never touched is not resident.
+const MEMORY_PACKETS: u32 = 10_000;
+const MIB: f64 = 1_048_576.0;
+
+/// What a variant stands for.
+struct Subject {
+    /// `direct`, a layout of Myelin, or a kind of switch.
+    system: String,
+    functions: usize,
+    both_ways: bool,
+    /// The processes that handle its packets, and those that these need.
+    pids: Vec<u32>,
+}
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let (offered, skipped) = offered(monitor)?;
+    let deployments = options.rounds(3, 12);
+    let build = || build(&offered, &SHAPES, options, monitor);
+    let measured = measure(build, deployments, &MODES, options, monitor)?;
+    let mut findings = Findings {
+        rows: skipped,
+        settings: vec![
+            ("probe_modes", "inline, blocking".to_owned()),
+            ("deployments", deployments.to_string()),
+            ("polling_core", polling_core()?.to_string()),
+            ("directions", "functions take the packets to the server; replies pass Myelin's front door, and by a cable of their own the switch; `both ways`: functions and switch take the replies too".to_owned()),
+        ],
+        ..Findings::default()
+    };
+    round_trips(&measured, &offered, &mut findings)?;
+    processes(&offered, options, monitor, &mut findings)?;
+    Ok(findings)
+}
+
+fn switch(ports: Ports) -> String {
+    format!("OVS {}", ports.name())
+}
+
+/// The kinds of switch that let packets through here, and a row for each that does not.
+fn offered(monitor: &Monitor<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
+    let (mut offered, mut skipped) = (Vec::new(), Vec::new());
+    for (done, ports) in Ports::ALL.into_iter().enumerate() {
+        monitor.progress("looking for Open vSwitch", done, Ports::ALL.len())?;
+        match passes(ports, monitor) {
+            Ok(()) => offered.push(ports),
+            Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => skipped.push(
+                Row::of("skipped")
+                    .with("variant", switch(ports))
+                    .with("reason", reason.to_string()),
+            ),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((offered, skipped))
+}
+
+fn passes(ports: Ports, monitor: &Monitor<'_>) -> Result<(), Error> {
+    let layout = Layout {
+        ports,
+        functions: 1,
+        both_ways: true,
+    };
+    for peer in behind_a_switch(&[layout])? {
+        peer.variant
+            .round_trips_ns(Mode::Inline, CPU_PAYLOAD, 10, monitor)?;
+    }
+    Ok(())
+}
+
+/// The direct link, then Myelin's layouts, then the switches.
+fn build(
+    offered: &[Ports],
+    shapes: &[(usize, bool)],
+    options: &Options,
+    monitor: &Monitor<'_>,
+) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
+    monitor.progress("making the variants", 0, 1)?;
+    let stand = Stand::open(&options.program)?;
+    let mut made = vec![variants::direct()?];
+    let mut subjects = vec![Subject {
+        system: "direct".to_owned(),
+        functions: 0,
+        both_ways: false,
+        pids: Vec::new(),
+    }];
+    for (system, about, space, more, _) in OURS {
+        for (functions, both_ways) in shapes.iter().copied() {
+            monitor.check()?;
+            // One worker polls; both ways it would be two on one core.
+            if space == "user" && both_ways {
+                continue;
+            }
+            let name = format!("c{}", made.len());
+            let list = vec![(FORWARD, space); functions];
+            let variant = match (space, both_ways) {
+                ("user", _) => {
+                    let more = format!("{more}{}", variants::spinning()?);
+                    variants::chain(&stand, &name, about, &list, &more)?
+                }
+                (_, true) => variants::chain_both_ways(&stand, &name, about, &list, more)?,
+                (_, false) => variants::chain(&stand, &name, about, &list, more)?,
+            };
+            subjects.push(Subject {
+                system: system.to_owned(),
+                functions,
+                both_ways,
+                pids: worker(&stand, &name),
+            });
+            made.push(variant);
+        }
+    }
+    let layouts: Vec<_> = offered
+        .iter()
+        .flat_map(|ports| {
+            shapes.iter().map(|(functions, both_ways)| Layout {
+                ports: *ports,
+                functions: *functions,
+                both_ways: *both_ways,
+            })
+        })
+        .collect();
+    monitor.check()?;
+    for (layout, peer) in layouts.iter().zip(behind_a_switch(&layouts)?) {
+        subjects.push(Subject {
+            system: switch(layout.ports),
+            functions: layout.functions,
+            both_ways: layout.both_ways,
+            pids: peer.pids,
+        });
+        made.push(peer.variant);
+    }
+    let made = made
+        .into_iter()
+        .zip(&subjects)
+        .map(|(variant, subject)| variant.named(&subject.name()))
+        .collect();
+    Ok((made, subjects))
+}
+
+fn worker(stand: &Arc<Stand>, name: &str) -> Vec<u32> {
+    stand
+        .worker(&stand.place.chain_name(name))
+        .into_iter()
+        .collect()
+}
+
+impl Subject {
+    fn name(&self) -> String {
+        let ways = if self.both_ways { ", both ways" } else { "" };
+        match self.functions {
+            0 => self.system.clone(),
+            count => format!("{}, {count}{ways}", self.system),
+        }
+    }
+
+    fn is(&self, system: &str, functions: usize, both_ways: bool) -> bool {
+        self.system == system && (self.functions, self.both_ways) == (functions, both_ways)
+    }
+}
+
+fn find(subjects: &[Subject], system: &str, shape: (usize, bool)) -> Option<usize> {
+    let wanted = |subject: &Subject| subject.is(system, shape.0, shape.1);
+    subjects.iter().position(wanted)
+}
+
+/// "`ours` / `peer`, 2 functions".
+fn pair(ours: &str, peer: &str, (functions, both_ways): (usize, bool)) -> String {
+    let plural = if functions == 1 { "" } else { "s" };
+    let ways = if both_ways { " both ways" } else { "" };
+    format!("{ours} / {peer}, {functions} function{plural}{ways}")
+}
+
+fn round_trips(
+    measured: &Measured<Vec<Subject>>,
+    offered: &[Ports],
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let (rounds, subjects) = (&measured.rounds, &measured.rest);
+    for (mode_index, mode) in MODES.into_iter().enumerate() {
+        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+            let at = |variant: usize| {
+                (variant * PAYLOADS.len() + payload_index) * MODES.len() + mode_index
+            };
+            for (index, variant) in measured.variants.iter().enumerate() {
+                findings.rows.push(
+                    Row::of("round trips")
+                        .with("variant", variant.name.as_str())
+                        .with("payload_bytes", payload)
+                        .with("mode", mode.to_string())
+                        .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
+                        .with(
+                            "rtt_p99_us",
+                            measured.distributions[at(index)].quantile_us(0.99),
+                        )
+                        .with(
+                            "times_direct",
+                            rounds.ratio(at(index), at(0))?.estimate.value,
+                        )
+                        .with("what", variant.about.as_str()),
+                );
+            }
+            for (ours, .., bound) in OURS {
+                for shape in SHAPES {
+                    let Some(one) = find(subjects, ours, shape) else {
+                        continue;
+                    };
+                    if let (Some(bound), (2, false), Mode::Inline) = (bound, shape, mode) {
+                        let ratio = rounds.ratio(at(one), at(0))?;
+                        let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
+                        findings
+                            .claims
+                            .push(Claim::ratio_at_most(id, (), &ratio, bound));
+                    }
+                    for peer in offered.iter().map(|ports| switch(*ports)) {
+                        let Some(other) = find(subjects, &peer, shape) else {
+                            continue;
+                        };
+                        let ratio = rounds.ratio(at(one), at(other))?;
+                        let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
+                        findings
+                            .claims
+                            .push(Claim::ratio_at_most(id, (), &ratio, 1.0));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// CPU time and memory of what handles the packets.
+fn processes(
+    offered: &[Ports],
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let shapes = [SHAPES[0], SHAPES[1]];
+    let (variants, subjects) = build(offered, &shapes, options, monitor)?;
+    let count = options.rounds(30, 60);
+    let rounds = Rounds::measure("CPU time", variants.len(), count, monitor, |index| {
+        cpu_us(&variants[index], &subjects[index].pids, options, monitor)
+    })?;
+    for (index, (variant, subject)) in variants.iter().zip(&subjects).enumerate() {
+        findings.rows.push(
+            Row::of("CPU time")
+                .with("variant", variant.name.as_str())
+                .with("payload_bytes", CPU_PAYLOAD)
+                .with_estimate("cpu_a_packet", "_us", rounds.median(index))
+                .with("times_direct", rounds.ratio(index, 0)?.estimate.value)
+                .with("cores_without_packets", idle_cores(variant, &subject.pids)?),
+        );
+    }
+    for shape in shapes {
+        for (ours, ..) in OURS {
+            for peer in offered.iter().map(|ports| switch(*ports)) {
+                let both = (find(&subjects, ours, shape), find(&subjects, &peer, shape));
+                if let (Some(one), Some(other)) = both {
+                    let id = format!("CPU time a packet, {}", pair(ours, &peer, shape));
+                    let ratio = rounds.ratio(one, other)?;
+                    findings
+                        .claims
+                        .push(Claim::ratio_at_most(id, (), &ratio, 1.0));
+                }
+            }
+        }
+    }
+    memory(&subjects, options, monitor, findings)
+}
+
+/// CPU time of the hosts and of what is between them for a packet and its reply. The probe keeps one core busy from the packet to its
+/// reply, kernel included; the processes are asked.
+fn cpu_us(
+    variant: &Variant,
+    pids: &[u32],
+    options: &Options,
+    monitor: &Monitor<'_>,
+) -> Result<f64, Error> {
+    let (spent, start) = (cpu_time(pids)?, Instant::now());
+    let trips = variant.round_trips_ns(Mode::Inline, CPU_PAYLOAD, options.packets(), monitor)?;
+    let elapsed = start.elapsed();
+    let cores = cpu_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64();
+    Ok(median_us(trips) * (1.0 + cores))
+}
+
+/// What the processes take of the cores while there are no packets.
+fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
+    let (spent, start) = (cpu_time(pids)?, Instant::now());
+    variant.awake(|| std::thread::sleep(IDLE));
+    let elapsed = start.elapsed();
+    Ok(cpu_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64())
+}
+
+fn cpu_time(pids: &[u32]) -> Result<Duration, Error> {
+    let times = pids.iter().map(|pid| Ok(procfs::run_time(*pid)?));
+    times.sum()
+}
+
+/// Resident memory of the switches' processes and of Myelin's, with two functions that have worked.
+fn memory(
+    subjects: &[Subject],
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let mut peers = Vec::new();
+    for subject in subjects {
+        if subject.system.starts_with("OVS") && subject.functions == 2 {
+            let what = "ovs-vswitchd, ovsdb-server";
+            let bytes = findings.resident(&subject.system, what, &subject.pids)?;
+            peers.push((&subject.system, bytes));
+        }
+    }
+    let agent = Agent::start(&options.program)?;
+    for (ours, _, space, more, _) in OURS {
+        monitor.progress("memory", 0, 1)?;
+        let chain = agent.place.chain_name(ours);
+        let worker = worked(&agent, &chain, space, more)?;
+        let what = if worker.is_some() {
+            "agent, worker"
+        } else {
+            "agent"
+        };
+        let pids: Vec<u32> = [agent.client.info()?.pid]
+            .into_iter()
+            .chain(worker)
+            .collect();
+        let bytes = findings.resident(ours, what, &pids)?;
+        agent.client.down(&chain)?;
+        for (peer, other) in &peers {
+            let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
+            let ratio = bytes as f64 / *other as f64;
+            findings
+                .claims
+                .push(Claim::figure_at_most(id, (), ratio, 1.0));
+        }
+    }
+    Ok(())
+}
+
+/// Deploys two functions, sends packets through them, and tells the worker.
+fn worked(agent: &Agent, chain: &str, space: &str, more: &str) -> Result<Option<u32>, Error> {
+    agent.up(stand::chain(chain, &[(FORWARD, space); 2], more))?;
+    let options = ProbeOptions {
+        modes: vec!["inline".into()],
+        interval_us: 0,
+        count: MEMORY_PACKETS,
+        repeats: 1,
+        ..ProbeOptions::default()
+    };
+    let request = ProbeRequest {
+        chain: chain.to_owned(),
+        options,
+    };
+    agent.client.probe(&request, &mut |_| {})?;
+    let mut all = agent.client.list()?.into_iter();
+    let status = all.find(|status| status.chain == chain);
+    Ok(status
+        .and_then(|status| status.worker)
+        .map(|worker| worker.pid))
+}
+
+impl Findings {
+    /// A row of what these processes have resident together, and the bytes.
+    fn resident(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<u64, Error> {
+        let (mut resident, mut proportional) = (0, 0);
+        for pid in pids {
+            let memory = procfs::memory(*pid)?;
+            resident += memory.resident_bytes;
+            proportional += memory.proportional_bytes;
+        }
+        self.rows.push(
+            Row::of("memory")
+                .with("system", system)
+                .with("functions", SHAPES[1].0)
+                .with("processes", what)
+                .with("resident_mib", resident as f64 / MIB)
+                .with("proportional_mib", proportional as f64 / MIB),
+        );
+        Ok(resident)
+    }
+}

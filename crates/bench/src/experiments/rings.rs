@@ -1,0 +1,229 @@
+//! `rings`: the descriptor ring of a pipeline between two cores, against DPDK's.
+
+use std::hint::{black_box, spin_loop};
+use std::io;
+use std::thread;
+use std::time::Instant;
+
+use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
+use myelin_linux::affinity;
+use myelin_probe::stats::{CONFIDENCE, median_ci};
+
+use crate::reference::{self, RingThroughput};
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "rings",
+    about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, beside DPDK's rte_ring (SP/SC)",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[Plot {
+    title: "Throughput",
+    caption: "One producer and one consumer, each on a core of its own.",
+    table: "rings",
+    along: "ring",
+    values: &[("throughput_mops", "")],
+    values_title: "throughput, median, million descriptors a second",
+    ..Plot::of(Kind::Bars)
+}];
+
+/// 64 bytes.
+const WORDS: usize = 8;
+const ENTRIES: u32 = 1024;
+const BATCH: usize = 32;
+/// Batches of a window: some 300 us, so that most windows pass without anybody else in between.
+const BATCHES: usize = 512;
+/// Windows of a run, whose figure is their median.
+const WINDOWS: usize = 48;
+/// Least throughput of ours, times the other's.
+const BOUND: f64 = 1.0;
+
+const OURS: usize = 0;
+const THEIRS: usize = 1;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings {
+        settings: vec![
+            ("ring_entries", ENTRIES.to_string()),
+            ("batch", BATCH.to_string()),
+        ],
+        ..Findings::default()
+    };
+    let cores = two_cores()?;
+    let mut theirs = match RingThroughput::start(cores, WINDOWS, BATCHES) {
+        Ok(program) => Some(program),
+        Err(error @ reference::Error::Absent { .. }) => {
+            findings.rows.push(
+                Row::of("skipped")
+                    .with("ring", "rte_ring")
+                    .with("reason", error.to_string()),
+            );
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let subjects = 1 + usize::from(theirs.is_some());
+    let rounds = Rounds::measure(
+        "rings",
+        subjects,
+        options.rounds(100, 400),
+        monitor,
+        |subject| {
+            let windows = match &mut theirs {
+                Some(theirs) if subject == THEIRS => theirs.run()?,
+                _ => ours(cores)?,
+            };
+            Ok(million_a_second(&windows))
+        },
+    )?;
+    for (subject, ring) in ["myelin", "rte_ring"]
+        .into_iter()
+        .enumerate()
+        .take(subjects)
+    {
+        let runs = rounds.sorted(subject);
+        findings.rows.push(
+            Row::of("rings")
+                .with("ring", ring)
+                .with_estimate("throughput", "_mops", rounds.median(subject))
+                .with("throughput_min_mops", quantile(&runs, 0.0))
+                .with("throughput_p10_mops", quantile(&runs, 0.1))
+                .with("throughput_p90_mops", quantile(&runs, 0.9))
+                .with("throughput_max_mops", quantile(&runs, 1.0)),
+        );
+    }
+    if subjects > THEIRS {
+        let ratio = rounds.ratio(OURS, THEIRS)?;
+        findings.claims.push(Claim::ratio_at_least(
+            "throughput / rte_ring SP/SC",
+            (),
+            &ratio,
+            BOUND,
+        ));
+    }
+    Ok(findings)
+}
+
+/// The first and the last core there are.
+fn two_cores() -> Result<[usize; 2], Error> {
+    let cores = affinity::get(0)?;
+    match cores[..] {
+        [first, .., last] => Ok([first, last]),
+        _ => Err(Error::system(
+            "measure a ring between two cores",
+            io::Error::other("this process may run on one only"),
+        )),
+    }
+}
+
+/// A run over a new ring: the nanoseconds that each window took the consumer.
+fn ours(cores: [usize; 2]) -> Result<Vec<f64>, Error> {
+    let ring = RingFile::create(ENTRIES, WORDS)?;
+    let (producer, consumer) = (ring.producer()?, ring.consumer()?);
+    thread::scope(|scope| {
+        let producing = scope.spawn(move || {
+            let pinned = affinity::set(0, &[cores[0]]);
+            // Even where that failed, as below: the other one waits for it.
+            produce(producer);
+            pinned
+        });
+        let consuming = scope.spawn(move || {
+            let pinned = affinity::set(0, &[cores[1]]);
+            let windows = consume(consumer);
+            pinned?;
+            windows
+        });
+        let joined = producing.join();
+        let windows = consuming.join();
+        match (joined, windows) {
+            (Ok(Ok(())), Ok(windows)) => windows,
+            (Ok(Err(error)), _) => Err(error.into()),
+            (Err(panic), _) | (_, Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// One window more than is timed: the first one finds the ring's memory in no cache. All of a batch goes in at once or none.
+fn produce(mut ring: SharedProducer<WORDS>) {
+    let mut items = [[7; WORDS]; BATCH];
+    for number in 0..((WINDOWS + 1) * BATCHES) as u64 {
+        items[BATCH - 1][WORDS - 1] = number;
+        while ring.reserve(BATCH as u32) < BATCH as u32 {
+            spin_loop();
+        }
+        ring.enqueue(black_box(&items));
+    }
+}
+
+fn consume(mut ring: SharedConsumer<WORDS>) -> Result<Vec<f64>, Error> {
+    let mut items = [[0; WORDS]; BATCH];
+    let mut windows = Vec::with_capacity(WINDOWS + 1);
+    let (mut number, mut wrong) = (0, 0);
+    let mut before = Instant::now();
+    for _ in 0..=WINDOWS {
+        for _ in 0..BATCHES {
+            while ring.peek(BATCH as u32) < BATCH as u32 {
+                spin_loop();
+            }
+            ring.dequeue(black_box(&mut items));
+            wrong += u64::from(items[BATCH - 1][WORDS - 1] != number);
+            number += 1;
+        }
+        let now = Instant::now();
+        windows.push((now - before).as_secs_f64() * 1e9);
+        before = now;
+    }
+    if wrong > 0 {
+        let cause = io::Error::other(format!("{wrong} batches came out wrong"));
+        return Err(Error::system("pass descriptors through a ring", cause));
+    }
+    windows.remove(0);
+    Ok(windows)
+}
+
+/// Descriptors, from the nanoseconds of each window.
+fn million_a_second(windows: &[f64]) -> f64 {
+    let median = median_ci(windows, CONFIDENCE).map_or(f64::NAN, |median| median.value);
+    (BATCHES * BATCH) as f64 * 1e3 / median
+}
+
+/// Of figures in ascending order.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * share).round() as usize).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_rings_pass_all_windows() {
+        let Ok(cores) = two_cores() else {
+            println!("SKIP: two threads that poll need two cores");
+            return;
+        };
+        assert_eq!(ours(cores).unwrap().len(), WINDOWS);
+        match RingThroughput::start(cores, WINDOWS, BATCHES) {
+            Ok(mut theirs) => {
+                for _ in 0..2 {
+                    assert_eq!(theirs.run().unwrap().len(), WINDOWS);
+                }
+            }
+            Err(error) => println!("SKIP: {error}"),
+        }
+    }
+
+    #[test]
+    fn throughput_is_that_of_the_median_window() {
+        let window = (BATCHES * BATCH) as f64 * 20.0;
+        let figure = million_a_second(&[window, window, window * 9.0]);
+        assert!((figure - 50.0).abs() < 1e-9, "{figure}");
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), Some(2.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! Functions behind a switch: each in a network namespace of its own, on a port of its own.
+//!
+//! A function sends every frame back where it came from, so all that is measured is the way to it and back.
+
+use std::any::Any;
+use std::os::fd::AsFd;
+
+use myelin_kernel::Hook;
+use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::link::Mac;
+use myelin_linux::netlink::Netlink;
+
+use super::{Ports, Switch};
+use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK};
+use crate::variant::{Variant, polling_core};
+use crate::{Error, ebpf};
+
+/// Numbers of the ports in the switch; the functions' follow.
+const CLIENT: usize = 1;
+const SERVER: usize = 2;
+
+/// A switch with functions behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) ports: Ports,
+    pub(crate) functions: usize,
+    /// Whether replies pass the switch and the functions too, the other way round. Otherwise they have a cable of their own.
+    pub(crate) both_ways: bool,
+}
+
+/// A variant with the processes that make it.
+pub(crate) struct Peer {
+    pub(crate) variant: Variant,
+    pub(crate) pids: Vec<u32>,
+}
+
+impl Layout {
+    fn name(self) -> String {
+        let ways = if self.both_ways { ", both ways" } else { "" };
+        format!("OVS {}, {}{ways}", self.ports.name(), self.functions)
+    }
+
+    fn about(self) -> String {
+        let how = match self.ports {
+            Ports::System => "packet sockets, sleeping",
+            Ports::AfXdp => "AF_XDP sockets, polling",
+            Ports::Dpdk => "DPDK's net_af_xdp, polling",
+        };
+        let ways = if self.both_ways {
+            "replies pass them as well"
+        } else {
+            "replies have a cable of their own"
+        };
+        format!("namespaces behind Open vSwitch ({how}); {ways}")
+    }
+}
+
+/// Makes all of them; what takes its time goes on side by side.
+pub(crate) fn build(layouts: &[Layout]) -> Result<Vec<Peer>, Error> {
+    let started: Vec<_> = layouts
+        .iter()
+        .map(|layout| Starting::new(*layout))
+        .collect::<Result<_, _>>()?;
+    started.into_iter().map(Starting::finish).collect()
+}
+
+/// A switch that comes up.
+struct Starting {
+    layout: Layout,
+    switch: Switch,
+    network: Network,
+    functions: Vec<Box<dyn Any + Send>>,
+}
+
+impl Starting {
+    fn new(layout: Layout) -> Result<Self, Error> {
+        let network = if layout.both_ways {
+            Network::through(false)?
+        } else {
+            Network::through_to_server()?
+        };
+        let middle = network.middle.as_ref().ok_or_else(|| {
+            Error::system(
+                "find the namespace between the hosts",
+                std::io::ErrorKind::NotFound.into(),
+            )
+        })?;
+        let names: Vec<_> = (1..=layout.functions)
+            .map(|number| format!("f{number}"))
+            .collect();
+        let functions = names
+            .iter()
+            .map(|name| function(middle, name))
+            .collect::<Result<_, _>>()?;
+        let mut links = vec![CLIENT_LINK, SERVER_LINK];
+        links.extend(names.iter().map(String::as_str));
+        let switch = Switch::start(layout.ports, &middle.netns, &links, polling_core()?)?;
+        Ok(Self {
+            layout,
+            switch,
+            network,
+            functions,
+        })
+    }
+
+    fn finish(self) -> Result<Peer, Error> {
+        let Self {
+            layout,
+            mut switch,
+            network,
+            functions,
+        } = self;
+        switch.wait_until_ready()?;
+        switch.steer(&rules(layout, network.client.mac, network.server.mac))?;
+        let (worker, pids) = (switch.pid(), switch.pids());
+        let sockets = network.sockets()?;
+        // The switch goes before its links.
+        let mut parts: Vec<Box<dyn Any + Send>> = vec![Box::new(switch)];
+        parts.extend(functions);
+        parts.push(Box::new(network));
+        let variant = Variant::new(layout.name(), layout.about(), sockets, vec![worker], parts)?;
+        Ok(Peer { variant, pids })
+    }
+}
+
+/// A namespace that sends back what comes in by the link `name`.
+fn function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Error> {
+    let netns = middle.spur(name)?;
+    let attached = netns.enter(|| {
+        let inner = Netlink::open()?.link("eth0")?.index;
+        ebpf::attach(ebpf::bounce()?.as_fd(), Hook::Xdp, inner)
+    })??;
+    // Frames that XDP sends to the near end arrive only with NAPI, whose switch is GRO.
+    middle
+        .netns
+        .enter(|| Ethtool::open()?.set(name, &[(Offload::GenericReceive, true)]))??;
+    Ok(Box::new((attached, netns)))
+}
+
+/// The way of the frames: from the client through the functions in their order to the server, and the other way round.
+fn rules(layout: Layout, client: Mac, server: Mac) -> String {
+    let functions = SERVER + 1..=SERVER + layout.functions;
+    let way: Vec<usize> = [CLIENT]
+        .into_iter()
+        .chain(functions)
+        .chain([SERVER])
+        .collect();
+    let back: Vec<usize> = way.iter().rev().copied().collect();
+    let mut directions = vec![(server, way)];
+    if layout.both_ways {
+        directions.push((client, back));
+    }
+    directions
+        .iter()
+        .flat_map(|(to, way)| {
+            way.windows(2).map(move |hop| {
+                let [from, next] = [hop[0], hop[1]];
+                format!("in_port={from},dl_dst={to},actions=output:{next}\n")
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use myelin_probe::Mode;
+
+    use super::*;
+    use crate::Monitor;
+
+    #[test]
+    fn rules_lead_through_all_functions() {
+        let layout = Layout {
+            ports: Ports::System,
+            functions: 2,
+            both_ways: false,
+        };
+        let [client, server] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+        let there = "in_port=1,dl_dst=02:00:00:00:00:02,actions=output:3\n\
+                     in_port=3,dl_dst=02:00:00:00:00:02,actions=output:4\n\
+                     in_port=4,dl_dst=02:00:00:00:00:02,actions=output:2\n";
+        assert_eq!(rules(layout, client, server), there);
+        let layout = Layout {
+            functions: 1,
+            both_ways: true,
+            ..layout
+        };
+        assert_eq!(
+            rules(layout, client, server),
+            "in_port=1,dl_dst=02:00:00:00:00:02,actions=output:3\n\
+             in_port=3,dl_dst=02:00:00:00:00:02,actions=output:2\n\
+             in_port=2,dl_dst=02:00:00:00:00:01,actions=output:3\n\
+             in_port=3,dl_dst=02:00:00:00:00:01,actions=output:1\n"
+        );
+    }
+
+    #[test]
+    fn packets_pass_every_kind_of_switch() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: network namespaces need root");
+            return;
+        }
+        let cancelled = AtomicBool::new(false);
+        let monitor = Monitor {
+            progress: &|_, _, _| {},
+            cancelled: &cancelled,
+        };
+        for ports in Ports::ALL {
+            let layouts = [(1, false), (2, true)].map(|(functions, both_ways)| Layout {
+                ports,
+                functions,
+                both_ways,
+            });
+            let peers = match build(&layouts) {
+                Ok(peers) => peers,
+                Err(Error::Peer { peer, reason }) => {
+                    println!("SKIP: {peer}: {reason}");
+                    continue;
+                }
+                Err(error) => panic!("{ports:?}: {error}"),
+            };
+            let pids: Vec<u32> = peers.iter().flat_map(|peer| peer.pids.clone()).collect();
+            assert_eq!(pids.len(), 4);
+            for peer in &peers {
+                let trips = peer.variant.round_trips_ns(Mode::Inline, 256, 20, &monitor);
+                match trips {
+                    Ok(trips) => assert!(trips.iter().all(|ns| *ns < u32::MAX), "{trips:?}"),
+                    // The experiment leaves such ports out, and says so.
+                    Err(error @ Error::Lost { .. }) if matches!(ports, Ports::System) => {
+                        println!("{error}");
+                    }
+                    Err(error) => panic!("{ports:?}: {error}"),
+                }
+            }
+            drop(peers);
+            for pid in pids {
+                let command = myelin_linux::procfs::command_line(pid).unwrap_or_default();
+                assert!(!command.concat().contains("ovs"), "{command:?} is left");
+            }
+        }
+    }
+}

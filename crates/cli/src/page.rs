@@ -1,0 +1,112 @@
+//! A page in a file: refused before anything is measured when it cannot be written, and never seen half written.
+
+use std::fs::Permissions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use myelin_agent::api::ApiError;
+use tempfile::NamedTempFile;
+
+/// Where a page is to be.
+#[derive(Debug)]
+pub(crate) struct Page(PathBuf);
+
+impl Page {
+    /// Makes sure that a page can be written there.
+    ///
+    /// # Errors
+    /// It is a directory or a device, or its directory takes no files.
+    pub(crate) fn at(path: &Path) -> Result<Self, ApiError> {
+        let refused = |cause: io::Error| {
+            ApiError::usage(format!(
+                "--report {}: cannot write there: {cause}; name a file in a directory that exists and takes files",
+                path.display()
+            ))
+        };
+        // What a link leads to is replaced, not the link.
+        let target = match path.canonicalize() {
+            Ok(target) if !target.is_file() => {
+                return Err(refused(io::Error::other("it is not a regular file")));
+            }
+            Ok(target) => target,
+            Err(_) => path.to_owned(),
+        };
+        if target.file_name().is_none() {
+            return Err(refused(io::Error::other("it names no file")));
+        }
+        let page = Self(target);
+        page.draft().map_err(refused)?;
+        Ok(page)
+    }
+
+    /// Puts the page there, all at once.
+    pub(crate) fn write(&self, text: &str) -> Result<(), ApiError> {
+        let write = || -> io::Result<()> {
+            let mut draft = self.draft()?;
+            draft.write_all(text.as_bytes())?;
+            draft.persist(&self.0).map_err(|error| error.error)?;
+            Ok(())
+        };
+        write().map_err(|cause| {
+            ApiError::failed(format!(
+                "cannot write the page {}: {cause}",
+                self.0.display()
+            ))
+        })
+    }
+
+    /// A file of its own beside the page, gone when it is dropped; with the rights of any new file.
+    fn draft(&self) -> io::Result<NamedTempFile> {
+        let directory = match self.0.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        tempfile::Builder::new()
+            .prefix(".myelin-page")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_page_is_replaced_as_a_whole_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("page.html");
+        let link = directory.path().join("link.html");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        Page::at(&path).unwrap().write("one").unwrap();
+        Page::at(&link).unwrap().write("two").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused_by_name_and_cause() {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, cause) in [
+            (
+                directory.path().join("none/page.html"),
+                "No such file or directory",
+            ),
+            (directory.path().to_owned(), "not a regular file"),
+            ("/dev/null".into(), "not a regular file"),
+            ("/".into(), "not a regular file"),
+            (directory.path().join(".."), "not a regular file"),
+        ] {
+            let text = Page::at(&path).unwrap_err().to_string();
+            assert!(
+                text.contains(&*path.to_string_lossy()) && text.contains(cause),
+                "{text}"
+            );
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

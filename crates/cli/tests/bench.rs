@@ -1,0 +1,60 @@
+//! `myelin bench`: pages.
+
+mod common;
+
+use common::{Myelin, skip_unless_root};
+
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    let myelin = Myelin::new();
+    let directory = tempfile::tempdir().unwrap();
+    for path in [
+        directory.path().join("none/page.html"),
+        directory.path().to_owned(),
+        "/dev/null".into(),
+    ] {
+        let path = path.to_string_lossy();
+        let start = std::time::Instant::now();
+        let words = myelin.fails(2, &["bench", "deploy", "--quick", "--report", &path]);
+        assert!(
+            words.contains(&*path) && words.contains("cannot write there"),
+            "{words}"
+        );
+        // Even a quick run takes many times that.
+        assert!(start.elapsed() < std::time::Duration::from_secs(5));
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_quick_run_prints_json_and_writes_its_page() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("deploy.html");
+    let arguments = ["bench", "deploy", "--quick", "--json", "--report"];
+    let arguments = [&arguments[..], &[path.to_str().unwrap()]].concat();
+    let report = myelin.json(&arguments);
+    assert_eq!(report["environment"]["settings"]["effort"], "quick");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let claims = report["claims"].as_array().unwrap();
+    assert!(claims.len() >= 4, "{claims:?}");
+    for claim in claims {
+        let id = claim["id"].as_str().unwrap();
+        assert!(page.contains(id), "{id}");
+    }
+    for text in [
+        "<title>Experiment deploy - Myelin</title>",
+        "sudo myelin bench deploy --quick --json",
+        "time, median, ms",
+        "memory, MiB",
+        "bound 64 MiB",
+        "id=\"envelope\"",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("<script"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}

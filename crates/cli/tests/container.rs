@@ -1,0 +1,553 @@
+//! Functions in containers and with limits.
+
+mod common;
+#[path = "live/traffic.rs"]
+mod traffic;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
+use serde_json::Value;
+use traffic::Traffic;
+
+/// A chain of two user functions, the second of which is `sandbox`.
+fn chain(sandbox: &str) -> String {
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @c }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions:
+    - {{ name: plain, kind: forward, space: user }}
+    - {{ name: kept, kind: xor, config: {{ key: 0x5a }}, {sandbox} }}
+"
+    )
+}
+
+fn up(myelin: &Myelin, sandbox: &str) -> Value {
+    let file = myelin.file(&chain(sandbox));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    status(myelin)
+}
+
+fn status(myelin: &Myelin) -> Value {
+    myelin.json(&["ps", "--json"])[0].clone()
+}
+
+/// The worker of `kept`.
+fn worker(status: &Value) -> u64 {
+    status["more_workers"][0]["pid"].as_u64().unwrap()
+}
+
+fn sandbox(status: &Value) -> &Value {
+    &status["hops"][1]["sandbox"]
+}
+
+fn assert_passes(myelin: &Myelin) {
+    let row = myelin.json(&[
+        "probe",
+        &myelin.chain("c"),
+        "--mode",
+        "inline",
+        "--count",
+        "200",
+        "--repeats",
+        "2",
+        "--interval",
+        "0us",
+        "--json",
+    ])["rows"][0]
+        .clone();
+    assert_eq!(
+        (&row["lost"], &row["corrupted"]),
+        (&0.into(), &0.into()),
+        "{row}"
+    );
+}
+
+/// The group of `kept` in the hierarchy of a controller.
+fn group(myelin: &Myelin, controller: &str) -> PathBuf {
+    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let found = sh(&format!(
+        "find /sys/fs/cgroup -type d -path '*myelin-{id}/{}.kept-*' -prune",
+        myelin.chain("c")
+    ));
+    let mut all = found.lines().map(PathBuf::from);
+    all.find(|path| {
+        let text = path.to_string_lossy();
+        text.contains(&format!("/{controller}/"))
+            || path.join("cgroup.controllers").exists()
+                && fs::read_to_string(path.join("cgroup.controllers"))
+                    .unwrap()
+                    .contains(controller)
+    })
+    .unwrap_or_else(|| panic!("no group of {controller} in {found}"))
+}
+
+#[test]
+fn a_worker_in_a_container() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let before = up(
+        &myelin,
+        "isolation: container, limits: { cpu: 900m, memory: 128MiB }",
+    );
+    assert_eq!(before["mapping"], "distributed");
+    assert_passes(&myelin);
+    let status = status(&myelin);
+    assert_eq!(status["hops"][0]["sandbox"], Value::Null);
+    let sandbox = sandbox(&status);
+    assert_eq!(sandbox["isolation"], "container");
+    assert_eq!(sandbox["cpu_limit_cores"], 0.9);
+    assert_eq!(sandbox["memory_limit_bytes"], 128 << 20);
+    assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
+    assert!(
+        sandbox["memory_bytes"].as_u64().unwrap() > 1 << 20,
+        "{sandbox}"
+    );
+    assert_eq!(sandbox["oom_kills"], 0);
+    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    assert!(text.contains("kept: container myelin-"), "{text}");
+
+    // It is in namespaces of its own, and has no privileges and nothing to write to.
+    let pid = worker(&status);
+    for namespace in ["pid", "mnt", "net", "ipc", "uts"] {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
+        assert_ne!(of(&pid.to_string()), of("self"), "{namespace}");
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(text.contains("CapEff:\t0000000000000000"), "{text}");
+    assert!(text.contains("CapBnd:\t0000000000000000"), "{text}");
+    assert!(text.contains("NoNewPrivs:\t1"), "{text}");
+    for place in ["x", "usr/x"] {
+        let error = fs::write(format!("/proc/{pid}/root/{place}"), "").unwrap_err();
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ReadOnlyFilesystem,
+            "{error}"
+        );
+    }
+    let links = sh(&format!("nsenter --net=/proc/{pid}/ns/net ip -br link"));
+    assert_eq!(links.lines().count(), 1, "{links}");
+
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_contained_worker_is_started_again_while_packets_come() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&chain("isolation: container"));
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"])[0].clone();
+    let mut pid = worker(&status(&myelin));
+    let container = sandbox(&status(&myelin))["container"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let runc_root = myelin.run_dir().join("runc");
+    let ways = [
+        format!("kill -9 {pid}"),
+        format!("runc --root {} kill {container} KILL", runc_root.display()),
+    ];
+    let traffic = Traffic::start(&up, 9000);
+    for (number, way) in ways.iter().enumerate() {
+        // The first way names the first worker; the second one finds the container by its name.
+        sh(way);
+        wait_for("another worker", || {
+            let now = status(&myelin);
+            let restarts = now["more_workers"][0]["restarts"].as_u64();
+            restarts == Some(number as u64 + 1) && worker(&now) != pid && worker(&now) != 0
+        });
+        let now = worker(&status(&myelin));
+        assert_ne!(now, pid, "{way}");
+        pid = now;
+        traffic.wait_for_more(1000);
+    }
+    let (sent, arrivals) = traffic.stop();
+    assert_eq!((arrivals.damaged, arrivals.duplicates), (0, 0));
+    // At most what the two had in their hands.
+    let lost = sent - arrivals.keys.len() as u64;
+    assert!(lost <= 4, "{lost} of {sent} packets were lost");
+    assert_passes(&myelin);
+    assert_eq!(status(&myelin)["state"], "active");
+    let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
+    assert!(log.contains("a worker died and was started again"), "{log}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_contained_worker_goes_on_over_a_change_around_it() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let was = worker(&up(&myelin, "isolation: container"));
+    let changed = chain("isolation: container").replace(
+        "    - { name: plain",
+        "    - { name: first, kind: forward, space: kernel }\n    - { name: plain",
+    );
+    myelin.ok(&["up", myelin.file(&changed).to_str().unwrap()]);
+    assert_passes(&myelin);
+    let status = status(&myelin);
+    assert_eq!((worker(&status), &status["generation"]), (was, &1.into()));
+    // Its namespace belonged to the old generation; a new worker does not need it.
+    sh(&format!("kill -9 {was}"));
+    wait_for("another worker", || {
+        let now = worker(&self::status(&myelin));
+        now != was && now != 0
+    });
+    assert_passes(&myelin);
+    // Other limits for the same worker are refused; nothing changes.
+    let file = myelin.file(&changed.replace("isolation: container", "limits: { cpu: 1core }"));
+    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    assert!(
+        error.contains("cannot be changed while its worker runs"),
+        "{error}"
+    );
+    assert_passes(&myelin);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_killed_agent_leaves_containers_that_down_removes() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let pid = worker(&up(
+        &myelin,
+        "isolation: container, limits: { memory: 64MiB }",
+    ));
+    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    wait_for("the agent's end", || {
+        !PathBuf::from(format!("/proc/{}", myelin.agent_pid())).exists()
+    });
+    // Nobody looks after it, but it goes on.
+    assert!(PathBuf::from(format!("/proc/{pid}")).exists());
+    assert!(
+        myelin
+            .leftovers()
+            .iter()
+            .any(|what| what.starts_with("control group"))
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn an_agent_may_be_killed_while_it_makes_a_container() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    for delay_ms in [20, 60, 100, 140, 200] {
+        let myelin = Myelin::new();
+        // The agent first, so that the delay is one into the deployment.
+        myelin.ok(&["up", myelin.file(&chain("space: user")).to_str().unwrap()]);
+        myelin.ok(&["down", &myelin.chain("c")]);
+        let agent = myelin.agent_pid();
+        let file = myelin.file(&chain("isolation: container, limits: { memory: 64MiB }"));
+        let mut client = myelin
+            .command(&["up", file.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        sh(&format!("kill -9 {agent}"));
+        client.wait().unwrap();
+        myelin.ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
+#[test]
+fn without_runc_nothing_is_made() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&chain("isolation: container"));
+    let path: Vec<String> = std::env::var("PATH")
+        .unwrap()
+        .split(':')
+        .filter(|directory| !PathBuf::from(directory).join("runc").exists())
+        .map(str::to_owned)
+        .collect();
+    let output = myelin
+        .command(&["up", file.to_str().unwrap()])
+        .env("PATH", path.join(":"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("`runc`") && error.contains("apt install runc"),
+        "{error}"
+    );
+    let run: Vec<_> = myelin.json(&["ps", "--json"]).as_array().unwrap().clone();
+    assert_eq!(run, Vec::<Value>::new());
+    let links = sh("ip netns list");
+    assert!(!links.contains(&myelin.tag), "{links}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_worker_is_held_to_its_share_of_the_processor() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text =
+        chain("limits: { cpu: 0.1cores }").replace("spec:\n", "spec:\n  worker: { idle: spin }\n");
+    myelin.ok(&["up", myelin.file(&text).to_str().unwrap()]);
+    let before = status(&myelin);
+    assert_eq!(sandbox(&before)["isolation"], "process");
+    wait_for("a worker that stands still", || {
+        sandbox(&status(&myelin))["throttled_periods"].as_u64() > Some(50)
+    });
+    let after = status(&myelin);
+    let grown = |name: &str, of: fn(&Value) -> &Value| {
+        of(&after)[name].as_f64().unwrap() - of(&before)[name].as_f64().unwrap()
+    };
+    // It polls, so it would take all that it gets.
+    let share = grown("cpu_s", sandbox) / grown("up_s", |status| status);
+    assert!(share < 0.3, "{share}: {after}");
+    assert!(
+        sandbox(&after)["throttled_s"].as_f64().unwrap() > 0.0,
+        "{after}"
+    );
+    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    assert!(text.contains("held to 0.1 cores"), "{text}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let pid = worker(&up(&myelin, "limits: { memory: 48MiB }"));
+    let group = group(&myelin, "memory");
+    assert!(
+        fs::read_to_string(group.join("cgroup.procs"))
+            .unwrap()
+            .contains(&pid.to_string())
+    );
+    // Whatever else takes the memory, the worker goes first; then who took it.
+    fs::write(format!("/proc/{pid}/oom_score_adj"), "1000").unwrap();
+    let hog = format!(
+        "echo $$ > {}/cgroup.procs; exec timeout 20 tail /dev/zero",
+        group.display()
+    );
+    let _ = Command::new("sh").args(["-c", &hog]).status().unwrap();
+    wait_for("another worker", || {
+        let now = worker(&status(&myelin));
+        now != pid && now != 0
+    });
+    let now = status(&myelin);
+    assert_eq!(now["state"], "active", "{now}");
+    assert!(sandbox(&now)["oom_kills"].as_u64() >= Some(2), "{now}");
+    let text = myelin.ok(&["ps", &myelin.chain("c")]);
+    assert!(text.contains("at its memory limit"), "{text}");
+    let log = fs::read_to_string(myelin.run_dir().join("agent.log")).unwrap();
+    assert!(
+        log.contains("more than its memory limit") && log.contains("48MiB"),
+        "{log}"
+    );
+    assert_passes(&myelin);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_function_that_does_not_fit_into_its_memory_does_not_come_up() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    for isolation in ["process", "container"] {
+        let text = chain(&format!(
+            "isolation: {isolation}, limits: {{ memory: 24MiB }}"
+        ))
+        .replace(
+            "kind: xor, config: { key: 0x5a }",
+            "kind: monitor, config: { flows: 1000000 }",
+        );
+        let error = myelin.fails(1, &["up", myelin.file(&text).to_str().unwrap()]);
+        assert!(error.contains("memory limit of 24MiB"), "{error}");
+        let running = myelin.json(&["ps", "--json"]);
+        assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn what_cannot_be_contained_is_refused_with_its_place() {
+    let myelin = Myelin::new();
+    let refused = |sandbox: &str, spec: &str, words: &[&str]| {
+        let text = chain(sandbox).replace("spec:\n", &format!("spec:\n{spec}"));
+        let file = myelin.file(&text);
+        let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    };
+    refused(
+        "isolation: container",
+        "  mapping: compact\n",
+        &[":10:", "mapping: compact", "mapping: distributed"],
+    );
+    refused(
+        "limits: { cpu: 1core }",
+        "  mapping: pipeline\n",
+        &[":10:", "mapping: pipeline"],
+    );
+    refused(
+        "space: user",
+        "  mapping: compact\n  isolation: container\n",
+        &[":7:", "mapping: compact"],
+    );
+    refused(
+        "limits: { cpu: 1core }, space: kernel",
+        "",
+        &["no process of its own", "space: user"],
+    );
+    refused("limits: { cpu: 0.5 }", "", &["0.5 has no unit", "0.5cores"]);
+    refused(
+        "limits: { memory: 1MiB }",
+        "",
+        &["1MiB is out of range", "16MiB"],
+    );
+    refused(
+        "isolation: container, rootfs: /srv/x",
+        "",
+        &["`rootfs` for a function of the kind `xor`"],
+    );
+    refused("isolation: containr", "", &["write `container`"]);
+}
+
+#[test]
+fn a_plan_says_why_it_is_distributed() {
+    let myelin = Myelin::new();
+    let file = myelin.file(&chain("limits: { cpu: 1core }"));
+    let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"])[0].clone();
+    assert_eq!(plan["mapping"], "distributed");
+    let why = plan["mapping_why"].as_str().unwrap();
+    assert!(why.contains("`kept` has `limits`"), "{why}");
+    assert_eq!(plan["hops"][1]["space"], "user");
+    assert_eq!(plan["hops"][1]["why"], "`limits` needs a process");
+}
+
+#[test]
+fn the_example_runs_as_it_stands() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let example = root().join("examples/container.yaml");
+    let text = fs::read_to_string(example)
+        .unwrap()
+        .replace("name: contained", "name: @contained");
+    let output = myelin.run(&[
+        "run",
+        myelin.file(&text).to_str().unwrap(),
+        "--mode",
+        "inline",
+        "--count",
+        "100",
+        "--repeats",
+        "2",
+        "--json",
+    ]);
+    // On a loaded machine the SLA may not be met: that is an answer too, with a status of its own.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["rows"][0]["lost"], 0, "{report}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// A program that takes whatever comes in and sends it on.
+const BOX: &str = "import os, socket
+def open(name):
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    s.bind((os.environ[name], 0))
+    return s
+a, b = open('MYELIN_INGRESS'), open('MYELIN_EGRESS')
+while True:
+    frame, source = a.recvfrom(65536)
+    if source[2] != socket.PACKET_OUTGOING: b.send(frame)
+";
+
+/// A chain with a black box in a container.
+fn black_box(more: &str) -> String {
+    let program = serde_json::to_string(BOX).unwrap();
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @c }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions:
+    - {{ name: box, kind: external, isolation: container, {more} config: {{ command: [ /usr/bin/python3, -c, {program} ] }} }}
+"
+    )
+}
+
+#[test]
+fn a_black_box_in_a_container() {
+    if skip_unless_root() || skip_without("runc") || skip_without("/usr/bin/python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    // From the host's files, and from those of a directory: here the host's own root.
+    for more in ["limits: { cpu: 1core, memory: 64MiB },", "rootfs: /,"] {
+        let file = myelin.file(&black_box(more));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        assert_passes(&myelin);
+        let sandbox = &status(&myelin)["hops"][0]["sandbox"];
+        assert_eq!(sandbox["isolation"], "container", "{sandbox}");
+        assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
+        myelin.ok(&["down", &myelin.chain("c")]);
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    for (rootfs, word) in [
+        ("/nowhere/root", "does not exist"),
+        ("/proc/version", "no directory"),
+    ] {
+        let file = myelin.file(&black_box(&format!("rootfs: {rootfs},")));
+        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        assert!(error.contains(rootfs) && error.contains(word), "{error}");
+        assert!(error.contains(".yaml:8:"), "{error}");
+        let running = myelin.json(&["ps", "--json"]);
+        assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
+        let namespaces = sh("ip netns list");
+        assert!(!namespaces.contains(&myelin.tag), "{namespaces}");
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

@@ -1,0 +1,244 @@
+//! Chains between interfaces that somebody else made, of one owner and of several.
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::{Myelin, sh, skip_unless_root, wait_for};
+
+const KERNEL: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @k }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions:
+    - { name: fw, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }
+    - { name: fwd, kind: forward }
+  sla: { latency: 50ms }
+";
+
+const MIXED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @m }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  functions:
+    - { name: fw, kind: firewall, space: kernel }
+    - { name: one, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: two, kind: forward, space: kernel }
+    - { name: three, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: four, kind: forward, space: kernel }
+  sla: { latency: 50ms }
+";
+
+/// Two hosts made with `ip`, and the two interfaces between which a chain can lie; not Myelin's.
+struct Wire {
+    tag: String,
+    ingress: String,
+    egress: String,
+}
+
+impl Wire {
+    fn new() -> Self {
+        // A namespace's links go some time after it, so no two wires have the same names.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tag = format!(
+            "{}{}",
+            std::process::id(),
+            (b'm' + NEXT.fetch_add(1, Ordering::Relaxed) as u8) as char
+        );
+        let (ingress, egress) = (format!("tp{tag}a"), format!("tp{tag}b"));
+        let (client, server) = (format!("myelin-tp{tag}c"), format!("myelin-tp{tag}s"));
+        let wire = Self {
+            tag,
+            ingress,
+            egress,
+        };
+        sh(&format!(
+            "ip netns add {client}; ip netns add {server}
+             ip link add {one} type veth peer name eth0 netns {client}
+             ip link add {two} type veth peer name eth0 netns {server}
+             ip link set {one} up; ip link set {two} up
+             ip -n {client} addr add 10.77.0.1/24 dev eth0; ip -n {client} link set eth0 up
+             ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
+             mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
+             ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
+             ip netns exec {client} ethtool -K eth0 tx off >/dev/null",
+            one = wire.ingress,
+            two = wire.egress,
+        ));
+        wire
+    }
+
+    /// A chain file's text, put between the two interfaces.
+    fn between(&self, text: &str) -> String {
+        text.replace("10.0.0.2/32", "10.77.0.2/32").replace(
+            "  functions:",
+            &format!(
+                "  ports: {{ ingress: {}, egress: {} }}\n  functions:",
+                self.ingress, self.egress
+            ),
+        )
+    }
+
+    /// What `ip` says of the interfaces.
+    fn links(&self) -> String {
+        sh(&format!(
+            "ip -d link show {}; ip -d link show {}",
+            self.ingress, self.egress
+        ))
+    }
+
+    /// Sends ten datagrams to that port of the server.
+    fn send_ten(&self, port: u16) {
+        sh(&format!(
+            "ip netns exec myelin-tp{}c python3 -c \"
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(10): s.sendto(b'x' * 100, ('10.77.0.2', {port}))\"",
+            self.tag
+        ));
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let tag = &self.tag;
+        sh(&format!(
+            "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s"
+        ));
+    }
+}
+
+#[test]
+fn chains_between_named_interfaces_leave_them_as_they_were() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let wire = Wire::new();
+    let before = wire.links();
+    let file = myelin.file(&wire.between(KERNEL));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    wire.send_ten(9000);
+    wait_for("ten packets", || myelin.status("k")["packets_out"] == 10);
+    assert_eq!(myelin.status("k")["packets_out"], 10);
+    assert!(
+        wire.links().contains("PROMISC"),
+        "frames for the next hop must be taken"
+    );
+    let error = myelin.fails(1, &["probe", &myelin.chain("k")]);
+    assert!(error.contains("spec.ports"), "{error}");
+    myelin.ok(&["down", "--all"]);
+    assert_eq!(wire.links(), before);
+    // The same after an agent that had no time to clean up.
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    common::kill(&myelin.agent_pid().into());
+    myelin.ok(&["down", "--all"]);
+    assert_eq!(wire.links(), before);
+    drop(wire);
+    myelin.assert_clean();
+}
+
+#[test]
+fn chains_of_one_owner_share_port_and_worker_and_another_owner_has_links_of_its_own() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let wire = Wire::new();
+    let one = wire.between(MIXED);
+    let other = one
+        .replace("@m", "@n")
+        .replace("10.77.0.2/32 }", "10.77.0.2/32, destinationPort: 9001 }");
+    let file = myelin.file(&format!("{one}---{other}"));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(
+        myelin.status("m")["worker"]["pid"],
+        myelin.status("n")["worker"]["pid"]
+    );
+    // The more specific match wins.
+    for (port, name) in [(9000, "m"), (9001, "n")] {
+        wire.send_ten(port);
+        wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
+        assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
+    }
+    let foreign = other
+        .replace("@n", "@o")
+        .replace("metadata: {", "metadata: { namespace: somebody-else,")
+        .replace("9001", "9002");
+    let file = myelin.file(&foreign.replace("spec:", "spec:\n  mapping: compact"));
+    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    assert!(
+        error.contains(&wire.ingress) && error.contains("owner") && error.contains("distributed"),
+        "{error}"
+    );
+    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 2);
+    let up = myelin.json(&["up", myelin.file(&foreign).to_str().unwrap(), "--json"]);
+    assert_eq!(up[0]["plan"]["mapping"], "distributed", "{up}");
+    let why = up[0]["plan"]["mapping_why"].as_str().unwrap();
+    assert!(why.contains("owners share no frames"), "{why}");
+    let theirs = myelin.status("o")["worker"]["pid"].clone();
+    assert!(theirs.is_number() && theirs != myelin.status("m")["worker"]["pid"]);
+    wire.send_ten(9002);
+    wait_for("ten packets", || myelin.status("o")["packets_out"] == 10);
+    assert_eq!(myelin.status("o")["packets_out"], 10);
+    assert_eq!(
+        myelin.status("m")["packets_out"],
+        10,
+        "it took another owner's"
+    );
+    myelin.ok(&["down", &myelin.chain("o")]);
+    // One goes, the other stays.
+    myelin.ok(&["down", &myelin.chain("m")]);
+    wire.send_ten(9001);
+    wait_for("ten more", || myelin.status("n")["packets_out"] == 20);
+    assert_eq!(myelin.status("n")["packets_out"], 20);
+    myelin.ok(&["down", "--all"]);
+    drop(wire);
+    myelin.assert_clean();
+}
+
+#[test]
+fn another_owner_may_have_a_port_when_the_last_chain_on_it_is_gone() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let (wire, elsewhere) = (Wire::new(), Wire::new());
+    let here = wire.between(MIXED);
+    // Keeps the owner's worker alive.
+    let there = elsewhere.between(MIXED).replace("@m", "@n");
+    let file = myelin.file(&format!("{here}---{there}"));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let worker = myelin.status("n")["worker"]["pid"].clone();
+    assert_eq!(myelin.status("m")["worker"]["pid"], worker);
+    let theirs = here
+        .replace("@m", "@o")
+        .replace("metadata: {", "metadata: { namespace: somebody-else,")
+        .replace("spec:", "spec:\n  mapping: compact");
+    let theirs = myelin.file(&theirs);
+    let error = myelin.fails(1, &["up", theirs.to_str().unwrap()]);
+    assert!(error.contains(&wire.ingress), "{error}");
+    myelin.ok(&["down", &myelin.chain("m")]);
+    myelin.ok(&["up", theirs.to_str().unwrap()]);
+    assert_ne!(myelin.status("o")["worker"]["pid"], worker);
+    for (wire, name) in [(&wire, "o"), (&elsewhere, "n")] {
+        wire.send_ten(9000);
+        wait_for("ten packets", || myelin.status(name)["packets_out"] == 10);
+        assert_eq!(myelin.status(name)["packets_out"], 10, "{name}");
+    }
+    // And back: the first owner's worker, which never went, binds the port anew.
+    myelin.ok(&["down", &myelin.chain("o")]);
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    assert_eq!(myelin.status("m")["worker"]["pid"], worker);
+    wire.send_ten(9000);
+    wait_for("ten packets", || myelin.status("m")["packets_out"] == 10);
+    assert_eq!(myelin.status("m")["packets_out"], 10);
+    myelin.ok(&["down", "--all"]);
+    drop((wire, elsewhere));
+    myelin.assert_clean();
+}

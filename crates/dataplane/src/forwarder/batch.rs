@@ -1,0 +1,294 @@
+//! The way of a batch: from a port, through the functions of its runs, to the ports where they lead.
+
+use super::Forwarder;
+use crate::chain_table::Key;
+use crate::emitter::FrameEmitter;
+use crate::port::{Buffer, Port};
+use crate::segment::{Exit, Onward, encapsulate, encapsulate_reply};
+use crate::stats::Counter;
+
+/// Shortest packet a port transmits, bytes: an Ethernet header.
+const MIN_PACKET: u32 = 14;
+
+/// What became of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    segment: u32,
+    port: usize,
+    sent: u64,
+    lost: u64,
+    stamps: usize,
+}
+
+impl<P: Port> Forwarder<'_, P> {
+    /// One batch from one port. What has been processed leaves before anything is counted or put in order.
+    #[inline]
+    pub(super) fn serve(&mut self, index: usize) -> u32 {
+        let Some(Some(port)) = self.ports.get_mut(index) else {
+            return 0;
+        };
+        let arrived = port.arrived(self.batch_size);
+        if arrived == 0 {
+            return 0;
+        }
+        let taken = self.process(index, arrived);
+        let kicks = self.send();
+        self.account(taken, kicks);
+        self.clear_batch();
+        self.recycle();
+        arrived
+    }
+
+    /// Sorts the arrivals of a port into runs and processes these. Returns how many were packets: over a ring frames come home without one.
+    #[inline]
+    fn process(&mut self, ingress: usize, arrived: u32) -> u32 {
+        let mut run = None;
+        let mut taken = 0;
+        for _ in 0..arrived {
+            let Some(Some(port)) = self.ports.get_mut(ingress) else {
+                return taken;
+            };
+            let Some(mut buffer) = port.take(self.memory) else {
+                continue;
+            };
+            taken += 1;
+            let Some(meta) = self.memory.meta(&mut buffer) else {
+                self.refuse(buffer, Counter::Malformed);
+                continue;
+            };
+            let found = self.look_up(Key::of(&meta));
+            if found != run {
+                self.change_run(ingress, run);
+                run = found;
+            }
+            if found.is_none() {
+                self.refuse(buffer, Counter::UnknownChain);
+                continue;
+            }
+            match self.memory.open(buffer, meta) {
+                Ok(packet) => self.batch.push(packet),
+                Err(buffer) => self.refuse(buffer, Counter::Malformed),
+            }
+        }
+        if let Some(Some(port)) = self.ports.get_mut(ingress) {
+            port.release();
+        }
+        if let Some(segment) = run {
+            self.finish_run(ingress, segment);
+        }
+        taken
+    }
+
+    /// Ends a run in the middle of a batch. The slots of what was taken so far are released: ending it may fill a transmit ring, which flushes it.
+    fn change_run(&mut self, ingress: usize, run: Option<u32>) {
+        let Some(segment) = run else {
+            return;
+        };
+        if let Some(Some(port)) = self.ports.get_mut(ingress) {
+            port.release();
+        }
+        self.finish_run(ingress, segment);
+        self.clear_batch();
+    }
+
+    #[inline]
+    fn look_up(&mut self, key: Key) -> Option<u32> {
+        if self.last.0 != key {
+            self.last = (key, self.table.get(key));
+        }
+        self.last.1
+    }
+
+    #[cold]
+    fn refuse(&mut self, buffer: Buffer, reason: Counter) {
+        self.pool.give(buffer.frame);
+        self.counters.add(reason, 1);
+    }
+
+    /// Takes the run in `self.batch` through its functions and puts what is left of it into the transmit ring.
+    #[inline]
+    fn finish_run(&mut self, ingress: usize, index: u32) {
+        let Some(Some(segment)) = self.segments.get_mut(index as usize) else {
+            return;
+        };
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut emitter = FrameEmitter {
+            memory: self.memory,
+            pool: &mut self.pool,
+            emitted: &mut self.emitted,
+            waiting: 0,
+            replies: &mut self.replies,
+            lost: 0,
+        };
+        let sampled = segment.sample_now();
+        segment.process(&mut self.batch, &mut emitter, &self.timer, sampled);
+        if emitter.lost > 0 {
+            self.counters.add(Counter::NoFrame, emitter.lost);
+        }
+        let (exit, entrance) = (segment.exit, segment.entrance(ingress));
+        self.leave(index, exit);
+        if !self.replies.is_empty() {
+            self.send_back(index, entrance);
+        }
+    }
+
+    /// Puts what the run sends back to its senders into the transmit ring of the port where the chain takes packets in. The chain does not count
+    /// it as its own, but what finds no room.
+    #[cold]
+    fn send_back(&mut self, segment: u32, entrance: Option<usize>) {
+        let port = entrance.unwrap_or(usize::MAX);
+        let behind = self.segments[segment as usize]
+            .as_ref()
+            .filter(|segment| segment.is_behind_forwarder(port))
+            .map(|segment| (segment.spi, segment.generation));
+        let mut lost = 0;
+        for mut buffer in self.replies.drain(..) {
+            let fits = buffer.len >= MIN_PACKET
+                && behind.is_none_or(|chain| encapsulate_reply(self.memory, &mut buffer, chain));
+            let unsent = match self.ports.get_mut(port) {
+                Some(Some(port)) if fits => port.transmit(self.memory, buffer),
+                _ => Err(buffer),
+            };
+            if let Err(buffer) = unsent {
+                lost += 1;
+                self.pool.give(buffer.frame);
+            }
+        }
+        self.runs.push(Run {
+            segment,
+            port,
+            sent: 0,
+            lost,
+            stamps: 0,
+        });
+    }
+
+    /// Puts the run in `self.batch` into the transmit ring of its exit.
+    #[inline]
+    fn leave(&mut self, segment: u32, exit: Exit) {
+        let first_stamp = self.stamps.len();
+        let (mut sent, mut lost) = (0, 0);
+        let mut port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
+        let mut made_room = false;
+        for packet in self.batch.packets_mut() {
+            let stamp_ns = packet.meta().stamp_ns;
+            let mut fits = true;
+            let buffer = match exit.onward {
+                Onward::Out => self.memory.close(packet),
+                Onward::Kernel(position) => {
+                    fits = encapsulate(packet, position);
+                    self.memory.close(packet)
+                }
+                Onward::Stage(position) => {
+                    packet.set_position(position);
+                    let mut buffer = self.memory.close(packet);
+                    fits = self.memory.set_meta(&mut buffer, packet.meta());
+                    buffer
+                }
+            };
+            let unsent = match &mut port {
+                Some(port) if fits && buffer.len >= MIN_PACKET => {
+                    port.transmit(self.memory, buffer).or_else(|buffer| {
+                        if made_room {
+                            return Err(buffer);
+                        }
+                        made_room = true;
+                        self.counters.add(Counter::Kicks, port.flush(self.memory));
+                        port.reclaim(self.memory, &mut self.pool);
+                        port.transmit(self.memory, buffer)
+                    })
+                }
+                _ => Err(buffer),
+            };
+            match unsent {
+                Ok(()) => {
+                    sent += 1;
+                    if exit.onward == Onward::Out {
+                        self.stamps.push(stamp_ns);
+                    }
+                }
+                Err(buffer) => {
+                    lost += 1;
+                    self.pool.give(buffer.frame);
+                }
+            }
+        }
+        // A packet that goes on in another process has not left.
+        if matches!(exit.onward, Onward::Stage(_)) {
+            sent = 0;
+        }
+        self.runs.push(Run {
+            segment,
+            port: exit.port,
+            sent,
+            lost,
+            stamps: self.stamps.len() - first_stamp,
+        });
+    }
+
+    /// Hands over what the runs transmitted: one system call a port and batch, unless the kernel takes less at a time.
+    #[inline]
+    fn send(&mut self) -> u64 {
+        let mut kicks = 0;
+        for run in &self.runs {
+            if let Some(Some(port)) = self.ports.get_mut(run.port) {
+                kicks += port.flush(self.memory);
+            }
+        }
+        kicks
+    }
+
+    /// Counts what has left; the sojourn of a packet ends here (see [`stats`](crate::stats)).
+    #[inline]
+    fn account(&mut self, received: u32, kicks: u64) {
+        let now = if self.stamps.is_empty() {
+            0
+        } else {
+            (self.timer.clock)()
+        };
+        let (mut all_sent, mut all_lost) = (0, 0);
+        let mut stamps = self.stamps.drain(..);
+        for run in self.runs.drain(..) {
+            all_sent += run.sent;
+            all_lost += run.lost;
+            let Some(Some(segment)) = self.segments.get(run.segment as usize) else {
+                continue;
+            };
+            segment.counters.transmitted(run.sent, run.lost);
+            for stamp_ns in stamps.by_ref().take(run.stamps) {
+                segment.counters.sojourn(now.saturating_sub(stamp_ns));
+            }
+        }
+        self.counters.add(Counter::Received, received.into());
+        self.counters.add(Counter::Transmitted, all_sent);
+        self.counters.add(Counter::Kicks, kicks);
+        if all_lost > 0 {
+            self.counters.add(Counter::TransmitDrops, all_lost);
+        }
+    }
+
+    /// Empties the batch: what was transmitted is the port's, what was dropped is free.
+    #[inline]
+    fn clear_batch(&mut self) {
+        for packet in self.batch.dropped() {
+            self.pool.give(self.memory.close(packet).frame);
+        }
+        self.batch = std::mem::take(&mut self.batch).recycle();
+    }
+
+    /// Moves frames from what was sent to where packets are received.
+    #[inline]
+    pub(super) fn recycle(&mut self) {
+        let mut settled = true;
+        for port in self.ports.iter_mut().flatten() {
+            port.reclaim(self.memory, &mut self.pool);
+            settled &= !port.is_backlogged();
+        }
+        for port in self.ports.iter_mut().flatten() {
+            settled &= port.refill(self.memory, &mut self.pool);
+        }
+        self.unsettled = !settled;
+    }
+}

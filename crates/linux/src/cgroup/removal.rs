@@ -1,0 +1,156 @@
+//! The end of a group: all that is inside, then the group, in every hierarchy.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::hierarchy::Hierarchies;
+use super::{PREFIX, check_path, processes_in};
+use crate::error::{Error, ErrorKind, Result};
+use crate::process::PidFd;
+
+/// How long the kernel may take to end what is inside.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Ends all processes in the group at `path` and below it, and removes it from every hierarchy; then the group it
+/// was in, when that is empty. A group that is not there is no error.
+pub fn remove(path: &str) -> Result<()> {
+    clear(path)?;
+    for root in roots(path)? {
+        remove_directory(&root).map_err(|error| Error::os(action(path), error))?;
+        // The run's own, shared by its groups: the last one takes it along.
+        if let Some(parent) = root.parent() {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+    Ok(())
+}
+
+/// Ends all processes in the group at `path` and below it, and removes the groups below.
+pub(super) fn clear(path: &str) -> Result<()> {
+    let roots = roots(path)?;
+    end_all(&roots, &action(path))?;
+    for root in &roots {
+        let mut below = tree(root);
+        below.pop();
+        for directory in below {
+            remove_directory(&directory).map_err(|error| Error::os(action(path), error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where the group is.
+fn roots(path: &str) -> Result<Vec<PathBuf>> {
+    check_path(path)?;
+    let hierarchies = Hierarchies::detect()?;
+    let all = hierarchies
+        .iter()
+        .map(|hierarchy| hierarchy.mount.join(path));
+    Ok(all.filter(|directory| directory.is_dir()).collect())
+}
+
+fn action(path: &str) -> String {
+    format!("remove the control group {path}")
+}
+
+/// The groups of Myelin's runs that are on this machine, each once: `myelin-RUN/NAME`.
+pub fn list() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for hierarchy in Hierarchies::detect()?.iter() {
+        for run in children(&hierarchy.mount) {
+            let name = name_of(&run);
+            if name.starts_with(PREFIX) {
+                found.extend(
+                    children(&run)
+                        .iter()
+                        .map(|child| format!("{name}/{}", name_of(child))),
+                );
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Kills until nobody is left: who forks meanwhile is found by the next look.
+fn end_all(roots: &[PathBuf], action: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut left = None;
+        for root in roots {
+            for directory in tree(root) {
+                // Who is frozen (`runc pause`) does not see the signal.
+                let _ = fs::write(directory.join("freezer.state"), "THAWED");
+                for pid in processes_in(&directory) {
+                    left = Some(pid);
+                    end(&directory, pid)?;
+                }
+            }
+        }
+        let Some(pid) = left else {
+            return Ok(());
+        };
+        if Instant::now() > deadline {
+            let cause = format!("process {pid} is still in it after 5 s");
+            return Err(Error::new(action, ErrorKind::Busy, cause));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Kills a member; a process that has got its number meanwhile is not one.
+fn end(directory: &Path, pid: u32) -> Result<()> {
+    let own = pid == std::process::id();
+    match PidFd::open(pid) {
+        Ok(handle) if !own && processes_in(directory).contains(&pid) => {
+            handle.signal(libc::SIGKILL)
+        }
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The kernel calls a group busy for a moment after its last process has ended.
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A group and those below it, the leaves first.
+pub(super) fn tree(root: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = children(root)
+        .iter()
+        .flat_map(|child| tree(child))
+        .collect();
+    all.push(root.to_path_buf());
+    all
+}
+
+fn children(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,169 @@
+use std::time::Instant;
+
+use super::*;
+use crate::process::Process;
+use crate::testing::{Child, root_or_skip};
+
+/// Removes what a failed test leaves.
+struct Guard(String);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = remove(&self.0);
+    }
+}
+
+fn path(name: &str) -> Guard {
+    // A run for each test: they go on side by side.
+    Guard(format!("myelin-t{}-{name}/group", std::process::id()))
+}
+
+fn wait(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !reached() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_share_becomes_a_quota_that_the_kernel_takes() {
+    let ms = Duration::from_millis;
+    assert_eq!(quota(500), (ms(5), ms(10)));
+    assert_eq!(quota(2000), (ms(20), ms(10)));
+    assert_eq!(quota(10), (ms(1), ms(100)));
+    assert_eq!(quota(1), (ms(1), ms(1000)));
+    assert_eq!(quota(0), quota(1));
+}
+
+#[test]
+fn paths_of_others_are_refused() {
+    for bad in [
+        "system.slice/x",
+        "myelin-a",
+        "myelin-a/b/c",
+        "myelin-a/..",
+        "myelin-/../x",
+        "myelin-a/",
+        "/myelin-a/b",
+        "myelin-a/b c",
+        "",
+    ] {
+        assert_eq!(remove(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        assert!(Cgroup::create(bad, &Limits::default()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_group_holds_its_processes_and_goes_with_them() {
+    if !root_or_skip("a_group_holds_its_processes_and_goes_with_them") {
+        return;
+    }
+    let guard = path("members");
+    let group = Cgroup::create(&guard.0, &Limits::default()).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "setsid sleep 62 & sleep 62 & wait"]);
+    group.join(&mut command).unwrap();
+    let mut child = Child::spawn(&mut command);
+    wait("three members", || group.processes().len() == 3);
+    let members: Vec<Process> = group
+        .processes()
+        .into_iter()
+        .map(|pid| Process::of(pid).unwrap())
+        .collect();
+    assert!(list().unwrap().contains(&guard.0));
+    let run = guard.0.split('/').next().unwrap();
+    remove(&guard.0).unwrap();
+    child.wait().unwrap();
+    // One that has ended may be a zombie of a parent that does not look.
+    assert!(members.iter().all(|member| !member.is_alive()));
+    assert!(!list().unwrap().contains(&guard.0));
+    for hierarchy in Hierarchies::detect().unwrap().iter() {
+        assert!(!hierarchy.mount.join(run).exists(), "{hierarchy:?}");
+    }
+    remove(&guard.0).unwrap();
+}
+
+#[test]
+fn groups_of_other_runs_stay() {
+    if !root_or_skip("groups_of_other_runs_stay") {
+        return;
+    }
+    let (one, other) = (path("one"), path("other"));
+    Cgroup::create(&one.0, &Limits::default()).unwrap();
+    let kept = Cgroup::create(&other.0, &Limits::default()).unwrap();
+    remove(&one.0).unwrap();
+    assert!(list().unwrap().contains(&other.0) && kept.directories[0].is_dir());
+}
+
+#[test]
+fn a_spinning_process_is_held_to_its_share() {
+    if !root_or_skip("a_spinning_process_is_held_to_its_share") {
+        return;
+    }
+    let guard = path("cpu");
+    let limits = Limits {
+        cpu_millicores: Some(100),
+        memory_bytes: None,
+    };
+    let group = Cgroup::create(&guard.0, &limits).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]);
+    group.join(&mut command).unwrap();
+    let started = Instant::now();
+    let _child = Child::spawn(&mut command);
+    wait("throttled", || group.usage().throttled_periods >= 20);
+    let usage = group.usage();
+    // Twice its share is far from the whole core that it wants, and no timing of this machine reaches it.
+    let share = usage.cpu_ns as f64 / started.elapsed().as_nanos() as f64;
+    assert!(usage.cpu_ns > 0 && share < 0.2, "{usage:?} {share}");
+    assert!(usage.throttled_ns > 0, "{usage:?}");
+    // The limit can be lifted while it runs.
+    group.limit(&Limits::default()).unwrap();
+    let before = group.usage().cpu_ns;
+    wait("runs freely", || group.usage().cpu_ns > before + 50_000_000);
+}
+
+#[test]
+fn memory_ends_at_the_limit() {
+    if !root_or_skip("memory_ends_at_the_limit") {
+        return;
+    }
+    let guard = path("memory");
+    let limits = Limits {
+        cpu_millicores: None,
+        memory_bytes: Some(16 << 20),
+    };
+    let group = Cgroup::create(&guard.0, &limits).unwrap();
+    let mut command = Command::new("tail");
+    // Keeps what it reads until there is a line's end.
+    command.arg("/dev/zero");
+    group.join(&mut command).unwrap();
+    let mut child = Child::spawn(&mut command);
+    let status = child.wait().unwrap();
+    assert!(!status.success());
+    let usage = group.usage();
+    assert_eq!(usage.oom_kills, 1, "{usage:?}");
+    assert!(usage.memory_bytes <= 16 << 20, "{usage:?}");
+}
+
+#[test]
+fn real_time_priority_and_a_group_exclude_each_other() {
+    if !root_or_skip("real_time_priority_and_a_group_exclude_each_other") {
+        return;
+    }
+    // The policy is this thread's alone.
+    let error = std::thread::spawn(|| {
+        crate::sched::set(0, Policy::Fifo(1)).unwrap();
+        Cgroup::create(&path("real-time").0, &Limits::default()).unwrap_err()
+    });
+    let error = error.join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("SCHED_FIFO 1"), "{error}");
+    assert!(
+        list()
+            .unwrap()
+            .iter()
+            .all(|group| !group.contains("real-time"))
+    );
+}

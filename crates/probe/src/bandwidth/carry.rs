@@ -1,0 +1,373 @@
+//! A trial whose receiver takes no core: the server's socket keeps what arrives until all is sent, then it is read.
+//!
+//! Sender, way and receiver need three cores to be measured apart. With two the receiver would compete with the way, or with the sender, and be
+//! what limits; here the socket's buffer holds the whole trial instead, and how full it is tells when the last packet arrived. So a
+//! rate counts as *carried*: packets over the time from the first send to the last arrival. What a queue on the way took in faster than
+//! it went on does not flatter it, and short trials suffice.
+
+use std::io::IoSlice;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, getsockopt, sendmmsg};
+use nix::{getsockopt_impl, sockopt_impl};
+use serde::Serialize;
+
+use super::trial::{Arrivals, LARGEST_LAG_NS, REFUSALS, Sent, Trial};
+use crate::Error;
+use crate::clock::now_ns;
+use crate::config::check_payload;
+use crate::control::{Control, Watch};
+use crate::echo::is_nothing;
+use crate::payload::{Codec, HEADER_BYTES, Header};
+use crate::run::{fresh_run, pin};
+use crate::socket::{forbid_fragments, widen_receive_buffer};
+
+/// Most packets of a trial: the server's socket buffer holds them all.
+pub const MAX_PACKETS: u32 = 50_000;
+/// Most packets of a system call.
+pub const MAX_BURST: u16 = 64;
+
+/// What a queued packet takes of a socket's buffer at most, bytes: its data in a page, and its descriptor.
+const QUEUED_BYTES: usize = 4096 + 1024;
+/// The buffer stands still this long: what is on the way has arrived, unless somebody was interrupted, which reading will show.
+const STANDSTILL_NS: u64 = 1_000_000;
+/// How long after the last arrival missing packets are waited for.
+const GRACE_NS: u64 = 10_000_000;
+/// Longest trial, sending and reading.
+const LIMIT_NS: u64 = 10_000_000_000;
+/// Packets before a trial: they wake up who slept.
+const WARM_UP: u32 = 64;
+
+sockopt_impl!(
+    /// What a socket's queues hold (`SK_MEMINFO_*` of linux/sock_diag.h), which nix does not name.
+    MemInfo,
+    GetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_MEMINFO,
+    [u32; 9]
+);
+
+/// What a trial sends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// Where the client sends to.
+    pub destination: SocketAddr,
+    /// UDP payload, bytes.
+    pub payload_bytes: usize,
+    /// Packets, 2 to [`MAX_PACKETS`].
+    pub packets: u32,
+    /// Packets of one system call (`sendto`, or `sendmmsg` without segmentation offload), 1 to [`MAX_BURST`].
+    pub burst: u16,
+    /// The core that sends.
+    pub core: Option<usize>,
+}
+
+/// What became of a trial's packets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Carried {
+    /// What was sent and what arrived.
+    #[serde(flatten)]
+    pub trial: Trial,
+    /// Packets that arrived over the time from the first send to the last arrival, millions a second.
+    pub carried_mpps: f64,
+}
+
+impl Carried {
+    /// Whether everything arrived in order.
+    pub fn is_clean(&self) -> bool {
+        self.trial.is_clean(0.0)
+    }
+}
+
+/// Sends `load` at `offered_mpps` millions of packets a second, or as fast as it can, and tells what arrived.
+///
+/// One thread polls for the length of the trial, 10 s at most.
+///
+/// # Errors
+/// [`Error::Option`] for a load out of range, [`Error::System`] when a socket cannot be used.
+pub fn carry(
+    load: &Load,
+    sockets: &crate::Sockets,
+    offered_mpps: Option<f64>,
+    control: Control<'_>,
+) -> Result<Carried, Error> {
+    load.validate()?;
+    prepare(load, sockets)?;
+    thread::scope(|scope| {
+        // A thread of its own, so that the caller's core binding stays as it is.
+        let trial = scope.spawn(|| {
+            pin(load.core)?;
+            let never_failed = AtomicBool::new(false);
+            let watch = Watch::new(control, now_ns() + LIMIT_NS, &never_failed);
+            measure(load, sockets, offered_mpps, &watch)
+        });
+        trial.join().map_err(|_| Error::Thread("sender"))?
+    })
+}
+
+impl Load {
+    fn validate(&self) -> Result<(), Error> {
+        /// What an Ethernet link carries.
+        const MTU: usize = 1500;
+        check_payload(self.destination, self.payload_bytes, MTU)?;
+        if !(2..=MAX_PACKETS).contains(&self.packets) {
+            return Err(Error::option(
+                "packets",
+                self.packets,
+                format!("expected 2 to {MAX_PACKETS}"),
+            ));
+        }
+        if !(1..=MAX_BURST).contains(&self.burst) {
+            return Err(Error::option(
+                "burst",
+                self.burst,
+                format!("expected 1 to {MAX_BURST}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn prepare(load: &Load, sockets: &crate::Sockets) -> Result<(), Error> {
+    for socket in [&sockets.client, &sockets.server] {
+        forbid_fragments(socket)
+            .and_then(|()| socket.set_nonblocking(true))
+            .map_err(|error| {
+                Error::system(
+                    "prepare the bandwidth measurement's sockets",
+                    error,
+                    "are both still open?",
+                )
+            })?;
+    }
+    let packets = load.packets.max(WARM_UP) as usize;
+    widen_receive_buffer(&sockets.server, packets * QUEUED_BYTES);
+    Ok(())
+}
+
+fn measure(
+    load: &Load,
+    sockets: &crate::Sockets,
+    offered_mpps: Option<f64>,
+    watch: &Watch<'_>,
+) -> Result<Carried, Error> {
+    let warm_up = Load {
+        packets: WARM_UP,
+        ..load.clone()
+    };
+    let (_, _, grown) = run(&warm_up, sockets, None, None, watch)?;
+    // All alike, and none lost.
+    let each = (grown > 0 && grown.is_multiple_of(WARM_UP)).then_some(grown / WARM_UP);
+    let (trial, duration_ns, _) = run(load, sockets, offered_mpps, each, watch)?;
+    Ok(Carried {
+        carried_mpps: trial.received as f64 / duration_ns.max(1) as f64 * 1000.0,
+        trial,
+    })
+}
+
+/// Sends a load and takes it in. Gives the time from the first send to the last arrival, and by how many bytes the queue grew.
+fn run(
+    load: &Load,
+    sockets: &crate::Sockets,
+    offered_mpps: Option<f64>,
+    each: Option<u32>,
+    watch: &Watch<'_>,
+) -> Result<(Trial, u64, u32), Error> {
+    let codec = Codec::new(fresh_run(), 0, load.payload_bytes);
+    let mut receiver = Receiver::new(&sockets.server, &codec, load.packets)?;
+    let mut sender = Sender::new(load, &codec);
+    let start = now_ns();
+    let sent = sender.send(&sockets.client, offered_mpps, watch)?;
+    let (mut last, grown) = receiver.watch_queue(sent.count, each)?;
+    receiver.read(sent.count, &mut last, watch)?;
+    let trial = Trial::new(offered_mpps, sent, &receiver.arrivals);
+    Ok((trial, last.saturating_sub(start), grown))
+}
+
+/// Sends a trial's packets, each burst at its moment of an absolute timeline.
+struct Sender<'a> {
+    load: &'a Load,
+    codec: &'a Codec,
+    /// A payload for each packet of a burst.
+    payloads: Vec<Vec<u8>>,
+    addresses: Vec<Option<SockaddrStorage>>,
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl<'a> Sender<'a> {
+    fn new(load: &'a Load, codec: &'a Codec) -> Self {
+        let burst = usize::from(load.burst);
+        Self {
+            payloads: vec![codec.template(); burst],
+            addresses: vec![Some(SockaddrStorage::from(load.destination)); burst],
+            headers: MultiHeaders::preallocate(burst, None),
+            load,
+            codec,
+        }
+    }
+
+    fn send(
+        &mut self,
+        socket: &UdpSocket,
+        offered_mpps: Option<f64>,
+        watch: &Watch<'_>,
+    ) -> Result<Sent, Error> {
+        let gap_ns = offered_mpps.map_or(0.0, |mpps| 1000.0 / mpps);
+        let start = now_ns();
+        let (mut origin, mut since_origin) = (start, 0_u64);
+        let (mut count, mut last, mut refusals) = (0_u64, start, 0);
+        while count < u64::from(self.load.packets) {
+            let now = now_ns();
+            if watch.stopped(now).is_some() {
+                break;
+            }
+            let due = origin + (since_origin as f64 * gap_ns) as u64;
+            if now < due {
+                std::hint::spin_loop();
+                continue;
+            }
+            if now - due > LARGEST_LAG_NS {
+                (origin, since_origin) = (now, 0);
+            }
+            match self.burst(socket, count, now) {
+                Ok(sent) => {
+                    count += sent;
+                    since_origin += sent;
+                    (last, refusals) = (now, 0);
+                }
+                // A full send buffer is the sender's limit, not a loss: try again.
+                Err(error) if refusals < REFUSALS && is_nothing(&error) => refusals += 1,
+                Err(error) => {
+                    let what = format!(
+                        "send {} bytes to {}",
+                        self.load.payload_bytes, self.load.destination
+                    );
+                    return Err(Error::system(
+                        what,
+                        error,
+                        "is there a route, and does the link's MTU fit?",
+                    ));
+                }
+            }
+        }
+        Ok(Sent {
+            count,
+            duration_ns: last - start,
+        })
+    }
+
+    /// One system call; how many packets it took.
+    fn burst(&mut self, socket: &UdpSocket, first: u64, now: u64) -> std::io::Result<u64> {
+        let left = (u64::from(self.load.packets) - first) as usize;
+        let burst = self.payloads.len().min(left);
+        for (id, payload) in (first..).zip(&mut self.payloads[..burst]) {
+            let header = Header {
+                id,
+                repeat: 0,
+                client_send_ns: now,
+                server_receive_ns: 0,
+                server_send_ns: 0,
+            };
+            self.codec.write(payload, &header);
+        }
+        if self.load.burst == 1 {
+            socket.send_to(&self.payloads[0], self.load.destination)?;
+            return Ok(1);
+        }
+        let slices: Vec<[IoSlice<'_>; 1]> = self.payloads[..burst]
+            .iter()
+            .map(|payload| [IoSlice::new(payload)])
+            .collect();
+        let sent = sendmmsg(
+            socket.as_raw_fd(),
+            &mut self.headers,
+            &slices,
+            &self.addresses,
+            [],
+            MsgFlags::empty(),
+        );
+        Ok(sent.map_err(std::io::Error::from)?.count() as u64)
+    }
+}
+
+/// The server's end.
+struct Receiver<'a> {
+    socket: &'a UdpSocket,
+    codec: &'a Codec,
+    arrivals: Arrivals,
+    /// What was queued at the start, bytes; the kernel is in no hurry to count down what was read.
+    before: u32,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(socket: &'a UdpSocket, codec: &'a Codec, packets: u32) -> Result<Self, Error> {
+        let mut receiver = Self {
+            socket,
+            codec,
+            arrivals: Arrivals::new(packets as usize),
+            before: 0,
+        };
+        receiver.before = receiver.queued()?;
+        Ok(receiver)
+    }
+
+    /// Waits for the `sent` packets without reading them; they are there when the queue has grown by `each` bytes a packet, where that is known.
+    /// Gives when the queue last grew, and by how much it did.
+    fn watch_queue(&self, sent: u64, each: Option<u32>) -> Result<(u64, u32), Error> {
+        let expected = each.map(|each| u64::from(each) * sent);
+        let (mut grown, mut last) = (0, now_ns());
+        loop {
+            let now = now_ns();
+            let growth = self.queued()?.wrapping_sub(self.before);
+            if growth != grown {
+                (grown, last) = (growth, now);
+            }
+            if expected == Some(grown.into()) || now - last > STANDSTILL_NS {
+                return Ok((last, grown));
+            }
+        }
+    }
+
+    /// Reads what is queued and waits for what is missing of `sent` packets; `last` becomes the time of the last arrival that was waited for.
+    fn read(&mut self, sent: u64, last: &mut u64, watch: &Watch<'_>) -> Result<(), Error> {
+        let mut header = [0; HEADER_BYTES];
+        let mut waited = false;
+        loop {
+            match self.socket.recv_from(&mut header) {
+                Ok((length, _)) => {
+                    self.arrivals.note(self.codec, &header[..length]);
+                    if waited {
+                        *last = now_ns();
+                    }
+                }
+                Err(error) if is_nothing(&error) => {
+                    let now = now_ns();
+                    let missing = self.arrivals.received < sent;
+                    if !missing || now - *last > GRACE_NS || watch.stopped(now).is_some() {
+                        return Ok(());
+                    }
+                    waited = true;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// Bytes that the socket's queue is charged with.
+    fn queued(&self) -> Result<u32, Error> {
+        let info = getsockopt(self.socket, MemInfo).map_err(|errno| failed(errno.into()))?;
+        // SK_MEMINFO_RMEM_ALLOC.
+        Ok(info[0])
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::system(
+        "receive at the bandwidth measurement's server",
+        error,
+        "is its namespace still there?",
+    )
+}

@@ -1,0 +1,271 @@
+//! Bars under each other: figures with intervals, and parts of a whole.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::{Axis, Scale};
+use super::canvas::{
+    Area, BOUND, Drawn, FONT_SIZE, GRID, INK, Name, SERIES_COLOURS, Width, drawing, letters_in,
+    text, text_width,
+};
+use super::lines::{Bound, finite, whisker};
+use crate::Error;
+
+/// A bar.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// Number of the series: its colour.
+    pub series: usize,
+    /// Its length.
+    pub value: f64,
+    /// Both ends of the value's interval.
+    pub interval: Option<(f64, f64)>,
+    /// What it says at its end.
+    pub says: String,
+}
+
+/// Bars that belong together.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// What stands before them.
+    pub name: String,
+    /// The bars; of a whole, its parts in order.
+    pub bars: Vec<Bar>,
+}
+
+const BAR_HEIGHT: i32 = 15;
+const STACK_HEIGHT: i32 = 30;
+/// Between groups.
+const GAP: i32 = 8;
+/// Below the bars, for the axis and its title.
+const AXIS_HEIGHT: i32 = 40;
+/// Text on a bar: the same in light and dark, as the bars are.
+const ON_BAR: RGBColor = RGBColor(0x00, 0x00, 0x01);
+
+/// Grouped bars to a common scale, with intervals. Without an axis' title there is no axis: the bars say their figures.
+///
+/// # Errors
+/// [`Error::Plot`] when it cannot be drawn.
+pub fn bars(
+    name: Name<'_>,
+    width: Width,
+    axis_title: &str,
+    groups: &[Group],
+    bound: Option<Bound<'_>>,
+) -> Result<String, Error> {
+    let all = || groups.iter().flat_map(|group| group.bars.iter());
+    let ends = |bar: &Bar| {
+        bar.interval
+            .map_or([bar.value; 2], |(low, high)| [low, high])
+    };
+    let values = all().flat_map(|bar| [bar.value].into_iter().chain(ends(bar)));
+    let axis = Axis::around(Scale::Linear, values.chain(bound.map(|bound| bound.at)));
+    let says = all().map(|bar| text_width(&bar.says)).max().unwrap_or(0);
+    let frame = Frame::new(width, groups, axis, says + 12);
+    let bottom = GAP / 2 + groups.iter().map(row_height).sum::<i32>();
+    let height = bottom + axis_room(axis_title);
+    drawing(name, (width.pixels(), height), |area| {
+        frame.draw_axis(area, bottom, axis_title, width.labels() - 2)?;
+        let mut y = GAP / 2;
+        for group in groups {
+            frame.draw_name(area, &group.name, y + row_height(group) / 2)?;
+            for (index, bar) in group.bars.iter().enumerate() {
+                frame.draw_bar(area, bar, y + GAP / 2 + pixels(index) * BAR_HEIGHT)?;
+            }
+            y += row_height(group);
+        }
+        bound.map_or(Ok(()), |bound| frame.draw_bound(area, bound, bottom))
+    })
+}
+
+/// A bar for each group, whose parts follow each other: shares (0 to 1) of a whole.
+///
+/// # Errors
+/// [`Error::Plot`] when it cannot be drawn.
+pub fn stacked(
+    name: Name<'_>,
+    width: Width,
+    axis_title: &str,
+    groups: &[Group],
+) -> Result<String, Error> {
+    let sum = |group: &Group| -> f64 { group.bars.iter().map(|bar| shown(bar.value)).sum() };
+    let longest = groups.iter().map(sum).fold(1.0, f64::max);
+    let frame = Frame::new(
+        width,
+        groups,
+        Axis::exactly(Scale::Percent, 0.0, longest),
+        20,
+    );
+    let bottom = GAP / 2 + pixels(groups.len()) * STACK_HEIGHT;
+    let height = bottom + axis_room(axis_title);
+    drawing(name, (width.pixels(), height), |area| {
+        frame.draw_axis(area, bottom, axis_title, 5)?;
+        for (index, group) in groups.iter().enumerate() {
+            let top = GAP / 2 + pixels(index) * STACK_HEIGHT;
+            frame.draw_name(area, &group.name, top + STACK_HEIGHT / 2)?;
+            let mut from = 0.0;
+            for part in &group.bars {
+                let to = from + shown(part.value);
+                let ends = (frame.x(from), frame.x(to));
+                from = to;
+                draw_part(
+                    area,
+                    part,
+                    ends,
+                    (top + GAP / 2, top + STACK_HEIGHT - GAP / 2),
+                )?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn draw_part(
+    area: &Area<'_>,
+    part: &Bar,
+    (left, right): (i32, i32),
+    (top, bottom): (i32, i32),
+) -> Drawn {
+    if right > left {
+        area.draw(&Rectangle::new(
+            [(left, top), (right, bottom)],
+            SERIES_COLOURS[part.series % SERIES_COLOURS.len()].filled(),
+        ))?;
+    }
+    // The figure where it has room to stand.
+    if right - left > text_width(&part.says) {
+        let at = (i32::midpoint(left, right), i32::midpoint(top, bottom));
+        area.draw(&Text::new(
+            part.says.clone(),
+            at,
+            text(FONT_SIZE - 2, ON_BAR, HPos::Center, VPos::Center),
+        ))?;
+    }
+    Ok(())
+}
+
+/// Where names end and bars begin.
+struct Frame {
+    left: i32,
+    right: i32,
+    letters: usize,
+    axis: Axis,
+}
+
+impl Frame {
+    /// With so many pixels right of the longest bar.
+    fn new(width: Width, groups: &[Group], axis: Axis, right: i32) -> Self {
+        let names = groups.iter().map(|group| text_width(&group.name));
+        let left = names.max().unwrap_or(0).clamp(40, width.pixels() / 3) + 12;
+        Self {
+            left,
+            right: width.pixels() - right.min(width.pixels() / 3),
+            letters: letters_in(left - 12),
+            axis,
+        }
+    }
+
+    fn x(&self, value: f64) -> i32 {
+        let part = self.axis.part(value).clamp(0.0, 1.0);
+        self.left + (part * f64::from(self.right - self.left)).round() as i32
+    }
+
+    fn draw_name(&self, area: &Area<'_>, name: &str, middle: i32) -> Drawn {
+        area.draw(&Text::new(
+            shorten(name, self.letters),
+            (self.left - 8, middle),
+            text(FONT_SIZE, INK, HPos::Right, VPos::Center),
+        ))?;
+        Ok(())
+    }
+
+    fn draw_axis(&self, area: &Area<'_>, bottom: i32, title: &str, labels: usize) -> Drawn {
+        if title.is_empty() {
+            return Ok(());
+        }
+        for tick in self.axis.ticks(labels) {
+            let x = self.x(tick);
+            area.draw(&PathElement::new(vec![(x, 0), (x, bottom + 3)], GRID))?;
+            area.draw(&Text::new(
+                self.axis.format(tick),
+                (x, bottom + 6),
+                text(FONT_SIZE - 1, INK, HPos::Center, VPos::Top),
+            ))?;
+        }
+        let middle = i32::midpoint(self.left, self.right);
+        area.draw(&Text::new(
+            title,
+            (middle, bottom + AXIS_HEIGHT - 2),
+            text(FONT_SIZE, INK, HPos::Center, VPos::Bottom),
+        ))?;
+        Ok(())
+    }
+
+    fn draw_bar(&self, area: &Area<'_>, bar: &Bar, top: i32) -> Drawn {
+        let (zero, tip) = (self.x(0.0), self.x(shown(bar.value)));
+        // A bar that is there is seen.
+        let (left, right) = (zero.min(tip), zero.max(tip).max(zero.min(tip) + 1));
+        let middle = top + (BAR_HEIGHT - 2) / 2;
+        area.draw(&Rectangle::new(
+            [(left, top), (right, top + BAR_HEIGHT - 2)],
+            SERIES_COLOURS[bar.series % SERIES_COLOURS.len()].filled(),
+        ))?;
+        let mut end = right;
+        if let Some((low, high)) = bar.interval.filter(finite) {
+            whisker(area, [(self.x(low), middle), (self.x(high), middle)])?;
+            end = end.max(self.x(high) + 3);
+        }
+        area.draw(&Text::new(
+            bar.says.clone(),
+            (end + 6, middle),
+            text(FONT_SIZE - 1, INK, HPos::Left, VPos::Center),
+        ))?;
+        Ok(())
+    }
+
+    fn draw_bound(&self, area: &Area<'_>, bound: Bound<'_>, bottom: i32) -> Drawn {
+        let x = self.x(bound.at);
+        let mut y = 0;
+        while y < bottom {
+            let dash = vec![(x, y), (x, (y + 6).min(bottom))];
+            area.draw(&PathElement::new(dash, BOUND.stroke_width(2)))?;
+            y += 10;
+        }
+        area.draw(&Text::new(
+            bound.name,
+            (x - 6, bottom),
+            text(FONT_SIZE - 1, BOUND, HPos::Right, VPos::Bottom),
+        ))?;
+        Ok(())
+    }
+}
+
+fn axis_room(title: &str) -> i32 {
+    if title.is_empty() {
+        GAP / 2
+    } else {
+        AXIS_HEIGHT
+    }
+}
+
+fn row_height(group: &Group) -> i32 {
+    pixels(group.bars.len().max(1)) * BAR_HEIGHT + GAP
+}
+
+/// A length: what is no number has none.
+fn shown(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+/// A count as it enters pixel arithmetic; far more rows than a chain has stop growing.
+fn pixels(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX).min(10_000)
+}
+
+fn shorten(name: &str, letters: usize) -> String {
+    if name.chars().count() <= letters {
+        return name.to_owned();
+    }
+    let kept = letters.saturating_sub(1);
+    name.chars().take(kept).chain(['…']).collect()
+}
