@@ -11,7 +11,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, getsockopt, sendmmsg};
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, getsockopt, sendmsg};
 use nix::{getsockopt_impl, sockopt_impl};
 use serde::Serialize;
 
@@ -27,8 +28,10 @@ use crate::socket::{forbid_fragments, widen_receive_buffer};
 
 /// Most packets of a trial: the server's socket buffer holds them all.
 pub const MAX_PACKETS: u32 = 50_000;
-/// Most packets of a system call.
+/// Most packets of a system call (`UDP_MAX_SEGMENTS` of Linux before 6.9).
 pub const MAX_BURST: u16 = 64;
+/// Most payload of a system call, bytes: with the headers one IPv6 datagram before it is segmented.
+const MAX_BURST_BYTES: usize = 65_000;
 
 /// What a queued packet takes of a socket's buffer at most, bytes: its data in a page, and its descriptor.
 const QUEUED_BYTES: usize = 4096 + 1024;
@@ -59,7 +62,9 @@ pub struct Load {
     pub payload_bytes: usize,
     /// Packets, 2 to [`MAX_PACKETS`].
     pub packets: u32,
-    /// Packets of one system call (`sendto`, or `sendmmsg` without segmentation offload), 1 to [`MAX_BURST`].
+    /// Packets of one system call, 1 to [`MAX_BURST`]; as many as make up 65 000 bytes of payload at most. More than one leave by UDP segmentation
+    /// offload (`UDP_SEGMENT` of udp(7)), as senders of bulk data do, in the kernel before they leave the sender's link; where that link cannot
+    /// (without checksum offload before Linux 6.12) one by one.
     pub burst: u16,
     /// The core that sends.
     pub core: Option<usize>,
@@ -191,19 +196,20 @@ fn run(
 struct Sender<'a> {
     load: &'a Load,
     codec: &'a Codec,
-    /// A payload for each packet of a burst.
-    payloads: Vec<Vec<u8>>,
-    addresses: Vec<Option<SockaddrStorage>>,
-    headers: MultiHeaders<SockaddrStorage>,
+    /// The payloads of a burst, one after another.
+    payloads: Vec<u8>,
+    destination: SockaddrStorage,
+    /// The kernel segments for this link.
+    segments: bool,
 }
 
 impl<'a> Sender<'a> {
     fn new(load: &'a Load, codec: &'a Codec) -> Self {
-        let burst = usize::from(load.burst);
+        let burst = usize::from(load.burst).min((MAX_BURST_BYTES / load.payload_bytes).max(1));
         Self {
-            payloads: vec![codec.template(); burst],
-            addresses: vec![Some(SockaddrStorage::from(load.destination)); burst],
-            headers: MultiHeaders::preallocate(burst, None),
+            payloads: codec.template().repeat(burst),
+            destination: SockaddrStorage::from(load.destination),
+            segments: burst > 1,
             load,
             codec,
         }
@@ -262,8 +268,10 @@ impl<'a> Sender<'a> {
     /// One system call; how many packets it took.
     fn burst(&mut self, socket: &UdpSocket, first: u64, now: u64) -> std::io::Result<u64> {
         let left = (u64::from(self.load.packets) - first) as usize;
-        let burst = self.payloads.len().min(left);
-        for (id, payload) in (first..).zip(&mut self.payloads[..burst]) {
+        let size = self.load.payload_bytes;
+        let burst = (self.payloads.len() / size).min(left);
+        let payloads = &mut self.payloads[..burst * size];
+        for (id, payload) in (first..).zip(payloads.chunks_exact_mut(size)) {
             let header = Header {
                 id,
                 repeat: 0,
@@ -273,23 +281,28 @@ impl<'a> Sender<'a> {
             };
             self.codec.write(payload, &header);
         }
-        if self.load.burst == 1 {
-            socket.send_to(&self.payloads[0], self.load.destination)?;
-            return Ok(1);
+        if self.segments && burst > 1 {
+            match sendmsg(
+                socket.as_raw_fd(),
+                &[IoSlice::new(payloads)],
+                &[ControlMessage::UdpGsoSegments(&(size as u16))],
+                MsgFlags::empty(),
+                Some(&self.destination),
+            ) {
+                Ok(_) => return Ok(burst as u64),
+                Err(Errno::EIO) => self.segments = false,
+                Err(errno) => return Err(errno.into()),
+            }
         }
-        let slices: Vec<[IoSlice<'_>; 1]> = self.payloads[..burst]
-            .iter()
-            .map(|payload| [IoSlice::new(payload)])
-            .collect();
-        let sent = sendmmsg(
-            socket.as_raw_fd(),
-            &mut self.headers,
-            &slices,
-            &self.addresses,
-            [],
-            MsgFlags::empty(),
-        );
-        Ok(sent.map_err(std::io::Error::from)?.count() as u64)
+        let mut sent = 0;
+        for payload in payloads.chunks_exact(size) {
+            match socket.send_to(payload, self.load.destination) {
+                Ok(_) => sent += 1,
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
     }
 }
 

@@ -33,7 +33,10 @@ impl Ladder {
             self.offered_mpps = match self.offered_mpps {
                 // What came through under overload is near the limit.
                 None => Some(trial.sent_mpps * arrived.max(0.1)),
-                Some(rate) if self.failures >= PATIENCE => Some(rate / STEP),
+                // Further and further: whatever is wrong, it does not take long to find what still comes through.
+                Some(rate) if self.failures >= PATIENCE => {
+                    Some(rate / STEP.powf(f64::from(self.failures - 1)))
+                }
                 Some(rate) => Some(rate),
             };
             return;
