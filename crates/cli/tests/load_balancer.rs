@@ -125,20 +125,18 @@ fn spreads(space: &str) {
         assert_eq!(chain["hops"][0]["drops"], 0, "{chain}");
         assert_eq!(chain["hops"][0]["space"], space, "{chain}");
     }
-    if space == "user" {
-        let flows = myelin.json(&["ps", "--flows", "--json"]);
-        let known = &flows[0];
-        assert_eq!(
-            (&known["begun"], &known["evicted"]),
-            (&40.into(), &0.into()),
-            "{known}"
-        );
-        let flows = known["flows"].as_array().expect("a list");
-        assert!(
-            flows.len() == 40 && flows.iter().all(|flow| flow["packets"] == 6),
-            "{known}"
-        );
-    }
+    let flows = myelin.json(&["ps", "--flows", "--json"]);
+    let known = &flows[0];
+    assert_eq!(
+        (&known["begun"], &known["evicted"]),
+        (&40.into(), &0.into()),
+        "{known}"
+    );
+    let flows = known["flows"].as_array().expect("a list");
+    assert!(
+        flows.len() == 40 && flows.iter().all(|flow| flow["packets"] == 6),
+        "{known}"
+    );
     drop(server);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
-use myelin_spec::{FlowTrackerConfig, InvalidPolicy, MonitorConfig};
+use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
 use crate::instance::Hop;
 use crate::state::{MapShape, State};
@@ -48,6 +48,20 @@ struct Tracked {
     first_ns: u64,
     last_ns: u64,
     marks: FlowMarks,
+    spare: u32,
+}
+
+/// `struct flow` of the load balancer.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Balanced {
+    address: [u32; 4],
+    packets: u64,
+    bytes: u64,
+    first_ns: u64,
+    last_ns: u64,
+    confirmed_ns: u64,
+    backend: u32,
     spare: u32,
 }
 
@@ -118,6 +132,19 @@ pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
     [flows, TOTALS_SHAPE]
 }
 
+/// The tables of a `load-balancer`'s flows.
+pub(crate) fn balancer(config: &LoadBalancerConfig) -> [MapShape; 2] {
+    let flows = MapShape {
+        name: FLOWS,
+        kind: MapType::LruHash,
+        key: size_of::<FlowKey>(),
+        value: size_of::<Balanced>(),
+        entries: config.flows,
+        flags: 0,
+    };
+    [flows, TOTALS_SHAPE]
+}
+
 /// Reads the table of a function; `None` when it keeps none. The function goes on meanwhile: a flow that comes or goes may
 /// be missing.
 pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
@@ -136,14 +163,15 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
         sum.outside += one.outside;
     }
     let mut records = Vec::new();
-    let is_tracker = flows.map_type() == MapType::LruHash;
-    for_each(flows, |key, values| {
-        records.push(if is_tracker {
-            tracked(key, bytemuck::pod_read_unaligned(values))
-        } else {
-            by_cpu(key, values)
-        });
-    })?;
+    // Each kind of table has entries of a kind or size of its own.
+    let record: fn(FlowKey, &[u8]) -> FlowRecord = if flows.map_type() == MapType::LruPercpuHash {
+        by_cpu
+    } else if flows.value_size() as usize == size_of::<Tracked>() {
+        tracked
+    } else {
+        balanced
+    };
+    for_each(flows, |key, values| records.push(record(key, values)))?;
     let totals = FlowTotals {
         begun: sum.inserted + sum.begun_again,
         evicted: sum.inserted.saturating_sub(records.len() as u64),
@@ -171,8 +199,20 @@ fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
     record
 }
 
+/// A flow that a `load-balancer` keeps with its backend.
+fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
+    let flow: Balanced = bytemuck::pod_read_unaligned(value);
+    let mut record = FlowRecord::new(key);
+    record.packets = flow.packets;
+    record.bytes = flow.bytes;
+    record.first_ns = flow.first_ns;
+    record.last_ns = flow.last_ns;
+    record
+}
+
 /// A flow that a `flow-tracker` follows.
-fn tracked(key: FlowKey, flow: Tracked) -> FlowRecord {
+fn tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
+    let flow: Tracked = bytemuck::pod_read_unaligned(value);
     let by_second = flow.marks.contains(FlowMarks::OPENED_BY_SECOND);
     let (opener, other) = (usize::from(by_second), usize::from(!by_second));
     let mut record = FlowRecord::new(if by_second { key.reversed() } else { key });
@@ -223,7 +263,7 @@ fn for_each(map: &MapHandle, mut take: impl FnMut(FlowKey, &[u8])) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{FLOW_TRACKER, MONITOR};
+    use crate::object::{FLOW_TRACKER, LOAD_BALANCER, MONITOR};
     use crate::twin::{assert_twins, layout};
 
     #[test]
@@ -258,6 +298,25 @@ mod tests {
                 marks,
                 spare
             }
+        );
+        assert_twins!(
+            LOAD_BALANCER,
+            "flow",
+            Balanced {
+                address,
+                packets,
+                bytes,
+                first_ns,
+                last_ns,
+                confirmed_ns,
+                backend,
+                spare
+            }
+        );
+        assert_ne!(
+            size_of::<Balanced>(),
+            size_of::<Tracked>(),
+            "told apart by it"
         );
         assert_twins!(
             FLOW_TRACKER,

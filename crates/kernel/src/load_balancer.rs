@@ -10,6 +10,7 @@ use myelin_packet::maglev::{Backend, TABLE_SIZE};
 use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 
 use crate::Error;
+use crate::flows;
 use crate::instance::Hop;
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
@@ -44,9 +45,7 @@ struct Place {
     is_ipv6: u32,
 }
 
-/// Bytes of `struct flow_key`, `struct flow` and `struct reply`.
-const KEY: usize = 40;
-const FLOW: usize = 40;
+/// Bytes of `struct reply`.
 const REPLY: usize = 24;
 
 /// Bytes of `struct table`.
@@ -58,15 +57,13 @@ pub(crate) fn state(
     function: &FunctionInstance,
     config: &LoadBalancerConfig,
 ) -> Result<Arc<State>, Error> {
-    let table = |name, value| MapShape {
-        name,
-        kind: MapType::LruHash,
-        key: KEY,
-        value,
-        entries: config.flows,
-        flags: 0,
+    let [flows, totals] = flows::balancer(config);
+    let replies = MapShape {
+        name: "replies",
+        value: REPLY,
+        ..flows
     };
-    let maps = [table("flows", FLOW), table("replies", REPLY)];
+    let maps = [flows, totals, replies];
     let shape = FunctionConfig::LoadBalancer(config.shape());
     states.get(function.state.as_ref(), &shape, &maps, |_| Ok(()))
 }
@@ -159,12 +156,7 @@ mod tests {
             }
         );
         assert_twins!(LOAD_BALANCER, "place", Place { address, is_ipv6 });
-        for (name, bytes) in [
-            ("flow_key", KEY),
-            ("flow", FLOW),
-            ("reply", REPLY),
-            ("table", TABLE),
-        ] {
+        for (name, bytes) in [("reply", REPLY), ("table", TABLE)] {
             assert_eq!(layout(&LOAD_BALANCER, name).0, bytes, "struct {name}");
         }
     }

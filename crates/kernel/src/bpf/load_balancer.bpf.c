@@ -7,7 +7,7 @@
  * send, `replies` by what the backends answer. They lose entries independently, so the flow writes
  * its entry for the replies again once a second.
  */
-#include "flow_key.h"
+#include "flow_totals.h"
 #include "nat.h"
 #include "next.h"
 
@@ -35,9 +35,15 @@ struct place {
 	__u32 is_ipv6;
 };
 
-/* What is known of a flow. */
+/*
+ * What is known of a flow; twin: myelin_kernel::flows::Balanced. Its counters are for people: of
+ * packets that two CPUs handle at once one may be missing.
+ */
 struct flow {
 	__u32 address[4]; /* the backend's */
+	__u64 packets;
+	__u64 bytes;
+	__u64 first_ns;
 	__u64 last_ns;
 	__u64 confirmed_ns; /* when its entry in `replies` was last written */
 	__u32 backend;	    /* its number, in the configuration of that time */
@@ -181,9 +187,25 @@ static __always_inline const struct backend *backend_of(struct flow *flow, bool 
 	return bpf_map_lookup_elem(&backends, &number);
 }
 
-/* A backend for a flow that has none. */
-static __always_inline const struct backend *assign(const struct flow_key *key, bool is_ipv6,
-						    __u64 now)
+/* Notes a flow that begins, in the place of `old` if it is there. */
+static __always_inline void begin(const struct flow_key *key, const struct flow *flow, bool old)
+{
+	__u32 zero = 0;
+	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
+	/* It fails when another CPU was faster, which chose the same backend. */
+	bool added = !bpf_map_update_elem(&flows, key, flow, old ? BPF_ANY : BPF_NOEXIST);
+
+	if (!totals || !added)
+		return;
+	if (old)
+		totals->begun_again++;
+	else
+		totals->inserted++;
+}
+
+/* A backend for a flow that has none; `old`: there is an entry of its key. */
+static __always_inline const struct backend *assign(hook_ctx *ctx, const struct flow_key *key,
+						    bool is_ipv6, __u64 now, bool old)
 {
 	__u32 which = is_ipv6;
 	const struct table *table = bpf_map_lookup_elem(&maglev, &which);
@@ -203,30 +225,37 @@ static __always_inline const struct backend *assign(const struct flow_key *key, 
 	if (!backend || !confirm(key, backend, now))
 		return NULL;
 
-	struct flow flow = {.last_ns = now, .confirmed_ns = now, .backend = number};
+	struct flow flow = {
+		.packets = hook_segments(ctx),
+		.bytes = hook_length(ctx),
+		.first_ns = now,
+		.last_ns = now,
+		.confirmed_ns = now,
+		.backend = number,
+	};
 
 	__builtin_memcpy(flow.address, backend->address, sizeof(flow.address));
-	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
+	begin(key, &flow, old);
 	return backend;
 }
 
-static __always_inline const struct backend *choose(const struct flow_key *key, __u64 now)
+static __always_inline const struct backend *choose(hook_ctx *ctx, const struct flow_key *key,
+						    __u64 now)
 {
 	bool is_ipv6 = key->flags & FLAG_IPV6;
 	struct flow *flow = bpf_map_lookup_elem(&flows, key);
-
-	if (!flow || !is_alive(now, flow->last_ns))
-		return assign(key, is_ipv6, now);
-
-	const struct backend *backend = backend_of(flow, is_ipv6);
+	const struct backend *backend =
+		flow && is_alive(now, flow->last_ns) ? backend_of(flow, is_ipv6) : NULL;
 
 	if (!backend)
-		return assign(key, is_ipv6, now);
+		return assign(ctx, key, is_ipv6, now, flow);
 	if (now > flow->confirmed_ns && now - flow->confirmed_ns >= CONFIRM_NS) {
 		if (!confirm(key, backend, now))
 			return NULL;
 		flow->confirmed_ns = now;
 	}
+	flow->packets += hook_segments(ctx);
+	flow->bytes += hook_length(ctx);
 	flow->last_ns = now;
 	return backend;
 }
@@ -234,7 +263,7 @@ static __always_inline const struct backend *choose(const struct flow_key *key, 
 static __always_inline bool send(hook_ctx *ctx, const struct flow_key *key,
 				 const struct nat_packet *packet, __u64 now)
 {
-	const struct backend *backend = choose(key, now);
+	const struct backend *backend = choose(ctx, key, now);
 	struct endpoint new = packet->old;
 
 	if (!backend)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use myelin_functions::{Discard, Function, Packet, States, Verdict};
 use myelin_kernel::test_run::{TestRun, run};
-use myelin_kernel::{Hook, LoadedChain, Plane};
+use myelin_kernel::{Flows, Hook, LoadedChain, Plane};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{MacAddr, Meta, parse};
 use myelin_spec::{
@@ -291,5 +291,56 @@ fn answers_are_expected_for_one_flow_though_two_cpus_ask() {
     });
     for (round, (one, other)) in one.into_iter().zip(other).enumerate() {
         assert!(one != other, "round {round}: {one}, {other}");
+    }
+}
+
+/// Flows are told of as its twin tells of them, and those that a full table puts out are counted.
+#[test]
+fn load_balancer_tells_of_its_flows_and_counts_those_put_out() {
+    const FLOWS: u16 = 1024;
+    if !is_root() {
+        return;
+    }
+    for hook in Hook::ALL {
+        let plane = plane();
+        let chain = load(&plane, hook, &config(&[1, 2]), Side::Forward);
+        let send = |port: u16, stamp: u64| {
+            let mut from = build::client_v4();
+            from.set_port(port);
+            let frame = build::udp(from, build::server_v4(), b"");
+            let meta = Meta::new(stamp, 1, 0, 0, &parse(&frame).unwrap());
+            assert!(kernel(chain.program(0).unwrap(), hook, &frame, meta).is_some());
+            frame.len() as u64
+        };
+        let known = || {
+            chain
+                .flows(0)
+                .unwrap()
+                .expect("a load balancer keeps flows")
+        };
+        send(1, SECOND);
+        let length = send(1, 2 * SECOND);
+        // It has timed out: one that begins in its place.
+        send(2, SECOND);
+        send(2, 2 * SECOND + TIMEOUT);
+        let Flows { records, totals } = known();
+        let mut seen: Vec<_> = records
+            .iter()
+            .map(|one| (one.packets, one.bytes, one.first_ns, one.last_ns))
+            .collect();
+        seen.sort_unstable();
+        let late = 2 * SECOND + TIMEOUT;
+        let expected = [(1, length, late, late), (2, 2 * length, SECOND, 2 * SECOND)];
+        assert_eq!(seen, expected);
+        assert_eq!((totals.begun, totals.evicted), (3, 0));
+
+        for port in 3..3 + 4 * FLOWS {
+            send(port, late + u64::from(port));
+        }
+        let Flows { records, totals } = known();
+        assert!(records.len() <= usize::from(FLOWS), "{}", records.len());
+        let inserted = 2 + 4 * u64::from(FLOWS);
+        assert_eq!(totals.begun, inserted + 1);
+        assert_eq!(totals.evicted, inserted - records.len() as u64);
     }
 }
