@@ -104,7 +104,8 @@ fn measured(name: &str) -> Report<Row> {
 
 /// Whoever reads the report finds rows with figures, and claims that so few rounds do not decide.
 fn check(report: &Report<Row>) {
-    assert!(!report.rows.is_empty() && !report.claims.is_empty());
+    assert!(!report.rows.is_empty());
+    assert_eq!(report.claims.is_empty(), all_skipped(report), "{report:?}");
     for row in report.rows.iter().filter(|row| row.table() != "skipped") {
         let figures = row
             .fields()
@@ -121,12 +122,20 @@ fn check(report: &Report<Row>) {
     assert!(report.environment.settings.contains_key("quiet"));
 }
 
+/// Nothing of what is compared can be had here.
+fn all_skipped(report: &Report<Row>) -> bool {
+    report.rows.iter().all(|row| row.table() == "skipped")
+}
+
 /// Every declared plot finds its fields in the rows, and is drawn with all of its groups.
 fn page(report: &Report<Row>) {
     let name = &report.experiment;
     let page = report::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(!page.contains("NaN"), "{name}");
-    assert!(page.contains("<svg"), "{name} declares no plot");
+    assert!(
+        page.contains("<svg") || all_skipped(report),
+        "{name} declares no plot"
+    );
     for claim in &report.claims {
         assert!(
             page.contains(&claim.id.replace('<', "&lt;")),
@@ -136,13 +145,13 @@ fn page(report: &Report<Row>) {
     }
 }
 
-/// Ends it after its first steps.
+/// Ends it at its second step: some experiments have no more than a few.
 fn cancelled(name: &str) {
     let cancelled = AtomicBool::new(false);
     let steps = std::sync::atomic::AtomicU32::new(0);
     let progress = |_: &str, _, _| {
         let step = steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        cancelled.store(step >= 5, std::sync::atomic::Ordering::Relaxed);
+        cancelled.store(step >= 1, std::sync::atomic::Ordering::Relaxed);
     };
     let outcome = run(
         name,
