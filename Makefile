@@ -57,8 +57,10 @@ install: $(MYELIN) ## copy myelin and its shell completions to PREFIX (default /
 	$(MYELIN) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_myelin
 	$(MYELIN) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/myelin.fish
 
-bench-quick: build ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses; REPORTS=DIR writes pages)
+# First what they compare with: ports and a reference over DPDK are compiled where libdpdk is.
+bench-quick: ## run the experiments in their quick form (EXPERIMENTS="hop-cost ..." chooses; REPORTS=DIR writes pages)
 	@scripts/install-deps test
+	@$(MAKE) --no-print-directory build
 	$(if $(REPORTS),mkdir -p $(REPORTS))
 	for experiment in $(EXPERIMENTS); do \
 		$(AS_ROOT) $(MYELIN) bench $$experiment --quick $(if $(REPORTS),--report $(REPORTS)/$$experiment.html) || exit 1; done
