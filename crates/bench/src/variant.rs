@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use myelin_linux::affinity;
 
-use myelin_probe::bandwidth::{Ladder, Load, carry};
+use myelin_probe::bandwidth::{Carried, Ladder, Load, carry};
 use myelin_probe::cpu::{CpuMeter, CpuUse};
 use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
@@ -17,7 +17,7 @@ use crate::{Error, Monitor, Options};
 
 /// Packets before those that count: they bring back what other variants drove out of the caches.
 const WARM_UP: u32 = 30;
-/// Trials of a load in a round: a rate that comes through whole is found by then.
+/// Most trials of a load in a round: one that comes through whole is found by then, if there is one.
 const TRIALS: u32 = 24;
 /// Rounds of a deployment.
 pub(crate) const ROUNDS: usize = 10;
@@ -134,13 +134,14 @@ impl Variant {
         Ok(answered)
     }
 
-    /// Packets a second, millions, that come through whole and in order. `ladder` tells what to offer, and learns from it.
-    pub(crate) fn carried_mpps(
+    /// The fastest trial whose packets came through whole and in order; where none did, the last one. `ladder` tells what to offer, and
+    /// learns from it.
+    pub(crate) fn carried(
         &self,
         (payload, packets, burst): (usize, u32, u16),
         ladder: &mut Ladder,
         monitor: &Monitor<'_>,
-    ) -> Result<f64, Error> {
+    ) -> Result<Carried, Error> {
         let load = Load {
             destination: self.destination,
             payload_bytes: payload,
@@ -148,24 +149,23 @@ impl Variant {
             burst,
             core: Some(probing_core()?),
         };
-        let (mut lost, mut sent) = (0, 0);
-        for _ in 0..TRIALS {
-            let offered = ladder.offered_mpps();
+        let (mut sent, mut received) = (0, 0);
+        let carried = ladder.round(TRIALS, |offered| {
             let carried = self.awake(|| carry(&load, &self.sockets, offered, control(monitor)))?;
             monitor.check()?;
-            ladder.tried(&carried);
-            if carried.is_clean() {
-                return Ok(carried.carried_mpps);
-            }
             sent += carried.trial.sent;
-            lost += carried.trial.sent.saturating_sub(carried.trial.received);
+            received += carried.trial.received;
+            Ok::<_, Error>(carried)
+        })?;
+        if received > 0 {
+            return Ok(carried);
         }
         Err(Error::Lost {
             variant: self.name.clone(),
-            lost,
+            lost: sent,
             sent,
             payload,
-            remedy: "no rate came through whole and in order; repeat it on a quiet machine",
+            remedy: "see what `myelin doctor` says of this machine",
         })
     }
 
