@@ -123,7 +123,9 @@ impl LoadedChain {
             .segments
             .iter()
             .any(|segment| matches!(segment.exit, Exit::Egress { .. }));
-        let sojourn = has_egress.then(|| Sojourn::new(shared.cpus)).transpose()?;
+        let sojourn = has_egress
+            .then(|| Sojourn::new(shared.counters.cpus()))
+            .transpose()?;
         let loader = Loader {
             shared,
             config,

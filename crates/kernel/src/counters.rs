@@ -25,6 +25,17 @@ pub(crate) fn parts(cpus: usize) -> usize {
     cpus.next_power_of_two()
 }
 
+/// One more than the highest number of a CPU that is plugged in.
+fn present_cpus() -> Option<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/present").ok()?;
+    last_of_list(&text).map(|last| last + 1)
+}
+
+/// The last number of a list as the kernel writes it: `0-3,5`.
+fn last_of_list(text: &str) -> Option<usize> {
+    text.trim().rsplit([',', '-']).next()?.parse().ok()
+}
+
 /// What one station of a chain has counted, summed over the CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopCounters {
@@ -61,9 +72,24 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// At least `lines` lines a CPU; on a kernel that wants smaller elements of a map (4 MiB before Linux 6.7) as many as it
-    /// takes.
-    pub(crate) fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
+    /// At least `lines` lines for each CPU that this machine may ever have. Before Linux 6.7 an element of a map has 4 MiB at most:
+    /// where that does not suffice, for each CPU that it has now, and as many as fit; one that is plugged in later then shares the
+    /// lines of another, and counts of the two may be lost.
+    pub(crate) fn of_machine(lines: u32) -> Result<Self, Error> {
+        let possible = libbpf_rs::num_possible_cpus()
+            .map_err(|cause| Error::map("counters", "size", &cause))?;
+        let all = Self::new(lines, possible);
+        if all.as_ref().is_ok_and(|counters| counters.lines >= lines) {
+            return all;
+        }
+        match present_cpus() {
+            Some(present) if parts(present) < parts(possible) => Self::new(lines, present),
+            _ => all,
+        }
+    }
+
+    /// At least `lines` lines a CPU, or as many as the kernel takes.
+    fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
         let mut lines = lines.next_power_of_two();
         let size = |lines: u32| parts(cpus) * lines as usize * WORDS * 8;
         let map = loop {
@@ -87,6 +113,11 @@ impl Counters {
             cpus,
             blocks: Blocks::new("counter lines", 0, lines),
         })
+    }
+
+    /// CPUs that have lines of their own.
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus
     }
 
     /// The counters of a slot; all zero for one that does not exist.
@@ -147,6 +178,13 @@ mod tests {
     use super::*;
     use crate::object::DOOR;
     use crate::twin::{assert_twins, layout};
+
+    #[test]
+    fn the_last_cpu_is_found_in_a_list() {
+        let lists = ["0\n", "0-1\n", "0-3,5,8-11\n", "", "none"];
+        let found = [Some(0), Some(1), Some(11), None, None];
+        assert_eq!(lists.map(last_of_list), found);
+    }
 
     #[test]
     fn lines_lie_as_in_c() {

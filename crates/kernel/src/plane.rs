@@ -53,7 +53,6 @@ impl Default for Capacity {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) capacity: Capacity,
-    pub(crate) cpus: usize,
     pub(crate) counters: Counters,
     pub(crate) tables: Arc<Tables>,
     /// By hook: during a change of the hook both generations of a chain take packets, each at its own.
@@ -153,8 +152,7 @@ impl Plane {
         if let Some(dir) = pin_dir {
             pins::prepare(dir)?;
         }
-        let cpus = libbpf_rs::num_possible_cpus()
-            .map_err(|cause| Error::map("counters", "size", &cause))?;
+        let counters = Counters::of_machine(capacity.lines)?;
         let number = size_of::<u32>();
         let programs = |name| {
             create(
@@ -179,8 +177,7 @@ impl Plane {
             )
         };
         let shared = Shared {
-            cpus,
-            counters: Counters::new(capacity.lines, cpus)?,
+            counters,
             tables: Arc::new(Tables::new(capacity.matches)?),
             chains: [chains()?, chains()?],
             chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),

@@ -141,7 +141,7 @@ pub(crate) fn load(
     let lines = u32::from(positions) + 2 + 2 * black_boxes as u32;
     let lines = Arc::new(shared.counters.take(lines)?);
     let sojourns = (0..=black_boxes)
-        .map(|_| Sojourn::new(shared.cpus))
+        .map(|_| Sojourn::new(shared.counters.cpus()))
         .collect::<Result<Vec<_>, _>>()?;
     let loader = Loader {
         shared,

@@ -115,6 +115,7 @@ struct search {
 	__u32 start;
 	__u32 step;
 	bool found;
+	bool full; /* ended because the table is full */
 };
 
 enum claim {
@@ -140,10 +141,8 @@ static __always_inline enum claim claim(struct search *search)
 		if (!mapping || !same_endpoint(&mapping->outer, &search->outer) ||
 		    !remove_expired(mapping, &holder, search->now))
 			return TAKEN;
-	} else if (error == -E2BIG) {
-		if (!sweep(search->now))
-			return NO_ROOM;
 	} else {
+		search->full = error == -E2BIG;
 		return error ? NO_ROOM : CLAIMED;
 	}
 	/* Room was made; another CPU may have been quicker to use it. */
@@ -203,7 +202,9 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 {
 	struct search search = {.inner = *inner, .now = now};
 
-	if (!find_free(&search))
+	/* The sweep is called from here, not from where the table is found full: older kernels give
+	 * all nested calls together 512 bytes of stack. */
+	if (!find_free(&search) && !(search.full && sweep(now) && find_free(&search)))
 		return false;
 
 	struct mapping mapping = {
