@@ -19,7 +19,7 @@ use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
-use crate::workers::{Key, Start};
+use crate::workers::{Key, Start, lead};
 
 /// A generation in this mapping.
 struct Distributed {
@@ -337,7 +337,10 @@ impl FunctionPlace {
         let shares_core = workers.count() > 1;
         entry.poll_unless(shares_core).map_err(ApiError::failed)?;
         let xsk = entry.bind_in(netns, inner)?;
-        link.set_socket(0, xsk.fd()).map_err(ApiError::failed)?;
+        let xsk = match link.sockets() {
+            Some(sockets) => xsk.led_by(lead(sockets, 0)),
+            None => xsk,
+        };
         let socket = entry.handle.add_socket(xsk).map_err(ApiError::failed)?;
         self.socket = Some(socket);
         let chain = UserChain {

@@ -9,9 +9,9 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
-    BusyPoll, Idle, Role, SocketId, WORKER_NAME, WorkerConfig, WorkerHandle, Xsk, XskConfig,
+    BusyPoll, Idle, Lead, Role, SocketId, WORKER_NAME, WorkerConfig, WorkerHandle, Xsk, XskConfig,
 };
-use myelin_kernel::{Plane, Reentry, XdpMode};
+use myelin_kernel::{Plane, Reentry, Sockets, XdpMode};
 use myelin_linux::journal::{Journal, Resource};
 use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
@@ -375,9 +375,7 @@ impl Entry {
             };
             config.busy_poll = busy_poll;
             let xsk = self.bind(&config)?;
-            port.door
-                .set_socket(queue, xsk.fd())
-                .map_err(ApiError::failed)?;
+            let xsk = xsk.led_by(lead(port.door.sockets(), queue));
             let id = self.handle.add_socket(xsk).map_err(ApiError::failed)?;
             self.sockets.insert((ifindex, queue), id);
         }
@@ -464,7 +462,7 @@ impl Entry {
             .map_err(ApiError::failed)
             .and_then(|()| {
                 let receive = self.bind(&self.internal_socket(&far, Role::Ingress))?;
-                door.set_socket(0, receive.fd()).map_err(ApiError::failed)?;
+                let receive = receive.led_by(lead(door.sockets(), 0));
                 receiving = Some(self.handle.add_socket(receive).map_err(ApiError::failed)?);
                 let transmit = self.bind(&self.internal_socket(&near, Role::Egress))?;
                 self.handle.add_socket(transmit).map_err(ApiError::failed)
@@ -498,6 +496,15 @@ impl Entry {
             budget: self.spec.batch.max(8),
         })
     }
+}
+
+/// The way to a socket of a queue.
+pub(crate) fn lead(sockets: Sockets, queue: u32) -> Lead {
+    Arc::new(move |socket| {
+        sockets
+            .set(queue, socket)
+            .map_err(|error| error.to_string())
+    })
 }
 
 /// Both ends of an internal link, up, and wide enough for a full packet behind an NSH header.

@@ -26,12 +26,14 @@ const MESSAGE_MAX: usize = 2048;
 pub(crate) enum Request {
     /// The first request. Descriptors: packet memory, statistics.
     Setup(Setup),
-    /// Use a bound socket. Descriptor: the socket.
+    /// Use a socket; map its rings before the answer. Descriptor: the socket.
     AddSocket {
         /// The number it is known by.
         id: SocketId,
         /// What it is.
         info: XskInfo,
+        /// It is the successor of a closed one, whose frames are free. Before [`Request::Start`] only.
+        succeeds: bool,
     },
     /// Stop using a socket that no chain leads to, and close it.
     RemoveSocket {

@@ -21,7 +21,7 @@ use crate::ring_port::Side;
 use crate::shm::anonymous_file;
 use crate::stats::Stats;
 use crate::umem::{Borrower, Umem};
-use crate::xsk::Xsk;
+use crate::xsk::{Successor, Xsk};
 
 /// Name of every worker: the start of its command line, and of its main thread.
 pub const WORKER_NAME: &str = "myelin-worker";
@@ -86,6 +86,8 @@ pub struct WorkerHandle {
     holder: Option<SocketId>,
     stats: Stats,
     sockets: BTreeMap<SocketId, Xsk>,
+    /// Sockets that went with the worker, to be opened anew for the next.
+    successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
     /// Numbers of the ledger that are taken by rings and processes of pipelines on this worker's memory.
     pub(crate) reserved: BTreeSet<SocketId>,
@@ -123,6 +125,7 @@ impl WorkerHandle {
             stats: Stats::create()?,
             config,
             sockets: BTreeMap::new(),
+            successors: BTreeMap::new(),
             rings,
             reserved: BTreeSet::new(),
             orphaned: BTreeSet::new(),
@@ -154,15 +157,16 @@ impl WorkerHandle {
         self.sockets.get(&id)
     }
 
-    /// Hands a bound socket to the worker. The handle keeps it too, for a restart.
-    pub fn add_socket(&mut self, xsk: Xsk) -> Result<SocketId, Error> {
+    /// Hands a socket to the worker, and leads packets to it. The handle keeps it too, for a restart.
+    pub fn add_socket(&mut self, mut xsk: Xsk) -> Result<SocketId, Error> {
         let id = self.free_id()?;
-        let request = Request::AddSocket {
-            id,
-            info: xsk.info().clone(),
-        };
         let process = running(self.process.as_mut(), &self.config)?;
-        process.ask(&self.config.run_id, &request, &[xsk.fd()])?;
+        if let Err(error) = hand_over(process, &self.config.run_id, id, &mut xsk, false) {
+            // The worker may have it already; the kernel lets go of a socket with its last descriptor.
+            drop(xsk);
+            let _ = self.ask(&Request::RemoveSocket { id });
+            return Err(error);
+        }
         self.sockets.insert(id, xsk);
         Ok(id)
     }
@@ -178,7 +182,11 @@ impl WorkerHandle {
     pub(crate) fn free_id(&self) -> Result<SocketId, Error> {
         (0..Borrower::MAX as u16)
             .map(SocketId)
-            .find(|id| !self.sockets.contains_key(id) && !self.reserved.contains(id))
+            .find(|id| {
+                !self.sockets.contains_key(id)
+                    && !self.successors.contains_key(id)
+                    && !self.reserved.contains(id)
+            })
             .ok_or(Error::Parameter {
                 what: "number of sockets, rings and pipeline processes on one packet memory",
                 value: (self.sockets.len() + self.reserved.len()) as u64 + 1,
@@ -244,7 +252,7 @@ impl WorkerHandle {
             });
         }
         // The kernel lets go of a socket with its last descriptor, so this one is closed before the worker closes its own.
-        if self.sockets.remove(&id).is_none() {
+        if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
             return Err(self.no_socket(id));
         }
         self.give_up(id, &Request::RemoveSocket { id })
@@ -355,9 +363,16 @@ impl WorkerHandle {
     }
 
     /// Ends the process, if it runs, and starts another with the same sockets and chains. Counters go on; packets that the old one had in hand are
-    /// lost, those in the rings are processed.
+    /// lost, those in the rings are processed, save those in sockets whose rings cannot be mapped again (before Linux 6.4).
     pub fn restart(&mut self) -> Result<(), Error> {
         self.end();
+        for (id, xsk) in std::mem::take(&mut self.sockets) {
+            if xsk.late {
+                self.successors.insert(id, xsk.into_successor()?);
+            } else {
+                self.sockets.insert(id, xsk);
+            }
+        }
         self.restarts += 1;
         self.start()
     }
@@ -390,10 +405,19 @@ impl WorkerHandle {
         let told = process
             .ask(worker, &setup, &[self.umem.fd(), self.stats.fd()])
             .and_then(|()| {
-                self.sockets.iter().try_for_each(|(&id, xsk)| {
-                    let info = xsk.info().clone();
-                    process.ask(worker, &Request::AddSocket { id, info }, &[xsk.fd()])
-                })
+                self.sockets
+                    .iter_mut()
+                    .try_for_each(|(&id, xsk)| hand_over(&mut process, worker, id, xsk, false))
+            })
+            .and_then(|()| {
+                while let Some(next) = self.successors.first_entry() {
+                    let shared = self.sockets.values().next();
+                    let mut xsk = next.get().open(&self.umem, shared)?;
+                    hand_over(&mut process, worker, *next.key(), &mut xsk, true)?;
+                    let (id, _) = next.remove_entry();
+                    self.sockets.insert(id, xsk);
+                }
+                Ok(())
             })
             .and_then(|()| {
                 self.rings.iter().try_for_each(|(&id, (link, side))| {
@@ -449,6 +473,21 @@ impl WorkerHandle {
             problem,
         }
     }
+}
+
+/// Hands a socket to a worker; when it has mapped the rings it is bound and packets are led to it.
+fn hand_over(
+    process: &mut Process,
+    worker: &str,
+    id: SocketId,
+    xsk: &mut Xsk,
+    succeeds: bool,
+) -> Result<(), Error> {
+    let info = xsk.info().clone();
+    let request = Request::AddSocket { id, info, succeeds };
+    process.ask(worker, &request, &[xsk.fd()])?;
+    xsk.complete()?;
+    xsk.lead()
 }
 
 impl Drop for WorkerHandle {

@@ -63,4 +63,4 @@ pub use port::Port;
 pub use stats::{ChainStats, PositionStats, Stats, WorkerStats};
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
-pub use xsk::{BusyPoll, CopyMode, RING_SIZE, Role, Xsk, XskConfig, XskStatistics};
+pub use xsk::{BusyPoll, CopyMode, Lead, RING_SIZE, Role, Xsk, XskConfig, XskStatistics};

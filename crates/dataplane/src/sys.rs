@@ -101,6 +101,31 @@ pub(crate) fn bind_xdp(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::
     check(rc).map(drop)
 }
 
+/// The network namespace of a socket. `SIOCGSKNS` (linux/sockios.h) takes CAP_NET_ADMIN.
+pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SIOCGSKNS: libc::c_ulong = 0x894c;
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) })?;
+    // SAFETY: the kernel has just returned this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Calls `f` in a network namespace, on a thread of its own.
+pub(crate) fn in_netns<T: Send>(
+    netns: BorrowedFd<'_>,
+    f: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET)?;
+            Ok(f())
+        });
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Tells the kernel that descriptors wait in the TX ring. In copy mode the frames are transmitted before this returns.
 #[inline]
 pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {

@@ -413,9 +413,12 @@ impl Control {
     fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
         match request {
             Request::Setup(_) => Err("the worker is set up already".into()),
-            Request::AddSocket { id, info } => {
+            Request::AddSocket { id, info, succeeds } => {
                 let fd = fds.pop().ok_or("no descriptor came with the socket")?;
                 let borrower = borrower(id)?;
+                if succeeds {
+                    self.memory.take_back_all_but(borrower, std::iter::empty());
+                }
                 let port = XdpPort::new(fd, &info, borrower, self.memory)
                     .map_err(|error| error.to_string())?;
                 let port = Box::new(WorkerPort::Xdp(port));

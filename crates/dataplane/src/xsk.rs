@@ -4,9 +4,14 @@
 //! [`Umem`] registers the memory; later ones, on other queues and devices, share it (`XDP_SHARED_UMEM`) and bring their own fill and
 //! completion rings. Sharing imposes the first socket's copy or zero-copy mode; where the second device cannot follow, its
 //! socket registers the same memory a second time and finds its own mode.
+//!
+//! Rings are mapped by the worker. Since Linux 6.4 that may come after binding, so a worker that is started anew goes on with the
+//! sockets and rings of the one that died. Before, a bound socket's rings cannot be mapped any more: there the agent binds
+//! when the worker has mapped them, and a new worker gets new sockets ([`Successor`]); what lay in the old rings is lost.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +82,8 @@ pub struct XskConfig {
     pub mode: CopyMode,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
+    /// Bind when the worker has mapped the rings, as it must be before Linux 6.4, on every kernel.
+    pub bind_late: bool,
 }
 
 impl XskConfig {
@@ -90,6 +97,7 @@ impl XskConfig {
             ring_size: RING_SIZE,
             mode: CopyMode::Auto,
             busy_poll: None,
+            bind_late: false,
         }
     }
 }
@@ -105,11 +113,37 @@ pub(crate) struct XskInfo {
     pub(crate) zero_copy: bool,
 }
 
-/// A bound AF_XDP socket.
-#[derive(Debug)]
+/// Puts a socket where packets are led to it: into a socket map.
+pub type Lead = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
+
+/// An AF_XDP socket, bound, or to be bound when its worker has mapped its rings.
 pub struct Xsk {
     fd: OwnedFd,
     info: XskInfo,
+    config: XskConfig,
+    /// Shares the packet memory of another socket.
+    shares: bool,
+    /// Its rings cannot be mapped again: a new worker needs a successor.
+    pub(crate) late: bool,
+    unbound: Option<Unbound>,
+    lead: Option<Lead>,
+}
+
+/// What binding needs that comes later.
+#[derive(Debug)]
+struct Unbound {
+    address: libc::sockaddr_xdp,
+    /// The socket that `address` names; it must be there still.
+    _shared: Option<OwnedFd>,
+}
+
+/// What is needed to open a socket like one that was closed.
+pub(crate) struct Successor {
+    config: XskConfig,
+    shares: bool,
+    zero_copy: bool,
+    netns: OwnedFd,
+    lead: Option<Lead>,
 }
 
 /// What the kernel counted at a socket (`XDP_STATISTICS`), in packets.
@@ -128,7 +162,8 @@ pub struct XskStatistics {
 }
 
 impl Xsk {
-    /// Opens a socket on one queue of an interface and binds it. `shared` is an earlier socket of the same [`Umem`], if there is one.
+    /// Opens a socket on one queue of an interface and binds it, now or where the worker must map its rings before, then.
+    /// `shared` is an earlier socket of the same [`Umem`], if there is one.
     pub fn bind(umem: &Umem, config: &XskConfig, shared: Option<&Xsk>) -> Result<Self, Error> {
         if !config.ring_size.is_power_of_two() {
             return Err(Error::Parameter {
@@ -137,24 +172,30 @@ impl Xsk {
                 expected: "a power of two",
             });
         }
+        let socket = Self::bind_now(umem, config, shared)?;
+        if !config.bind_late && rings_outlive_binding(&socket)? {
+            return Ok(socket);
+        }
+        // It has told which memory and which mode the device takes.
+        let (shares, zero_copy) = (socket.shares, socket.info.zero_copy);
+        drop(socket);
+        Self::open(config, Memory::of(umem, shared, shares), Some(zero_copy))
+    }
+
+    /// With rings that the agent can map, for tests that play the worker in the same process.
+    fn bind_now(umem: &Umem, config: &XskConfig, shared: Option<&Self>) -> Result<Self, Error> {
         if let Some(first) = shared
             && config.mode == CopyMode::Auto
-            && let Ok(socket) = Self::open(config, Memory::Shared(first))
+            && let Ok(socket) = Self::open(config, Memory::Shared(first), None)
         {
             return Ok(socket);
         }
-        Self::open(config, Memory::Registered(umem))
+        Self::open(config, Memory::Registered(umem), None)
     }
 
-    fn open(config: &XskConfig, memory: Memory<'_>) -> Result<Self, Error> {
-        let failed = |step| {
-            move |source| Error::Socket {
-                interface: config.interface.clone(),
-                queue: config.queue,
-                step,
-                source,
-            }
-        };
+    /// With `later`, to be bound later, in that mode: zero-copy or not.
+    fn open(config: &XskConfig, memory: Memory<'_>, later: Option<bool>) -> Result<Self, Error> {
+        let failed = |step| Self::failed(config, step);
         let fd = sys::xdp_socket().map_err(failed("open"))?;
         let xdp_option =
             |name, value: u32| sys::set_option(fd.as_fd(), libc::SOL_XDP, name, &value);
@@ -186,11 +227,21 @@ impl Xsk {
         if let Some(busy_poll) = config.busy_poll {
             set_busy_poll(fd.as_fd(), busy_poll).map_err(failed("set busy polling"))?;
         }
-        bind_patiently(fd.as_fd(), &address(config, &memory)).map_err(failed("bind"))?;
-        let options: libc::xdp_options =
-            sys::get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
-                .map_err(failed("read the options"))?;
-        Ok(Self {
+        let mut address = address(config, &memory);
+        let mut shared = None;
+        if let Memory::Shared(first) = memory {
+            let kept = first.fd.try_clone().map_err(failed("keep the shared"))?;
+            address.sxdp_shared_umem_fd = kept.as_raw_fd() as u32;
+            shared = Some(kept);
+        } else if let Some(zero_copy) = later {
+            address.sxdp_flags = libc::XDP_USE_NEED_WAKEUP
+                | if zero_copy {
+                    libc::XDP_ZEROCOPY
+                } else {
+                    libc::XDP_COPY
+                };
+        }
+        let mut socket = Self {
             fd,
             info: XskInfo {
                 interface: config.interface.clone(),
@@ -198,8 +249,73 @@ impl Xsk {
                 role: config.role,
                 ring_size: config.ring_size,
                 busy_poll: config.busy_poll.is_some(),
-                zero_copy: options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
+                zero_copy: later.unwrap_or_default(),
             },
+            config: config.clone(),
+            shares: matches!(memory, Memory::Shared(_)),
+            late: later.is_some(),
+            unbound: Some(Unbound {
+                address,
+                _shared: shared,
+            }),
+            lead: None,
+        };
+        if later.is_none() {
+            socket.complete()?;
+        }
+        Ok(socket)
+    }
+
+    fn failed(config: &XskConfig, step: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Socket {
+            interface: config.interface.clone(),
+            queue: config.queue,
+            step,
+            source,
+        }
+    }
+
+    /// Binds it, if it is not bound yet. To be called when its rings are mapped.
+    pub(crate) fn complete(&mut self) -> Result<(), Error> {
+        let Some(Unbound { address, .. }) = &self.unbound else {
+            return Ok(());
+        };
+        bind_patiently(self.fd.as_fd(), address).map_err(Self::failed(&self.config, "bind"))?;
+        self.unbound = None;
+        let options: libc::xdp_options =
+            sys::get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
+                .map_err(Self::failed(&self.config, "read the options"))?;
+        self.info.zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        Ok(())
+    }
+
+    /// The socket, with the way by which packets are led to it; it is taken when a worker has the socket, and again for each successor.
+    #[must_use]
+    pub fn led_by(mut self, lead: Lead) -> Self {
+        self.lead = Some(lead);
+        self
+    }
+
+    /// Leads packets to it, if it is to receive any.
+    pub(crate) fn lead(&self) -> Result<(), Error> {
+        let Some(lead) = &self.lead else {
+            return Ok(());
+        };
+        lead(self.fd()).map_err(|words| {
+            Self::failed(&self.config, "lead packets to it")(io::Error::other(words))
+        })
+    }
+
+    /// Closes it, and gives what a new one needs.
+    pub(crate) fn into_successor(self) -> Result<Successor, Error> {
+        let netns = sys::netns_of(self.fd())
+            .map_err(Self::failed(&self.config, "find the network namespace of"))?;
+        Ok(Successor {
+            config: self.config,
+            shares: self.shares,
+            zero_copy: self.info.zero_copy,
+            netns,
+            lead: self.lead,
         })
     }
 
@@ -265,11 +381,65 @@ impl Xsk {
     }
 }
 
+impl std::fmt::Debug for Xsk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Xsk")
+            .field("fd", &self.fd)
+            .field("info", &self.info)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Successor {
+    /// Opens the socket, to be bound when its worker has mapped its rings.
+    pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
+        let memory = Memory::of(umem, shared, self.shares);
+        let open = || Xsk::open(&self.config, memory, Some(self.zero_copy));
+        let socket = sys::in_netns(self.netns.as_fd(), open)
+            .map_err(Xsk::failed(&self.config, "enter the network namespace of"))??;
+        Ok(Xsk {
+            lead: self.lead.clone(),
+            ..socket
+        })
+    }
+}
+
+impl std::fmt::Debug for Successor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Successor")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the rings of a bound socket can be mapped: Linux 6.4. Found out with the first socket there is.
+fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let outlive = match Rings::map(socket.fd(), &socket.info) {
+        Ok(_) => true,
+        Err(Error::Socket { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => false,
+        Err(error) => return Err(error),
+    };
+    Ok(*KNOWN.get_or_init(|| outlive))
+}
+
 /// Where a socket's packet memory comes from.
 #[derive(Clone, Copy)]
 enum Memory<'a> {
     Registered(&'a Umem),
     Shared(&'a Xsk),
+}
+
+impl<'a> Memory<'a> {
+    fn of(umem: &'a Umem, shared: Option<&'a Xsk>, shares: bool) -> Self {
+        match shared {
+            Some(first) if shares => Self::Shared(first),
+            _ => Self::Registered(umem),
+        }
+    }
 }
 
 fn register(
@@ -349,7 +519,7 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Maps the rings of a bound socket. Two processes may map them, but only one may move them.
+    /// Maps the rings of a socket. Two processes may map them, but only one may move them.
     pub(crate) fn map(fd: BorrowedFd<'_>, info: &XskInfo) -> Result<Self, Error> {
         let failed = |step| {
             move |source| Error::Socket {

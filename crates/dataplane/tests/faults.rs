@@ -15,11 +15,21 @@ use nix::unistd::Pid;
 
 #[test]
 fn a_killed_worker_is_replaced_without_losing_sockets_frames_or_counts() {
+    replaced(false);
+}
+
+/// Before Linux 6.4 a new worker cannot map the rings of the old one: it gets new sockets.
+#[test]
+fn a_killed_worker_is_replaced_with_new_sockets_where_rings_cannot_be_mapped_again() {
+    replaced(true);
+}
+
+fn replaced(bind_late: bool) {
     let Some(_alone) = privileged() else {
         return;
     };
     let network = Network::new();
-    let mut path = Path::new(&network, config(32, ADAPTIVE), forward());
+    let mut path = Path::bound(&network, config(32, ADAPTIVE), forward(), bind_late);
     let (client, server) = ends(&network);
     for round in 0..8_u8 {
         // In the middle of traffic, so that frames are in hand.

@@ -47,7 +47,8 @@ impl Sockets {
         Ok(Self(Arc::new(shared.sockets()?)))
     }
 
-    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+    /// Hands the packets of a receive queue to this AF_XDP socket, bound to that queue of the interface.
+    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
         self.0
             .update(
                 &queue.to_ne_bytes(),
@@ -55,23 +56,6 @@ impl Sockets {
                 MapFlags::ANY,
             )
             .map_err(|cause| Error::map("sockets", "put an AF_XDP socket into", &cause))
-    }
-
-    pub(crate) fn clear(&self, queue: u32) -> Result<(), Error> {
-        match self.0.delete(&queue.to_ne_bytes()) {
-            // A closed socket leaves the map by itself.
-            Err(cause)
-                if cause.kind() != libbpf_rs::ErrorKind::NotFound
-                    && cause.kind() != libbpf_rs::ErrorKind::InvalidInput =>
-            {
-                Err(Error::map(
-                    "sockets",
-                    "remove an AF_XDP socket from",
-                    &cause,
-                ))
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -295,17 +279,6 @@ impl Port {
             doors.programs[hook as usize] = Some(Arc::new(program));
         }
         doors.likely[hook as usize] = Some(likely);
-    }
-
-    /// Hands the packets of a receive queue that go to user space to this AF_XDP socket, bound to that queue of this
-    /// interface.
-    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.sockets.set(queue, socket)
-    }
-
-    /// Takes the socket of a queue away: its packets are treated as the chains' `onFailure` says.
-    pub fn clear_socket(&self, queue: u32) -> Result<(), Error> {
-        self.sockets.clear(queue)
     }
 
     /// The AF_XDP sockets of this interface.

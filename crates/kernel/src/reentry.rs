@@ -112,17 +112,6 @@ impl Reentry {
         self.program.as_fd()
     }
 
-    /// Hands packets that go to user space again after a kernel segment to this AF_XDP socket, bound to that queue of
-    /// this end of the link.
-    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.sockets.set(queue, socket)
-    }
-
-    /// Takes the socket of a queue away: its packets are dropped.
-    pub fn clear_socket(&self, queue: u32) -> Result<(), Error> {
-        self.sockets.clear(queue)
-    }
-
     /// The AF_XDP sockets of this end of the link.
     pub fn sockets(&self) -> Sockets {
         self.sockets.clone()

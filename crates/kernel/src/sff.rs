@@ -399,11 +399,9 @@ impl FunctionLink {
         self.black_box
     }
 
-    /// Hands the packets of a receive queue of the inner end to this AF_XDP socket. A kernel function has no use for it.
-    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.sockets
-            .as_ref()
-            .map_or(Ok(()), |sockets| sockets.set(queue, socket))
+    /// The AF_XDP sockets of the inner end; a kernel function has none.
+    pub fn sockets(&self) -> Option<Sockets> {
+        self.sockets.clone()
     }
 
     /// The flows that the function knows; `None` for one that keeps none, or is in user space.

@@ -7,6 +7,7 @@ pub mod xdp;
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -190,7 +191,7 @@ pub struct Path {
     pub worker: WorkerHandle,
     pub client: SocketId,
     pub server: SocketId,
-    pub doors: [FrontDoor; 2],
+    pub doors: [Arc<FrontDoor>; 2],
 }
 
 pub fn config(batch: u16, idle: Idle) -> WorkerConfig {
@@ -205,15 +206,32 @@ pub fn config(batch: u16, idle: Idle) -> WorkerConfig {
 
 impl Path {
     pub fn new(network: &Network, config: WorkerConfig, forth: Vec<FunctionConfig>) -> Self {
+        Self::bound(network, config, forth, false)
+    }
+
+    /// With sockets that are bound late, as before Linux 6.4, or at once.
+    pub fn bound(
+        network: &Network,
+        config: WorkerConfig,
+        forth: Vec<FunctionConfig>,
+        bind_late: bool,
+    ) -> Self {
         let mut worker = WorkerHandle::spawn(config).expect("a worker");
         let [(client, client_door), (server, server_door)] =
             [(End::Client, FORTH), (End::Server, BACK)].map(|(end, spi)| {
                 let ifindex = network.ifindex(end);
-                let config = XskConfig::new(network.port(end), ifindex, 0, Role::Ingress);
-                let xsk =
-                    Xsk::bind(worker.umem(), &config, worker.first_socket()).expect("a socket");
-                let door = FrontDoor::attach(ifindex, spi).expect("a front door");
-                door.set_socket(0, xsk.fd()).expect("a map entry");
+                let config = XskConfig {
+                    bind_late,
+                    ..XskConfig::new(network.port(end), ifindex, 0, Role::Ingress)
+                };
+                let door = Arc::new(FrontDoor::attach(ifindex, spi).expect("a front door"));
+                let lead = Arc::clone(&door);
+                let xsk = Xsk::bind(worker.umem(), &config, worker.first_socket())
+                    .expect("a socket")
+                    .led_by(Arc::new(move |socket| {
+                        lead.set_socket(0, socket)
+                            .map_err(|error| error.to_string())
+                    }));
                 (worker.add_socket(xsk).expect("added"), door)
             });
         worker
