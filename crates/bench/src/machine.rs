@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use myelin_linux::procfs::{self, CpuTimes};
 use myelin_probe::environment::Environment;
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
 
@@ -77,46 +78,66 @@ impl Spent {
     }
 }
 
-/// CPU time of this process and its descendants so far. One that ended counts no more unless it was waited for: its share
-/// is then taken for the others', which errs on the side of calling the machine busy.
+/// CPU time of this process and its descendants so far, and of those that they have waited for. One that was waited for by somebody else is taken for
+/// the others', which errs on the side of calling the machine busy.
 fn own_time() -> Duration {
     let root = std::process::id();
-    let parents: Vec<(u32, u32)> = procfs::processes()
+    let tick = tick();
+    let family: Vec<Kin> = procfs::processes()
         .unwrap_or_default()
         .into_iter()
-        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .filter_map(|pid| Kin::of(pid, tick))
         .collect();
-    parents
+    family
         .iter()
-        .filter(|(pid, _)| descends(*pid, root, &parents))
-        .filter_map(|(pid, _)| procfs::run_time(*pid).ok())
+        .filter(|kin| descends(kin.pid, root, &family))
+        .map(|kin| kin.waited_for + procfs::run_time(kin.pid).unwrap_or_default())
         .sum()
 }
 
+/// A process, and what is left of those that it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kin {
+    pid: u32,
+    parent: u32,
+    /// CPU time of the children that ended and that it waited for, and of theirs.
+    waited_for: Duration,
+}
+
+impl Kin {
+    /// From fields 4, 16 and 17 of its `stat`, which stand behind a name that may hold anything (proc(5)).
+    fn of(pid: u32, tick: Duration) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u32>().ok();
+        Some(Self {
+            pid,
+            parent: field(4)?,
+            waited_for: tick * (field(16)? + field(17)?),
+        })
+    }
+}
+
+/// What `stat` counts in.
+fn tick() -> Duration {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
+    let per_second = per_second.and_then(|ticks| u32::try_from(ticks).ok());
+    Duration::from_secs(1) / per_second.unwrap_or(100).max(1)
+}
+
 /// Whether `pid` is `root` or a descendant of it.
-fn descends(mut pid: u32, root: u32, parents: &[(u32, u32)]) -> bool {
+fn descends(mut pid: u32, root: u32, family: &[Kin]) -> bool {
     // Bounded, should a number have come round meanwhile.
     for _ in 0..64 {
         if pid == root {
             return true;
         }
-        match parents.iter().find(|(child, _)| *child == pid) {
-            Some((_, parent)) => pid = *parent,
+        match family.iter().find(|kin| kin.pid == pid) {
+            Some(kin) => pid = kin.parent,
             None => return false,
         }
     }
     false
-}
-
-/// The parent of a process: the fourth field of its `stat`, behind a name that may hold anything (proc(5)).
-fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
 }
 
 #[cfg(test)]
@@ -160,23 +181,52 @@ mod tests {
 
     #[test]
     fn descendants_are_found() {
-        let parents = [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)];
-        assert!(descends(7, 5, &parents) && descends(5, 5, &parents));
-        assert!(!descends(8, 5, &parents) && !descends(9, 5, &parents));
-        assert_eq!(
-            parent(std::process::id()),
-            Some(nix::unistd::getppid().as_raw() as u32)
-        );
+        let family = [(1, 0), (5, 1), (6, 5), (7, 6), (8, 1)].map(|(pid, parent)| Kin {
+            pid,
+            parent,
+            waited_for: Duration::ZERO,
+        });
+        assert!(descends(7, 5, &family) && descends(5, 5, &family));
+        assert!(!descends(8, 5, &family) && !descends(9, 5, &family));
+        let own = Kin::of(std::process::id(), tick()).unwrap();
+        assert_eq!(own.parent, nix::unistd::getppid().as_raw() as u32);
+    }
+
+    /// Until the process has worked for `WORK`.
+    fn wait_for_work(pid: u32, mut meanwhile: impl FnMut()) {
+        let before = procfs::run_time(pid).unwrap();
+        while procfs::run_time(pid).unwrap() < before + WORK {
+            meanwhile();
+        }
+    }
+
+    const WORK: Duration = Duration::from_millis(100);
+
+    /// What must be seen of it: the time of children that were waited for is told in ticks, user and system each.
+    fn seen() -> Duration {
+        WORK - 3 * tick()
     }
 
     #[test]
     fn own_work_is_own() {
         let before = own_time();
-        while procfs::run_time(std::process::id()).unwrap() < before + Duration::from_millis(50) {
-            std::hint::spin_loop();
-        }
-        assert!(own_time() >= before + Duration::from_millis(50));
+        wait_for_work(std::process::id(), std::hint::spin_loop);
+        assert!(own_time() >= before + seen());
         let environment = Watch::start().unwrap().stop().unwrap();
         assert!(environment.settings.contains_key("steal_share"));
+    }
+
+    #[test]
+    fn the_work_of_a_child_that_ended_is_own() {
+        let before = own_time();
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        wait_for_work(child.id(), || std::thread::sleep(tick()));
+        child.kill().unwrap();
+        assert!(own_time() >= before + seen(), "not waited for yet");
+        child.wait().unwrap();
+        assert!(own_time() >= before + seen(), "waited for");
     }
 }
