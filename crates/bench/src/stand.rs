@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::{ApiError, ChainSource, ChainUp};
+use myelin_agent::api::{ApiError, ChainSource, ChainStatus, ChainUp};
 use myelin_agent::{Client, Engine, RunDir};
 use myelin_linux::bpffs;
 
@@ -76,15 +76,9 @@ impl Stand {
         Ok(self.engine.up(&source(text))?)
     }
 
-    /// The worker of a chain, if it has one.
-    pub(crate) fn worker(&self, chain: &str) -> Option<u32> {
-        let status = self
-            .engine
-            .list()
-            .ok()?
-            .into_iter()
-            .find(|status| status.chain == chain)?;
-        status.worker.map(|worker| worker.pid)
+    /// The workers of a chain, none if all its functions are in the kernel.
+    pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
+        workers(&self.engine.list()?, chain)
     }
 }
 
@@ -112,6 +106,11 @@ impl Agent {
         let up = self.client.up(&source(text))?.pop();
         up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
     }
+
+    /// The workers of a chain, none if all its functions are in the kernel.
+    pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
+        workers(&self.client.list()?, chain)
+    }
 }
 
 impl Drop for Agent {
@@ -125,6 +124,21 @@ impl Drop for Agent {
             }
         }
     }
+}
+
+/// A worker that is missing is an error: a figure of its CPU time or memory would be nothing, and the best of all.
+fn workers(all: &[ChainStatus], chain: &str) -> Result<Vec<u32>, Error> {
+    let status = all
+        .iter()
+        .find(|status| status.chain == chain)
+        .ok_or_else(|| ApiError::failed(format!("the agent has no chain {chain}")))?;
+    let workers = status.worker.iter().chain(&status.more_workers);
+    let pids: Vec<u32> = workers.map(|worker| worker.pid).collect();
+    let in_user_space = status.hops.iter().any(|hop| hop.space == "user");
+    if in_user_space && pids.is_empty() {
+        return Err(ApiError::failed(format!("chain {chain} has no worker")).into());
+    }
+    Ok(pids)
 }
 
 /// A chain file that is in no file.
@@ -176,6 +190,8 @@ fn chain_for(packets: &str, name: &str, functions: &[(&str, &str)], more: &str) 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -196,6 +212,34 @@ mod tests {
         let chains = myelin_agent::parse_source(&source(both)).unwrap();
         assert_eq!(chains[0].reverse.as_deref(), Some("there-back"));
         assert_eq!(chains[1].reverse.as_deref(), Some("there"));
+    }
+
+    #[test]
+    fn a_worker_that_is_missing_is_an_error() {
+        let status = |space: &str, pids: &[u32]| -> ChainStatus {
+            let workers: Vec<_> = pids
+                .iter()
+                .map(|pid| json!({ "pid": pid, "restarts": 0, "resident_kib": 1, "cpu_s": 0.1 }))
+                .collect();
+            let hop = json!({
+                "position": 0, "name": "f0", "kind": "forward", "space": space,
+                "packets_in": 0, "drops": 0,
+            });
+            serde_json::from_value(json!({
+                "chain": "c", "owner": "o", "spi": 1, "generation": 0, "state": "active",
+                "mapping": "compact", "hook": "xdp", "ingress": "a", "egress": "b",
+                "packets_in": 0, "bytes_in": 0, "packets_out": 0, "drops": 0,
+                "hops": [hop], "hosts": [], "up_s": 1.0,
+                "worker": workers.first(), "more_workers": workers.get(1..).unwrap_or_default(),
+            }))
+            .unwrap()
+        };
+        let of = |status| workers(&[status], "c");
+        assert_eq!(of(status("kernel", &[])).unwrap(), [0_u32; 0]);
+        assert_eq!(of(status("user", &[7, 8])).unwrap(), [7, 8]);
+        let error = of(status("user", &[])).unwrap_err().to_string();
+        assert!(error.contains("chain c has no worker"), "{error}");
+        assert!(workers(&[], "c").is_err());
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::any::Any;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use myelin_linux::affinity;
+use myelin_linux::procfs::{self, CpuTimes};
 
 use myelin_probe::bandwidth::{Carried, Ladder, Load, carry};
-use myelin_probe::cpu::{CpuMeter, CpuUse};
+use myelin_probe::cpu::CpuMeter;
 use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -169,6 +170,11 @@ impl Variant {
         })
     }
 
+    /// The processes that handle its packets.
+    pub(crate) fn processes(&self) -> &[u32] {
+        &self.pollers.0
+    }
+
     /// What the CPUs did for `window`: with nothing to do, or with a packet to the server and back every `interval`.
     pub(crate) fn cpu_use(
         &self,
@@ -176,11 +182,11 @@ impl Variant {
         interval: Option<Duration>,
         window: Duration,
         monitor: &Monitor<'_>,
-    ) -> Result<CpuUse, Error> {
+    ) -> Result<Window, Error> {
         let core = probing_core()?;
-        let processes: Vec<_> = self.pollers.0.iter().map(|pid| ("worker", *pid)).collect();
         self.awake(|| {
-            let meter = CpuMeter::start(&processes)?;
+            let meter = CpuMeter::start(&[])?;
+            let (before, start) = (run_time(self.processes())?, Instant::now());
             match interval {
                 None => std::thread::sleep(window),
                 Some(interval) => {
@@ -202,9 +208,28 @@ impl Variant {
                     probe(&config, &self.sockets, control(monitor))?;
                 }
             }
-            Ok(meter.stop()?)
+            let worked = run_time(self.processes())?.saturating_sub(before);
+            Ok(Window {
+                spent: meter.spent()?,
+                cores: worked.as_secs_f64() / start.elapsed().as_secs_f64(),
+            })
         })
     }
+}
+
+/// What the CPUs did while a variant was watched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    /// All cores together, hosts included.
+    pub(crate) spent: CpuTimes,
+    /// CPU time of the variant's processes, in cores.
+    pub(crate) cores: f64,
+}
+
+/// CPU time of these processes so far; an error when one has ended.
+pub(crate) fn run_time(pids: &[u32]) -> Result<Duration, Error> {
+    let times = pids.iter().map(|pid| Ok(procfs::run_time(*pid)?));
+    times.sum()
 }
 
 fn control<'a>(monitor: &Monitor<'a>) -> Control<'a> {

@@ -256,7 +256,7 @@ pub(crate) fn chain(
 ) -> Result<Variant, Error> {
     let up = stand.up(stand::chain(&stand.place.chain_name(name), functions, more))?;
     let (client, server) = (host(&up, "client")?, host(&up, "server")?);
-    let pollers = stand.worker(&up.chain).into_iter().collect();
+    let pollers = stand.workers(&up.chain)?;
     let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
     Variant::new(
         name,

@@ -36,8 +36,8 @@ impl Shares {
         ]
     }
 
-    /// `None` when less than a tick passed.
-    fn of(times: &CpuTimes) -> Option<Self> {
+    /// What part of the time went where; `None` when less than a tick passed.
+    pub fn of(times: &CpuTimes) -> Option<Self> {
         let total = times.total().as_secs_f64();
         let share = |part: std::time::Duration| part.as_secs_f64() / total;
         (total > 0.0).then(|| Self {
@@ -113,6 +113,15 @@ impl CpuMeter {
         })
     }
 
+    /// What all cores together spent since the start. Short windows end between ticks: their times can be added up ([`together`]), their shares
+    /// cannot.
+    ///
+    /// # Errors
+    /// [`Error::Linux`] when `/proc/stat` cannot be read.
+    pub fn spent(&self) -> Result<CpuTimes, Error> {
+        Ok(together(since(&self.cpus, &procfs::cpu_times()?)))
+    }
+
     /// What was used since the start; may be asked again later.
     ///
     /// # Errors
@@ -144,29 +153,39 @@ impl CpuMeter {
     }
 }
 
+/// The times of several cores, or of several windows, added up. The core's number means nothing in the sum.
+pub fn together(times: impl IntoIterator<Item = CpuTimes>) -> CpuTimes {
+    let add = |sum: CpuTimes, more: CpuTimes| CpuTimes {
+        cpu: 0,
+        user: sum.user + more.user,
+        system: sum.system + more.system,
+        irq: sum.irq + more.irq,
+        softirq: sum.softirq + more.softirq,
+        steal: sum.steal + more.steal,
+        idle: sum.idle + more.idle,
+    };
+    times.into_iter().fold(CpuTimes::default(), add)
+}
+
+/// What each core spent that was online at both ends.
+fn since(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
+    let spent = |now: &CpuTimes| {
+        let before = earlier.iter().find(|before| before.cpu == now.cpu)?;
+        Some(now.since(before))
+    };
+    later.iter().filter_map(spent).collect()
+}
+
 fn between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
-    let mut sum = CpuTimes::default();
-    let mut per_core = Vec::new();
-    for now in later {
-        let Some(before) = earlier.iter().find(|before| before.cpu == now.cpu) else {
-            continue;
-        };
-        let spent = now.since(before);
-        sum = CpuTimes {
-            cpu: 0,
-            user: sum.user + spent.user,
-            system: sum.system + spent.system,
-            irq: sum.irq + spent.irq,
-            softirq: sum.softirq + spent.softirq,
-            steal: sum.steal + spent.steal,
-            idle: sum.idle + spent.idle,
-        };
-        per_core.extend(Shares::of(&spent).map(|shares| CoreUse {
-            core: now.cpu,
+    let cores = since(earlier, later);
+    let per_core = cores.iter().filter_map(|spent| {
+        Shares::of(spent).map(|shares| CoreUse {
+            core: spent.cpu,
             shares,
-        }));
-    }
-    (Shares::of(&sum), per_core)
+        })
+    });
+    let per_core = per_core.collect();
+    (Shares::of(&together(cores)), per_core)
 }
 
 #[cfg(test)]
@@ -214,6 +233,13 @@ mod tests {
         assert!((cores[0].shares.idle_share - 0.5).abs() < 1e-9);
         assert!((cores[1].shares.softirq_share - 0.45).abs() < 1e-9);
         assert_eq!(between(&earlier, &earlier), (None, vec![]));
+        // Two windows that see a tick of 10 ms each, of different kinds.
+        let windows = [
+            times(0, [10, 0, 0, 0, 0, 20]),
+            times(0, [0, 0, 0, 10, 0, 0]),
+        ];
+        let shares = Shares::of(&together(windows)).unwrap();
+        assert_eq!((shares.user_share, shares.softirq_share), (0.25, 0.25));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //!
 //! A client sends a packet every so often and sleeps, the server sends it back and sleeps: CALVIN's own load, at 20 times its rate. Both have
 //! the first core; workers and reference programs have the last one. `direct` is what the hosts themselves cost. The kernel
-//! counts the shares by its timer's ticks, so the interval between packets is no part of a tick; idle time and the time of a process
-//! it counts exactly.
+//! counts the shares by its timer's ticks and tells them in steps of 10 ms, so they are those of all windows of a subject together, and the
+//! interval between packets is no part of a tick; idle time and the time of a process it counts exactly.
 
 use std::time::Duration;
 
-use myelin_probe::cpu::CpuUse;
+use myelin_probe::cpu::{Shares, together};
 use myelin_probe::stats::{CONFIDENCE, mean_ci, median_ci};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::reference::Reference;
 use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{About, Variant};
+use crate::variant::{About, Variant, Window};
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -46,7 +46,7 @@ const PLOTS: &[Plot] = &[Plot {
 }];
 
 const PAYLOAD: usize = 256;
-/// Between two packets; 4 ms, a tick, are no multiple of it.
+/// Between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms, as the kernel was configured (`CONFIG_HZ`).
 const INTERVAL: Duration = Duration::from_micros(251);
 /// Most that an idle chain may take of a core.
 const IDLE_BOUND: f64 = 0.01;
@@ -137,50 +137,28 @@ const PAIRS: [(&str, &str); 4] = [
     (AT_ITS_BEST, "CALVIN distributed polling"),
 ];
 
-/// Shares of all cores in a window.
-#[derive(Clone, Copy)]
-enum Figure {
-    User,
-    System,
-    SoftIrq,
-    Steal,
-    Idle,
-    /// CPU time of the worker or the reference program, in cores.
-    Worker,
-}
+/// A share of the time of all cores.
+type Share = fn(&Shares) -> f64;
 
-/// Figures, with the name and the unit of their columns.
-const FIGURES: [(Figure, &str, &str); 6] = [
-    (Figure::User, "user", "_share"),
-    (Figure::System, "system", "_share"),
-    (Figure::SoftIrq, "softirq", "_share"),
-    (Figure::Steal, "steal", "_share"),
-    (Figure::Idle, "idle", "_share"),
-    (Figure::Worker, "worker", "_cores"),
+/// The shares, with the names of their columns.
+const SHARES: [(&str, Share); 5] = [
+    ("user_share", |shares| shares.user_share),
+    ("system_share", |shares| shares.system_share),
+    ("softirq_share", interrupts),
+    ("steal_share", |shares| shares.steal_share),
+    ("idle_share", |shares| shares.idle_share),
 ];
-/// Shares that Table I has too: name, its column there, the figures here. What it calls system holds the interrupts.
-const SHARES: [(&str, usize, &[Figure]); 3] = [
-    ("user", 0, &[Figure::User]),
-    ("system", 1, &[Figure::System, Figure::SoftIrq]),
-    ("idle", 3, &[Figure::Idle]),
+/// Those that Table I has too: name, its column there, the figure here. What it calls system holds the interrupts.
+const TABLE_1: [(&str, usize, Share); 3] = [
+    ("user", 0, |shares| shares.user_share),
+    ("system", 1, |shares| {
+        shares.system_share + interrupts(shares)
+    }),
+    ("idle", 3, |shares| shares.idle_share),
 ];
 
-impl Figure {
-    fn of(self, used: &CpuUse) -> f64 {
-        let shares = used.overall.unwrap_or_default();
-        match self {
-            Self::User => shares.user_share,
-            Self::System => shares.system_share,
-            Self::SoftIrq => shares.softirq_share + shares.irq_share,
-            Self::Steal => shares.steal_share,
-            Self::Idle => shares.idle_share,
-            Self::Worker => used
-                .processes
-                .iter()
-                .filter_map(|process| process.cores)
-                .sum(),
-        }
-    }
+fn interrupts(shares: &Shares) -> f64 {
+    shares.softirq_share + shares.irq_share
 }
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
@@ -190,12 +168,12 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         Effort::Whole => [Duration::from_millis(300), Duration::from_millis(200)],
     };
     let subjects = variants.len() * LOADS.len();
-    let mut uses: Vec<Vec<CpuUse>> = vec![Vec::new(); subjects];
+    let mut seen: Vec<Vec<Window>> = vec![Vec::new(); subjects];
     let rounds = options.rounds(30, 60);
     Rounds::measure("CPU use", subjects, rounds, monitor, |subject| {
         let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
-        let used = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], monitor)?;
-        uses[subject].push(used);
+        let window = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], monitor)?;
+        seen[subject].push(window);
         Ok(1.0)
     })?;
     let about: Vec<About> = variants.iter().map(About::of).collect();
@@ -220,16 +198,18 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         ],
         ..Findings::default()
     };
-    let measured = Measured { about, uses };
+    let measured = Measured { about, seen };
     for (index, variant) in measured.about.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {
             let row = Row::of("CPU use")
                 .with("variant", variant.name.as_str())
                 .with("load", load_name);
-            let row = FIGURES.into_iter().fold(row, |row, (figure, name, unit)| {
-                let samples = measured.samples(index, load, figure);
-                row.with_estimate(name, unit, mean_ci(&samples, CONFIDENCE))
+            let shares = measured.shares(index, load);
+            let row = SHARES.into_iter().fold(row, |row, (name, share)| {
+                row.with(name, shares.as_ref().map(share))
             });
+            let cores = measured.cores(index, load);
+            let row = row.with_estimate("worker", "_cores", mean_ci(&cores, CONFIDENCE));
             findings.rows.push(row.with("what", variant.about.as_str()));
         }
     }
@@ -239,16 +219,23 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     Ok(findings)
 }
 
-/// What every window found, subject by subject.
+/// What every window saw, subject by subject.
 struct Measured {
     about: Vec<About>,
-    uses: Vec<Vec<CpuUse>>,
+    seen: Vec<Vec<Window>>,
 }
 
 impl Measured {
-    fn samples(&self, variant: usize, load: usize, figure: Figure) -> Vec<f64> {
-        let uses = &self.uses[variant * LOADS.len() + load];
-        uses.iter().map(|used| figure.of(used)).collect()
+    /// Of all windows together: one alone has a few ticks.
+    fn shares(&self, variant: usize, load: usize) -> Option<Shares> {
+        let windows = &self.seen[variant * LOADS.len() + load];
+        Shares::of(&together(windows.iter().map(|window| window.spent)))
+    }
+
+    /// CPU time of the worker or the reference program, window by window.
+    fn cores(&self, variant: usize, load: usize) -> Vec<f64> {
+        let windows = &self.seen[variant * LOADS.len() + load];
+        windows.iter().map(|window| window.cores).collect()
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -262,8 +249,7 @@ impl Measured {
             .filter(|(.., spaces, idle)| spaces.contains(&"user") && *idle != "spin");
         sleeping
             .filter_map(|(name, ..)| {
-                let samples = self.samples(self.find(name)?, 1, Figure::Worker);
-                let median = median_ci(&samples, CONFIDENCE);
+                let median = median_ci(&self.cores(self.find(name)?, 1), CONFIDENCE);
                 let id = format!("idle worker, cores, {name}");
                 Some(median_at_most(id, median, IDLE_BOUND))
             })
@@ -272,28 +258,21 @@ impl Measured {
 
     /// The paper's shares beside ours; nothing is promised of their ratio.
     fn table_1(&self) -> Vec<Claim> {
-        let mean = |name, figures: &[Figure]| {
-            let variant = self.find(name)?;
-            let samples = figures
-                .iter()
-                .flat_map(|figure| self.samples(variant, 0, *figure));
-            Some(samples.sum::<f64>() / self.uses[variant * LOADS.len()].len() as f64)
-        };
+        let shares = |name| self.shares(self.find(name)?, 0);
         let mut claims = Vec::new();
         for (centralized, chain) in PAIRS {
-            for (share, column, figures) in SHARES {
-                let (Some(theirs), Some(ours)) = (mean(centralized, figures), mean(chain, figures))
-                else {
-                    continue;
-                };
+            let (Some(theirs), Some(ours)) = (shares(centralized), shares(chain)) else {
+                continue;
+            };
+            for (name, column, share) in TABLE_1 {
                 claims.push(Claim {
                     source: Some(calvin::CPU_USE.source.to_owned()),
-                    id: format!("{share} share: {centralized} and {chain}"),
+                    id: format!("{name} share: {centralized} and {chain}"),
                     paper: json!({
                         "centralized_share": calvin::CPU_SHARES[0][column],
                         "calvin_share": calvin::CPU_SHARES[1][column],
                     }),
-                    measured: json!({ "centralized_share": theirs, "calvin_share": ours }),
+                    measured: json!({ "centralized_share": share(&theirs), "calvin_share": share(&ours) }),
                     bound: Value::Null,
                     holds: None,
                 });
@@ -362,6 +341,8 @@ mod tests {
         for shares in calvin::CPU_SHARES {
             assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
         }
-        assert_ne!(4_000_000 % INTERVAL.as_nanos(), 0);
+        for hz in [100, 250, 300, 1000] {
+            assert_ne!((1_000_000_000 / hz) % INTERVAL.as_nanos(), 0);
+        }
     }
 }

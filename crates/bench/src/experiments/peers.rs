@@ -1,6 +1,5 @@
 //! `peers`: one and two functions behind Open vSwitch's user-space datapath, beside Myelin's.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use myelin_agent::api::{ProbeOptions, ProbeRequest};
@@ -12,7 +11,7 @@ use crate::ovs::variant::{Layout, build as behind_a_switch};
 use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::{self, Agent, Stand};
-use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core};
+use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -29,12 +28,12 @@ const PLOTS: &[Plot] = &[
         ..Plot::ROUND_TRIPS
     },
     Plot {
-        title: "CPU time",
-        caption: "Of all processes and the kernel together.",
+        title: "CPU time of a round trip",
+        caption: "Of all processes and the kernel together, hosts included, for a packet and its reply.",
         table: "CPU time",
         along: "variant",
-        values: &[("cpu_a_packet_us", "")],
-        values_title: "CPU time of a packet, median, us",
+        values: &[("cpu_a_round_trip_us", "")],
+        values_title: "CPU time of a packet and its reply, median, us",
         ..Plot::of(Kind::Bars)
     },
     Plot {
@@ -189,7 +188,7 @@ fn build(
                 system: system.to_owned(),
                 functions,
                 both_ways,
-                pids: worker(&stand, &name),
+                pids: variant.processes().to_vec(),
             });
             made.push(variant);
         }
@@ -220,13 +219,6 @@ fn build(
         .map(|(variant, subject)| variant.named(&subject.name()))
         .collect();
     Ok((made, subjects))
-}
-
-fn worker(stand: &Arc<Stand>, name: &str) -> Vec<u32> {
-    stand
-        .worker(&stand.place.chain_name(name))
-        .into_iter()
-        .collect()
 }
 
 impl Subject {
@@ -331,7 +323,7 @@ fn processes(
             Row::of("CPU time")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", CPU_PAYLOAD)
-                .with_estimate("cpu_a_packet", "_us", rounds.median(index))
+                .with_estimate("cpu_a_round_trip", "_us", rounds.median(index))
                 .with("times_direct", rounds.ratio(index, 0)?.estimate.value)
                 .with("cores_without_packets", idle_cores(variant, &subject.pids)?),
         );
@@ -341,7 +333,10 @@ fn processes(
             for peer in offered.iter().map(|ports| switch(*ports)) {
                 let both = (find(&subjects, ours, shape), find(&subjects, &peer, shape));
                 if let (Some(one), Some(other)) = both {
-                    let id = format!("CPU time a packet, {}", pair(ours, &peer, shape));
+                    let id = format!(
+                        "CPU time of a packet and its reply, {}",
+                        pair(ours, &peer, shape)
+                    );
                     let ratio = rounds.ratio(one, other)?;
                     findings
                         .claims
@@ -361,24 +356,19 @@ fn cpu_us(
     options: &Options,
     monitor: &Monitor<'_>,
 ) -> Result<f64, Error> {
-    let (spent, start) = (cpu_time(pids)?, Instant::now());
+    let (spent, start) = (run_time(pids)?, Instant::now());
     let trips = variant.round_trips_ns(Mode::Inline, CPU_PAYLOAD, options.packets(), monitor)?;
     let elapsed = start.elapsed();
-    let cores = cpu_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64();
+    let cores = run_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64();
     Ok(median_us(trips) * (1.0 + cores))
 }
 
 /// What the processes take of the cores while there are no packets.
 fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
-    let (spent, start) = (cpu_time(pids)?, Instant::now());
+    let (spent, start) = (run_time(pids)?, Instant::now());
     variant.awake(|| std::thread::sleep(IDLE));
     let elapsed = start.elapsed();
-    Ok(cpu_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64())
-}
-
-fn cpu_time(pids: &[u32]) -> Result<Duration, Error> {
-    let times = pids.iter().map(|pid| Ok(procfs::run_time(*pid)?));
-    times.sum()
+    Ok(run_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64())
 }
 
 /// Resident memory of the switches' processes and of Myelin's, with two functions that have worked.
@@ -400,16 +390,13 @@ fn memory(
     for (ours, _, space, more, _) in OURS {
         monitor.progress("memory", 0, 1)?;
         let chain = agent.place.chain_name(ours);
-        let worker = worked(&agent, &chain, space, more)?;
-        let what = if worker.is_some() {
-            "agent, worker"
-        } else {
+        let mut pids = worked(&agent, &chain, space, more)?;
+        let what = if pids.is_empty() {
             "agent"
+        } else {
+            "agent, worker"
         };
-        let pids: Vec<u32> = [agent.client.info()?.pid]
-            .into_iter()
-            .chain(worker)
-            .collect();
+        pids.push(agent.client.info()?.pid);
         let bytes = findings.resident(ours, what, &pids)?;
         agent.client.down(&chain)?;
         for (peer, other) in &peers {
@@ -423,8 +410,8 @@ fn memory(
     Ok(())
 }
 
-/// Deploys two functions, sends packets through them, and tells the worker.
-fn worked(agent: &Agent, chain: &str, space: &str, more: &str) -> Result<Option<u32>, Error> {
+/// Deploys two functions, sends packets through them, and tells their workers.
+fn worked(agent: &Agent, chain: &str, space: &str, more: &str) -> Result<Vec<u32>, Error> {
     agent.up(stand::chain(chain, &[(FORWARD, space); 2], more))?;
     let options = ProbeOptions {
         modes: vec!["inline".into()],
@@ -438,11 +425,7 @@ fn worked(agent: &Agent, chain: &str, space: &str, more: &str) -> Result<Option<
         options,
     };
     agent.client.probe(&request, &mut |_| {})?;
-    let mut all = agent.client.list()?.into_iter();
-    let status = all.find(|status| status.chain == chain);
-    Ok(status
-        .and_then(|status| status.worker)
-        .map(|worker| worker.pid))
+    agent.workers(chain)
 }
 
 impl Findings {
