@@ -8,16 +8,16 @@ EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvi
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src -name '*.[ch]' ! -name 'vmlinux*')
-SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test .ci/run
+SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test scripts/test-old-kernel .ci/run
 
 # rustup may just have been installed, which an open shell does not know yet.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint lint-rust lint-c lint-shell build install bench-quick fuzz clean
+.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell build install bench-quick fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## install what is missing, build, run examples/tactile.yaml and print its report
 	$(AS_ROOT) $(MYELIN) run examples/tactile.yaml
@@ -29,6 +29,10 @@ build: ## install what is missing and build (release)
 test: ## install what is missing and run the whole suite, the privileged tests as root
 	@scripts/install-deps test
 	@scripts/test
+
+test-old-kernel: ## the kernel room's suite and some examples on Linux 6.1, emulated (a quarter of an hour)
+	@scripts/install-deps test
+	$(AS_ROOT) scripts/test-old-kernel
 
 lint: ## check formatting, lints and documentation of Rust, C and shell
 	@scripts/install-deps test

@@ -152,7 +152,8 @@ static __noinline bool confirm(const struct flow_key *key, const struct backend 
 	const struct reply *taken = bpf_map_lookup_elem(&replies, &answers);
 
 	if (!taken) {
-		long error = bpf_map_update_elem(&replies, &answers, &reply, BPF_NOEXIST);
+		/* Before Linux 6.4 the upper half of a `long` is undefined. */
+		int error = bpf_map_update_elem(&replies, &answers, &reply, BPF_NOEXIST);
 
 		if (error != -EEXIST)
 			return !error;

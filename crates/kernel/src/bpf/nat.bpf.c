@@ -10,6 +10,8 @@
  * - A mapping that has expired belongs to whoever changed its time to GONE by compare-and-swap, be
  *   it to remove it or to go on with it. Who has removed it from both maps has freed its port.
  * - A port whose mapping is not in `outward` is being taken or freed right now: not free.
+ *
+ * Errors of map operations are kept as `int`: before Linux 6.4 their upper half is undefined.
  */
 #include "nat.h"
 #include "next.h"
@@ -127,7 +129,7 @@ enum claim {
 /* Takes the port in `search->outer` if it is free. */
 static __always_inline enum claim claim(struct search *search)
 {
-	long error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
+	int error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
 
 	if (error == -EEXIST) {
 		const struct endpoint *found = bpf_map_lookup_elem(&inward, &search->outer);
@@ -212,7 +214,7 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 		.outer = search.outer,
 		.closing = closing,
 	};
-	long error = bpf_map_update_elem(&outward, inner, &mapping, BPF_NOEXIST);
+	int error = bpf_map_update_elem(&outward, inner, &mapping, BPF_NOEXIST);
 
 	*outer = search.outer;
 	if (!error)
