@@ -301,7 +301,7 @@ impl Myelin {
         let groups = myelin_linux::cgroup::list().unwrap_or_default();
         let own = groups
             .iter()
-            .filter(|group| group.starts_with(&format!("myelin-{id}/")));
+            .filter(|group| group.split('/').next() == Some(&format!("myelin-{id}")));
         found.extend(own.map(|group| format!("control group {group}")));
         for directory in ["containers", "runc"] {
             if self.run_dir().join(directory).exists() {
