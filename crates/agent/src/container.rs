@@ -62,13 +62,12 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Checks what a container needs. Nothing is made.
+    /// Checks its root file system. Nothing is made.
     pub(crate) fn plan(
         demand: &Demand<'_>,
         run_dir: &RunDir,
         group: &str,
     ) -> Result<Self, ApiError> {
-        version()?;
         let (source, parts) = match &demand.rootfs {
             Some(directory) => (directory.clone(), parts_of(directory)?),
             None => (PathBuf::from("/"), HOST_PARTS.map(PathBuf::from).to_vec()),
@@ -135,7 +134,7 @@ impl Container {
             .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
-        let mut child = command.spawn().map_err(|error| self.failed(&error))?;
+        let mut child = command.spawn().map_err(|error| no_runc(&error))?;
         let status = wait(&mut child, PATIENCE).map_err(|error| {
             // The first error is the one to report.
             let _ = group.clear();
@@ -211,7 +210,7 @@ impl Container {
 }
 
 /// What there is of a root file system that a user names.
-fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
+pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let entries = fs::read_dir(directory).map_err(|error| {
         let cause = match error.kind() {
             io::ErrorKind::NotFound => "it does not exist".to_owned(),
@@ -248,21 +247,11 @@ fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
 /// # Errors
 /// It is not installed, or does not run.
 pub fn version() -> Result<String, ApiError> {
-    let failed = |error: io::Error| {
-        let cause = match error.kind() {
-            io::ErrorKind::NotFound => "it is not installed".to_owned(),
-            _ => error.to_string(),
-        };
-        ApiError::failed(format!(
-            "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
-             write `isolation: process`"
-        ))
-    };
     let mut command = runc();
     command.arg("--version").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(failed)?;
-    wait(&mut child, PATIENCE).map_err(failed)?;
+    let mut child = command.spawn().map_err(|error| no_runc(&error))?;
+    wait(&mut child, PATIENCE).map_err(|error| no_runc(&error))?;
     let mut text = String::new();
     // Without it the version is unknown.
     let _ = child
@@ -273,6 +262,17 @@ pub fn version() -> Result<String, ApiError> {
         .nth(2)
         .unwrap_or("of unknown version");
     Ok(version.to_owned())
+}
+
+fn no_runc(error: &io::Error) -> ApiError {
+    let cause = match error.kind() {
+        io::ErrorKind::NotFound => "it is not installed".to_owned(),
+        _ => error.to_string(),
+    };
+    ApiError::failed(format!(
+        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
+         write `isolation: process`"
+    ))
 }
 
 /// A command of runc. Of the agent's environment it sees where programs are, no more: with `NOTIFY_SOCKET`, for one, it would wait

@@ -4,6 +4,7 @@ mod common;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Myelin, sh, skip, skip_unless_root, wait_for};
@@ -432,8 +433,12 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        let path = self.mount.path().display();
-        sh(&format!("umount -l {path}; echo 0 > {}", Self::COUNT));
+        // The pages first, and whatever fails: a second panic would hide the first one.
+        let _ = std::fs::write(Self::COUNT, "0");
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.mount.path())
+            .status();
     }
 }
 

@@ -3,7 +3,6 @@
 mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
