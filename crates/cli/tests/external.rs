@@ -403,6 +403,12 @@ fn it_stands_in_a_namespace_of_its_own_or_nowhere() {
     let file = myelin.file(&chain("m", 9000, spec, "exec sleep 1", "1s"));
     let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("a black box needs interfaces"), "{error}");
+    let kinds = myelin.json(&["functions", "external", "--json"]);
+    let cost = &kinds[0]["user"];
+    assert!(
+        cost["per_packet_ns"].is_null() && cost["why"].is_string(),
+        "{cost}"
+    );
     let file = myelin.file(&chain("m", 9000, "", "exec sleep 1", "1s"));
     let plan = myelin.ok(&["plan", file.to_str().unwrap()]);
     for part in [
@@ -700,7 +706,10 @@ fn it_goes_on_without_its_agent_and_is_removed_with_what_it_started() {
     myelin.ok(&["up", file.to_str().unwrap()]);
     let black_box = black_box(&myelin, "a", 0);
     let child = sh("pgrep -f '^sleep 7331.25'");
-    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    let agent = myelin.agent_pid().into();
+    common::kill(&agent);
+    // One that is just ending would still take the next connection.
+    wait_for("the agent's end", || !is_alive(&agent));
     assert!(arrives(&myelin, "a", 9000, LONG));
     assert!(is_alive(&black_box["pid"]));
     let text = myelin.ok(&["down", "--all"]);
