@@ -161,7 +161,7 @@ fn a_distributed_chain_goes_on_without_its_agent() {
     let myelin = Myelin::new();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    myelin.kill_agent();
     assert_eq!(sent_through(&myelin, "m", 20).trim(), "all");
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");

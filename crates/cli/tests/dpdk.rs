@@ -359,7 +359,8 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
     );
 
     let worker = now["worker"]["pid"].as_u64().expect("a process");
-    sh(&format!("kill -9 {} {worker}", myelin.agent_pid()));
+    myelin.kill_agent();
+    sh(&format!("kill -9 {worker}"));
     assert_eq!(runtime_files(&myelin).len(), 1, "nobody could remove them");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();

@@ -195,7 +195,7 @@ fn chains_go_on_without_their_agent() {
     let myelin = Myelin::new();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    common::kill(&myelin.agent_pid().into());
+    myelin.kill_agent();
     let client = format!("myelin-{}-client", myelin.chain("u"));
     let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");

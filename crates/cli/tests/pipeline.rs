@@ -163,7 +163,7 @@ fn kernel_functions_between_the_processes_and_a_killed_agent() {
         .map(|hop| &hop["packets_in"])
         .collect();
     assert_eq!(counts, [60; 5]);
-    common::kill(&myelin.agent_pid().into());
+    myelin.kill_agent();
     assert_eq!(
         right_bytes(&myelin, 20),
         20,

@@ -200,6 +200,13 @@ impl Myelin {
         read().expect("the agent's process number")
     }
 
+    /// Kills the agent, and waits for its end: one that is just ending would still take a connection.
+    pub(crate) fn kill_agent(&self) {
+        let pid = self.agent_pid().into();
+        kill(&pid);
+        wait_for("the agent's end", || !is_alive(&pid));
+    }
+
     /// What the agent said last, where a client started it.
     pub(crate) fn agent_log(&self) -> String {
         std::fs::read_to_string(self.run_dir().join("agent.log")).unwrap_or_default()
@@ -387,6 +394,12 @@ pub(crate) fn sh(command: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether a process that a status names has not ended.
+pub(crate) fn is_alive(pid: &serde_json::Value) -> bool {
+    let pid = pid.as_u64().expect("a process");
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Kills a process that a status names.
