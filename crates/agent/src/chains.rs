@@ -24,6 +24,17 @@ pub(crate) struct State {
     pub(crate) chains: BTreeMap<String, Deployed>,
 }
 
+/// What a client asks for, beside the chains.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) source: &'a Arc<ChainSource>,
+    pub(crate) costs: &'a Costs,
+    /// When it came in.
+    pub(crate) start: Instant,
+    /// Whether nobody wants it any more; what may take long looks at it.
+    pub(crate) is_called_off: &'a dyn Fn() -> bool,
+}
+
 /// What becomes of one chain of a file. All of them are laid out before packets are led to the first, so that chains that
 /// share a state are not apart for longer than the steps at the front doors take.
 enum Laid {
@@ -56,14 +67,13 @@ impl State {
     pub(crate) fn up(
         &mut self,
         chains: Vec<ServiceChain>,
-        source: &Arc<ChainSource>,
-        costs: &Costs,
-        start: Instant,
+        order: Order<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
+        let start = order.start;
         let mut laid = Vec::with_capacity(chains.len());
         for chain in chains {
             let name = chain.name.clone();
-            match self.lay_out(chain, source, costs) {
+            match self.lay_out(chain, order) {
                 Ok(one) => laid.push(one),
                 Err(error) => {
                     tracing::info!(chain = name, %error, "not deployed");
@@ -106,15 +116,10 @@ impl State {
             .collect()
     }
 
-    fn lay_out(
-        &mut self,
-        chain: ServiceChain,
-        source: &Arc<ChainSource>,
-        costs: &Costs,
-    ) -> Result<Laid, ApiError> {
+    fn lay_out(&mut self, chain: ServiceChain, order: Order<'_>) -> Result<Laid, ApiError> {
         let name = chain.name.clone();
         let Some(running) = self.chains.get(&name) else {
-            self.create(chain, source, costs)?;
+            self.create(chain, order)?;
             return Ok(Laid::New(name));
         };
         revision::same_owner(&running.form.chain, &chain)?;
@@ -122,12 +127,12 @@ impl State {
             return Ok(Laid::Unchanged(name));
         }
         revision::check(running, &chain, &self.node)?;
-        let plan = self.plan(&chain, costs, &running.place.circuit)?;
+        let plan = self.plan(&chain, order.costs, &running.place.circuit)?;
         revision::check_worker(running, &chain, &plan)?;
         let Some(running) = self.chains.get_mut(&name) else {
             return Err(gone(&name));
         };
-        let form = self.node.prepare(running, chain, source, plan)?;
+        let form = self.node.prepare(running, chain, order, plan)?;
         Ok(Laid::Next(name, Box::new(form)))
     }
 
@@ -234,18 +239,13 @@ impl State {
         })
     }
 
-    fn create(
-        &mut self,
-        chain: ServiceChain,
-        source: &Arc<ChainSource>,
-        costs: &Costs,
-    ) -> Result<(), ApiError> {
+    fn create(&mut self, chain: ServiceChain, order: Order<'_>) -> Result<(), ApiError> {
         let name = chain.name.clone();
         let place = self.place(&chain)?;
         let circuit = place.circuit.clone();
         let deployed = self
-            .plan(&chain, costs, &circuit)
-            .and_then(|plan| self.node.deploy(chain, source, plan, place));
+            .plan(&chain, order.costs, &circuit)
+            .and_then(|plan| self.node.deploy(chain, order, plan, place));
         match deployed {
             Ok(deployed) => {
                 self.chains.insert(name, deployed);

@@ -9,7 +9,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -163,7 +162,7 @@ impl Client {
             }
         })?;
         let start = Instant::now();
-        while self.is_served() {
+        while self.run_dir.is_served() {
             if start.elapsed() > STOP_LIMIT {
                 return Err(ApiError::failed(format!(
                     "the agent at {} does not end; its last words are in {}",
@@ -174,16 +173,6 @@ impl Client {
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
-    }
-
-    /// Whether an agent still is at the run directory: the socket goes first, what was made afterwards, the lock last.
-    fn is_served(&self) -> bool {
-        if self.run_dir.socket().exists() {
-            return true;
-        }
-        // Somebody of the group `myelin` may not open it, and the socket must do.
-        std::fs::File::open(self.run_dir.lock())
-            .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
 
     fn call<T: DeserializeOwned>(

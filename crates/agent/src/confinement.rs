@@ -86,11 +86,11 @@ pub(crate) struct Confined {
 #[derive(Debug)]
 enum Hold {
     Child(Child),
-    /// It is nobody's child here.
-    Container(PidFd),
+    /// It is nobody's child here. `None`: it ended before it could be held.
+    Container(Option<PidFd>),
 }
 
-/// How a program ended. Of a container's the kernel tells it from Linux 6.15 on.
+/// How a program ended. Of a container's the kernel tells it from Linux 6.15 on, if it lived long enough to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended(pub(crate) Option<ExitStatus>);
 
@@ -145,8 +145,8 @@ impl Confinement {
             Some(container) => container
                 .run(program, &self.group, self.netns.as_ref())
                 .map_err(|error| self.explain(error))
-                .map(|handle| Confined {
-                    pid: handle.pid(),
+                .map(|(pid, handle)| Confined {
+                    pid,
                     hold: Hold::Container(handle),
                 }),
             None => self.spawn_process(program),
@@ -261,7 +261,8 @@ impl Confined {
                 Ok(status) => Some(Ended(status)),
                 Err(_) => Some(Ended(None)),
             },
-            Hold::Container(handle) => match handle.wait(Duration::ZERO) {
+            Hold::Container(None) => Some(Ended(None)),
+            Hold::Container(Some(handle)) => match handle.wait(Duration::ZERO) {
                 Ok(false) => None,
                 _ => Some(Ended(handle.exit_status().map(ExitStatus::from_raw))),
             },
@@ -277,9 +278,10 @@ impl Confined {
                     let _ = handle.signal(nix::libc::SIGTERM);
                 }
             }
-            Hold::Container(handle) => {
+            Hold::Container(Some(handle)) => {
                 let _ = handle.signal(nix::libc::SIGTERM);
             }
+            Hold::Container(None) => {}
         }
     }
 
@@ -292,10 +294,11 @@ impl Confined {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            Hold::Container(handle) => {
+            Hold::Container(Some(handle)) => {
                 let _ = handle.signal(nix::libc::SIGKILL);
                 let _ = handle.wait(PATIENCE);
             }
+            Hold::Container(None) => {}
         }
     }
 }

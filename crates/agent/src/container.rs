@@ -5,16 +5,18 @@
 //! into the user's directory. All that a container leaves is a control group and two directories, so runc is not needed to remove it.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use myelin_linux::cgroup::Cgroup;
 use myelin_linux::journal::Resource;
 use myelin_linux::netns::Netns;
-use myelin_linux::process::PidFd;
+use myelin_linux::process::{PidFd, Process};
 use serde_json::{Value, json};
 
 use crate::api::ApiError;
@@ -23,6 +25,11 @@ use crate::paths::RunDir;
 
 /// Debian's name of the program and of its package.
 pub(crate) const RUNC: &str = "runc";
+
+/// How long a command of runc may take. It takes a fraction of a second, on a busy machine some.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What of the host's root a container sees: programs and libraries, and how libraries are found.
 const HOST_PARTS: [&str; 8] = [
@@ -55,13 +62,12 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Checks what a container needs. Nothing is made.
+    /// Checks its root file system. Nothing is made.
     pub(crate) fn plan(
         demand: &Demand<'_>,
         run_dir: &RunDir,
         group: &str,
     ) -> Result<Self, ApiError> {
-        version()?;
         let (source, parts) = match &demand.rootfs {
             Some(directory) => (directory.clone(), parts_of(directory)?),
             None => (PathBuf::from("/"), HOST_PARTS.map(PathBuf::from).to_vec()),
@@ -101,18 +107,19 @@ impl Container {
         }
     }
 
-    /// Starts the program as the container's first process, after ending what is left of the one before.
+    /// Starts the program as the container's first process, after ending what is left of the one before. Its number, and a
+    /// handle; `None` where it has ended already.
     pub(crate) fn run(
         &self,
         program: Program,
         group: &Cgroup,
         netns: Option<&Netns>,
-    ) -> Result<PidFd, ApiError> {
+    ) -> Result<(u32, Option<PidFd>), ApiError> {
         group.clear().map_err(ApiError::failed)?;
         self.prepare(&program, netns)
             .map_err(|error| self.failed(&error))?;
         let (log, pid_file) = (self.bundle.join("log"), self.bundle.join("pid"));
-        let mut command = Command::new(RUNC);
+        let mut command = runc();
         command
             .arg("--root")
             .arg(&self.state)
@@ -127,7 +134,12 @@ impl Container {
             .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
             .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
-        let status = command.status().map_err(|error| self.failed(&error))?;
+        let mut child = command.spawn().map_err(|error| no_runc(&error))?;
+        let status = wait(&mut child, PATIENCE).map_err(|error| {
+            // The first error is the one to report.
+            let _ = group.clear();
+            self.failed(&error)
+        })?;
         if !status.success() {
             let why = reason(&fs::read_to_string(&log).unwrap_or_default())
                 .unwrap_or_else(|| format!("runc: {status}"));
@@ -135,10 +147,11 @@ impl Container {
         }
         let pid = fs::read_to_string(&pid_file).map_err(|error| self.failed(&error))?;
         let pid = pid.trim().parse().map_err(|error| self.failed(&error))?;
-        PidFd::open(pid).map_err(|error| {
-            // It has ended already; its own words are in its output.
-            ApiError::failed(error.because("the program ended at once"))
-        })
+        match PidFd::open(pid) {
+            Ok(handle) => Ok((pid, Some(handle))),
+            Err(error) if error.is_not_found() => Ok((pid, None)),
+            Err(error) => Err(self.failed(&error)),
+        }
     }
 
     fn failed(&self, cause: &dyn std::fmt::Display) -> ApiError {
@@ -153,8 +166,12 @@ impl Container {
                 _ => {}
             }
         }
+        // The configuration holds the program's environment, which is nobody else's business.
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&self.bundle)?;
+        // This one is `/` inside, for whatever user.
         let rootfs = self.bundle.join("rootfs");
-        fs::create_dir_all(&rootfs)?;
+        DirBuilder::new().mode(0o755).create(&rootfs)?;
         let mut mounts = self.mounts(&rootfs)?;
         let mut program_path = program.path.clone();
         if program.bring {
@@ -166,10 +183,12 @@ impl Container {
             program_path = PathBuf::from(name);
         }
         let config = config(program, &program_path, &mounts, netns, &self.group);
-        fs::write(
-            self.bundle.join("config.json"),
-            serde_json::to_vec(&config)?,
-        )
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.bundle.join("config.json"))?
+            .write_all(&serde_json::to_vec(&config)?)
     }
 
     /// The parts of the root file system that come from elsewhere. Symbolic links at its top are made anew.
@@ -191,7 +210,7 @@ impl Container {
 }
 
 /// What there is of a root file system that a user names.
-fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
+pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
     let entries = fs::read_dir(directory).map_err(|error| {
         let cause = match error.kind() {
             io::ErrorKind::NotFound => "it does not exist".to_owned(),
@@ -228,17 +247,16 @@ fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
 /// # Errors
 /// It is not installed, or does not run.
 pub fn version() -> Result<String, ApiError> {
-    let output = Command::new(RUNC).arg("--version").output().map_err(|error| {
-        let cause = match error.kind() {
-            io::ErrorKind::NotFound => "it is not installed".to_owned(),
-            _ => error.to_string(),
-        };
-        ApiError::failed(format!(
-            "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
-             write `isolation: process`"
-        ))
-    })?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut command = runc();
+    command.arg("--version").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| no_runc(&error))?;
+    wait(&mut child, PATIENCE).map_err(|error| no_runc(&error))?;
+    let mut text = String::new();
+    // Without it the version is unknown.
+    let _ = child
+        .stdout
+        .map_or(Ok(0), |mut out| out.read_to_string(&mut text));
     let version = text
         .split_whitespace()
         .nth(2)
@@ -246,10 +264,51 @@ pub fn version() -> Result<String, ApiError> {
     Ok(version.to_owned())
 }
 
+fn no_runc(error: &io::Error) -> ApiError {
+    let cause = match error.kind() {
+        io::ErrorKind::NotFound => "it is not installed".to_owned(),
+        _ => error.to_string(),
+    };
+    ApiError::failed(format!(
+        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
+         write `isolation: process`"
+    ))
+}
+
+/// A command of runc. Of the agent's environment it sees where programs are, no more: with `NOTIFY_SOCKET`, for one, it would wait
+/// for the container to say that it is ready.
+fn runc() -> Command {
+    let mut command = Command::new(RUNC);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or(PATH.into()));
+    command
+}
+
+/// Waits for the end of a command; one that does not end within the time is killed, and that is an error.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            // With what it has started: half a container is of no use.
+            let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
+            ended.map_err(io::Error::other)?;
+            child.wait()?;
+            let cause = format!("`{RUNC}` did not end within {limit:?} and was killed");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// `ro` and the like hold for the topmost mount alone, those with an `r` for the mounts below it too (runc 1.1, Linux 5.12).
 fn bind(source: &Path, destination: &Path) -> Value {
     json!({
         "destination": destination, "type": "none", "source": source,
-        "options": ["rbind", "rprivate", "ro", "nosuid", "nodev"],
+        "options": ["rbind", "rprivate", "ro", "nosuid", "nodev", "rro", "rnosuid", "rnodev"],
     })
 }
 
@@ -345,6 +404,16 @@ mod tests {
         let log = "{\"level\":\"warning\",\"msg\":\"a\"}\nnonsense\n{\"level\":\"error\",\"msg\":\"no such file\"}\n{\"level\":\"info\",\"msg\":\"b\"}\n";
         assert_eq!(reason(log).as_deref(), Some("no such file"));
         assert_eq!(reason(""), None);
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed() {
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let error = wait(&mut child, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(child.try_wait().unwrap().is_some());
+        let mut child = Command::new("true").spawn().unwrap();
+        assert!(wait(&mut child, PATIENCE).unwrap().success());
     }
 
     #[test]

@@ -8,7 +8,8 @@ use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
 
-use crate::api::{ApiError, ChainSource};
+use crate::api::ApiError;
+use crate::chains::Order;
 use crate::exchange::{Form, Past};
 use crate::layout::{self, Job};
 use crate::node::Node;
@@ -46,7 +47,7 @@ impl Node {
     pub(crate) fn deploy(
         &mut self,
         chain: ServiceChain,
-        source: &Arc<ChainSource>,
+        order: Order<'_>,
         plan: Plan,
         place: Place,
     ) -> Result<Deployed, ApiError> {
@@ -59,12 +60,13 @@ impl Node {
                 place: &place,
                 spi,
                 generation,
+                is_called_off: order.is_called_off,
             },
         )?;
         let mut deployed = Deployed {
             form: Form {
                 chain,
-                source: Arc::clone(source),
+                source: Arc::clone(order.source),
                 plan,
                 generation,
                 layout,

@@ -91,7 +91,8 @@ impl Layout for Distributed {
             let counted = |slot| node.plane.counters().read(slot).packets;
             let came = counted(slots.out) + counted(slots.back);
             return HopFigures {
-                held: kernel.packets_in.saturating_sub(came),
+                // What came out and cannot be read is counted as a drop already.
+                held: kernel.packets_in.saturating_sub(came + kernel.drops),
                 ..kernel
             };
         }
@@ -222,7 +223,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
     }
     // All of them come up at the same time.
     for (place, hop) in made.places.iter_mut().zip(&job.plan.hops) {
-        place.await_up(node, key(job, hop))?;
+        place.await_up(node, job, hop)?;
     }
     let circuit = node.circuit_mut(&job.place.circuit)?;
     if !ends_in_worker(job) {
@@ -392,12 +393,13 @@ impl FunctionPlace {
     }
 
     /// Waits for a black box.
-    fn await_up(&mut self, node: &mut Node, key: external::Key) -> Result<(), ApiError> {
+    fn await_up(&mut self, node: &mut Node, job: Job<'_>, hop: &Hop) -> Result<(), ApiError> {
         let Some((black_box, started)) = &mut self.starting else {
             return Ok(());
         };
-        black_box.await_up(*started)?;
+        black_box.await_up(*started, job.is_called_off)?;
         if let Some((black_box, _)) = self.starting.take() {
+            let key = key(job, hop);
             node.black_boxes.insert(key, black_box);
             self.black_box = Some(key);
         }

@@ -4,7 +4,6 @@
 //! belongs to one owner. A chain is changed by its worker between two of its batches, so no packet meets half of it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{SocketId, UserChain, UserExit, UserSegment};
@@ -16,10 +15,11 @@ use myelin_linux::journal::{Journal, Resource};
 use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 
-use crate::api::{ApiError, ChainSource, ChainStatus, ChainUp, Change};
-use crate::chains::State;
+use crate::api::{ApiError, ChainStatus, ChainUp, Change};
+use crate::chains::{Order, State};
 use crate::engine::{admit, cores};
 use crate::exchange::Past;
+use crate::external;
 use crate::node::Node;
 use crate::revision;
 use crate::roster::{Roster, Watched};
@@ -158,9 +158,7 @@ impl State {
     pub(crate) fn up_all(
         &mut self,
         chains: Vec<ServiceChain>,
-        source: &Arc<ChainSource>,
-        costs: &Costs,
-        start: Instant,
+        order: Order<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
         if let Some(chain) = chains.iter().find(|chain| {
             if chain.is_over_dpdk() {
@@ -171,12 +169,21 @@ impl State {
         }) {
             return Err(needs_down(chain, &chain.places.ports, "spec.ports"));
         }
+        // One that runs as it is needs nothing.
+        let is_new = |chain: &&ServiceChain| {
+            let running = self.chains.get(&chain.name);
+            running.is_none_or(|running| !revision::is_same(&running.form.chain, chain))
+        };
+        external::check(chains.iter().filter(is_new))?;
         let (between_devices, others): (Vec<_>, Vec<_>) =
             chains.into_iter().partition(ServiceChain::is_over_dpdk);
         let mut all = Vec::with_capacity(between_devices.len());
         let mut outcome = Ok(Vec::new());
         for chain in between_devices {
-            match self.node.up_between_devices(chain, costs, start) {
+            match self
+                .node
+                .up_between_devices(chain, order.costs, order.start)
+            {
                 Ok(done) => all.push(done),
                 Err(error) => {
                     outcome = Err(error);
@@ -185,7 +192,7 @@ impl State {
             }
         }
         if outcome.is_ok() && !others.is_empty() {
-            outcome = self.up(others, source, costs, start);
+            outcome = self.up(others, order);
         }
         match outcome {
             Ok(others) => Ok(all

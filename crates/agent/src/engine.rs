@@ -1,11 +1,13 @@
 //! What the agent can do: bring chains up and down, show them, and keep their workers alive.
 //!
-//! One lock guards the node. Deploying takes milliseconds, with DPDK up to seconds; measuring takes seconds and holds no lock.
+//! One lock guards the node. Deploying takes milliseconds, with DPDK up to seconds, with black boxes as long as their programs take to
+//! come up: up to `startup` for each chain. Everybody else waits meanwhile, so that wait ends early when the client goes away, the
+//! agent is told to stop, or everything is to be removed. Measuring takes seconds and holds no lock.
 //! Workers have a lock each, so that nobody's work holds up those who look after them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
     ProbeRequest, RunRequest,
 };
-use crate::chains::State;
+use crate::chains::{Order, State};
 use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
 use crate::roster::{Watched, lock};
@@ -60,6 +62,8 @@ pub struct Engine {
     run_dir: RunDir,
     /// Streams under way; the agent does not go idle meanwhile.
     pub(crate) busy: AtomicUsize,
+    /// How often all that was under way was called off.
+    called_off: AtomicU64,
 }
 
 impl Engine {
@@ -85,6 +89,7 @@ impl Engine {
             state,
             run_dir: run_dir.clone(),
             busy: AtomicUsize::new(0),
+            called_off: AtomicU64::new(0),
         })
     }
 
@@ -116,22 +121,51 @@ impl Engine {
     /// # Errors
     /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.bring_up(source, |_, _| Ok(()))
+        self.up_unless(source, &AtomicBool::new(false))
+    }
+
+    /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set.
+    ///
+    /// # Errors
+    /// Also when it gave up.
+    pub(crate) fn up_unless(
+        &self,
+        source: &ChainSource,
+        cancelled: &AtomicBool,
+    ) -> Result<Vec<ChainUp>, ApiError> {
+        self.bring_up(source, cancelled, |_, _| Ok(()))
+    }
+
+    /// Makes deployments that wait for a program to come up give up.
+    pub(crate) fn call_off(&self) {
+        self.called_off.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `check` sees what runs just before.
     fn bring_up(
         &self,
         source: &ChainSource,
+        cancelled: &AtomicBool,
         check: impl FnOnce(&State, &[ServiceChain]) -> Result<(), ApiError>,
     ) -> Result<Vec<ChainUp>, ApiError> {
         let start = Instant::now();
+        let called_off = self.called_off.load(Ordering::Relaxed);
+        let is_called_off = || {
+            cancelled.load(Ordering::Relaxed)
+                || self.called_off.load(Ordering::Relaxed) != called_off
+        };
         let chains = parse_source(source)?;
         let costs = load_costs()?;
         let source = Arc::new(source.clone());
         self.with_state(|state| {
             check(state, &chains)?;
-            state.up_all(chains, &source, &costs, start)
+            let order = Order {
+                source: &source,
+                costs: &costs,
+                start,
+                is_called_off: &is_called_off,
+            };
+            state.up_all(chains, order)
         })
     }
 
@@ -161,6 +195,7 @@ impl Engine {
     /// # Errors
     /// What could not be removed; the rest is.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
+        self.call_off();
         self.with_state(|state| {
             let removed = state.names();
             for name in &removed {
@@ -234,7 +269,7 @@ impl Engine {
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        let up = self.bring_up(&request.source, State::none_may_run)?;
+        let up = self.bring_up(&request.source, monitor.cancelled, State::none_may_run)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
@@ -276,6 +311,7 @@ impl Engine {
 
     /// Ends everything; the object is of no use afterwards.
     pub fn close(&self) {
+        self.call_off();
         if let Some(mut state) = lock(&self.state).take() {
             for name in state.names() {
                 state.down_any(&name);

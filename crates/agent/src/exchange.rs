@@ -19,6 +19,7 @@ use myelin_planner::Plan;
 use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, ChainSource};
+use crate::chains::Order;
 use crate::deploy::{Deployed, kernel_hook, match_error};
 use crate::layout::{self, Job, Layout};
 use crate::node::Node;
@@ -91,7 +92,7 @@ impl Node {
         &mut self,
         running: &mut Deployed,
         chain: ServiceChain,
-        source: &Arc<ChainSource>,
+        order: Order<'_>,
         plan: Plan,
     ) -> Result<Form, ApiError> {
         let generation = running.form.generation.wrapping_add(1);
@@ -103,11 +104,12 @@ impl Node {
                 place: &running.place,
                 spi: running.spi,
                 generation,
+                is_called_off: order.is_called_off,
             },
         )?;
         let next = Form {
             chain,
-            source: Arc::clone(source),
+            source: Arc::clone(order.source),
             plan,
             generation,
             layout,

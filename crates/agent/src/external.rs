@@ -11,7 +11,7 @@ mod path;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use myelin_linux::journal::Journal;
@@ -19,10 +19,11 @@ use myelin_linux::link::{self, LinkId};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::procfs;
-use myelin_spec::{ExternalConfig, FunctionSpec, Isolation};
+use myelin_spec::{ExternalConfig, FunctionConfig, FunctionSpec, Isolation, ServiceChain, Space};
 
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::confinement::{Confined, Confinement, Demand, Ended, Program};
+use crate::container;
 use crate::external::log::Log;
 use crate::node::Node;
 use crate::roster::{Roster, Watched};
@@ -78,10 +79,50 @@ pub(crate) struct BlackBox {
 #[derive(Debug, Clone)]
 struct Title(String);
 
+impl Title {
+    fn of(chain: &str, function: &FunctionSpec) -> Self {
+        let FunctionSpec { place, name, .. } = function;
+        Self(format!("{place}: chain `{chain}`, function `{name}`"))
+    }
+}
+
 impl fmt::Display for Title {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Checks what the functions of these chains need of the machine and can be looked for before anything is made: runc, root file
+/// systems, programs. What is in a container is not looked at.
+pub(crate) fn check<'a>(chains: impl Iterator<Item = &'a ServiceChain>) -> Result<(), ApiError> {
+    let mut is_runc_there = false;
+    for chain in chains {
+        for function in &chain.functions {
+            let title = || Title::of(&chain.name, function);
+            let failed =
+                |error: &dyn fmt::Display| ApiError::failed(format!("{}: {error}", title()));
+            let sandbox = &function.sandbox;
+            let config = match &function.config {
+                FunctionConfig::External(config) => Some(config),
+                _ => None,
+            };
+            if sandbox.isolation == Isolation::Container {
+                let has_process =
+                    config.is_some() || function.required_space() == Some(Space::User);
+                if has_process && !is_runc_there {
+                    container::version().map_err(|error| failed(&error))?;
+                    is_runc_there = true;
+                }
+                if let Some(rootfs) = &sandbox.rootfs {
+                    container::parts_of(Path::new(rootfs)).map_err(|error| failed(&error))?;
+                }
+            } else if let Some(config) = config {
+                let search = path::of(&config.variables(&chain.name, &function.name));
+                path::find(&config.command[0], &search).map_err(|error| failed(&error))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 impl BlackBox {
@@ -94,17 +135,10 @@ impl BlackBox {
         key: Key,
         sandbox: &Sandbox,
     ) -> Result<Self, ApiError> {
-        let title = Title(format!(
-            "{}: chain `{chain}`, function `{}`",
-            function.place, function.name
-        ));
+        let title = Title::of(chain, function);
         let variables = config.variables(chain, &function.name);
         let isolation = function.sandbox.isolation;
         let search = (isolation == Isolation::Process).then(|| path::of(&variables));
-        if let Some(search) = &search {
-            path::find(&config.command[0], search)
-                .map_err(|error| ApiError::failed(format!("{title}: {error}")))?;
-        }
         let name = format!("{chain}.{}.{}", function.name, key.generation);
         let log = Log::create(&node.run_dir, &name, &mut node.journal)?;
         // Of this agent alone: one that was killed may have left a group that still stands.
@@ -181,8 +215,13 @@ impl BlackBox {
         Ok(())
     }
 
-    /// Waits until it has taken its interfaces, or the time is over that it may need for that. An error if it ends before.
-    pub(crate) fn await_up(&mut self, started: Instant) -> Result<(), ApiError> {
+    /// Waits until it has taken its interfaces, or the time is over that it may need for that. An error if it ends before, or
+    /// nobody wants it any more.
+    pub(crate) fn await_up(
+        &mut self,
+        started: Instant,
+        is_called_off: &dyn Fn() -> bool,
+    ) -> Result<(), ApiError> {
         let deadline = started + Duration::from_nanos(self.config.startup_ns);
         loop {
             if let Some(ended) = self.program.as_mut().and_then(Confined::try_wait) {
@@ -191,6 +230,12 @@ impl BlackBox {
                     self.title,
                     self.config.command[0],
                     self.log.last_words()
+                )));
+            }
+            if is_called_off() {
+                return Err(ApiError::failed(format!(
+                    "{}: called off while its program came up: whoever asked for it has gone, or everything is to be removed",
+                    self.title
                 )));
             }
             // What cannot be seen is left to the time.
@@ -204,6 +249,9 @@ impl BlackBox {
     /// Takes note of its end, starts it again when it is time.
     fn look_after(&mut self) -> Option<Fate> {
         self.log.keep_short();
+        if self.failed {
+            return None;
+        }
         if let Some(program) = &mut self.program {
             let ended = program.try_wait()?;
             self.program = None;
@@ -231,6 +279,10 @@ impl BlackBox {
         if is_last_death(&mut self.deaths) {
             self.failed = true;
             self.cut_off();
+            // What it started would go on for nobody, and write without end.
+            if let Err(error) = self.confinement.clear() {
+                tracing::error!("{}: what it started is still there: {error}", self.title);
+            }
             return Fate::GivenUp;
         }
         let doublings = self.deaths.len().saturating_sub(1) as u32;
@@ -296,7 +348,7 @@ enum Fate {
 /// Starts those again whose program ended. Calls `given_up` for each that is not started again.
 pub(crate) fn supervise(boxes: &Watched<Key, BlackBox>, mut given_up: impl FnMut(Key)) {
     boxes.each_idle(|key, black_box| {
-        if !black_box.failed && black_box.look_after() == Some(Fate::GivenUp) {
+        if black_box.look_after() == Some(Fate::GivenUp) {
             tracing::error!("{}: it is given up", black_box.title);
             given_up(*key);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Job<'a> {
     pub(crate) place: &'a Place,
     pub(crate) spi: u32,
     pub(crate) generation: u16,
+    /// Whether nobody wants it any more.
+    pub(crate) is_called_off: &'a dyn Fn() -> bool,
 }
 
 /// What one function did, in packets.

@@ -37,8 +37,9 @@ mod status;
 mod verdict;
 mod workers;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -67,12 +68,13 @@ pub fn parse_source(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChai
 }
 
 /// The agent's main: serves the run directory until it is told to stop, then removes all that it made. `program`
-/// is the executable that becomes a worker when it is called with `worker`.
+/// is the executable that becomes a worker when it is called with `worker`. The lock on the directory is held until the process ends.
 ///
 /// # Errors
 /// Not root; another agent serves the directory; the kernel lacks what is needed.
 pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
-    let _lock = lock(run_dir)?;
+    // Not given back here: when the kernel takes it at the end of the process, nothing of the process is left.
+    std::mem::forget(lock(run_dir)?);
     let engine = Engine::open(run_dir, program.to_path_buf())?;
     server::serve(run_dir, engine, options)
 }
@@ -94,7 +96,11 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(run_dir.lock())
+        .map_err(failed)?;
+    // Who can open it can lock it. One that is there already may be open to others.
+    file.set_permissions(Permissions::from_mode(0o600))
         .map_err(failed)?;
     let start = Instant::now();
     let mut waiting = file;
@@ -118,4 +124,36 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     lock.rewind().map_err(failed)?;
     writeln!(lock, "{}", std::process::id()).map_err(failed)?;
     Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_can_hold_the_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::resolve(Some(directory.path()));
+        // As an earlier version made it.
+        std::fs::write(run_dir.lock(), "").unwrap();
+        std::fs::set_permissions(run_dir.lock(), Permissions::from_mode(0o644)).unwrap();
+        let held = lock(&run_dir).unwrap();
+        let mode = held.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(run_dir.is_served());
+        drop(held);
+        assert!(!run_dir.is_served());
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_is_told_from_one_that_starts_or_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::resolve(Some(directory.path()));
+        assert!(!run_dir.is_abandoned(), "nobody was here");
+        std::fs::write(run_dir.journal(), "").unwrap();
+        let held = lock(&run_dir).unwrap();
+        assert!(!run_dir.is_abandoned(), "it is being made or removed");
+        drop(held);
+        assert!(run_dir.is_abandoned());
+    }
 }

@@ -154,6 +154,7 @@ struct Target {
     server: (String, IpAddr),
     /// What the chain's functions do to a payload byte on the way there and back.
     keys: (u8, u8),
+    /// The worker of each user function, or the one of all of them, and the stages behind it.
     workers: Vec<u32>,
 }
 
@@ -199,18 +200,22 @@ impl Target {
                     ))
                 })
         };
+        let layout = &deployed.form.layout;
+        let mut workers: Vec<u32> = layout
+            .workers()
+            .into_iter()
+            .filter_map(|key| state.node.workers.get(key))
+            .map(|entry| entry.handle.pid())
+            .collect();
+        layout.read_pipeline(&state.node, &mut |pipeline| {
+            let stages = pipeline.stages().iter();
+            workers.extend(stages.map(|stage| stage.handle.pid()));
+        });
         let mut target = Self {
             client: end(near, far)?,
             server: end(far, near)?,
             keys: (payload_key(&deployed.form.chain), 0),
-            workers: deployed
-                .form
-                .layout
-                .workers()
-                .into_iter()
-                .filter_map(|key| state.node.workers.get(key))
-                .map(|entry| entry.handle.pid())
-                .collect(),
+            workers,
             chain: deployed.form.chain.clone(),
             source: Arc::clone(&deployed.form.source),
             plan: deployed.form.plan.clone(),

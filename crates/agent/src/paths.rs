@@ -1,7 +1,11 @@
 //! Where an agent keeps its things: one *run directory* holds the socket, the journals and the pinned eBPF
 //! objects, so two agents with different run directories never meet.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
 
 /// Environment variable that moves the run directory.
 pub(crate) const RUN_DIR_VARIABLE: &str = "MYELIN_RUN_DIR";
@@ -67,6 +71,26 @@ impl RunDir {
     /// What was made, written down before it is made.
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal")
+    }
+
+    /// Whether an agent is at work here: the socket goes first, then what was made, the lock with the process. Who may not open the
+    /// lock sees the socket alone.
+    pub(crate) fn is_served(&self) -> bool {
+        self.socket().exists() || self.is_locked().unwrap_or(false)
+    }
+
+    /// Whether an agent was killed here and has left things behind. One that starts or ends just now has some too, but holds the lock.
+    /// False for who may not open that.
+    pub fn is_abandoned(&self) -> bool {
+        self.journal().exists() && self.is_locked().is_ok_and(|is_locked| !is_locked)
+    }
+
+    fn is_locked(&self) -> io::Result<bool> {
+        match File::open(self.lock()) {
+            Ok(file) => Ok(Flock::lock(file, FlockArg::LockSharedNonblock).is_err()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// A short name of this directory (8 hex digits): goes into the names of links and worker processes, so

@@ -4,7 +4,7 @@
 //! held and is held up by nobody, so the others are started again in time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 type Member<T> = Arc<Mutex<T>>;
 type Members<K, T> = BTreeMap<K, Member<T>>;
@@ -43,11 +43,10 @@ impl<K: Ord + Clone, T> Roster<K, T> {
         self.members.get(key).map(|member| lock(member))
     }
 
-    /// Nobody looks after it any more.
+    /// Waits for whoever works with it or looks after it; then nobody does any more.
     pub(crate) fn remove(&mut self, key: &K) -> Option<T> {
         lock(&self.watched.0).remove(key);
-        let last = Arc::into_inner(self.members.remove(key)?)?;
-        Some(last.into_inner().unwrap_or_else(PoisonError::into_inner))
+        self.members.remove(key).map(alone)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, MutexGuard<'_, T>)> {
@@ -59,16 +58,40 @@ impl<K, T> Drop for Roster<K, T> {
     fn drop(&mut self) {
         // Or they would be started again by who still watches.
         lock(&self.watched.0).clear();
+        for (_, member) in std::mem::take(&mut self.members) {
+            drop(alone(member));
+        }
     }
 }
 
-impl<K, T> Watched<K, T> {
-    /// Looks after all with which nobody works just now.
+/// What only who looks after it may still have: that one is waited for.
+fn alone<T>(mut member: Member<T>) -> T {
+    loop {
+        match Arc::try_unwrap(member) {
+            Ok(member) => return member.into_inner().unwrap_or_else(PoisonError::into_inner),
+            Err(shared) => member = shared,
+        }
+        drop(lock(&member));
+        // Between the end of its look and the end of its share there is a moment.
+        std::thread::yield_now();
+    }
+}
+
+impl<K: Clone, T> Watched<K, T> {
+    /// Looks after all with which nobody works just now. A look may take seconds; it holds up who wants that member alone.
     pub(crate) fn each_idle(&self, mut look: impl FnMut(&K, &mut T)) {
-        for (key, member) in &*lock(&self.0) {
+        let members: Vec<(K, Weak<Mutex<T>>)> = lock(&self.0)
+            .iter()
+            .map(|(key, member)| (key.clone(), Arc::downgrade(member)))
+            .collect();
+        for (key, member) in members {
+            // One that was removed meanwhile is nobody's any more.
+            let Some(member) = member.upgrade() else {
+                continue;
+            };
             match member.try_lock() {
-                Ok(mut member) => look(key, &mut member),
-                Err(TryLockError::Poisoned(member)) => look(key, &mut member.into_inner()),
+                Ok(mut member) => look(&key, &mut member),
+                Err(TryLockError::Poisoned(member)) => look(&key, &mut member.into_inner()),
                 Err(TryLockError::WouldBlock) => {}
             }
         }
@@ -104,6 +127,40 @@ mod tests {
         assert_eq!(seen(&watched), "abc");
         roster.remove(&2);
         assert_eq!(seen(&watched), "ac");
+    }
+
+    #[test]
+    fn a_long_look_holds_up_its_own_member_alone() {
+        use std::sync::mpsc::channel;
+        let mut roster = Roster::default();
+        for (key, member) in [(1, 'a'), (2, 'b')] {
+            roster.insert(key, member);
+        }
+        let watched = roster.watched();
+        let (begun, is_begun) = channel();
+        let (go_on, may_go_on) = channel();
+        let looker = std::thread::spawn(move || {
+            let mut all = String::new();
+            watched.each_idle(|key, member| {
+                all.push(*member);
+                if *key == 1 {
+                    *member = 'A';
+                    begun.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                }
+            });
+            all
+        });
+        is_begun.recv().unwrap();
+        // While it looks at the first one, the others come and go.
+        roster.insert(3, 'c');
+        assert_eq!(roster.remove(&2), Some('b'));
+        assert_eq!(roster.remove(&2), None);
+        let released = std::thread::spawn(move || go_on.send(()).unwrap());
+        assert_eq!(roster.remove(&1), Some('A'), "it waits for the look");
+        released.join().unwrap();
+        assert_eq!(looker.join().unwrap(), "a");
+        assert_eq!(seen(&roster.watched()), "c");
     }
 
     #[test]

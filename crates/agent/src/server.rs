@@ -104,6 +104,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
                 () = signalled() => {}
                 () = idle(Arc::clone(&shared.engine), options.idle_exit) => {}
             }
+            // The server ends when all requests are answered.
+            shared.engine.call_off();
         })
         .await;
     let _ = std::fs::remove_file(&path);
@@ -159,6 +161,15 @@ async fn idle(engine: Arc<Engine>, limit: Option<Duration>) {
     }
 }
 
+/// Dropped when the client has gone, or has its answer: sets the flag.
+struct Client(Arc<AtomicBool>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs blocking work and turns its result into an answer.
 async fn blocking<T: Send + 'static>(
     shared: Arc<Shared>,
@@ -205,7 +216,9 @@ async fn up(
     State(shared): State<Arc<Shared>>,
     Json(source): Json<ChainSource>,
 ) -> Result<Json<Vec<ChainUp>>, ApiError> {
-    blocking(shared, move |engine| engine.up(&source))
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let _client = Client(Arc::clone(&cancelled));
+    blocking(shared, move |engine| engine.up_unless(&source, &cancelled))
         .await
         .map(Json)
 }
@@ -251,8 +264,9 @@ fn stream(
     work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
 ) -> Response {
     let (sender, receiver) = mpsc::channel::<Event>(64);
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let client = Client(Arc::clone(&cancelled));
     tokio::task::spawn_blocking(move || {
-        let cancelled = AtomicBool::new(false);
         let emit = |event: Event| {
             if sender.blocking_send(event).is_err() {
                 cancelled.store(true, Ordering::Relaxed);
@@ -266,14 +280,15 @@ fn stream(
             emit(Event::Error(error));
         }
     });
-    let lines = futures_util::stream::unfold(receiver, |mut receiver| async move {
-        let event = receiver.recv().await?;
-        let line = serde_json::to_string(&event).map(|mut line| {
-            line.push('\n');
-            line
+    let lines =
+        futures_util::stream::unfold((receiver, client), |(mut receiver, client)| async move {
+            let event = receiver.recv().await?;
+            let line = serde_json::to_string(&event).map(|mut line| {
+                line.push('\n');
+                line
+            });
+            Some((line, (receiver, client)))
         });
-        Some((line, receiver))
-    });
     (
         [("content-type", "application/x-ndjson")],
         Body::from_stream(lines),

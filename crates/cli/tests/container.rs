@@ -1,5 +1,7 @@
 //! Functions in containers and with limits.
 
+#[path = "container/black_boxes.rs"]
+mod black_boxes;
 mod common;
 #[path = "live/traffic.rs"]
 mod traffic;
@@ -230,10 +232,7 @@ fn a_killed_agent_leaves_containers_that_down_removes() {
         &myelin,
         "isolation: container, limits: { memory: 64MiB }",
     ));
-    sh(&format!("kill -9 {}", myelin.agent_pid()));
-    wait_for("the agent's end", || {
-        !PathBuf::from(format!("/proc/{}", myelin.agent_pid())).exists()
-    });
+    myelin.kill_agent();
     // Nobody looks after it, but it goes on.
     assert!(PathBuf::from(format!("/proc/{pid}")).exists());
     assert!(
@@ -256,14 +255,13 @@ fn an_agent_may_be_killed_while_it_makes_a_container() {
         // The agent first, so that the delay is one into the deployment.
         myelin.ok(&["up", myelin.file(&chain("space: user")).to_str().unwrap()]);
         myelin.ok(&["down", &myelin.chain("c")]);
-        let agent = myelin.agent_pid();
         let file = myelin.file(&chain("isolation: container, limits: { memory: 64MiB }"));
         let mut client = myelin
             .command(&["up", file.to_str().unwrap()])
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(delay_ms));
-        sh(&format!("kill -9 {agent}"));
+        myelin.kill_agent();
         client.wait().unwrap();
         myelin.ok(&["down", "--all"]);
         myelin.assert_clean();
@@ -296,8 +294,7 @@ fn without_runc_nothing_is_made() {
     );
     let run: Vec<_> = myelin.json(&["ps", "--json"]).as_array().unwrap().clone();
     assert_eq!(run, Vec::<Value>::new());
-    let links = sh("ip netns list");
-    assert!(!links.contains(&myelin.tag), "{links}");
+    assert_eq!(myelin.ever_made(), Vec::<String>::new());
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -477,77 +474,6 @@ fn the_example_runs_as_it_stands() {
     assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["rows"][0]["lost"], 0, "{report}");
-    myelin.ok(&["down", "--all"]);
-    myelin.assert_clean();
-}
-
-/// A program that takes whatever comes in and sends it on.
-const BOX: &str = "import os, socket
-def open(name):
-    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-    s.bind((os.environ[name], 0))
-    return s
-a, b = open('MYELIN_INGRESS'), open('MYELIN_EGRESS')
-while True:
-    frame, source = a.recvfrom(65536)
-    if source[2] != socket.PACKET_OUTGOING: b.send(frame)
-";
-
-/// A chain with a black box in a container.
-fn black_box(more: &str) -> String {
-    let program = serde_json::to_string(BOX).unwrap();
-    format!(
-        "
-apiVersion: myelin.dev/v1alpha1
-kind: ServiceChain
-metadata: {{ name: @c }}
-spec:
-  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
-  functions:
-    - {{ name: box, kind: external, isolation: container, {more} config: {{ command: [ /usr/bin/python3, -c, {program} ] }} }}
-"
-    )
-}
-
-#[test]
-fn a_black_box_in_a_container() {
-    if skip_unless_root() || skip_without("runc") || skip_without("/usr/bin/python3") {
-        return;
-    }
-    let myelin = Myelin::new();
-    // From the host's files, and from those of a directory: here the host's own root.
-    for more in ["limits: { cpu: 1core, memory: 64MiB },", "rootfs: /,"] {
-        let file = myelin.file(&black_box(more));
-        myelin.ok(&["up", file.to_str().unwrap()]);
-        assert_passes(&myelin);
-        let sandbox = &status(&myelin)["hops"][0]["sandbox"];
-        assert_eq!(sandbox["isolation"], "container", "{sandbox}");
-        assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
-        myelin.ok(&["down", &myelin.chain("c")]);
-    }
-    myelin.ok(&["down", "--all"]);
-    myelin.assert_clean();
-}
-
-#[test]
-fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
-    if skip_unless_root() || skip_without("runc") {
-        return;
-    }
-    let myelin = Myelin::new();
-    for (rootfs, word) in [
-        ("/nowhere/root", "does not exist"),
-        ("/proc/version", "no directory"),
-    ] {
-        let file = myelin.file(&black_box(&format!("rootfs: {rootfs},")));
-        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
-        assert!(error.contains(rootfs) && error.contains(word), "{error}");
-        assert!(error.contains(".yaml:8:"), "{error}");
-        let running = myelin.json(&["ps", "--json"]);
-        assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
-        let namespaces = sh("ip netns list");
-        assert!(!namespaces.contains(&myelin.tag), "{namespaces}");
-    }
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }

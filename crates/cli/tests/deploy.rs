@@ -218,6 +218,11 @@ fn run_reports_and_tears_down() {
     let text = std::fs::read_to_string(root().join("examples/tactile.yaml")).expect("the example");
     let file = myelin.file(&text.replace("name: tactile", "name: @tactile"));
     let page = myelin.run_dir().with_extension("html");
+    // Refused before anything is measured.
+    let nowhere = ["run", file.to_str().unwrap(), "--report", "/nowhere/page"];
+    let error = myelin.fails(2, &nowhere);
+    assert!(error.contains("--report /nowhere/page"), "{error}");
+    assert!(!myelin.run_dir().exists());
     let output = myelin.run(&[
         "run",
         file.to_str().unwrap(),

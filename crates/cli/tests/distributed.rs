@@ -56,12 +56,17 @@ fn assert_whole(status: &serde_json::Value, least: u64) {
 /// A UDP server in the server's namespace that sends back what it gets, `count` times; then its standard output.
 fn sent_through(myelin: &Myelin, chain: &str, count: u32) -> String {
     let chain = myelin.chain(chain);
+    let ready = myelin.run_dir().with_extension("ready");
+    let _ = std::fs::remove_file(&ready);
+    let ready = ready.display();
     sh(&format!(
-        "ip netns exec myelin-{chain}-server timeout 20 python3 -c \"
+        "ip netns exec myelin-{chain}-server timeout 30 python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(10)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(20)
+open('{ready}', 'w')
 for i in range({count}):
-    d, a = s.recvfrom(2000); s.sendto(d, a)\" & sleep 0.5
+    d, a = s.recvfrom(2000); s.sendto(d, a)\" &
+         for i in $(seq 200); do [ -e {ready} ] && break; sleep 0.1; done
          timeout 20 ip netns exec myelin-{chain}-client python3 -c \"
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
@@ -156,7 +161,7 @@ fn a_distributed_chain_goes_on_without_its_agent() {
     let myelin = Myelin::new();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    sh(&format!("kill -9 {}", myelin.agent_pid()));
+    myelin.kill_agent();
     assert_eq!(sent_through(&myelin, "m", 20).trim(), "all");
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");

@@ -4,6 +4,7 @@ mod common;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{Myelin, sh, skip, skip_unless_root, wait_for};
@@ -358,7 +359,8 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
     );
 
     let worker = now["worker"]["pid"].as_u64().expect("a process");
-    sh(&format!("kill -9 {} {worker}", myelin.agent_pid()));
+    myelin.kill_agent();
+    sh(&format!("kill -9 {worker}"));
     assert_eq!(runtime_files(&myelin).len(), 1, "nobody could remove them");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -432,8 +434,12 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        let path = self.mount.path().display();
-        sh(&format!("umount -l {path}; echo 0 > {}", Self::COUNT));
+        // The pages first, and whatever fails: a second panic would hide the first one.
+        let _ = std::fs::write(Self::COUNT, "0");
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.mount.path())
+            .status();
     }
 }
 

@@ -1,135 +1,20 @@
 //! Black boxes: programs that Myelin knows nothing of, as functions of a chain.
 
+#[path = "external/boxes.rs"]
+mod boxes;
 mod common;
 #[path = "live/traffic.rs"]
 mod traffic;
 
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::{Myelin, root, sh, skip_unless_root, skip_without, wait_for};
+use boxes::{
+    A_WHILE, ECHO, FORWARDER, LONG, arrives, black_box, chain, probe, send, status, wait_for_sleep,
+};
+use common::{Myelin, is_alive, root, sh, skip_unless_root, skip_without, wait_for};
 use traffic::Traffic;
-
-/// A chain of one black box, whose shell runs `command`; `spec` has further keys of the chain.
-fn chain(name: &str, port: u16, spec: &str, command: &str, startup: &str) -> String {
-    format!(
-        "
-apiVersion: myelin.dev/v1alpha1
-kind: ServiceChain
-metadata: {{ name: @{name} }}
-spec:
-  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: {port} }}
-{spec}
-  functions:
-    - name: box
-      kind: external
-      config:
-        startup: {startup}
-        command:
-          - sh
-          - -ec
-          - |
-{}
-",
-        indented(command)
-    )
-}
-
-fn indented(text: &str) -> String {
-    let lines = text.lines().map(|line| format!("            {line}"));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Forwards what comes in.
-const FORWARDER: &str = "exec python3 -c '
-import os
-from socket import *
-a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((os.environ[\"MYELIN_INGRESS\"], 0))
-b = socket(AF_PACKET, SOCK_RAW); b.bind((\"{egress}\", 0))
-while True:
-    frame, address = a.recvfrom(65536)
-    if address[2] != PACKET_OUTGOING:
-        b.send(frame)
-'";
-
-/// Sends what comes in back to its sender: addresses and ports change places.
-const ECHO: &str = "exec python3 -c '
-from socket import *
-a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((\"ingress\", 0))
-b = socket(AF_PACKET, SOCK_RAW); b.bind((\"egress\", 0))
-while True:
-    f, address = a.recvfrom(65536)
-    if address[2] != PACKET_OUTGOING:
-        a.send(f[6:12] + f[:6] + f[12:26] + f[30:34] + f[26:30] + f[36:38] + f[34:36] + f[38:])
-'";
-
-fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
-    let arguments = [
-        "probe",
-        &myelin.chain(chain),
-        "--mode",
-        "inline",
-        "--payload",
-        payload,
-        "--count",
-        "150",
-        "--repeats",
-        "2",
-        "--json",
-    ];
-    let output = myelin.run(&arguments);
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    report["rows"][0].clone()
-}
-
-fn status(myelin: &Myelin, chain: &str) -> serde_json::Value {
-    let all = myelin.json(&["ps", &myelin.chain(chain), "--json"]);
-    all[0].clone()
-}
-
-/// The status of the black box that is the chain's function at this position.
-fn black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_json::Value {
-    status(myelin, chain)["hops"][position]["black_box"].clone()
-}
-
-/// The client sends `count` datagrams, nobody waits for an answer.
-fn send(myelin: &Myelin, chain: &str, port: u16, count: u32) {
-    sh(&format!(
-        "timeout 20 ip netns exec myelin-{}-client python3 -c \"
-import socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for i in range({count}):
-    s.sendto(b'%06d' % i * 10, ('10.0.0.2', {port}))
-    time.sleep(0.0005)\"",
-        myelin.chain(chain)
-    ));
-}
-
-/// Whether a datagram of the client reaches the server, unanswered.
-fn arrives(myelin: &Myelin, chain: &str, port: u16) -> bool {
-    let chain = myelin.chain(chain);
-    sh(&format!(
-        "timeout 10 ip netns exec myelin-{chain}-server python3 -c \"
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', {port})); s.settimeout(2)
-try:
-    s.recv(100); print('yes')
-except TimeoutError:
-    print('no')\" & sleep 0.7
-         ip netns exec myelin-{chain}-client python3 -c \"
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x' * 40, ('10.0.0.2', {port}))\"
-         wait"
-    ))
-    .trim()
-        == "yes"
-}
-
-fn is_alive(pid: &serde_json::Value) -> bool {
-    let pid = pid.as_u64().expect("a process");
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
 
 /// The example as it stands, under a name of this instance: real traffic goes through it, whole and in order.
 fn the_example_forwards(file: &str, name: &str, position: usize) {
@@ -217,8 +102,9 @@ fn a_redirect_of_traffic_control_is_a_function() {
     let command = "tc qdisc add dev $MYELIN_INGRESS clsact
 tc filter add dev $MYELIN_INGRESS ingress protocol all u32 match u32 0 0 action mirred egress redirect dev {egress}
 exec sleep infinity";
-    let file = myelin.file(&chain("t", 9000, "", command, "500ms"));
+    let file = myelin.file(&chain("t", 9000, "", command, "1ms"));
     myelin.ok(&["up", file.to_str().unwrap()]);
+    wait_for_sleep(&myelin, "t");
     let row = probe(&myelin, "t", "1400");
     assert_eq!(
         (&row["lost"], &row["corrupted"]),
@@ -250,12 +136,13 @@ exec sleep infinity";
         "ip -n {server} -o link show eth0 | grep -o 'ether [0-9a-f:]*'"
     ));
     let mac = mac.trim().trim_start_matches("ether ").to_owned();
-    let text = chain("r", 9000, "", command, "500ms").replace(
+    let text = chain("r", 9000, "", command, "1ms").replace(
         "        startup",
         &format!("        environment: {{ SERVER: \"{mac}\" }}\n        startup"),
     );
     let file = myelin.file(&text);
     myelin.ok(&["up", file.to_str().unwrap()]);
+    wait_for_sleep(&myelin, "r");
     let row = probe(&myelin, "r", "256");
     assert_eq!(
         (&row["lost"], &row["corrupted"]),
@@ -382,6 +269,12 @@ fn it_stands_in_a_namespace_of_its_own_or_nowhere() {
     let file = myelin.file(&chain("m", 9000, spec, "exec sleep 1", "1s"));
     let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("a black box needs interfaces"), "{error}");
+    let kinds = myelin.json(&["functions", "external", "--json"]);
+    let cost = &kinds[0]["user"];
+    assert!(
+        cost["per_packet_ns"].is_null() && cost["why"].is_string(),
+        "{cost}"
+    );
     let file = myelin.file(&chain("m", 9000, "", "exec sleep 1", "1s"));
     let plan = myelin.ok(&["plan", file.to_str().unwrap()]);
     for part in [
@@ -419,7 +312,7 @@ fn one_that_ends_is_started_again_until_it_ends_too_often() {
                 "{now}"
             );
         }
-        assert!(arrives(&myelin, "k", 9000), "the last one forwards");
+        assert!(arrives(&myelin, "k", 9000, LONG), "the last one forwards");
         // The window may have passed meanwhile on a busy machine: then it takes one more.
         wait_for("the end of it", || {
             if let Some(pid) = black_box(&myelin, "k", 0)["pid"].as_u64() {
@@ -429,8 +322,9 @@ fn one_that_ends_is_started_again_until_it_ends_too_often() {
         });
         assert_eq!(status(&myelin, "k")["state"], "failed");
         assert!(black_box(&myelin, "k", 0)["pid"].is_null());
+        let patience = if passes { LONG } else { A_WHILE };
         assert_eq!(
-            arrives(&myelin, "k", 9000),
+            arrives(&myelin, "k", 9000, patience),
             passes,
             "onFailure: {on_failure}"
         );
@@ -461,10 +355,11 @@ fn what_it_set_up_is_cut_off_when_it_is_given_up() {
 ip link set br0 up
 ip link set egress master br0
 ip link set ingress master br0
+sleep 7332.25 &
 exec sleep infinity";
     let file = myelin.file(&chain("c", 9000, "  onFailure: drop", command, "5s"));
     myelin.ok(&["up", file.to_str().unwrap()]);
-    assert!(arrives(&myelin, "c", 9000));
+    assert!(arrives(&myelin, "c", 9000, LONG));
     wait_for("its end", || {
         if let Some(pid) = black_box(&myelin, "c", 0)["pid"].as_u64() {
             sh(&format!("kill -9 {pid} || true"));
@@ -472,7 +367,12 @@ exec sleep infinity";
         status(&myelin, "c")["state"] == "failed"
     });
     assert_eq!(status(&myelin, "c")["state"], "failed");
-    assert!(!arrives(&myelin, "c", 9000), "the bridge is still there");
+    assert!(
+        !arrives(&myelin, "c", 9000, A_WHILE),
+        "the bridge is still there"
+    );
+    let left = sh("pgrep -f '^sleep 7332.25' || true");
+    assert_eq!(left, "", "what it started lives on");
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -530,6 +430,78 @@ fn one_that_spins_is_held_to_its_limit() {
     myelin.assert_clean();
 }
 
+#[test]
+fn what_nobody_can_read_is_dropped_once() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    // The first ten become something that is no IP packet.
+    let command = FORWARDER
+        .replace("while True:", "n = 0\nwhile True:")
+        .replace(
+            "        b.send(frame)",
+            "        n += 1
+        b.send(frame if n > 10 else frame[:12] + b\"\\x12\\x34\" + frame[14:])",
+        );
+    let myelin = Myelin::new();
+    let file = myelin.file(&chain("u", 9000, "", &command, "30s"));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    send(&myelin, "u", 9000, 12);
+    // In their order, so the others are out too.
+    let packets_out = || black_box(&myelin, "u", 0)["packets_out"].clone();
+    wait_for("the last two", || packets_out() == 2);
+    let status = status(&myelin, "u");
+    assert_eq!(status["hops"][0]["packets_in"], 12, "{status}");
+    assert_eq!(status["hops"][0]["drops"], 10, "{status}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// Starts `up` for a black box that takes its time, and waits until that one is being waited for.
+fn begin_up(myelin: &Myelin, file: &Path) -> Child {
+    let client = myelin
+        .command(&["up", file.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a client");
+    let is_begun = || !sh("pgrep -f '^sleep 7333.25' || true").is_empty();
+    wait_for("the program", is_begun);
+    assert!(is_begun());
+    client
+}
+
+#[test]
+fn a_wait_for_a_program_is_called_off() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&chain("w", 9000, "", "exec sleep 7333.25", "60s"));
+    // By the end of the client: else the chain would be up when `ps` gets its turn.
+    let mut client = begin_up(&myelin, &file);
+    client.kill().expect("kill");
+    let _ = client.wait();
+    assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
+    // By whoever removes everything, or stops the agent.
+    for stops in [false, true] {
+        let client = begin_up(&myelin, &file);
+        if stops {
+            sh(&format!("kill -TERM {}", myelin.agent_pid()));
+        } else {
+            myelin.ok(&["down", "--all"]);
+        }
+        let output = client.wait_with_output().expect("its end");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(
+            error.contains("function `box`") && error.contains("called off"),
+            "{error}"
+        );
+        myelin.assert_clean();
+    }
+}
+
 /// Make before break: the next generation has a black box of its own, and no packet is lost.
 #[test]
 fn a_chain_is_changed_around_its_black_box_under_traffic() {
@@ -584,7 +556,7 @@ fn a_change_whose_black_box_does_not_come_up_leaves_the_chain_as_it_was() {
         "{error}"
     );
     assert_eq!(black_box(&myelin, "g", 0)["pid"], before);
-    assert!(arrives(&myelin, "g", 9000));
+    assert!(arrives(&myelin, "g", 9000, LONG));
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
 }
@@ -600,8 +572,8 @@ fn it_goes_on_without_its_agent_and_is_removed_with_what_it_started() {
     myelin.ok(&["up", file.to_str().unwrap()]);
     let black_box = black_box(&myelin, "a", 0);
     let child = sh("pgrep -f '^sleep 7331.25'");
-    sh(&format!("kill -9 {}", myelin.agent_pid()));
-    assert!(arrives(&myelin, "a", 9000));
+    myelin.kill_agent();
+    assert!(arrives(&myelin, "a", 9000, LONG));
     assert!(is_alive(&black_box["pid"]));
     let text = myelin.ok(&["down", "--all"]);
     assert!(text.contains("recovered"), "{text}");

@@ -195,22 +195,26 @@ fn chains_go_on_without_their_agent() {
     let myelin = Myelin::new();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
-    common::kill(&myelin.agent_pid().into());
+    myelin.kill_agent();
     let client = format!("myelin-{}-client", myelin.chain("u"));
     let ping = sh(&format!("ip netns exec {client} ping -c 2 -W 2 10.0.0.2"));
     assert!(ping.contains(" 0% packet loss"), "{ping}");
     // And through the chain itself, worker included.
+    let ready = myelin.run_dir().with_extension("ready");
     sh(&format!(
-        "ip netns exec myelin-{chain}-server timeout 5 python3 -c \"
+        "ip netns exec myelin-{chain}-server timeout 30 python3 -c \"
 import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(4)
-d, a = s.recvfrom(2000); s.sendto(d, a)\" & sleep 0.5
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(20)
+open('{ready}', 'w')
+d, a = s.recvfrom(2000); s.sendto(d, a)\" &
+         for i in $(seq 200); do [ -e {ready} ] && break; sleep 0.1; done
          ip netns exec {client} python3 -c \"
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(4)
 s.sendto(b'through', ('10.0.0.2', 9000)); assert s.recv(2000) == b'through'\"
          wait",
-        chain = myelin.chain("u")
+        chain = myelin.chain("u"),
+        ready = ready.display()
     ));
     let status = myelin.json(&["ps", "--json"]);
     assert!(

@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use common::{Myelin, sh, skip_unless_root, skip_without, wait_for};
 use form::Form;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use traffic::Traffic;
 
 const PORT: u16 = 9000;
@@ -492,14 +490,8 @@ fn an_agent_killed_in_an_exchange_leaves_nothing_that_down_all_does_not_find() {
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(delay_ms));
-        let agent = myelin.agent_pid();
-        kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
+        myelin.kill_agent();
         change.wait().unwrap();
-        let socket = myelin.run_dir().join("agent.sock");
-        wait_for("the agent's end", || {
-            // The client of the change may have started another one.
-            myelin.agent_pid() != agent || std::os::unix::net::UnixStream::connect(&socket).is_err()
-        });
         myelin.ok(&["down", "--all"]);
         myelin.assert_clean();
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
@@ -23,9 +23,13 @@ spec:
 /// Sends packets one by one to the server, which checks each; returns how many came through with the right bytes.
 fn right_bytes(myelin: &Myelin, count: u32) -> u32 {
     let chain = myelin.chain("staged");
+    let ready = myelin.run_dir().with_extension("ready");
+    let _ = std::fs::remove_file(&ready);
+    let ready = ready.display();
     let server = format!(
         "import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(5)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.0.0.2', 9000)); s.settimeout(15)
+open('{ready}', 'w')
 right = 0
 for i in range({count}):
     d, a = s.recvfrom(2000)
@@ -34,8 +38,9 @@ for i in range({count}):
 print(right)"
     );
     let client = format!(
-        "import socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5); time.sleep(0.5)
+        "import os, socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(5)
+while not os.path.exists('{ready}'): time.sleep(0.01)
 for i in range({count}):
     s.sendto(bytes((i + j) % 256 for j in range(7 * i % 1400 + 1)), ('10.0.0.2', 9000)); s.recvfrom(100)"
     );
@@ -121,7 +126,11 @@ fn packets_go_through_every_process_and_a_killed_one_comes_back() {
     wait_for("a new worker", || {
         myelin.status("staged")["worker"]["restarts"] == 1
     });
-    assert_eq!(myelin.probe("staged", 64, 50)["lost"], 0);
+    let row = myelin.probe("staged", 64, 50);
+    assert_eq!(row["lost"], 0, "{row}");
+    // What each of the three took of the cores.
+    let processes = row["cpu"]["processes"].as_array().map(Vec::len);
+    assert_eq!(processes, Some(3), "{row}");
     myelin.ok(&["down", &myelin.chain("staged")]);
     myelin.ok(&["down", "--all"]);
     myelin.assert_clean();
@@ -154,7 +163,7 @@ fn kernel_functions_between_the_processes_and_a_killed_agent() {
         .map(|hop| &hop["packets_in"])
         .collect();
     assert_eq!(counts, [60; 5]);
-    common::kill(&myelin.agent_pid().into());
+    myelin.kill_agent();
     assert_eq!(
         right_bytes(&myelin, 20),
         20,

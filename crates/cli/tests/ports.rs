@@ -3,7 +3,6 @@
 mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use common::{Myelin, sh, skip_unless_root, wait_for};
 
@@ -136,7 +135,7 @@ fn chains_between_named_interfaces_leave_them_as_they_were() {
     assert_eq!(wire.links(), before);
     // The same after an agent that had no time to clean up.
     myelin.ok(&["up", file.to_str().unwrap()]);
-    common::kill(&myelin.agent_pid().into());
+    myelin.kill_agent();
     myelin.ok(&["down", "--all"]);
     assert_eq!(wire.links(), before);
     drop(wire);

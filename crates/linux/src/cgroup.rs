@@ -90,7 +90,7 @@ impl Cgroup {
         if limits.memory_bytes.is_some() {
             hierarchies.need("memory", &action)?;
         }
-        let made = Self::make(path, &hierarchies, &action)
+        let made = Self::make(path, &hierarchies, limits, &action)
             .and_then(|group| group.limit(limits).map(|()| group));
         made.inspect_err(|_| {
             // The first error is the one to report.
@@ -98,29 +98,38 @@ impl Cgroup {
         })
     }
 
-    fn make(path: &str, hierarchies: &Hierarchies, action: &str) -> Result<Self> {
+    fn make(path: &str, hierarchies: &Hierarchies, limits: &Limits, action: &str) -> Result<Self> {
         let mut directories = Vec::new();
-        let mut at = |controller: &str| -> Result<Option<Directory>> {
+        let mut at = |controller: &str, is_needed: bool| -> Result<Option<Directory>> {
             let Some(hierarchy) = hierarchies.of(controller) else {
                 return Ok(None);
             };
             let directory = hierarchy.mount.join(path);
             make_directory(&directory).map_err(|error| explain(action, error))?;
-            if hierarchy.unified {
-                enable(&hierarchy.mount, path, controller, action)?;
-            }
             if !directories.contains(&directory) {
                 directories.push(directory.clone());
+            }
+            if hierarchy.unified
+                && let Err(error) = enable(&hierarchy.mount, path, controller, action)
+            {
+                // In a container the root has processes of its own and hands nothing down. Then a group without limits lacks
+                // this controller's figures, no more.
+                return if is_needed { Err(error) } else { Ok(None) };
             }
             Ok(Some(Directory {
                 path: directory,
                 unified: hierarchy.unified,
             }))
         };
-        let (cpu, memory) = (at("cpu")?, at("memory")?);
-        let cpuacct = match &cpu {
-            Some(cpu) if cpu.unified => Some(cpu.clone()),
-            _ => at("cpuacct")?,
+        let cpu = at("cpu", limits.cpu_millicores.is_some())?;
+        let memory = at("memory", limits.memory_bytes.is_some())?;
+        let cpuacct = match hierarchies.of("cpu") {
+            // The processor time of a group of v2 needs no controller.
+            Some(hierarchy) if hierarchy.unified => Some(Directory {
+                path: hierarchy.mount.join(path),
+                unified: true,
+            }),
+            _ => at("cpuacct", false)?,
         };
         if directories.is_empty() {
             // Any hierarchy says who belongs together.
@@ -151,7 +160,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// Sets its limits; what is `None` is unlimited.
+    /// Sets the limits that are given; the others stay as they are.
     pub fn limit(&self, limits: &Limits) -> Result<()> {
         let action = || format!("limit the control group {}", self.path);
         let write = |directory: &Directory, file: &str, value: &str| {
@@ -163,31 +172,25 @@ impl Cgroup {
                 )
             })
         };
-        if let Some(cpu) = &self.cpu {
-            let (quota, period) = match limits.cpu_millicores.map(quota) {
-                Some((quota, period)) => (quota.as_micros().to_string(), period),
-                None => (if cpu.unified { "max" } else { "-1" }.to_owned(), PERIOD),
-            };
-            let period = period.as_micros();
+        if let (Some(cpu), Some(millicores)) = (&self.cpu, limits.cpu_millicores) {
+            let (quota, period) = quota(millicores);
+            let (quota, period) = (quota.as_micros(), period.as_micros());
             if cpu.unified {
                 write(cpu, "cpu.max", &format!("{quota} {period}"))?;
             } else {
                 // A quota that is too small for the new period would be refused.
                 write(cpu, "cpu.cfs_quota_us", "-1")?;
                 write(cpu, "cpu.cfs_period_us", &period.to_string())?;
-                write(cpu, "cpu.cfs_quota_us", &quota)?;
+                write(cpu, "cpu.cfs_quota_us", &quota.to_string())?;
             }
         }
-        if let Some(memory) = &self.memory {
-            let bytes = limits.memory_bytes;
+        if let (Some(memory), Some(bytes)) = (&self.memory, limits.memory_bytes) {
+            let limit = bytes.to_string();
             if memory.unified {
-                let limit = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
                 write(memory, "memory.max", &limit)?;
                 // Absent without swap accounting.
-                let swap = if bytes.is_some() { "0" } else { "max" };
-                let _ = write(memory, "memory.swap.max", swap);
+                let _ = write(memory, "memory.swap.max", "0");
             } else {
-                let limit = bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
                 // Memory and swap together are never below memory alone, so the way up begins with them.
                 let _ = write(memory, "memory.memsw.limit_in_bytes", "-1");
                 write(memory, "memory.limit_in_bytes", &limit)?;
@@ -296,12 +299,15 @@ fn refuse_real_time(action: &str) -> Result<()> {
     }
 }
 
-/// Quota and period of a share.
+/// Quota and period of a share, in whole microseconds, as the kernel takes them.
 fn quota(millicores: u32) -> (Duration, Duration) {
-    let millicores = millicores.max(1);
-    let least = MIN_QUOTA * 1000 / millicores;
-    let period = PERIOD.max(least);
-    (period * millicores / 1000, period)
+    let millicores = u64::from(millicores.max(1));
+    let us = |duration: Duration| duration.as_micros() as u64;
+    // Rounded up: a period that is a bit too short makes the quota too small.
+    let least = (us(MIN_QUOTA) * 1000).div_ceil(millicores);
+    let period = us(PERIOD).max(least);
+    let quota = period * millicores / 1000;
+    (Duration::from_micros(quota), Duration::from_micros(period))
 }
 
 /// The paths that this module touches: two plain names, the first of which is Myelin's.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use myelin_agent::api::ApiError;
 use myelin_spec::catalogue::{self, Kind, ValueType};
+use serde_json::{Value, json};
 
 use crate::output;
 
@@ -32,7 +33,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
     }
     if arguments.json {
-        return output::json(&kinds);
+        return output::json(&kinds.into_iter().map(described).collect::<Vec<_>>());
     }
     let mut table = output::table([
         "kind",
@@ -60,6 +61,19 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The catalogue's entry, without a figure where nobody knows one.
+fn described(kind: &Kind) -> Value {
+    let mut entry = json!(kind);
+    if kind.is_black_box() {
+        entry["user"] = json!({
+            "per_packet_ns": null,
+            "per_byte_ns": null,
+            "why": "nothing is known of the program, so no prediction contains it",
+        });
+    }
+    entry
 }
 
 fn details(kind: &Kind) {

@@ -8,6 +8,7 @@ use myelin_agent::api::{ApiError, Event, ProbeOptions, ProbeRequest, Rendering, 
 use myelin_agent::{Client, RunDir};
 
 use crate::output::{self, Progress};
+use crate::page::Page;
 
 /// Arguments of `myelin probe`.
 #[derive(Debug, clap::Args)]
@@ -78,8 +79,20 @@ impl Options {
         }
     }
 
-    /// Shows the reports; status 3 when an SLA was not met.
-    pub(crate) fn show(&self, reports: &[ReportReply]) -> Result<ExitCode, ApiError> {
+    /// Where the page goes, if one was asked for; to be called before anything is measured.
+    ///
+    /// # Errors
+    /// No page can be written there.
+    pub(crate) fn page(&self) -> Result<Option<Page>, ApiError> {
+        self.report.as_deref().map(Page::at).transpose()
+    }
+
+    /// Shows the reports; status 3 when an SLA was not met. The first one's page is `page`.
+    pub(crate) fn show(
+        &self,
+        reports: &[ReportReply],
+        page: Option<Page>,
+    ) -> Result<ExitCode, ApiError> {
         if self.json {
             match reports {
                 [one] => output::json(&one.envelope)?,
@@ -95,19 +108,18 @@ impl Options {
                 println!("{}", report.text);
             }
         }
-        if let Some(path) = &self.report {
+        if let (Some(path), Some(mut page)) = (&self.report, page) {
             for (index, report) in reports.iter().enumerate() {
-                let path = if index == 0 {
-                    path.clone()
-                } else {
-                    path.with_file_name(format!(
+                let mut path = path.clone();
+                if index > 0 {
+                    path.set_file_name(format!(
                         "{}-{}.html",
                         path.file_stem().unwrap_or_default().to_string_lossy(),
                         report.chain
-                    ))
-                };
-                std::fs::write(&path, report.html.as_deref().unwrap_or_default())
-                    .map_err(|error| ApiError::failed(format!("{}: {error}", path.display())))?;
+                    ));
+                    page = Page::at(&path)?;
+                }
+                page.write(report.html.as_deref().unwrap_or_default())?;
                 if !self.json {
                     println!("report: {}", path.display());
                 }
@@ -124,6 +136,7 @@ impl Options {
 
 /// Measures.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let page = arguments.options.page()?;
     let client = Client::connect(run_dir)?.ok_or_else(|| {
         ApiError::failed(
             "no agent runs, so there is no chain to probe: `myelin up FILE` deploys one",
@@ -142,5 +155,5 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     });
     progress.finish();
     outcome?;
-    arguments.options.show(&reports)
+    arguments.options.show(&reports, page)
 }

@@ -136,7 +136,7 @@ fn flow_state(state: FlowState) -> &'static str {
 
 /// An agent that was killed cannot tell; that it ended without cleaning up shows in the journal.
 fn tell_what_is_left(run_dir: &RunDir) {
-    if run_dir.journal().exists() {
+    if run_dir.is_abandoned() {
         eprintln!(
             "no agent runs at {}; the last one was killed and left things behind, which may still forward; \
              `myelin down --all` removes them",

@@ -26,6 +26,7 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     output::parse(&source)?;
+    let page = arguments.options.page()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let request = RunRequest {
         source,
@@ -42,5 +43,5 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     });
     progress.finish();
     outcome?;
-    arguments.options.show(&reports)
+    arguments.options.show(&reports, page)
 }

@@ -42,7 +42,7 @@ pub(super) struct Hierarchy {
 
 /// All mounted hierarchies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hierarchies(Vec<Hierarchy>);
+pub struct Hierarchies(pub(super) Vec<Hierarchy>);
 
 impl Hierarchies {
     /// Those of the calling process' mount namespace.

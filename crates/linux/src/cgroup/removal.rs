@@ -20,9 +20,12 @@ pub fn remove(path: &str) -> Result<()> {
     clear(path)?;
     for root in roots(path)? {
         remove_directory(&root).map_err(|error| Error::os(action(path), error))?;
-        // The run's own, shared by its groups: the last one takes it along.
-        if let Some(parent) = root.parent() {
-            let _ = fs::remove_dir(parent);
+    }
+    // The run's own, shared by its groups: the last one takes it along. Also where the group is not there: who made or removed
+    // it may have been killed between the two.
+    if let Some((run, _)) = path.split_once('/') {
+        for hierarchy in Hierarchies::detect()?.iter() {
+            let _ = fs::remove_dir(hierarchy.mount.join(run));
         }
     }
     Ok(())
@@ -56,19 +59,23 @@ fn action(path: &str) -> String {
     format!("remove the control group {path}")
 }
 
-/// The groups of Myelin's runs that are on this machine, each once: `myelin-RUN/NAME`.
+/// The groups of Myelin's runs that are on this machine, each once: `myelin-RUN/NAME`, and `myelin-RUN` where there is none of
+/// a name.
 pub fn list() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for hierarchy in Hierarchies::detect()?.iter() {
         for run in children(&hierarchy.mount) {
             let name = name_of(&run);
-            if name.starts_with(PREFIX) {
-                found.extend(
-                    children(&run)
-                        .iter()
-                        .map(|child| format!("{name}/{}", name_of(child))),
-                );
+            if !name.starts_with(PREFIX) {
+                continue;
             }
+            let groups = children(&run);
+            if groups.is_empty() {
+                found.push(name);
+                continue;
+            }
+            let path = |group: &PathBuf| format!("{name}/{}", name_of(group));
+            found.extend(groups.iter().map(path));
         }
     }
     found.sort();

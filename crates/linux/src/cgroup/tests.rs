@@ -34,6 +34,75 @@ fn a_share_becomes_a_quota_that_the_kernel_takes() {
     assert_eq!(quota(10), (ms(1), ms(100)));
     assert_eq!(quota(1), (ms(1), ms(1000)));
     assert_eq!(quota(0), quota(1));
+    for millicores in 1..=100 {
+        let (quota, period) = quota(millicores);
+        assert!(quota >= MIN_QUOTA && period <= ms(1000), "{millicores}");
+        let share = quota.as_secs_f64() / period.as_secs_f64() * 1e3;
+        assert!((share - f64::from(millicores)).abs() < 0.1, "{millicores}");
+    }
+}
+
+#[test]
+fn the_kernel_takes_every_small_share() {
+    if !root_or_skip("the_kernel_takes_every_small_share") {
+        return;
+    }
+    let guard = path("shares");
+    let limits = |millicores| Limits {
+        cpu_millicores: Some(millicores),
+        memory_bytes: None,
+    };
+    let group = Cgroup::create(&guard.0, &limits(100)).unwrap();
+    for millicores in 1..=100 {
+        group.limit(&limits(millicores)).unwrap();
+    }
+}
+
+/// A hierarchy of v2 in a directory, whose root does not hand its controllers down.
+fn undelegated(mount: &Path) -> Hierarchies {
+    fs::create_dir(mount.join("cgroup.subtree_control")).unwrap();
+    Hierarchies(vec![hierarchy::Hierarchy {
+        mount: mount.to_owned(),
+        controllers: vec!["cpu".to_owned(), "memory".to_owned()],
+        unified: true,
+    }])
+}
+
+#[test]
+fn a_controller_that_is_not_handed_down_is_missed_by_limits_alone() {
+    let mount = tempfile::tempdir().unwrap();
+    let hierarchies = undelegated(mount.path());
+    let make = |limits: &Limits| Cgroup::make("myelin-t/group", &hierarchies, limits, "make it");
+    let group = make(&Limits::default()).unwrap();
+    assert!(group.cpu.is_none() && group.memory.is_none());
+    assert_eq!(group.directories, [mount.path().join("myelin-t/group")]);
+    group.limit(&Limits::default()).unwrap();
+    fs::write(group.directories[0].join("cpu.stat"), "usage_usec 7\n").unwrap();
+    assert_eq!(group.usage().cpu_ns, 7000);
+    let limits = Limits {
+        cpu_millicores: None,
+        memory_bytes: Some(1 << 20),
+    };
+    let error = make(&limits).unwrap_err().to_string();
+    assert!(error.contains("write +memory to"), "{error}");
+}
+
+#[test]
+fn a_run_without_groups_is_listed_and_removed() {
+    if !root_or_skip("a_run_without_groups_is_listed_and_removed") {
+        return;
+    }
+    let guard = path("bare");
+    let run = guard.0.split('/').next().unwrap();
+    let hierarchies = Hierarchies::detect().unwrap();
+    let directories: Vec<PathBuf> = hierarchies.iter().map(|one| one.mount.join(run)).collect();
+    for directory in &directories {
+        fs::create_dir(directory).unwrap();
+    }
+    assert!(list().unwrap().contains(&run.to_owned()));
+    remove(&guard.0).unwrap();
+    assert!(directories.iter().all(|directory| !directory.exists()));
+    assert!(!list().unwrap().contains(&run.to_owned()));
 }
 
 #[test]
@@ -118,8 +187,12 @@ fn a_spinning_process_is_held_to_its_share() {
     let share = usage.cpu_ns as f64 / started.elapsed().as_nanos() as f64;
     assert!(usage.cpu_ns > 0 && share < 0.2, "{usage:?} {share}");
     assert!(usage.throttled_ns > 0, "{usage:?}");
-    // The limit can be lifted while it runs.
-    group.limit(&Limits::default()).unwrap();
+    // The limit can be raised while it runs.
+    let more = Limits {
+        cpu_millicores: Some(2000),
+        ..limits
+    };
+    group.limit(&more).unwrap();
     let before = group.usage().cpu_ns;
     wait("runs freely", || group.usage().cpu_ns > before + 50_000_000);
 }

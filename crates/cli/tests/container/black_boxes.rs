@@ -1,0 +1,163 @@
+//! Black boxes in containers.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::common::{Myelin, sh, skip_unless_root, skip_without};
+use crate::{assert_passes, status};
+
+/// A program that takes whatever comes in and sends it on.
+const BOX: &str = "import os, socket
+def open(name):
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    s.bind((os.environ[name], 0))
+    return s
+a, b = open('MYELIN_INGRESS'), open('MYELIN_EGRESS')
+while True:
+    frame, source = a.recvfrom(65536)
+    if source[2] != socket.PACKET_OUTGOING: b.send(frame)
+";
+
+/// A chain with a black box in a container, which forwards.
+fn black_box(more: &str) -> String {
+    let program = serde_json::to_string(BOX).unwrap();
+    black_box_of(more, &format!("[ /usr/bin/python3, -c, {program} ]"))
+}
+
+/// The same with another command, and what may follow that in `config`.
+fn black_box_of(more: &str, command: &str) -> String {
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @c }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions:
+    - {{ name: box, kind: external, isolation: container, {more} config: {{ command: {command} }} }}
+"
+    )
+}
+
+#[test]
+fn a_black_box_in_a_container() {
+    if skip_unless_root() || skip_without("runc") || skip_without("/usr/bin/python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    // From the host's files, and from those of a directory: here the host's own root.
+    for more in ["limits: { cpu: 1core, memory: 64MiB },", "rootfs: /,"] {
+        let file = myelin.file(&black_box(more));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        assert_passes(&myelin);
+        let sandbox = &status(&myelin)["hops"][0]["sandbox"];
+        assert_eq!(sandbox["isolation"], "container", "{sandbox}");
+        assert!(sandbox["cpu_s"].as_f64().unwrap() > 0.0, "{sandbox}");
+        myelin.ok(&["down", &myelin.chain("c")]);
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// What is mounted here for a test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(arguments: &str, at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        sh(&format!("mount {arguments} {}", at.display()));
+        Self(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_is_mounted_below_a_root_file_system_is_read_only_too() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let below = |name: &str| directory.path().join(name);
+    let _usr = Mounted::new("--bind /usr", below("usr"));
+    let _disk = Mounted::new("-t tmpfs none", below("data/disk"));
+    for link in ["bin", "lib", "lib64"] {
+        std::os::unix::fs::symlink(format!("usr/{link}"), below(link)).unwrap();
+    }
+    let myelin = Myelin::new();
+    let more = format!("rootfs: {},", directory.path().display());
+    let text = black_box_of(&more, "[ /bin/sleep, infinity ], startup: 1ms");
+    // What systemd sets for the agent is no business of runc's, which would wait for the program to say that it is ready.
+    let up = myelin
+        .command(&["up", myelin.file(&text).to_str().unwrap()])
+        .env("NOTIFY_SOCKET", myelin.run_dir().join("notify"))
+        .output()
+        .unwrap();
+    assert!(up.status.success(), "{up:?}");
+    let pid = &status(&myelin)["hops"][0]["black_box"]["pid"];
+    for place in ["data/x", "data/disk/x"] {
+        let error = fs::write(format!("/proc/{pid}/root/{place}"), "").unwrap_err();
+        let kind = std::io::ErrorKind::ReadOnlyFilesystem;
+        assert_eq!(error.kind(), kind, "{place}: {error}");
+    }
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let disk = mounts.lines().find(|line| line.contains(" /data/disk "));
+    assert!(disk.unwrap().contains("ro,nosuid,nodev"), "{mounts}");
+    // Nor may other users read what the bundle says of its environment.
+    for entry in fs::read_dir(myelin.run_dir().join("containers")).unwrap() {
+        let bundle = entry.unwrap().path();
+        for private in [bundle.parent().unwrap(), &bundle.join("config.json")] {
+            let mode = fs::metadata(private).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{}", private.display());
+        }
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_contained_program_that_ends_at_once_is_told_with_its_last_words() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let command = "[ /bin/sh, -c, 'echo no such device >&2; exit 7' ], startup: 30s";
+    let file = myelin.file(&black_box_of("", command));
+    // Whether it ends before the agent has hold of it, or after.
+    for _ in 0..5 {
+        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        for part in ["function `box`", "its program `/bin/sh`", "no such device"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn a_root_file_system_that_is_none_is_told_of_before_anything_is_made() {
+    if skip_unless_root() || skip_without("runc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    for (rootfs, word) in [
+        ("/nowhere/root", "does not exist"),
+        ("/proc/version", "no directory"),
+    ] {
+        let file = myelin.file(&black_box(&format!("rootfs: {rootfs},")));
+        let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+        assert!(error.contains(rootfs) && error.contains(word), "{error}");
+        assert!(error.contains(".yaml:8:"), "{error}");
+        let running = myelin.json(&["ps", "--json"]);
+        assert_eq!(running.as_array().map(Vec::len), Some(0), "{running}");
+        assert_eq!(myelin.ever_made(), Vec::<String>::new());
+    }
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

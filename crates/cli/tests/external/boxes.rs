@@ -1,0 +1,140 @@
+//! What the tests of black boxes share: chains, programs, and looks at them.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use myelin_linux::netns::Netns;
+
+use crate::common::{Myelin, sh, wait_for};
+
+/// A chain of one black box, whose shell runs `command`; `spec` has further keys of the chain.
+pub(crate) fn chain(name: &str, port: u16, spec: &str, command: &str, startup: &str) -> String {
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: {port} }}
+{spec}
+  functions:
+    - name: box
+      kind: external
+      config:
+        startup: {startup}
+        command:
+          - sh
+          - -ec
+          - |
+{}
+",
+        indented(command)
+    )
+}
+
+fn indented(text: &str) -> String {
+    let lines = text.lines().map(|line| format!("            {line}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Forwards what comes in.
+pub(crate) const FORWARDER: &str = "exec python3 -c '
+import os
+from socket import *
+a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((os.environ[\"MYELIN_INGRESS\"], 0))
+b = socket(AF_PACKET, SOCK_RAW); b.bind((\"{egress}\", 0))
+while True:
+    frame, address = a.recvfrom(65536)
+    if address[2] != PACKET_OUTGOING:
+        b.send(frame)
+'";
+
+/// Sends what comes in back to its sender: addresses and ports change places.
+pub(crate) const ECHO: &str = "exec python3 -c '
+from socket import *
+a = socket(AF_PACKET, SOCK_RAW, htons(3)); a.bind((\"ingress\", 0))
+b = socket(AF_PACKET, SOCK_RAW); b.bind((\"egress\", 0))
+while True:
+    f, address = a.recvfrom(65536)
+    if address[2] != PACKET_OUTGOING:
+        a.send(f[6:12] + f[:6] + f[12:26] + f[30:34] + f[26:30] + f[36:38] + f[34:36] + f[38:])
+'";
+
+pub(crate) fn probe(myelin: &Myelin, chain: &str, payload: &str) -> serde_json::Value {
+    let arguments = [
+        "probe",
+        &myelin.chain(chain),
+        "--mode",
+        "inline",
+        "--payload",
+        payload,
+        "--count",
+        "150",
+        "--repeats",
+        "2",
+        "--json",
+    ];
+    let output = myelin.run(&arguments);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    report["rows"][0].clone()
+}
+
+pub(crate) fn status(myelin: &Myelin, chain: &str) -> serde_json::Value {
+    let all = myelin.json(&["ps", &myelin.chain(chain), "--json"]);
+    all[0].clone()
+}
+
+/// The status of the black box that is the chain's function at this position.
+pub(crate) fn black_box(myelin: &Myelin, chain: &str, position: usize) -> serde_json::Value {
+    status(myelin, chain)["hops"][position]["black_box"].clone()
+}
+
+/// The client sends `count` datagrams, nobody waits for an answer.
+pub(crate) fn send(myelin: &Myelin, chain: &str, port: u16, count: u32) {
+    sh(&format!(
+        "timeout 20 ip netns exec myelin-{}-client python3 -c \"
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range({count}):
+    s.sendto(b'%06d' % i * 10, ('10.0.0.2', {port}))
+    time.sleep(0.0005)\"",
+        myelin.chain(chain)
+    ));
+}
+
+/// How long nothing must arrive where nothing should.
+pub(crate) const A_WHILE: Duration = Duration::from_secs(2);
+/// How long a program may take to come up on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+/// Whether a datagram of the client reaches the server, unanswered; one after the other is sent until then.
+pub(crate) fn arrives(myelin: &Myelin, chain: &str, port: u16, patience: Duration) -> bool {
+    let chain = myelin.chain(chain);
+    let socket = |role: &str, address: (&str, u16)| {
+        let host = Netns::open(&format!("myelin-{chain}-{role}")).expect("a host");
+        let bound = host.enter(|| UdpSocket::bind(address));
+        bound.expect("its namespace").expect("a socket")
+    };
+    let server = socket("server", ("10.0.0.2", port));
+    let client = socket("client", ("10.0.0.1", 0));
+    let pause = Duration::from_millis(50);
+    server.set_read_timeout(Some(pause)).expect("a timeout");
+    let start = Instant::now();
+    while start.elapsed() < patience {
+        let sent = client.send_to(&[b'x'; 40], ("10.0.0.2", port));
+        sent.expect("a datagram");
+        if server.recv(&mut [0; 100]).is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Waits until a black box whose shell ends with `exec sleep` has got there.
+pub(crate) fn wait_for_sleep(myelin: &Myelin, chain: &str) {
+    let pid = black_box(myelin, chain, 0)["pid"].clone();
+    let name = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    wait_for("what is before `sleep`", || name() == "sleep\n");
+    assert_eq!(name(), "sleep\n");
+}
