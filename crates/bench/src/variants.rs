@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use myelin_agent::api::{ApiError, ChainUp, HostInfo};
@@ -265,6 +266,45 @@ pub(crate) fn chain(
         pollers,
         vec![Box::new(Arc::clone(stand))],
     )
+}
+
+/// A chain of one function between devices that DPDK drives, over the same driver, links and core as the reference program [`Reference::Dpdk`].
+pub(crate) fn dpdk_chain(
+    program: &Path,
+    name: &str,
+    about: &str,
+    function: &str,
+) -> Result<Variant, Error> {
+    let network = Network::through(false)?;
+    let sockets = network.sockets()?;
+    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
+    let mut pollers = Vec::new();
+    if let Some(middle) = &network.middle {
+        // The links of all such chains have the same names, so each chain has an agent of its own.
+        let stand = Stand::open(program)?;
+        let chain = stand.place.chain_name(name);
+        let device =
+            |number, link| format!("{{ dpdk: \"net_af_xdp{number},iface={link},busy_budget=0\" }}");
+        let more = format!(
+            "  ports: {{ ingress: {}, egress: {} }}\n{}",
+            device(0, CLIENT_LINK),
+            device(1, SERVER_LINK),
+            spinning()?
+        );
+        let text = stand::chain(&chain, &[(function, "user")], &more);
+        // The worker is started from here, so this is its namespace.
+        middle.netns.enter(|| {
+            stand.up(text)?;
+            // Replies are not the chain's: as with the reference they pass the redirect.
+            ebpf::detach_xdp(middle.server.index)
+        })??;
+        pollers = stand.workers(&chain)?;
+        // The worker goes before its links.
+        parts.push(Box::new(stand));
+        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
+    }
+    parts.push(Box::new(network));
+    Variant::new(name, about, sockets, pollers, parts)
 }
 
 /// A deployed chain whose functions replies pass as well, the same functions in the same order. Without workers.

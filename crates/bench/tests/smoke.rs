@@ -12,7 +12,7 @@ use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, re
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
-        Some("worker") => worker(),
+        Some("worker") => worker(&arguments),
         Some("agent") => agent(&arguments),
         Some("plan") => {
             std::io::read_to_string(std::io::stdin()).unwrap();
@@ -30,8 +30,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn worker() -> ! {
-    myelin_dataplane::worker_main(myelin_dataplane::control_from_stdin().unwrap())
+fn worker(arguments: &[String]) -> ! {
+    let control = myelin_dataplane::control_from_stdin().unwrap();
+    if arguments.iter().any(|word| word == "--dpdk") {
+        myelin_dpdk::worker_main(control.into())
+    }
+    myelin_dataplane::worker_main(control)
 }
 
 fn agent(arguments: &[String]) -> ExitCode {

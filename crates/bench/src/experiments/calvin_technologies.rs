@@ -33,6 +33,7 @@ const PLOTS: &[Plot] = &[Plot {
 }];
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
+const INLINE: usize = 0;
 
 /// The paper's functions, and Myelin's kinds.
 const FUNCTIONS: [(&str, &str); 3] = [
@@ -61,8 +62,14 @@ const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
     ("AF_XDP", "user-space function, polling", "user", ""),
 ];
 
+/// The technology whose chains lie between devices of DPDK, which not every machine has.
+const DPDK_PORT: &str = "DPDK port";
+const DPDK_REFERENCE: &str = "DPDK FWD";
+
 /// Most that ATS and XOR may cost of FWD.
 const FUNCTION_BOUND: f64 = 1.05;
+/// Most that a forwarding function on the DPDK port may cost of the bare forwarder.
+const DPDK_BOUND: f64 = 1.03;
 
 /// What the paper says of one technology against another, as a ratio of mean round trips: subject, reference, payload, ratio.
 const PUBLISHED: [(&str, &str, usize, Published); 3] = [
@@ -167,8 +174,12 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
             made.push(chain(&stand, &name, technology, function)?);
         }
     }
-    let (programs, skipped) = variants::references(&[
-        (Reference::Dpdk, "DPDK FWD", "DPDK over net_af_xdp, polling"),
+    let (programs, mut skipped) = variants::references(&[
+        (
+            Reference::Dpdk,
+            DPDK_REFERENCE,
+            "DPDK over net_af_xdp, polling",
+        ),
         (
             Reference::Packet,
             "AF_PACKET FWD",
@@ -176,6 +187,25 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
         ),
     ])?;
     made.extend(programs);
+    match myelin_dpdk::version() {
+        Ok(_) => {
+            for (function, kind) in FUNCTIONS {
+                monitor.check()?;
+                let variant = variants::dpdk_chain(
+                    &options.program,
+                    &format!("c{}", made.len()),
+                    "user-space function between devices of DPDK over net_af_xdp, polling",
+                    kind,
+                )?;
+                made.push(finished(variant, DPDK_PORT, function));
+            }
+        }
+        Err(reason) => skipped.push(
+            Row::of("skipped")
+                .with("variant", DPDK_PORT)
+                .with("reason", reason.to_string()),
+        ),
+    }
     Ok((made, skipped))
 }
 
@@ -190,15 +220,20 @@ fn chain(
         _ => more.to_owned(),
     };
     let variant = variants::chain(stand, name, about, &[(kind, space)], &more)?;
+    Ok(finished(variant, technology, function))
+}
+
+fn finished(variant: Variant, technology: &str, function: &str) -> Variant {
     let key = if function == "XOR" { XOR_KEY } else { 0 };
-    Ok(variant
+    variant
         .named(&format!("{technology} {function}"))
-        .keyed(key))
+        .keyed(key)
 }
 
 fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Result<(), Error> {
     let find = |name: &str| variants.iter().position(|variant| variant.name == name);
-    for (technology, ..) in TECHNOLOGIES {
+    let names = TECHNOLOGIES.map(|(technology, ..)| technology);
+    for technology in names.into_iter().chain([DPDK_PORT]) {
         let Some(forward) = find(&format!("{technology} FWD")) else {
             continue;
         };
@@ -217,6 +252,17 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
                         .push(calvin::FUNCTION_OF_FORWARD.beside(claim));
                 }
             }
+        }
+    }
+    let port = format!("{DPDK_PORT} FWD");
+    if let (Some(one), Some(other)) = (find(&port), find(DPDK_REFERENCE)) {
+        for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
+            let at = |variant| subject(variant, payload_index, INLINE);
+            let ratio = rounds.ratio(at(one), at(other))?;
+            let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {}", MODES[INLINE]);
+            findings
+                .claims
+                .push(Claim::ratio_at_most(id, (), &ratio, DPDK_BOUND));
         }
     }
     for (subject_name, reference_name, payload, published) in PUBLISHED {
@@ -253,6 +299,7 @@ mod tests {
             ("Linux bridge", ("Linux bridge", "FWD")),
             ("XDP distributed ATS", ("XDP distributed", "ATS")),
             ("DPDK FWD", ("DPDK", "FWD")),
+            ("DPDK port XOR", ("DPDK port", "XOR")),
         ] {
             assert_eq!(parts(name), expected);
         }
