@@ -23,6 +23,8 @@ use crate::paths::RunDir;
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// How long an agent may take to remove what is left when it stops.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How long a killed agent may take until the kernel has ended it.
+const DYING: Duration = Duration::from_secs(2);
 /// An agent that a client started stops when no chain has been deployed for this long.
 const IDLE_EXIT: &str = "60s";
 
@@ -173,6 +175,19 @@ impl Client {
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// Whether the agent that this client spoke to is no more; one that has been killed may take a moment to be gone, and accepts connections
+    /// until then.
+    pub fn has_ended(&self) -> bool {
+        let start = Instant::now();
+        while self.run_dir.is_served() {
+            if start.elapsed() > DYING {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     fn call<T: DeserializeOwned>(

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Myelin, root, skip_unless_root, skip_without};
+use common::{Myelin, root, skip_unless_root, skip_without, wait_for};
 
 const KERNEL: &str = "
 apiVersion: myelin.dev/v1alpha1
@@ -121,14 +121,16 @@ fn ordinary_tools_work_through_a_chain_with_both_spaces() {
     let myelin = Myelin::new();
     let file = myelin.file(&MIXED.replace("protocol: udp, ", ""));
     myelin.ok(&["up", file.to_str().unwrap()]);
-    let server = |command: &[&str]| {
+    let server = |port: u16, command: &[&str]| {
         let mut arguments = vec!["exec", "server", "--"];
         arguments.extend(command);
         let server = Server::start(myelin.command(&arguments));
-        std::thread::sleep(Duration::from_millis(300));
+        let port = format!(":{port}");
+        let listeners = ["exec", "server", "--", "ss", "-Hlntu", "sport", "=", &port];
+        wait_for(command[0], || !myelin.ok(&listeners).trim().is_empty());
         server
     };
-    let irtt = server(&["irtt", "server", "-b", "10.0.0.2"]);
+    let irtt = server(2112, &["irtt", "server", "-b", "10.0.0.2"]);
     let text = myelin.ok(&[
         "exec", "client", "--", "irtt", "client", "-i", "10ms", "-d", "500ms", "-q", "10.0.0.2",
     ]);
@@ -137,7 +139,7 @@ fn ordinary_tools_work_through_a_chain_with_both_spaces() {
         text.contains("packets received/lost") || text.contains("RTT"),
         "{text}"
     );
-    let iperf = server(&["iperf3", "-s", "-1", "-B", "10.0.0.2"]);
+    let iperf = server(5201, &["iperf3", "-s", "-1", "-B", "10.0.0.2"]);
     let text = myelin.ok(&[
         "exec", "client", "--", "iperf3", "-u", "-b", "5M", "-l", "1200", "-t", "1", "-J", "-c",
         "10.0.0.2",
@@ -152,7 +154,7 @@ fn ordinary_tools_work_through_a_chain_with_both_spaces() {
         iperf["end"]["sum"]["lost_percent"].as_f64().unwrap() < 5.0,
         "{text}"
     );
-    let sockperf = server(&["sockperf", "server", "-i", "10.0.0.2"]);
+    let sockperf = server(11_111, &["sockperf", "server", "-i", "10.0.0.2"]);
     let text = myelin.ok(&[
         "exec",
         "client",

@@ -31,10 +31,19 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
             DownReply::default()
         } else {
-            let client = Client::connect_or_start(run_dir, &output::program()?)?;
-            let reply = client.down_all()?;
-            client.stop()?;
-            reply
+            let clean = || {
+                let client = Client::connect_or_start(run_dir, &output::program()?)?;
+                let reply = client.down_all();
+                match reply.and_then(|reply| client.stop().map(|()| reply)) {
+                    // It was being killed; what it left behind is for the next one to remove.
+                    Err(_) if client.has_ended() => Ok(None),
+                    result => result.map(Some),
+                }
+            };
+            match clean()? {
+                Some(reply) => reply,
+                None => clean()?.unwrap_or_default(),
+            }
         }
     } else {
         let client = Client::connect_or_start(run_dir, &output::program()?)?;
