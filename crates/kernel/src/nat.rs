@@ -62,6 +62,14 @@ impl Instance {
     }
 }
 
+/// `struct sweep`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Sweep {
+    next_ns: u64,
+    swept: u64,
+}
+
 /// Bytes of `struct endpoint` and `struct mapping`.
 const ENDPOINT: usize = 20;
 const MAPPING: usize = 32;
@@ -84,10 +92,10 @@ pub(crate) fn state(
         hash("outward", MAPPING),
         hash("inward", ENDPOINT),
         MapShape {
-            name: "next_sweep",
+            name: "sweeps",
             kind: MapType::Array,
             key: size_of::<u32>(),
-            value: size_of::<u64>(),
+            value: size_of::<Sweep>(),
             entries: 1,
             flags: 0,
         },
@@ -122,5 +130,6 @@ mod tests {
                 v6,
             }
         );
+        assert_twins!(NAT, "sweep", Sweep { next_ns, swept });
     }
 }

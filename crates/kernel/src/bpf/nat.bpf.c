@@ -54,18 +54,28 @@ struct {
 	__uint(max_entries, 1);
 } inward SEC(".maps");
 
-/* From when on the next sweep is allowed, CLOCK_MONOTONIC. */
+/* How far the sweep of a full table has come. Twin: myelin_kernel::nat::Sweep. */
+struct sweep {
+	__u64 next_ns; /* from when on the next one may begin, CLOCK_MONOTONIC */
+	__u64 swept;   /* external endpoints looked at by the one under way; 0: none is */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct sweep);
 	__uint(max_entries, 1);
-} next_sweep SEC(".maps");
+} sweeps SEC(".maps");
 
 /* Ports that are looked at besides the inside port. */
 #define TRIES 128
 
 #define SWEEP_EVERY_NS 1000000000ULL
+/* External endpoints that one packet looks at, so that none waits for a sweep of the whole table.
+ */
+#define PIECE 1024
+/* UDP, TCP, and the echoes of one family. */
+#define PROTOCOLS 3
 
 /* The time of a mapping that somebody removes. */
 #define GONE 0
@@ -85,27 +95,84 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 	return true;
 }
 
-static long sweep_one(void *map, const struct endpoint *inner, struct mapping *mapping, __u64 *now)
-{
-	struct endpoint key = *inner;
+/* A piece of a sweep. */
+struct piece {
+	__u64 from;
+	__u64 now;
+};
 
-	remove_expired(mapping, &key, *now);
+/* The external endpoint of that number; false beyond the last one. */
+static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
+{
+	__u64 port = n / PROTOCOLS, address = port / INSTANCE.port_count;
+	bool v6 = address >= INSTANCE.count_v4;
+	__u32 which = v6 ? address - INSTANCE.count_v4 : address;
+
+	if (v6 && which >= INSTANCE.count_v6)
+		return false;
+	which %= MAX_ADDRESSES;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		outer->address[i] = v6 ? INSTANCE.v6[which][i] : INSTANCE.v4[which][i];
+	outer->port = INSTANCE.first_port + port % INSTANCE.port_count;
+	outer->is_ipv6 = v6;
+	switch (n % PROTOCOLS) {
+	case 0:
+		outer->protocol = IPPROTO_UDP;
+		break;
+	case 1:
+		outer->protocol = IPPROTO_TCP;
+		break;
+	default:
+		outer->protocol = v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
+	}
+	return true;
+}
+
+/* Looks at one external endpoint; 1 ends the sweep. */
+static long sweep_one(__u32 n, struct piece *piece)
+{
+	struct endpoint outer = {};
+
+	if (!nth_endpoint(piece->from + n, &outer))
+		return 1;
+
+	const struct endpoint *found = bpf_map_lookup_elem(&inward, &outer);
+
+	if (!found)
+		return 0;
+
+	struct endpoint holder = *found;
+	struct mapping *mapping = bpf_map_lookup_elem(&outward, &holder);
+
+	if (mapping && same_endpoint(&mapping->outer, &outer))
+		remove_expired(mapping, &holder, piece->now);
 	return 0;
 }
 
+/* Removes what has expired in the next piece; whether there may be room now. */
 static __noinline bool sweep(__u64 now)
 {
 	__u32 zero = 0;
-	__u64 *next = bpf_map_lookup_elem(&next_sweep, &zero);
+	struct sweep *sweep = bpf_map_lookup_elem(&sweeps, &zero);
 
-	if (!next)
+	if (!sweep)
 		return false;
 
-	__u64 seen = *next;
+	struct piece piece = {.from = sweep->swept, .now = now};
 
-	if (now < seen || __sync_val_compare_and_swap(next, seen, now + SWEEP_EVERY_NS) != seen)
-		return false;
-	bpf_for_each_map_elem(&outward, sweep_one, &now, 0);
+	if (!piece.from) {
+		__u64 seen = sweep->next_ns;
+
+		if (now < seen || __sync_val_compare_and_swap(&sweep->next_ns, seen,
+							      now + SWEEP_EVERY_NS) != seen)
+			return false;
+	}
+
+	long looked_at = bpf_loop(PIECE, sweep_one, &piece, 0);
+
+	__sync_val_compare_and_swap(&sweep->swept, piece.from,
+				    looked_at < PIECE ? 0 : piece.from + PIECE);
 	return true;
 }
 

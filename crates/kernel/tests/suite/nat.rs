@@ -448,3 +448,45 @@ fn no_port_is_given_twice_by_several_cpus() {
         assert!(by_outer.len() > 250, "only {}", by_outer.len());
     }
 }
+
+/// No packet looks at all of a full table: the sweep goes on with each new flow, and those that come before it has made room are dropped.
+#[test]
+fn a_full_table_is_swept_piece_by_piece() {
+    const FLOWS: u16 = 2048;
+    /// Packets that a whole sweep takes: 1024 external endpoints each, for three protocols.
+    const WHOLE: usize = 3 * 60_000 / 1024 + 1;
+    if !is_root() {
+        return;
+    }
+    let config = NatConfig {
+        addresses: vec!["198.51.100.7".parse().unwrap()],
+        first_port: 1000,
+        last_port: 60_999,
+        timeout_ns: SECOND,
+        flows: FLOWS.into(),
+        ..config()
+    };
+    for hook in Hook::ALL {
+        let plane = plane();
+        let chain = load(&plane, hook, 1, instance(&config, "out", Side::Forward));
+        let send = |port: u16, now: u64| {
+            let frame = udp_from(1, port);
+            in_kernel(&chain, hook, &frame, meta_of(&frame, now)).is_some()
+        };
+        // Each has its own port, and the upper half of them.
+        assert!((0..FLOWS).all(|n| send(50_000 + n, SECOND)));
+        assert!(
+            !send(2000, SECOND),
+            "there is no room, and nothing has expired"
+        );
+        // The next sweep may not begin before a second is over, the one under way may go on.
+        let tries = (0..WHOLE).filter(|_| !send(2000, SECOND + 1)).count();
+        assert_eq!(tries, WHOLE);
+        let late = 10 * SECOND;
+        let dropped = (0..2 * WHOLE).take_while(|_| !send(2000, late)).count();
+        assert!((WHOLE / 2..WHOLE).contains(&dropped), "{dropped} dropped");
+        // All have expired, so all find room as the sweep goes on.
+        let found = (0..FLOWS / 2).filter(|n| send(3000 + n, late)).count();
+        assert_eq!(found, usize::from(FLOWS / 2));
+    }
+}
