@@ -38,8 +38,22 @@ pub(crate) enum Way {
     User { position: u8 },
     /// Over a link to a function in another namespace.
     Link { ifindex: u32 },
-    /// Back over the link it came by.
-    Bounce,
+    /// As [`Self::Out`] or [`Self::Link`], from a function's namespace, to the interface at that place of its `devices`.
+    Across { device: u32, out: Option<u32> },
+}
+
+impl Way {
+    /// The same way from another namespace; `device` is the place of its interface.
+    pub(crate) fn across(self, device: u32) -> Self {
+        match self {
+            Self::Out { line, .. } => Self::Across {
+                device,
+                out: Some(line),
+            },
+            Self::Link { .. } => Self::Across { device, out: None },
+            way => way,
+        }
+    }
 }
 
 impl Hop {
@@ -77,7 +91,12 @@ impl Hop {
                 ifindex,
                 ..hop
             },
-            Way::Bounce => Self { exit: 6, ..hop },
+            Way::Across { device, out } => Self {
+                exit: if out.is_some() { 7 } else { 6 },
+                next: device,
+                egress_line: out.unwrap_or_default(),
+                ..hop
+            },
         }
     }
 }

@@ -67,6 +67,7 @@ pub(crate) struct Shared {
     /// Stand in where a program's map has no use: a chain without a kernel egress, a hook without sockets.
     no_sojourn: Sojourn,
     no_sockets: MapHandle,
+    no_devices: MapHandle,
     pub(crate) pin_dir: Option<PathBuf>,
 }
 
@@ -119,6 +120,7 @@ impl Shared {
             ("programs", self.programs(hook).as_fd()),
             (SOJOURN, self.no_sojourn.as_fd()),
             ("sockets", self.no_sockets.as_fd()),
+            ("devices", self.no_devices.as_fd()),
         ]
     }
 
@@ -137,6 +139,18 @@ fn sockets(queues: u32) -> Result<MapHandle, Error> {
         queues,
         0,
     )
+}
+
+/// A map of interfaces of this namespace, by place.
+pub(crate) fn devices(interfaces: &[u32]) -> Result<MapHandle, Error> {
+    let number = size_of::<u32>();
+    let count = interfaces.len().max(1) as u32;
+    let map = create("devices", MapType::Devmap, number, number, count, 0)?;
+    for (place, ifindex) in (0_u32..).zip(interfaces) {
+        map.update(&place.to_ne_bytes(), &ifindex.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|cause| Error::map("devices", "put an interface into", &cause))?;
+    }
+    Ok(map)
 }
 
 /// The kernel's part of an agent: one for a network namespace.
@@ -199,6 +213,7 @@ impl Plane {
             slots: [slots(), slots()],
             no_sojourn: Sojourn::new(1)?,
             no_sockets: sockets(1)?,
+            no_devices: devices(&[])?,
             pin_dir: pin_dir.map(Path::to_path_buf),
             capacity,
         };

@@ -3,11 +3,12 @@
 //!
 //! Each function has a link, a veth pair: the *near* end is in the plane's namespace, the *inner* end in the function's. A
 //! small program in the chain's first slot redirects packets over the first link; a function in the kernel is a program at
-//! the inner end that sends them back where they came from (`XDP_TX`), one in user space has an AF_XDP socket there; the
+//! the inner end that redirects them over the next link itself, or out of the chain, by a map of interfaces of the plane's
+//! namespace: so a function costs one passage of a link. One in user space has an AF_XDP socket at the inner end; the
 //! forwarder at the near end sends what comes back over the next link, or out of the chain. A link belongs to one position
 //! of one chain, so every way is a constant of its program.
 //!
-//! The metadata area survives redirects and `XDP_TX`, not AF_XDP transmit: a worker puts it into an NSH header. Behind the
+//! The metadata area survives redirects, not AF_XDP transmit: a worker puts it into an NSH header. Behind the
 //! last function it does not: that worker records the sojourn, and a program at tc hands its packets on as they are.
 //!
 //! Through a *black box*, a program that nothing is known of, nothing survives. It has two links: packets go in over the
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
+use libbpf_rs::MapHandle;
 use myelin_spec::{FunctionInstance, OnFailure};
 
 use crate::attach::{Attachment, Place, XdpMode};
@@ -28,7 +30,7 @@ use crate::chain::{ChainConfig, Entry, LoadedChain, Parts};
 use crate::chain::{check_numbers, egress_line, function_line};
 use crate::instance::{self, Hop, Instance, Way};
 use crate::object::{LEAVE, SFF};
-use crate::plane::Shared;
+use crate::plane::{Shared, devices};
 use crate::port::Sockets;
 use crate::segment::LoadedSegment;
 use crate::sojourn::{SOJOURN, Sojourn};
@@ -143,9 +145,12 @@ pub(crate) fn load(
     let sojourns = (0..=black_boxes)
         .map(|_| Sojourn::new(shared.counters.cpus()))
         .collect::<Result<Vec<_>, _>>()?;
+    let near = config.functions.iter().map(|function| function.near);
+    let devices = devices(&near.chain([config.egress]).collect::<Vec<_>>())?;
     let loader = Loader {
         shared,
         config,
+        devices: &devices,
         lines: &lines,
         sojourns: &sojourns,
     };
@@ -181,6 +186,8 @@ fn boxes_in(functions: &[DistributedFunction]) -> usize {
 struct Loader<'a> {
     shared: &'a Arc<Shared>,
     config: &'a DistributedConfig,
+    /// The near ends by position, and the egress.
+    devices: &'a MapHandle,
     lines: &'a Block,
     /// One for each section.
     sojourns: &'a [Sojourn],
@@ -223,11 +230,13 @@ impl Loader<'_> {
         position: u8,
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
-        let hop = self.hop(position, Way::Bounce);
-        let maps = self.maps(self.section(position), None);
+        let way = self.way_to(position + 1);
+        let hop = self.hop(position, way.across(u32::from(position) + 1));
+        let mut maps = self.maps(self.section(position), None);
+        maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
         let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-        let way = self.way_to(position + 1);
+        // Nothing comes back here but what the namespace itself sends.
         let near = self.forwarder(position, Source::METADATA, way, None)?;
         Ok(FunctionLink {
             near: self.end(position, near, "near"),

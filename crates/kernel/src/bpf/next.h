@@ -16,8 +16,9 @@ enum exit {
 	EXIT_REDIRECT = 2, /* out at `ifindex` */
 	EXIT_PEER = 3,	   /* straight to the far end of the veth `ifindex` */
 	EXIT_USER = 4,	   /* the AF_XDP socket of the receive queue */
-	EXIT_LINK = 5,	 /* over the link `ifindex` to a function in another namespace; XDP only */
-	EXIT_BOUNCE = 6, /* back over the link it came by, to the forwarder; XDP only */
+	EXIT_LINK = 5, /* over the link `ifindex` to a function in another namespace; XDP only */
+	EXIT_LINK_ACROSS = 6,	  /* as EXIT_LINK, from a function's namespace; XDP only */
+	EXIT_REDIRECT_ACROSS = 7, /* as EXIT_REDIRECT, from there; XDP only */
 };
 
 /* Twin: myelin_kernel::instance::Hop. */
@@ -25,7 +26,8 @@ struct hop {
 	struct counting counting;
 	__u32 line; /* of this function */
 	__u32 exit;
-	__u32 next;	   /* EXIT_NEXT: the next function's slot; EXIT_USER: its position */
+	__u32 next;	   /* EXIT_NEXT: the next function's slot; EXIT_USER: its position;
+			    * EXIT_..._ACROSS: where in `devices` */
 	__u32 ifindex;	   /* EXIT_REDIRECT, EXIT_PEER, EXIT_LINK */
 	__u32 egress_line; /* EXIT_REDIRECT, EXIT_PEER */
 	__u32 fallback;	   /* verdict when the next function or the socket is not there */
@@ -48,6 +50,17 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 1);
 } sockets SEC(".maps");
+
+/*
+ * Interfaces of the plane's namespace, for programs in other ones: an index means nothing there,
+ * but an entry is an interface, whoever made it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} devices SEC(".maps");
 
 /* Hands the packet to the socket of its receive queue; false when there is none. */
 static __always_inline bool to_user(const hook_ctx *ctx)
@@ -84,28 +97,43 @@ static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *lin
 	return HOOK_DROP;
 }
 
-static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
+/* Records that the packet leaves the chain; false when nobody knows when it came. */
+static __always_inline bool hop_count_out(const hook_ctx *ctx)
 {
 	struct myelin_line *line = counter_line(HOP(egress_line));
 	__u64 stamp_ns, now = bpf_ktime_get_ns();
 
 	if (!hook_stamp(ctx, &stamp_ns)) {
 		count_drop(ctx, HOP(line));
-		return HOOK_DROP;
+		return false;
 	}
 	count(ctx, line);
 	line->last_ns = now;
 	sojourn_record(now - stamp_ns);
-	return hook_redirect(HOP(ifindex), peer);
+	return true;
 }
 
-/* The next function or the socket is not there. */
+static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)
+{
+	return hop_count_out(ctx) ? hook_redirect(HOP(ifindex), peer) : HOOK_DROP;
+}
+
+/* The next function, the socket or the interface is not there. */
 static __always_inline int hop_failed(const hook_ctx *ctx)
 {
 	if (HOP(fallback) == HOOK_DROP)
 		count_drop(ctx, HOP(line));
 	return HOP(fallback);
 }
+
+#if defined(MYELIN_HOOK_XDP)
+static __always_inline int hop_across(const hook_ctx *ctx)
+{
+	if (bpf_redirect_map(&devices, HOP(next), XDP_ABORTED) == XDP_REDIRECT)
+		return XDP_REDIRECT;
+	return hop_failed(ctx);
+}
+#endif
 
 static __always_inline int hop_exit(hook_ctx *ctx)
 {
@@ -121,8 +149,10 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 	}
 	if (HOP(exit) == EXIT_LINK)
 		return hook_redirect(HOP(ifindex), false);
-	if (HOP(exit) == EXIT_BOUNCE)
-		return XDP_TX;
+	if (HOP(exit) == EXIT_LINK_ACROSS)
+		return hop_across(ctx);
+	if (HOP(exit) == EXIT_REDIRECT_ACROSS)
+		return hop_count_out(ctx) ? hop_across(ctx) : HOOK_DROP;
 #endif
 	return hop_egress(ctx, HOP(exit) == EXIT_PEER);
 }

@@ -12,7 +12,7 @@
 
 /* What tells stamp and chain of a packet here. */
 enum carrier {
-	CARRIER_METADATA = 1, /* the metadata area: it survives redirects and XDP_TX */
+	CARRIER_METADATA = 1, /* the metadata area: it survives redirects */
 	CARRIER_NSH = 2,      /* the header that a worker puts in front of what it transmits */
 	CARRIER_LINK = 3,     /* only the link itself: through a black box nothing survives */
 };

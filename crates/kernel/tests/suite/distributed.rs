@@ -18,8 +18,6 @@ use crate::stand::{LOOPBACK, Twins, for_all, is_root, plane, port, run_once};
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
 const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 0x5a });
-/// `XDP_TX` of `linux/bpf.h`.
-const BOUNCE: u32 = 3;
 
 /// A kernel function, then one in user space; links and egress are the loopback interface.
 struct Chain {
@@ -91,13 +89,13 @@ fn encapsulated(frame: &[u8], position: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_function_sends_every_fixture_back_as_its_twin_leaves_it() {
+fn a_function_sends_every_fixture_on_as_its_twin_leaves_it() {
     if !is_root() {
         return;
     }
     let chain = Chain::new();
     let mut twins = Twins::new(&[XOR]);
-    let mut bounced = 0;
+    let mut passed = 0;
     for fixture in fixtures::all() {
         let Ok(headers) = parse(&fixture.frame) else {
             continue;
@@ -110,16 +108,37 @@ fn a_function_sends_every_fixture_back_as_its_twin_leaves_it() {
         let outcome = with_meta(program, &fixture.frame, meta);
         match twins.process(&fixture.frame, &headers) {
             Some(frame) => {
-                let expected = (BOUNCE, &frame, Some(meta));
+                let expected = (Hook::Xdp.redirect(), &frame, Some(meta));
                 let got = (outcome.verdict, &outcome.frame, outcome.meta);
                 assert_eq!(got, expected, "{}", fixture.name);
-                bounced += 1;
+                passed += 1;
             }
             None => assert_eq!(outcome.verdict, Hook::Xdp.drop(), "{}", fixture.name),
         }
     }
-    assert!(bounced > 20);
-    assert!(chain.counted(0).packets > bounced);
+    assert!(passed > 20);
+    assert!(chain.counted(0).packets > passed);
+}
+
+/// Out of its namespace straight to the egress, which counts it and records how long it was in the chain.
+#[test]
+fn the_last_function_leads_out_of_the_chain() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let (chain, links) = plane
+        .load_distributed(&config(&[Some(XOR), Some(XOR)], OnFailure::Drop))
+        .unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    for (position, left) in [(0, 0), (1, 1)] {
+        let program = links[position].inner_program();
+        let outcome = with_meta(program, &frame, meta_of(&frame));
+        assert_eq!(outcome.verdict, Hook::Xdp.redirect());
+        let egress = plane.counters().read(chain.egress_slot());
+        let figures = (chain.sojourn().count(), egress.packets);
+        assert_eq!(figures, (left, left), "function {position}");
+    }
 }
 
 #[test]
