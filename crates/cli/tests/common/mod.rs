@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) mod chains;
+
 /// Prints why a test does not run here; `.ci/run` fails on reasons that are not allowed.
 pub(crate) fn skip(reason: &str) {
     println!("SKIP: {reason}");

@@ -1,0 +1,30 @@
+//! Chains that several test files deploy.
+
+/// Two functions in the kernel.
+pub(crate) const KERNEL: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @k }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions:
+    - { name: fw, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }
+    - { name: fwd, kind: forward }
+  sla: { latency: 50ms }
+";
+
+/// Five that cross between the spaces as often as they can.
+pub(crate) const MIXED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @m }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  functions:
+    - { name: fw, kind: firewall, space: kernel }
+    - { name: one, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: two, kind: forward, space: kernel }
+    - { name: three, kind: xor, space: user, config: { key: 0x21 } }
+    - { name: four, kind: forward, space: kernel }
+  sla: { latency: 50ms }
+";
