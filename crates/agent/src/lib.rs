@@ -141,6 +141,8 @@ mod tests {
         let mode = held.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(run_dir.is_served());
+        // What a killed agent leaves behind.
+        std::fs::write(run_dir.socket(), "").unwrap();
         drop(held);
         assert!(!run_dir.is_served());
     }

@@ -73,10 +73,10 @@ impl RunDir {
         self.0.join("journal")
     }
 
-    /// Whether an agent is at work here: the socket goes first, then what was made, the lock with the process. Who may not open the
-    /// lock sees the socket alone.
+    /// Whether an agent is at work here: the socket goes first, then what was made, the lock with the process. One that is killed leaves
+    /// its socket behind, so that is looked at only by who may not open the lock.
     pub(crate) fn is_served(&self) -> bool {
-        self.socket().exists() || self.is_locked().unwrap_or(false)
+        self.is_locked().unwrap_or_else(|_| self.socket().exists())
     }
 
     /// Whether an agent was killed here and has left things behind. One that starts or ends just now has some too, but holds the lock.

@@ -233,6 +233,8 @@ async fn down(
 }
 
 async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, ApiError> {
+    // Here, since all threads that may wait can be waiting for what is called off.
+    shared.engine.call_off();
     blocking(shared, super::engine::Engine::down_all)
         .await
         .map(Json)

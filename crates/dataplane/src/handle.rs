@@ -367,8 +367,9 @@ impl WorkerHandle {
     pub fn restart(&mut self) -> Result<(), Error> {
         self.end();
         for (id, xsk) in std::mem::take(&mut self.sockets) {
-            if xsk.late {
-                self.successors.insert(id, xsk.into_successor()?);
+            if xsk.is_late() {
+                let successor = xsk.into_successor();
+                self.successors.extend(successor.map(|one| (id, one)));
             } else {
                 self.sockets.insert(id, xsk);
             }

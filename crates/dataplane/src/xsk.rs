@@ -123,8 +123,8 @@ pub struct Xsk {
     config: XskConfig,
     /// Shares the packet memory of another socket.
     shares: bool,
-    /// Its rings cannot be mapped again: a new worker needs a successor.
-    pub(crate) late: bool,
+    /// The network namespace it was opened in, where its rings cannot be mapped again: a new worker needs a successor, from there.
+    netns: Option<OwnedFd>,
     unbound: Option<Unbound>,
     lead: Option<Lead>,
 }
@@ -241,6 +241,10 @@ impl Xsk {
                     libc::XDP_COPY
                 };
         }
+        let netns = later
+            .map(|_| sys::netns_of(fd.as_fd()))
+            .transpose()
+            .map_err(failed("find the network namespace of"))?;
         let mut socket = Self {
             fd,
             info: XskInfo {
@@ -253,7 +257,7 @@ impl Xsk {
             },
             config: config.clone(),
             shares: matches!(memory, Memory::Shared(_)),
-            late: later.is_some(),
+            netns,
             unbound: Some(Unbound {
                 address,
                 _shared: shared,
@@ -306,15 +310,18 @@ impl Xsk {
         })
     }
 
-    /// Closes it, and gives what a new one needs.
-    pub(crate) fn into_successor(self) -> Result<Successor, Error> {
-        let netns = sys::netns_of(self.fd())
-            .map_err(Self::failed(&self.config, "find the network namespace of"))?;
-        Ok(Successor {
+    /// Whether its rings cannot be mapped again.
+    pub(crate) fn is_late(&self) -> bool {
+        self.netns.is_some()
+    }
+
+    /// Closes it, and gives what a new one needs where its rings cannot be mapped again.
+    pub(crate) fn into_successor(self) -> Option<Successor> {
+        Some(Successor {
             config: self.config,
             shares: self.shares,
             zero_copy: self.info.zero_copy,
-            netns,
+            netns: self.netns?,
             lead: self.lead,
         })
     }

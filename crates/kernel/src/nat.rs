@@ -25,11 +25,13 @@ pub(crate) struct Instance {
     port_count: u32,
     count_v4: u32,
     count_v6: u32,
-    spare: u32,
+    small: u32,
     v4: [[u8; 16]; MAX_ADDRESSES],
     v6: [[u8; 16]; MAX_ADDRESSES],
 }
 
+/// Mappings of a table that is swept in one go: some 100 us, once a second at most.
+const SMALL: u32 = 4096;
 /// Longest time that mappings live: in the kernel, the end of a time may not wrap around.
 const LONGEST_NS: u64 = u64::MAX / 2;
 
@@ -43,6 +45,7 @@ impl Instance {
             reply: (side == Side::Reply).into(),
             first_port: config.first_port.into(),
             port_count: config.port_count(),
+            small: (config.flows <= SMALL).into(),
             ..Self::zeroed()
         };
         // The spec lets no more through than there is room for.
@@ -125,7 +128,7 @@ mod tests {
                 port_count,
                 count_v4,
                 count_v6,
-                spare,
+                small,
                 v4,
                 v6,
             }

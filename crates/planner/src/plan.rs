@@ -176,6 +176,6 @@ pub enum Exit {
     Kernel,
     /// Into the user segment behind, through the AF_XDP socket.
     User,
-    /// To the forwarder, back over the function's own link.
+    /// To the forwarder behind the function.
     Link,
 }

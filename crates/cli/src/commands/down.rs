@@ -31,19 +31,12 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         if Client::connect(run_dir)?.is_none() && !run_dir.path().exists() {
             DownReply::default()
         } else {
-            let clean = || {
-                let client = Client::connect_or_start(run_dir, &output::program()?)?;
-                let reply = client.down_all();
-                match reply.and_then(|reply| client.stop().map(|()| reply)) {
-                    // It was being killed; what it left behind is for the next one to remove.
-                    Err(_) if client.has_ended() => Ok(None),
-                    result => result.map(Some),
-                }
-            };
-            match clean()? {
-                Some(reply) => reply,
-                None => clean()?.unwrap_or_default(),
+            match clean(run_dir) {
+                // It was being killed; what it left behind is for the next one to remove.
+                Err((_, Some(client))) if client.has_ended() => clean(run_dir),
+                result => result,
             }
+            .map_err(|(error, _)| error)?
         }
     } else {
         let client = Client::connect_or_start(run_dir, &output::program()?)?;
@@ -68,6 +61,18 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         println!("nothing to remove");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes everything and stops the agent. An error comes with the client, if the agent could be spoken to.
+fn clean(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
+    let client = output::program()
+        .and_then(|program| Client::connect_or_start(run_dir, &program))
+        .map_err(|error| (error, None))?;
+    let reply = client.down_all();
+    match reply.and_then(|reply| client.stop().map(|()| reply)) {
+        Ok(reply) => Ok(reply),
+        Err(error) => Err((error, Some(client))),
+    }
 }
 
 /// A chain's name stands for itself; a chain file for the chains in it.

@@ -292,9 +292,10 @@ impl Myelin {
             .expect("a client");
         std::thread::sleep(delay);
         agent.kill().expect("kill -9");
+        // Not even waiting for its end.
+        self.ok(&["down", "--all"]);
         let _ = agent.wait();
         let _ = up.wait();
-        self.ok(&["down", "--all"]);
         self.assert_clean();
     }
 

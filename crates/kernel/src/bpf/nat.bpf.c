@@ -29,7 +29,7 @@ const volatile struct nat {
 	__u32 port_count;
 	__u32 count_v4;
 	__u32 count_v6;
-	__u32 spare;
+	__u32 small; /* the table is swept in one go */
 	__u32 v4[MAX_ADDRESSES][4];
 	__u32 v6[MAX_ADDRESSES][4];
 } INSTANCE INSTANCE_SECTION;
@@ -93,6 +93,19 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 	bpf_map_delete_elem(&outward, inner);
 	bpf_map_delete_elem(&inward, &outer);
 	return true;
+}
+
+/*
+ * A small table is swept in one go. A hash map cannot be walked piece by piece, so for a large one
+ * all external endpoints are looked up instead, a piece with each new flow.
+ */
+static long sweep_mapping(void *map, const struct endpoint *inner, struct mapping *mapping,
+			  __u64 *now)
+{
+	struct endpoint key = *inner;
+
+	remove_expired(mapping, &key, *now);
+	return 0;
 }
 
 /* A piece of a sweep. */
@@ -167,6 +180,10 @@ static __noinline bool sweep(__u64 now)
 		if (now < seen || __sync_val_compare_and_swap(&sweep->next_ns, seen,
 							      now + SWEEP_EVERY_NS) != seen)
 			return false;
+	}
+	if (INSTANCE.small) {
+		bpf_for_each_map_elem(&outward, sweep_mapping, &now, 0);
+		return true;
 	}
 
 	long looked_at = bpf_loop(PIECE, sweep_one, &piece, 0);

@@ -127,11 +127,12 @@ static __always_inline int hop_failed(const hook_ctx *ctx)
 }
 
 #if defined(MYELIN_HOOK_XDP)
-static __always_inline int hop_across(const hook_ctx *ctx)
+/* To an interface of another namespace; `leaves`: out of the chain. */
+static __always_inline int hop_across(const hook_ctx *ctx, bool leaves)
 {
-	if (bpf_redirect_map(&devices, HOP(next), XDP_ABORTED) == XDP_REDIRECT)
-		return XDP_REDIRECT;
-	return hop_failed(ctx);
+	if (bpf_redirect_map(&devices, HOP(next), XDP_ABORTED) != XDP_REDIRECT)
+		return hop_failed(ctx);
+	return !leaves || hop_count_out(ctx) ? XDP_REDIRECT : XDP_DROP;
 }
 #endif
 
@@ -150,9 +151,9 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 	if (HOP(exit) == EXIT_LINK)
 		return hook_redirect(HOP(ifindex), false);
 	if (HOP(exit) == EXIT_LINK_ACROSS)
-		return hop_across(ctx);
+		return hop_across(ctx, false);
 	if (HOP(exit) == EXIT_REDIRECT_ACROSS)
-		return hop_count_out(ctx) ? hop_across(ctx) : HOOK_DROP;
+		return hop_across(ctx, true);
 #endif
 	return hop_egress(ctx, HOP(exit) == EXIT_PEER);
 }
