@@ -107,8 +107,8 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     let mut lock = loop {
         match Flock::lock(waiting, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
-            // Without a socket it is about to end, or has just begun.
-            Err((file, _)) if !run_dir.socket().exists() && start.elapsed() < ENDING => {
+            // Where the socket does not answer it is about to end, is being killed, or has just begun.
+            Err((file, _)) if !answers(run_dir) && start.elapsed() < ENDING => {
                 waiting = file;
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -124,6 +124,10 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
     lock.rewind().map_err(failed)?;
     writeln!(lock, "{}", std::process::id()).map_err(failed)?;
     Ok(lock)
+}
+
+fn answers(run_dir: &RunDir) -> bool {
+    std::os::unix::net::UnixStream::connect(run_dir.socket()).is_ok()
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // A closed pipe (`myelin ps | head`) ends the program quietly, as it does every other tool.
-    output::restore_sigpipe();
+    output::end_on_closed_pipe();
     let arguments = Arguments::parse();
     let run_dir = myelin_agent::RunDir::resolve(arguments.run_dir.as_deref());
     let outcome = match arguments.command {

@@ -110,13 +110,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     myelin_spec::units::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Lets a write to a closed pipe end the process, as for other tools; Rust turns that signal off.
-pub(crate) fn restore_sigpipe() {
-    // SAFETY: called first in `main`, before any other thread exists; SIG_DFL is a valid disposition.
-    let _ = unsafe {
-        nix::sys::signal::signal(
-            nix::sys::signal::Signal::SIGPIPE,
-            nix::sys::signal::SigHandler::SigDfl,
-        )
-    };
+/// The status of a program that SIGPIPE ends, as a shell has it.
+const BROKEN_PIPE: i32 = 128 + 13;
+
+/// Lets a write to a closed pipe end the process quietly, as for other tools. Not by the signal, which Rust turns off: it would also end an
+/// agent whose client has gone away, or a client whose agent has.
+pub(crate) fn end_on_closed_pipe() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The words of `print!` (library/std/src/io/stdio.rs).
+        let words = panic.payload().downcast_ref::<String>();
+        if words.is_some_and(|words| {
+            words.starts_with("failed printing to std") && words.contains("Broken pipe")
+        }) {
+            std::process::exit(BROKEN_PIPE);
+        }
+        report(panic);
+    }));
 }

@@ -243,6 +243,22 @@ fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
     }
 }
 
+/// As with other tools, `myelin ps | head` ends without a word.
+#[test]
+fn a_closed_pipe_ends_a_command_quietly() {
+    for arguments in [["completions", "zsh"], ["functions", "--json"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_myelin"))
+            .args(arguments)
+            .stdout(writer)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(output.status.code(), Some(141), "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
 #[test]
 fn an_interrupted_run_tears_down() {
     if skip_unless_root() {

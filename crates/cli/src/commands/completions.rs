@@ -17,11 +17,8 @@ pub(crate) struct Arguments {
 #[expect(clippy::unnecessary_wraps, reason = "every command has this form")]
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let mut command = crate::Arguments::command();
-    clap_complete::generate(
-        arguments.shell,
-        &mut command,
-        "myelin",
-        &mut std::io::stdout(),
-    );
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "myelin", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }

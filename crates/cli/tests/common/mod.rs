@@ -291,8 +291,10 @@ impl Myelin {
             .spawn()
             .expect("a client");
         std::thread::sleep(delay);
+        // The client too, which might start another agent.
+        up.kill().expect("kill -9");
         agent.kill().expect("kill -9");
-        // Not even waiting for its end.
+        // Without waiting for their end.
         self.ok(&["down", "--all"]);
         let _ = agent.wait();
         let _ = up.wait();
