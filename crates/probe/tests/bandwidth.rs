@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use myelin_probe::bandwidth::{Carried, Config, Ladder, Limit, Load, bandwidth, carry};
 use myelin_probe::{Control, Error, Sockets, Stop};
+use nix::sys::socket::SockaddrIn;
 use support::{Policy, Relay, honest};
 
 fn sockets() -> Option<Sockets> {
@@ -190,12 +193,45 @@ fn a_clean_way_carries_all_one_by_one_and_batched() {
             let carried = carry(&load, &sockets, offered, Control::default()).unwrap();
             assert!(carried.is_clean(), "{carried:?}");
             assert_eq!((carried.trial.sent, carried.trial.received), (321, 321));
+            assert_eq!(carried.segmented, burst > 1);
             assert!(carried.carried_mpps <= 1.01 * carried.trial.sent_mpps);
             if let Some(offered) = offered {
                 assert!(carried.carried_mpps < 1.05 * offered, "{carried:?}");
             }
         }
     }
+}
+
+/// A socket of UDP-Lite (RFC 3828), for which Linux refuses to segment with the error that it gives for links that cannot; `None` where
+/// the kernel has no UDP-Lite.
+fn not_segmenting() -> Option<UdpSocket> {
+    // SAFETY: no pointers are passed.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE) };
+    if socket < 0 {
+        println!("SKIP: needs UDP-Lite");
+        return None;
+    }
+    // SAFETY: it is open and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let loopback = SockaddrIn::new(127, 0, 0, 1, 0);
+    nix::sys::socket::bind(socket.as_raw_fd(), &loopback).unwrap();
+    Some(socket.into())
+}
+
+#[test]
+fn a_burst_that_is_not_segmented_is_told() {
+    let Some((client, server)) = not_segmenting().zip(not_segmenting()) else {
+        return;
+    };
+    let sockets = Sockets { client, server };
+    let load = Load {
+        packets: 100,
+        payload_bytes: 100,
+        ..load(sockets.server.local_addr().unwrap(), 32)
+    };
+    let carried = carry(&load, &sockets, None, Control::default()).unwrap();
+    assert_eq!((carried.trial.sent, carried.trial.received), (100, 100));
+    assert!(!carried.segmented);
 }
 
 /// What is queued on the way when all is sent counts with the time that it takes to arrive.

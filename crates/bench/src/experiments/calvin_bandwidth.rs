@@ -10,7 +10,8 @@
 //! twice what the published form does. So the claims are on packets that leave in bursts (UDP segmentation offload), through workers that take
 //! one at a time and that take batches; sending one by one is shown beside them.
 
-use myelin_probe::bandwidth::Ladder;
+use myelin_probe::bandwidth::{Carried, Ladder};
+use myelin_probe::stats::{Estimate, PairedRatio};
 use serde_json::Value;
 
 use crate::published::calvin;
@@ -123,8 +124,9 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                 let load = (PAYLOADS[payload], packets, MODES[mode].burst);
                 let search = &mut searches[index];
                 let carried = variant.carried(load, &mut search.ladder, monitor)?;
-                search.failed += usize::from(!carried.is_clean());
-                Ok(carried.carried_mpps.max(LEAST_MPPS))
+                let round = Round::of(&carried);
+                search.rounds.push(round);
+                Ok(round.mpps)
             },
         )?;
         rounds.extend(of_deployment);
@@ -135,33 +137,95 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             ("packets", packets.to_string()),
             ("deployments", deployments.to_string()),
             ("rate", "packets over the time from the first send to the last arrival, of the fastest trial without loss and reordering; where there was none, of the slowest one".to_owned()),
+            ("claims", "rounds in which the centralized approach had no such trial count only where the chain had none either, and then as if it had carried nothing".to_owned()),
             ("receiver", "reads when all is sent".to_owned()),
             ("idle", "user-space functions poll; the published centralized approach sleeps".to_owned()),
         ],
         ..Findings::default()
     };
-    for (index, search) in searches.iter().enumerate() {
-        findings.rows.push(row(index, &about, search, &rounds)?);
+    for index in 0..subjects {
+        findings
+            .rows
+            .push(row(index, &about, &searches, rounds.median(index))?);
     }
-    claims(&rounds, &mut findings)?;
+    claims(&searches, &mut findings)?;
     Ok(findings)
+}
+
+/// What came of a round.
+#[derive(Clone, Copy)]
+struct Round {
+    mpps: f64,
+    /// A trial came through whole and in order; otherwise the rate is that of one that did not.
+    clean: bool,
+    /// Its bursts were segmented by the kernel.
+    segmented: bool,
+}
+
+impl Round {
+    fn of(carried: &Carried) -> Self {
+        Self {
+            mpps: carried.carried_mpps.max(LEAST_MPPS),
+            clean: carried.is_clean(),
+            segmented: carried.segmented,
+        }
+    }
 }
 
 /// What is known of a subject from the rounds before.
 #[derive(Clone, Default)]
 struct Search {
     ladder: Ladder,
-    /// Rounds in which nothing came through whole and in order.
-    failed: usize,
+    rounds: Vec<Round>,
 }
 
 impl Search {
     fn limited_by(&self) -> String {
-        match (self.failed, self.ladder.offered_mpps()) {
+        let failed = self.rounds.iter().filter(|round| !round.clean).count();
+        match (failed, self.ladder.offered_mpps()) {
             (0, None) => "sender".to_owned(),
             (0, Some(_)) => "loss".to_owned(),
             (failed, _) => format!("no rate was clean in {failed} rounds"),
         }
+    }
+
+    /// Whether bursts were segmented in every round.
+    fn segmented(&self) -> bool {
+        self.rounds.iter().all(|round| round.segmented)
+    }
+
+    /// How its packets left, whatever the mode asked for.
+    fn sent(&self, mode: &Mode) -> &'static str {
+        match (mode.burst, self.segmented()) {
+            (1, _) => "one by one",
+            (_, true) => "in bursts",
+            (_, false) => "one by one: the link cannot segment",
+        }
+    }
+
+    /// Its rates and those of a reference, round by round, where the reference had a clean trial: the rate of one that had none is too low to
+    /// divide by.
+    fn beside(&self, reference: &Self) -> Vec<(f64, f64)> {
+        self.rounds
+            .iter()
+            .zip(&reference.rounds)
+            .filter(|(_, reference)| reference.clean)
+            .map(|(ours, reference)| (ours.mpps, reference.mpps))
+            .collect()
+    }
+
+    /// The same for a claim: rounds in which both had none count besides, as if it had carried nothing, so that a failure of ours always counts
+    /// against us.
+    fn against(&self, reference: &Self) -> Vec<(f64, f64)> {
+        let both_failed = self
+            .rounds
+            .iter()
+            .zip(&reference.rounds)
+            .filter(|(ours, reference)| !ours.clean && !reference.clean)
+            .map(|_| (LEAST_MPPS, 1.0));
+        let mut pairs = self.beside(reference);
+        pairs.extend(both_failed);
+        pairs
     }
 }
 
@@ -229,17 +293,24 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error
     Ok(made)
 }
 
-fn row(index: usize, about: &[About], search: &Search, rounds: &Rounds) -> Result<Row, Error> {
+fn row(
+    index: usize,
+    about: &[About],
+    searches: &[Search],
+    median: Option<Estimate>,
+) -> Result<Row, Error> {
     let (way, payload, mode) = parts(index);
-    let median = rounds.median(index);
+    let search = &searches[index];
     let times = |reference| {
-        let reference = subject(reference, payload, mode);
-        Ok::<_, Error>(rounds.ratio(index, reference)?.estimate.value)
+        let reference = &searches[subject(reference, payload, mode)];
+        let ratio = ratio(&search.beside(reference))?;
+        Ok::<_, Error>(ratio.map(|ratio| ratio.estimate.value))
     };
     Ok(Row::of("rates without loss")
         .with("variant", WAYS[way].0)
         .with("payload_bytes", PAYLOADS[payload])
         .with("mode", MODES[mode].name)
+        .with("sent", search.sent(&MODES[mode]))
         .with_estimate("rate", "_mpps", median)
         .with(
             "goodput_mbit_s",
@@ -251,33 +322,23 @@ fn row(index: usize, about: &[About], search: &Search, rounds: &Rounds) -> Resul
         .with("what", about[of_mode(way, mode)].about.as_str()))
 }
 
-fn claims(rounds: &Rounds, findings: &mut Findings) -> Result<(), Error> {
+fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
+    let references = [
+        (AS_PUBLISHED, "as published", PUBLISHED_BOUND),
+        (AT_ITS_BEST, "at its best", BEST_BOUND),
+    ];
     for way in CALVIN {
         for (payload, bytes) in PAYLOADS.into_iter().enumerate() {
-            for (
-                mode,
-                Mode {
-                    name: sent,
-                    claimed,
-                    ..
-                },
-            ) in MODES.iter().enumerate()
-            {
-                let name = WAYS[way].0;
-                let mut claim = |other: usize, what: &str, bound: f64| {
-                    let ratio =
-                        rounds.ratio(subject(way, payload, mode), subject(other, payload, mode))?;
-                    let id = format!("{name} / centralized {what}, {bytes} B, {sent}");
-                    let claim = Claim::ratio_at_least(id, (), &ratio, bound);
-                    let claim = if *claimed {
-                        claim
-                    } else {
-                        Claim {
-                            bound: Value::Null,
-                            holds: None,
-                            ..claim
-                        }
-                    };
+            for mode in 0..MODES.len() {
+                for (other, what, bound) in references {
+                    let name = format!("{} / centralized {what}, {bytes} B", WAYS[way].0);
+                    let claim = claim(
+                        &name,
+                        &MODES[mode],
+                        &searches[subject(way, payload, mode)],
+                        &searches[subject(other, payload, mode)],
+                        bound,
+                    )?;
                     let published = calvin::BANDWIDTH_OF_CENTRALIZED
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
@@ -285,18 +346,60 @@ fn claims(rounds: &Rounds, findings: &mut Findings) -> Result<(), Error> {
                         Some((_, published)) => published.beside(claim),
                         None => claim,
                     });
-                    Ok::<_, Error>(())
-                };
-                claim(AS_PUBLISHED, "as published", PUBLISHED_BOUND)?;
-                claim(AT_ITS_BEST, "at its best", BEST_BOUND)?;
+                }
             }
         }
     }
     Ok(())
 }
 
+/// That `ours` carries at least `bound` times what `reference` does.
+fn claim(
+    name: &str,
+    mode: &Mode,
+    ours: &Search,
+    reference: &Search,
+    bound: f64,
+) -> Result<Claim, Error> {
+    let segmented = ours.segmented() && reference.segmented();
+    let one_by_one = mode.burst > 1 && !segmented;
+    let but = if one_by_one { ", not segmented" } else { "" };
+    let id = format!("{name}, {}{but}", mode.name);
+    let counted = ours.against(reference);
+    let dropped = ours.rounds.len() - counted.len();
+    let mut claim = match ratio(&counted)? {
+        Some(ratio) => Claim::ratio_at_least(id, (), &ratio, bound),
+        None => Claim {
+            id,
+            paper: Value::Null,
+            source: None,
+            measured: Value::Null,
+            bound: format!(">= {bound}").into(),
+            holds: None,
+        },
+    };
+    if let (Some(measured), 1..) = (claim.measured.as_object_mut(), dropped) {
+        measured.insert("rounds_without_reference".to_owned(), dropped.into());
+    }
+    if one_by_one || !mode.claimed {
+        (claim.bound, claim.holds) = (Value::Null, None);
+    }
+    Ok(claim)
+}
+
+/// Median of the rounds' ratios; `None` where no round is left.
+fn ratio(pairs: &[(f64, f64)]) -> Result<Option<PairedRatio>, Error> {
+    if pairs.is_empty() {
+        return Ok(None);
+    }
+    let (subject, reference): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+    Ok(Some(PairedRatio::new(&subject, &reference)?))
+}
+
 #[cfg(test)]
 mod tests {
+    use myelin_probe::stats::ROUNDS_NEEDED;
+
     use super::*;
 
     #[test]
@@ -318,7 +421,86 @@ mod tests {
     fn a_round_without_a_clean_rate_is_told() {
         let mut search = Search::default();
         assert_eq!(search.limited_by(), "sender");
-        search.failed = 2;
+        search.rounds = rounds(&[(1.0, true), (0.01, false), (0.01, false)]);
         assert_eq!(search.limited_by(), "no rate was clean in 2 rounds");
+    }
+
+    /// Rounds of these rates, clean or not.
+    fn rounds(of: &[(f64, bool)]) -> Vec<Round> {
+        let round = |&(mpps, clean)| Round {
+            mpps,
+            clean,
+            segmented: true,
+        };
+        of.iter().map(round).collect()
+    }
+
+    /// As many rounds as claims need, and further ones.
+    fn search(mpps: f64, further: &[(f64, bool)]) -> Search {
+        let all = [&[(mpps, true); ROUNDS_NEEDED], further].concat();
+        Search {
+            rounds: rounds(&all),
+            ..Search::default()
+        }
+    }
+
+    fn claimed(mode: usize, ours: &Search, reference: &Search) -> Claim {
+        claim("ours", &MODES[mode], ours, reference, 2.0).unwrap()
+    }
+
+    const CLEAN: (f64, bool) = (0.5, true);
+    const FAILED: (f64, bool) = (0.01, false);
+
+    #[test]
+    fn failures_of_the_reference_do_not_speak_for_us() {
+        // 1.5 times the reference, were it not for as many rounds in which that failed.
+        let ours = search(0.3, &[CLEAN; 40]);
+        let reference = search(0.2, &[FAILED; 40]);
+        let claim = claimed(1, &ours, &reference);
+        assert_eq!(claim.holds, Some(false));
+        assert_eq!(claim.measured["median_ratio"], 0.3 / 0.2);
+        assert_eq!(claim.measured["rounds"], ROUNDS_NEEDED);
+        assert_eq!(claim.measured["rounds_without_reference"], 40);
+        // Nor do they make up for rounds that are missing, or leave anything to claim.
+        let mut few = (search(0.5, &[]), search(0.2, &[]));
+        assert_eq!(claimed(1, &few.0, &few.1).holds, Some(true));
+        few.1.rounds[0].clean = false;
+        assert_eq!(claimed(1, &few.0, &few.1).holds, None);
+        for round in &mut few.1.rounds {
+            round.clean = false;
+        }
+        let claim = claimed(1, &few.0, &few.1);
+        assert_eq!((claim.holds, claim.measured), (None, Value::Null));
+        assert_eq!(claim.bound, ">= 2");
+    }
+
+    #[test]
+    fn our_failures_count_against_us() {
+        let ours = search(0.5, &[FAILED; 40]);
+        for reference in [(0.2, true), (0.001, false)] {
+            let claim = claimed(1, &ours, &search(0.2, &[reference; 40]));
+            assert_eq!(claim.holds, Some(false), "{reference:?}");
+            assert_eq!(claim.measured["rounds"], ROUNDS_NEEDED + 40);
+            assert!(claim.measured.get("rounds_without_reference").is_none());
+        }
+    }
+
+    #[test]
+    fn bursts_that_were_not_segmented_are_told_and_claim_nothing() {
+        let (ours, reference) = (search(0.5, &[]), search(0.2, &[]));
+        assert_eq!(ours.sent(&MODES[0]), "one by one");
+        assert_eq!(ours.sent(&MODES[1]), "in bursts");
+        assert_eq!(claimed(0, &ours, &reference).bound, Value::Null);
+        let mut otherwise = ours.clone();
+        otherwise.rounds[3].segmented = false;
+        assert_eq!(
+            otherwise.sent(&MODES[1]),
+            "one by one: the link cannot segment"
+        );
+        for (ours, reference) in [(&otherwise, &reference), (&ours, &otherwise)] {
+            let claim = claimed(1, ours, reference);
+            assert_eq!((claim.bound, claim.holds), (Value::Null, None));
+            assert_eq!(claim.id, "ours, sent in bursts, batch 1, not segmented");
+        }
     }
 }

@@ -64,7 +64,7 @@ pub struct Load {
     pub packets: u32,
     /// Packets of one system call, 1 to [`MAX_BURST`]; as many as make up 65 000 bytes of payload at most. More than one leave by UDP segmentation
     /// offload (`UDP_SEGMENT` of udp(7)), as senders of bulk data do, in the kernel before they leave the sender's link; where that link cannot
-    /// (without checksum offload before Linux 6.12) one by one.
+    /// (without checksum offload before Linux 6.12) one by one, which [`Carried::segmented`] tells.
     pub burst: u16,
     /// The core that sends.
     pub core: Option<usize>,
@@ -78,6 +78,8 @@ pub struct Carried {
     pub trial: Trial,
     /// Packets that arrived over the time from the first send to the last arrival, millions a second.
     pub carried_mpps: f64,
+    /// Whether bursts left in one system call each; `false` where they were to but the link cannot segment, and for a burst of one.
+    pub segmented: bool,
 }
 
 impl Carried {
@@ -163,24 +165,36 @@ fn measure(
         packets: WARM_UP,
         ..load.clone()
     };
-    let (_, _, grown) = run(&warm_up, sockets, None, None, watch)?;
+    let grown = run(&warm_up, sockets, None, None, watch)?.grown;
     // All alike, and none lost.
     let each = (grown > 0 && grown.is_multiple_of(WARM_UP)).then_some(grown / WARM_UP);
-    let (trial, duration_ns, _) = run(load, sockets, offered_mpps, each, watch)?;
+    let run = run(load, sockets, offered_mpps, each, watch)?;
     Ok(Carried {
-        carried_mpps: trial.received as f64 / duration_ns.max(1) as f64 * 1000.0,
-        trial,
+        carried_mpps: run.trial.received as f64 / run.duration_ns.max(1) as f64 * 1000.0,
+        segmented: run.segmented,
+        trial: run.trial,
     })
 }
 
-/// Sends a load and takes it in. Gives the time from the first send to the last arrival, and by how many bytes the queue grew.
+/// What became of a load.
+struct Run {
+    trial: Trial,
+    /// From the first send to the last arrival.
+    duration_ns: u64,
+    /// Bytes by which the queue grew.
+    grown: u32,
+    /// The kernel segmented every burst.
+    segmented: bool,
+}
+
+/// Sends a load and takes it in.
 fn run(
     load: &Load,
     sockets: &crate::Sockets,
     offered_mpps: Option<f64>,
     each: Option<u32>,
     watch: &Watch<'_>,
-) -> Result<(Trial, u64, u32), Error> {
+) -> Result<Run, Error> {
     let codec = Codec::new(fresh_run(), 0, load.payload_bytes);
     let mut receiver = Receiver::new(&sockets.server, &codec, load.packets)?;
     let mut sender = Sender::new(load, &codec);
@@ -189,7 +203,12 @@ fn run(
     let (mut last, grown) = receiver.watch_queue(sent.count, each)?;
     receiver.read(sent.count, &mut last, watch)?;
     let trial = Trial::new(offered_mpps, sent, &receiver.arrivals);
-    Ok((trial, last.saturating_sub(start), grown))
+    Ok(Run {
+        trial,
+        duration_ns: last.saturating_sub(start),
+        grown,
+        segmented: sender.segments,
+    })
 }
 
 /// Sends a trial's packets, each burst at its moment of an absolute timeline.

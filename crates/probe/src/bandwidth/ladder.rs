@@ -143,6 +143,7 @@ mod tests {
                 duplicates: Some(0),
             },
             carried_mpps: sent_mpps.min(limit),
+            segmented: false,
         }
     }
 
