@@ -108,20 +108,19 @@ fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Ve
         done.map_err(|cause| failed(whole, "fill the maps of", &cause))?;
     }
     let loaded = open.load().map_err(|cause| failed(whole, "load", &cause))?;
-    names
-        .iter()
-        .map(|name| {
-            let program = loaded
-                .progs()
-                .find(|program| program.name().to_string_lossy() == *name)
-                .ok_or_else(|| missing(name))?;
-            // The descriptor of its own outlives the object.
-            program
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|cause| Error::ebpf(name, "hold", cause))
-        })
-        .collect()
+    names.iter().map(|name| hold(&loaded, name)).collect()
+}
+
+/// A program of a loaded object, with a descriptor of its own, which outlives the object.
+fn hold(loaded: &libbpf_rs::Object, name: &str) -> Result<OwnedFd, Error> {
+    let program = loaded
+        .progs()
+        .find(|program| program.name().to_string_lossy() == name)
+        .ok_or_else(|| missing(name))?;
+    program
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|cause| Error::ebpf(name, "hold", cause))
 }
 
 /// Attaches a program to an interface of the calling thread's network namespace; it is detached when the result is dropped.

@@ -93,6 +93,18 @@ fn a_bridge_with_nftables_is_a_function() {
     the_example_forwards("external-nft.yaml", "with-nft", 0);
 }
 
+/// All packets come through it whole; then it goes.
+fn assert_carries(myelin: &Myelin, chain: &str, payload: &str) {
+    let row = probe(myelin, chain, payload);
+    assert_eq!(
+        (&row["lost"], &row["corrupted"]),
+        (&0.into(), &0.into()),
+        "{row}"
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
 #[test]
 fn a_redirect_of_traffic_control_is_a_function() {
     if skip_unless_root() {
@@ -105,14 +117,7 @@ exec sleep infinity";
     let file = myelin.file(&chain("t", 9000, "", command, "1ms"));
     myelin.ok(&["up", file.to_str().unwrap()]);
     wait_for_sleep(&myelin, "t");
-    let row = probe(&myelin, "t", "1400");
-    assert_eq!(
-        (&row["lost"], &row["corrupted"]),
-        (&0.into(), &0.into()),
-        "{row}"
-    );
-    myelin.ok(&["down", "--all"]);
-    myelin.assert_clean();
+    assert_carries(&myelin, "t", "1400");
 }
 
 /// The kernel of its namespace routes; `pkttype` is what makes packets for somebody else's Ethernet address its own.
@@ -143,14 +148,7 @@ exec sleep infinity";
     let file = myelin.file(&text);
     myelin.ok(&["up", file.to_str().unwrap()]);
     wait_for_sleep(&myelin, "r");
-    let row = probe(&myelin, "r", "256");
-    assert_eq!(
-        (&row["lost"], &row["corrupted"]),
-        (&0.into(), &0.into()),
-        "{row}"
-    );
-    myelin.ok(&["down", "--all"]);
-    myelin.assert_clean();
+    assert_carries(&myelin, "r", "256");
 }
 
 #[test]

@@ -155,18 +155,7 @@ pub fn bandwidth(
     control: Control<'_>,
 ) -> Result<BandwidthResult, Error> {
     config.validate()?;
-    for socket in [&sockets.client, &sockets.server] {
-        forbid_fragments(socket)
-            .and_then(|()| socket.set_nonblocking(true))
-            .map_err(|error| {
-                Error::system(
-                    "prepare the bandwidth measurement's sockets",
-                    error,
-                    "are both still open?",
-                )
-            })?;
-    }
-    widen_receive_buffer(&sockets.server, RECEIVE_BUFFER);
+    prepare(sockets, RECEIVE_BUFFER)?;
     let started = now_ns();
     let never_failed = AtomicBool::new(false);
     let watch = Watch::new(control, started + nanos(config.deadline), &never_failed);
@@ -189,6 +178,23 @@ pub fn bandwidth(
         stopped: search.stop,
         trials: search.trials,
     })
+}
+
+/// Makes the sockets fit for a measurement; the server's is to hold so many bytes.
+fn prepare(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error> {
+    for socket in [&sockets.client, &sockets.server] {
+        forbid_fragments(socket)
+            .and_then(|()| socket.set_nonblocking(true))
+            .map_err(|error| {
+                Error::system(
+                    "prepare the bandwidth measurement's sockets",
+                    error,
+                    "are both still open?",
+                )
+            })?;
+    }
+    widen_receive_buffer(&sockets.server, receive_buffer);
+    Ok(())
 }
 
 struct Search<'a> {

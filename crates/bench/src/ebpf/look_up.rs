@@ -6,7 +6,7 @@ use std::{io, mem};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 use myelin_kernel::Hook;
 
-use super::{INSTANCE, failed, missing};
+use super::{INSTANCE, failed, hold, missing};
 use crate::Error;
 
 /// Which function's.
@@ -119,16 +119,7 @@ pub(crate) fn load(
         .map_err(|cause| Error::ebpf(whole, "hold", cause))?;
     NAMES
         .iter()
-        .map(|name| {
-            let program = loaded
-                .progs()
-                .find(|program| program.name().to_string_lossy() == *name)
-                .ok_or_else(|| missing(name))?;
-            program
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|cause| Error::ebpf(name, "hold", cause))
-        })
+        .map(|name| hold(&loaded, name))
         .chain([Ok(table)])
         .collect()
 }

@@ -16,6 +16,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, getsockopt, se
 use nix::{getsockopt_impl, sockopt_impl};
 use serde::Serialize;
 
+use super::prepare;
 use super::trial::{Arrivals, LARGEST_LAG_NS, REFUSALS, Sent, Trial};
 use crate::Error;
 use crate::clock::now_ns;
@@ -24,7 +25,6 @@ use crate::control::{Control, Watch};
 use crate::echo::is_nothing;
 use crate::payload::{Codec, HEADER_BYTES, Header};
 use crate::run::{fresh_run, pin};
-use crate::socket::{forbid_fragments, widen_receive_buffer};
 
 /// Most packets of a trial: the server's socket buffer holds them all.
 pub const MAX_PACKETS: u32 = 50_000;
@@ -102,7 +102,8 @@ pub fn carry(
     control: Control<'_>,
 ) -> Result<Carried, Error> {
     load.validate()?;
-    prepare(load, sockets)?;
+    let packets = load.packets.max(WARM_UP) as usize;
+    prepare(sockets, packets * QUEUED_BYTES)?;
     thread::scope(|scope| {
         // A thread of its own, so that the caller's core binding stays as it is.
         let trial = scope.spawn(|| {
@@ -136,23 +137,6 @@ impl Load {
         }
         Ok(())
     }
-}
-
-fn prepare(load: &Load, sockets: &crate::Sockets) -> Result<(), Error> {
-    for socket in [&sockets.client, &sockets.server] {
-        forbid_fragments(socket)
-            .and_then(|()| socket.set_nonblocking(true))
-            .map_err(|error| {
-                Error::system(
-                    "prepare the bandwidth measurement's sockets",
-                    error,
-                    "are both still open?",
-                )
-            })?;
-    }
-    let packets = load.packets.max(WARM_UP) as usize;
-    widen_receive_buffer(&sockets.server, packets * QUEUED_BYTES);
-    Ok(())
 }
 
 fn measure(
