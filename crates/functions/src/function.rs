@@ -28,6 +28,20 @@ pub trait Function: Send {
     /// Tells the time at which the next packets are handled: CLOCK_MONOTONIC, nanoseconds.
     fn set_time(&mut self, _now_ns: u64) {}
 
+    /// How often, in nanoseconds, [`expire`](Self::expire) is to be called, packets or not; `None`
+    /// for never. Asked once.
+    fn timer_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Does what is due by `now_ns` (CLOCK_MONOTONIC) though no packet came: gives up waiting, sends
+    /// what it holds. Called between two batches.
+    fn expire(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
+
+    /// Tells `sink` what it counts besides packets in, out and dropped, each count by its name: a
+    /// few words in small letters with hyphens.
+    fn read_counters(&self, _sink: &mut dyn FnMut(&'static str, u64)) {}
+
     /// Tells of the flows it knows, a page at a time; a function without any leaves the page alone.
     fn read_flows(&self, _page: &mut FlowPage) {}
 
