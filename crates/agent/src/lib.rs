@@ -14,6 +14,7 @@ mod client;
 mod compact;
 mod confinement;
 mod container;
+mod cpu_latency;
 mod deploy;
 mod distributed;
 mod dpdk;

@@ -1,10 +1,12 @@
 //! A variant: whatever joins a client to a server. All variants are measured by the same probe in the same way.
 
 use std::any::Any;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use myelin_linux::affinity;
+use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
 
 use myelin_probe::bandwidth::{Carried, Ladder, Load, carry};
@@ -257,6 +259,31 @@ impl Drop for Pollers {
     }
 }
 
+/// How the end hosts wait for a packet, and the cores for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manner {
+    pub(crate) mode: Mode,
+    /// Cores without work poll for some instead of sleeping, as with `spec.cpuLatency: 0us`.
+    pub(crate) awake: bool,
+}
+
+impl From<Mode> for Manner {
+    fn from(mode: Mode) -> Self {
+        Self { mode, awake: false }
+    }
+}
+
+impl fmt::Display for Manner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}{}",
+            self.mode,
+            if self.awake { ", cores awake" } else { "" }
+        )
+    }
+}
+
 /// The median, exact.
 pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     rtt_ns.sort_unstable();
@@ -270,10 +297,10 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
 /// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next:
 /// where the kernel happens to put a link's queues and a program's code moves a round trip by up to 2 %, for as long as they live.
 /// Gives the median round trip of each round, us, with what the last `build` made of `T`. Subject `(variant * PAYLOADS.len() + payload) * modes.len() + mode` of the result.
-pub(crate) fn measure<T>(
+pub(crate) fn measure<T, M: Copy + Into<Manner>>(
     mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
     deployments: usize,
-    modes: &[Mode],
+    modes: &[M],
     options: &Options,
     monitor: &Monitor<'_>,
 ) -> Result<Measured<T>, Error> {
@@ -290,7 +317,9 @@ pub(crate) fn measure<T>(
             options.rounds(ROUNDS, ROUNDS),
             monitor,
             |subject| {
-                let (case, mode) = (subject / modes.len(), modes[subject % modes.len()]);
+                let case = subject / modes.len();
+                let Manner { mode, awake } = modes[subject % modes.len()].into();
+                let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
                 let trips = variants[case / PAYLOADS.len()].round_trips_ns(
                     mode,
                     PAYLOADS[case % PAYLOADS.len()],

@@ -20,6 +20,7 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
         overload(plan),
         worker_without_work(plan, chain),
         spinning_side_by_side(plan, chain),
+        cores_that_never_sleep(chain),
     ]
     .into_iter()
     .flatten()
@@ -154,6 +155,14 @@ fn spinning_side_by_side(plan: &Plan, chain: &ServiceChain) -> Option<String> {
             "{count} workers spin on one core, each until the scheduler takes it from them, for milliseconds; \
              leave `worker: {{ idle: spin }}` out"
         )
+    })
+}
+
+fn cores_that_never_sleep(chain: &ServiceChain) -> Option<String> {
+    (chain.cpu_latency_ns? < 1000).then(|| {
+        "`spec.cpuLatency` below 1 us: while the chain is up all cores of the machine poll for work instead of sleeping, \
+         and take the power of busy ones"
+            .to_owned()
     })
 }
 
