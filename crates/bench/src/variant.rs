@@ -145,13 +145,7 @@ impl Variant {
         ladder: &mut Ladder,
         monitor: &Monitor<'_>,
     ) -> Result<Carried, Error> {
-        let load = Load {
-            destination: self.destination,
-            payload_bytes: payload,
-            packets,
-            burst,
-            core: Some(probing_core()?),
-        };
+        let load = self.load(payload, packets, burst)?;
         let (mut sent, mut received) = (0, 0);
         let carried = ladder.round(TRIALS, |offered| {
             let carried = self.awake(|| carry(&load, &self.sockets, offered, control(monitor)))?;
@@ -169,6 +163,28 @@ impl Variant {
             sent,
             payload,
             remedy: "see what `myelin doctor` says of this machine",
+        })
+    }
+
+    /// A trial in which the sender goes as fast as it can, whatever is lost.
+    pub(crate) fn flooded(
+        &self,
+        (payload, packets, burst): (usize, u32, u16),
+        monitor: &Monitor<'_>,
+    ) -> Result<Carried, Error> {
+        let load = self.load(payload, packets, burst)?;
+        let carried = self.awake(|| carry(&load, &self.sockets, None, control(monitor)))?;
+        monitor.check()?;
+        Ok(carried)
+    }
+
+    fn load(&self, payload_bytes: usize, packets: u32, burst: u16) -> Result<Load, Error> {
+        Ok(Load {
+            destination: self.destination,
+            payload_bytes,
+            packets,
+            burst,
+            core: Some(probing_core()?),
         })
     }
 

@@ -39,7 +39,9 @@ fn a_chain_limits_how_long_cores_take_to_wake_while_it_is_up() {
     let myelin = Myelin::new();
     let before = limit();
     if before <= 3 {
-        println!("skipped a_chain_limits_how_long_cores_take_to_wake_while_it_is_up: somebody limits it to {before} us");
+        println!(
+            "skipped a_chain_limits_how_long_cores_take_to_wake_while_it_is_up: somebody limits it to {before} us"
+        );
         return;
     }
     let limited = myelin.file(CHAIN);
