@@ -1,7 +1,6 @@
 //! A variant: whatever joins a client to a server. All variants are measured by the same probe in the same way.
 
 use std::any::Any;
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::manner::{self, Manner};
 use crate::rounds::Rounds;
 use crate::{Error, Monitor, Options};
 
@@ -275,31 +275,6 @@ impl Drop for Pollers {
     }
 }
 
-/// How the end hosts wait for a packet, and the cores for work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Manner {
-    pub(crate) mode: Mode,
-    /// Cores without work poll for some instead of sleeping, as with `spec.cpuLatency: 0us`.
-    pub(crate) awake: bool,
-}
-
-impl From<Mode> for Manner {
-    fn from(mode: Mode) -> Self {
-        Self { mode, awake: false }
-    }
-}
-
-impl fmt::Display for Manner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}",
-            self.mode,
-            if self.awake { ", cores awake" } else { "" }
-        )
-    }
-}
-
 /// The median, exact.
 pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
     rtt_ns.sort_unstable();
@@ -327,27 +302,29 @@ pub(crate) fn measure<T, M: Copy + Into<Manner>>(
         let stage = format!("round trips, deployment {deployment} of {deployments}");
         let subjects = variants.len() * PAYLOADS.len() * modes.len();
         distributions.resize_with(subjects, Distribution::new);
-        all.extend(Rounds::measure(
-            &stage,
-            subjects,
-            options.rounds(ROUNDS, ROUNDS),
-            monitor,
-            |subject| {
-                let case = subject / modes.len();
-                let Manner { mode, awake } = modes[subject % modes.len()].into();
-                let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
-                let trips = variants[case / PAYLOADS.len()].round_trips_ns(
-                    mode,
-                    PAYLOADS[case % PAYLOADS.len()],
-                    packets(mode, options),
-                    monitor,
-                )?;
-                for ns in &trips {
-                    distributions[subject].record(u64::from(*ns));
-                }
-                Ok(median_us(trips))
-            },
-        )?);
+        for (awake, some) in manner::phases(subjects, modes) {
+            let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
+            all.extend(Rounds::measure_some(
+                &stage,
+                (&some, subjects),
+                options.rounds(ROUNDS, ROUNDS),
+                monitor,
+                |subject| {
+                    let case = subject / modes.len();
+                    let Manner { mode, .. } = modes[subject % modes.len()].into();
+                    let trips = variants[case / PAYLOADS.len()].round_trips_ns(
+                        mode,
+                        PAYLOADS[case % PAYLOADS.len()],
+                        packets(mode, options),
+                        monitor,
+                    )?;
+                    for ns in &trips {
+                        distributions[subject].record(u64::from(*ns));
+                    }
+                    Ok(median_us(trips))
+                },
+            )?);
+        }
         if deployment == deployments {
             return Ok(Measured {
                 rounds: all,

@@ -3,10 +3,11 @@
 use myelin_linux::pm_qos;
 use myelin_probe::Mode;
 
+use crate::manner::Manner;
 use crate::published::calvin;
 use crate::report::{Kind, Plot};
 use crate::stand::Stand;
-use crate::variant::{Manner, Measured, PAYLOADS, Variant, measure};
+use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
