@@ -136,6 +136,9 @@ pub struct HopStatus {
     /// What it stands in, where that is a container or has limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
+    /// What it counts besides, by its own names; kinds that do list them in their documentation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
     /// The program, of a black box (`kind: external`). Its `drops` are what went in and has not come out, so packets under way
     /// are among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]

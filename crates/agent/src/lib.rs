@@ -24,6 +24,7 @@ mod external;
 mod flows;
 mod layout;
 mod measure;
+mod named;
 mod node;
 mod paths;
 mod pipeline;
