@@ -11,6 +11,9 @@
 //!
 //! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
 
+pub mod aes;
+pub mod aes_decrypt;
+pub mod aes_encrypt;
 pub mod batch;
 pub mod emitter;
 pub mod firewall;

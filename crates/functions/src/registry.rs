@@ -4,6 +4,9 @@ use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
+use crate::aes::{KeyError, Sessions};
+use crate::aes_decrypt::AesDecrypt;
+use crate::aes_encrypt::{AesEncrypt, Session};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
@@ -29,6 +32,9 @@ pub enum Error {
         "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
     )]
     External,
+    /// The key of an encrypter or decrypter.
+    #[error("aes: {0}")]
+    Key(#[from] KeyError),
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -69,6 +75,19 @@ impl States {
             }
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
+            FunctionConfig::AesEncrypt(config) => {
+                let shape = FunctionConfig::AesEncrypt(config.shape());
+                // Only this can fail; it is dropped when the state of a former generation goes on.
+                let session = Session::new(config)?;
+                let session = self.get(instance.state.as_ref(), &shape, || session);
+                Box::new(AesEncrypt::new(config, session))
+            }
+            FunctionConfig::AesDecrypt(config) => {
+                let shape = FunctionConfig::AesDecrypt(config.shape());
+                let make = || Sessions::new(config.sessions.into(), config.replay_window);
+                let sessions = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(AesDecrypt::new(config, sessions)?)
+            }
         })
     }
 }

@@ -9,6 +9,10 @@ use serde::Serialize;
 use crate::function::Space;
 use crate::words::word_enum;
 
+mod aes;
+
+pub use aes::{AES_DECRYPT, AES_ENCRYPT};
+
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
     #[derive(PartialOrd, Ord, Hash)]
@@ -155,6 +159,8 @@ pub enum ValueType {
     Function,
     /// The path of a file, relative to the chain file's directory.
     File,
+    /// The same of a file that holds secrets: nobody but its owner may have access to it.
+    SecretFile,
 }
 
 /// Keys of a firewall rule.
@@ -611,6 +617,8 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &NAT,
         &LOAD_BALANCER,
         &EXTERNAL,
+        &AES_ENCRYPT,
+        &AES_DECRYPT,
     ]
     .into_iter()
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use myelin_packet::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
+use crate::aes::{AesDecryptConfig, AesEncryptConfig};
 use crate::catalogue::{self, Kind};
 use crate::error::Place;
 use crate::external::ExternalConfig;
@@ -149,6 +150,12 @@ pub enum FunctionConfig {
     Router(RouterConfig),
     /// A program that nothing is known of.
     External(ExternalConfig),
+    /// Encrypts the UDP payload.
+    #[serde(rename = "aes-encrypt")]
+    AesEncrypt(AesEncryptConfig),
+    /// Decrypts it.
+    #[serde(rename = "aes-decrypt")]
+    AesDecrypt(AesDecryptConfig),
 }
 
 impl FunctionConfig {
@@ -165,6 +172,8 @@ impl FunctionConfig {
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
             Self::External(_) => &catalogue::EXTERNAL,
+            Self::AesEncrypt(_) => &catalogue::AES_ENCRYPT,
+            Self::AesDecrypt(_) => &catalogue::AES_DECRYPT,
         }
     }
 }

@@ -29,6 +29,7 @@
 //!
 //! Start reading at [`chain`].
 
+pub mod aes;
 pub mod catalogue;
 pub mod chain;
 mod check;
@@ -45,11 +46,13 @@ mod printable;
 mod read;
 mod replies;
 pub mod router;
+pub mod secret;
 mod suggest;
 pub mod units;
 mod words;
 mod yaml;
 
+pub use aes::{AesDecryptConfig, AesEncryptConfig, Cipher};
 pub use chain::{
     Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
     WorkerSpec,
@@ -57,7 +60,7 @@ pub use chain::{
 pub use dpdk::DpdkDevice;
 pub use error::{Place, SpecError, SpecErrors};
 pub use external::ExternalConfig;
-pub use files::{FileResolver, NoFiles, referenced_files};
+pub use files::{FileResolver, NoFiles, ReferencedFile, referenced_files};
 pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
     FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,
@@ -68,6 +71,7 @@ pub use load_balancer::{BackendSpec, LoadBalancerConfig};
 pub use myelin_packet::Match;
 pub use nat::NatConfig;
 pub use router::RouterConfig;
+pub use secret::SecretKey;
 
 use error::{Fault, Report};
 use yaml::Span;

@@ -2,6 +2,7 @@
 //!
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
+mod aes;
 mod chain;
 mod external;
 mod field;
@@ -9,6 +10,7 @@ mod firewall;
 mod flow_tracker;
 mod function;
 mod isolation;
+mod key_file;
 mod list_file;
 mod load_balancer;
 mod matching;

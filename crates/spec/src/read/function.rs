@@ -1,7 +1,7 @@
 //! Reads `spec.functions`.
 
 use super::field::{Field, Fields};
-use super::{external, firewall, flow_tracker, isolation, load_balancer, name, nat, router};
+use super::{aes, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router};
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
 use crate::error::{Fault, Report};
@@ -182,6 +182,8 @@ fn config(
         // The configuration of a reply side comes with the other side's: see `check`.
         "nat" if reverse_of.is_some() => Some(FunctionConfig::Nat(NatConfig::default())),
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
+        "aes-encrypt" => aes::encrypt(&config, files, report).map(FunctionConfig::AesEncrypt),
+        "aes-decrypt" => aes::decrypt(&config, files, report).map(FunctionConfig::AesDecrypt),
         _ => None,
     };
     Some((config.filter(|_| complete)?, reverse_of))
@@ -226,6 +228,8 @@ fn range(key: &ConfigKey) -> std::ops::RangeInclusive<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::catalogue::FORWARD;
     use crate::files::NoFiles;
@@ -234,13 +238,14 @@ mod tests {
     /// Every kind of the catalogue can be configured, and its example is a valid one.
     #[test]
     fn the_example_of_every_kind_is_read() {
+        let files = BTreeMap::from([("tactile.key".to_owned(), "5a".repeat(32))]);
         for kind in catalogue::kinds() {
             let documents = yaml::load(kind.example).unwrap();
             let mut report = Report::new("example", kind.example);
             let function = function(
                 &Field::top(&documents[0]),
                 Isolation::Process,
-                &NoFiles,
+                &files,
                 &mut report,
             );
             assert_eq!(report.finish(), None, "{}", kind.name);
