@@ -4,6 +4,7 @@ use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
+use crate::dpi::{self, Dpi, Patterns};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
@@ -29,6 +30,9 @@ pub enum Error {
         "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
     )]
     External,
+    /// The patterns of a dpi, or the library that it needs.
+    #[error("dpi: {0}")]
+    Dpi(#[from] dpi::Error),
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -69,6 +73,12 @@ impl States {
             }
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
+            FunctionConfig::Dpi(config) => {
+                let shape = FunctionConfig::Dpi(config.shape());
+                let make = || Patterns::new(config);
+                let patterns = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Dpi::new(config, patterns)?)
+            }
         })
     }
 }

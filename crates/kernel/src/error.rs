@@ -118,6 +118,16 @@ pub enum Error {
         /// Its position in its chain.
         position: u8,
     },
+    /// The kind exists in user space only.
+    #[error(
+        "function at position {position}: {kind} runs in user space only; write `space: user`, or leave it out"
+    )]
+    UserOnly {
+        /// Its position in its chain.
+        position: u8,
+        /// Its kind.
+        kind: &'static str,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),

@@ -206,6 +206,10 @@ pub(crate) fn load(
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::BlackBox { position }),
+        FunctionConfig::Dpi(_) => Err(Error::UserOnly {
+            position,
+            kind: function.config.kind().name,
+        }),
     }?;
     Ok(Instance { fd, state })
 }

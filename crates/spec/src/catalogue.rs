@@ -4,10 +4,14 @@
 //! and the chain reader takes the configuration keys from it. A new kind is an entry here, a variant of
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
+mod dpi;
+
 use serde::Serialize;
 
 use crate::function::Space;
 use crate::words::word_enum;
+
+pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -155,6 +159,10 @@ pub enum ValueType {
     Function,
     /// The path of a file, relative to the chain file's directory.
     File,
+    /// A list of patterns.
+    Patterns,
+    /// Where copies of packets go.
+    Mirror,
 }
 
 /// Keys of a firewall rule.
@@ -611,6 +619,7 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &NAT,
         &LOAD_BALANCER,
         &EXTERNAL,
+        &DPI,
     ]
     .into_iter()
 }

@@ -6,6 +6,7 @@ use myelin_packet::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{self, Kind};
+use crate::dpi::DpiConfig;
 use crate::error::Place;
 use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
@@ -149,6 +150,8 @@ pub enum FunctionConfig {
     Router(RouterConfig),
     /// A program that nothing is known of.
     External(ExternalConfig),
+    /// Looks for patterns in payloads.
+    Dpi(DpiConfig),
 }
 
 impl FunctionConfig {
@@ -165,6 +168,7 @@ impl FunctionConfig {
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
             Self::External(_) => &catalogue::EXTERNAL,
+            Self::Dpi(_) => &catalogue::DPI,
         }
     }
 }

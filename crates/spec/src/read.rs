@@ -3,6 +3,7 @@
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
 mod chain;
+mod dpi;
 mod external;
 mod field;
 mod firewall;
@@ -14,6 +15,7 @@ mod load_balancer;
 mod matching;
 mod name;
 mod nat;
+mod pattern;
 mod ports;
 mod router;
 mod sla;

@@ -113,5 +113,7 @@ fn value(value: ValueType) -> String {
         ValueType::Environment => "NAME: VALUE pairs".to_owned(),
         ValueType::Function => "name of a function".to_owned(),
         ValueType::File => "path of a file".to_owned(),
+        ValueType::Patterns => format!("list of patterns: {}", catalogue::PATTERN_KEYS.join(", ")),
+        ValueType::Mirror => catalogue::MIRROR_KEYS.join(", "),
     }
 }
