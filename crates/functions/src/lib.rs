@@ -9,7 +9,8 @@
 //! Each kind is one file named after it; those that also exist in the kernel room give the same
 //! bytes there, and both are tested on the same frames.
 //!
-//! This room does no I/O, but for loading the one library that [`mod@dpi`] needs. Start reading at [`mod@function`], then [`mod@xor`] for an example.
+//! This room does no I/O, but for loading the library that [`mod@dpi`] needs. Start reading at
+//! [`mod@function`], then [`mod@xor`] for an example.
 
 pub mod batch;
 pub mod dpi;

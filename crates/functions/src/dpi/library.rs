@@ -1,9 +1,11 @@
-//! The border to C: Hyperscan, or Vectorscan, which has the same interface (`hs.h` of either). All `unsafe` of this crate stands here.
+//! The border to C: Hyperscan, or Vectorscan, which has the same interface (`hs.h` of either).
 //!
 //! The library is loaded when it is first asked for and never unloaded, so nothing else needs it to be there.
 //!
 //! What makes the types safe: a [`Database`] is never written once it is compiled, so threads may share it; a scratch space belongs to
 //! one [`Scanner`], which lends itself mutably for each scan.
+
+mod check;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{NonNull, null, null_mut};
@@ -27,7 +29,7 @@ const HS_FLAG_SINGLEMATCH: c_uint = 8;
 pub enum LibraryError {
     /// It is not installed, or cannot be loaded.
     #[error(
-        "{SONAME} cannot be loaded: {cause}; install the package libhyperscan5 or libvectorscan5"
+        "{SONAME} cannot be loaded: {cause}; install the package libhyperscan5, or libvectorscan5 where there is none"
     )]
     Absent {
         /// What the loader says.
@@ -38,6 +40,16 @@ pub enum LibraryError {
         "{SONAME} does not run on this processor, which lacks instructions that it needs (SSSE3 on x86)"
     )]
     Processor,
+    /// It overlooks what is there.
+    #[error(
+        "{SONAME} {version} is faulty on this processor: it does not find {regex} wherever it is; install libhyperscan5, or another release"
+    )]
+    Faulty {
+        /// Which one it is, as it calls itself.
+        version: String,
+        /// The regular expressions that tell.
+        regex: String,
+    },
 }
 
 /// Why expressions cannot be compiled.
@@ -144,25 +156,29 @@ impl Functions {
         Ok(functions)
     }
 
-    /// Loaded when it is first asked for.
+    /// Loaded, and tried, when it is first asked for.
     fn get() -> Result<&'static Self, LibraryError> {
         static LOADED: OnceLock<Result<Functions, LibraryError>> = OnceLock::new();
-        LOADED
-            .get_or_init(Self::load)
-            .as_ref()
-            .map_err(Clone::clone)
+        static CHECKED: OnceLock<Result<(), LibraryError>> = OnceLock::new();
+        let functions = LOADED.get_or_init(Self::load).as_ref();
+        let functions = functions.map_err(Clone::clone)?;
+        CHECKED.get_or_init(|| check::run(functions)).clone()?;
+        Ok(functions)
+    }
+
+    fn version(&self) -> String {
+        // SAFETY: a constant string of the library.
+        let version = unsafe { CStr::from_ptr((self.version)()) };
+        version.to_string_lossy().trim_end().to_owned()
     }
 }
 
 /// Which library a `dpi` would use here, as it calls itself.
 ///
 /// # Errors
-/// It is not there: the message says why, and what to install.
+/// It is not there, or not to be trusted: the message says why, and what to install.
 pub fn version() -> Result<String, LibraryError> {
-    let functions = Functions::get()?;
-    // SAFETY: a constant string of the library.
-    let version = unsafe { CStr::from_ptr((functions.version)()) };
-    Ok(version.to_string_lossy().into_owned())
+    Functions::get().map(Functions::version)
 }
 
 /// Compiled expressions.
@@ -183,6 +199,13 @@ impl Database {
     /// Compiles expressions for this processor.
     pub fn compile(expressions: &[Expression<'_>]) -> Result<Self, CompileError> {
         let functions = Functions::get().map_err(CompileError::Library)?;
+        Self::compile_with(functions, expressions)
+    }
+
+    fn compile_with(
+        functions: &'static Functions,
+        expressions: &[Expression<'_>],
+    ) -> Result<Self, CompileError> {
         let texts: Vec<CString> = expressions
             .iter()
             .enumerate()
