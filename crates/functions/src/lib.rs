@@ -9,12 +9,14 @@
 //! Each kind is one file named after it; those that also exist in the kernel room give the same
 //! bytes there, and both are tested on the same frames.
 //!
-//! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
+//! This room does no I/O, but for loading the library that [`mod@dpi`] needs. Start reading at
+//! [`mod@function`], then [`mod@xor`] for an example.
 
 pub mod aes;
 pub mod aes_decrypt;
 pub mod aes_encrypt;
 pub mod batch;
+pub mod dpi;
 pub mod emitter;
 pub mod firewall;
 pub mod flow_page;

@@ -7,6 +7,7 @@ use myelin_spec::{FunctionConfig, FunctionInstance};
 use crate::aes::{KeyError, Sessions};
 use crate::aes_decrypt::AesDecrypt;
 use crate::aes_encrypt::{AesEncrypt, Session};
+use crate::dpi::{self, Dpi, Patterns};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
@@ -35,6 +36,9 @@ pub enum Error {
     /// The key of an encrypter or decrypter.
     #[error("aes: {0}")]
     Key(#[from] KeyError),
+    /// The patterns of a dpi, or the library that it needs.
+    #[error("dpi: {0}")]
+    Dpi(#[from] dpi::Error),
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -87,6 +91,12 @@ impl States {
                 let make = || Sessions::new(config.sessions.into(), config.replay_window);
                 let sessions = self.get(instance.state.as_ref(), &shape, make);
                 Box::new(AesDecrypt::new(config, sessions)?)
+            }
+            FunctionConfig::Dpi(config) => {
+                let shape = FunctionConfig::Dpi(config.shape());
+                let make = || Patterns::new(config);
+                let patterns = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Dpi::new(config, patterns)?)
             }
         })
     }

@@ -206,7 +206,7 @@ pub(crate) fn load(
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::BlackBox { position }),
-        FunctionConfig::AesEncrypt(_) | FunctionConfig::AesDecrypt(_) => Err(Error::UserOnly {
+        _ => Err(Error::UserOnly {
             position,
             kind: function.config.kind().name,
         }),

@@ -4,14 +4,16 @@
 //! and the chain reader takes the configuration keys from it. A new kind is an entry here, a variant of
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
+mod aes;
+mod dpi;
+
 use serde::Serialize;
 
 use crate::function::Space;
 use crate::words::word_enum;
 
-mod aes;
-
 pub use aes::{AES_DECRYPT, AES_ENCRYPT};
+pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -161,6 +163,10 @@ pub enum ValueType {
     File,
     /// The same of a file that holds secrets: nobody but its owner may have access to it.
     SecretFile,
+    /// A list of patterns.
+    Patterns,
+    /// Where copies of packets go.
+    Mirror,
 }
 
 /// Keys of a firewall rule.
@@ -619,6 +625,7 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &EXTERNAL,
         &AES_ENCRYPT,
         &AES_DECRYPT,
+        &DPI,
     ]
     .into_iter()
 }

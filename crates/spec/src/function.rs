@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aes::{AesDecryptConfig, AesEncryptConfig};
 use crate::catalogue::{self, Kind};
+use crate::dpi::DpiConfig;
 use crate::error::Place;
 use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
@@ -156,6 +157,8 @@ pub enum FunctionConfig {
     /// Decrypts it.
     #[serde(rename = "aes-decrypt")]
     AesDecrypt(AesDecryptConfig),
+    /// Looks for patterns in payloads.
+    Dpi(DpiConfig),
 }
 
 impl FunctionConfig {
@@ -174,6 +177,7 @@ impl FunctionConfig {
             Self::External(_) => &catalogue::EXTERNAL,
             Self::AesEncrypt(_) => &catalogue::AES_ENCRYPT,
             Self::AesDecrypt(_) => &catalogue::AES_DECRYPT,
+            Self::Dpi(_) => &catalogue::DPI,
         }
     }
 }

@@ -34,6 +34,7 @@ pub mod catalogue;
 pub mod chain;
 mod check;
 mod dpdk;
+pub mod dpi;
 mod error;
 pub mod external;
 mod files;
@@ -58,6 +59,7 @@ pub use chain::{
     WorkerSpec,
 };
 pub use dpdk::DpdkDevice;
+pub use dpi::{DpiAction, DpiConfig, DpiFragments, MirrorConfig, Pattern, PatternList};
 pub use error::{Place, SpecError, SpecErrors};
 pub use external::ExternalConfig;
 pub use files::{FileResolver, NoFiles, ReferencedFile, referenced_files};

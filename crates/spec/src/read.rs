@@ -4,6 +4,7 @@
 
 mod aes;
 mod chain;
+mod dpi;
 mod external;
 mod field;
 mod firewall;
@@ -16,6 +17,7 @@ mod load_balancer;
 mod matching;
 mod name;
 mod nat;
+mod pattern;
 mod ports;
 mod router;
 mod sla;

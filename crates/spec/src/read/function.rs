@@ -1,7 +1,9 @@
 //! Reads `spec.functions`.
 
 use super::field::{Field, Fields};
-use super::{aes, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router};
+use super::{
+    aes, dpi, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router,
+};
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
 use crate::error::{Fault, Report};
@@ -184,6 +186,7 @@ fn config(
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
         "aes-encrypt" => aes::encrypt(&config, files, report).map(FunctionConfig::AesEncrypt),
         "aes-decrypt" => aes::decrypt(&config, files, report).map(FunctionConfig::AesDecrypt),
+        "dpi" => dpi::read(&config, files, report).map(FunctionConfig::Dpi),
         _ => None,
     };
     Some((config.filter(|_| complete)?, reverse_of))
