@@ -1,7 +1,6 @@
 //! What user functions count by names of their own.
 
 use myelin_dataplane::NamedCount;
-use myelin_spec::catalogue::Class;
 use myelin_spec::{FunctionSpec, ServiceChain};
 
 use crate::deploy::Deployed;
@@ -10,7 +9,7 @@ use crate::node::Node;
 /// Whether a chain has functions that do: asking a worker disturbs it.
 fn are_kept(chain: &ServiceChain) -> bool {
     let mut kinds = chain.functions.iter().map(FunctionSpec::kind);
-    kinds.any(|kind| kind.class == Class::Advanced && !kind.is_black_box())
+    kinds.any(|kind| kind.kernel.is_none() && !kind.is_black_box())
 }
 
 /// All counts of a chain's functions. A worker that does not answer, or is being started again, has counted nothing.

@@ -25,6 +25,7 @@ pub mod flow_tracker;
 pub mod forward;
 pub mod function;
 pub mod load_balancer;
+pub mod lossy_link;
 pub mod monitor;
 pub mod nat;
 pub mod packet;

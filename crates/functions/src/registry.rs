@@ -12,6 +12,7 @@ use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
 use crate::load_balancer::{Affinity, LoadBalancer};
+use crate::lossy_link::LossyLink;
 use crate::monitor::{Monitor, MonitorState};
 use crate::nat::{Mappings, Nat};
 use crate::router::Router;
@@ -77,6 +78,7 @@ impl States {
                 let state = self.get(instance.state.as_ref(), &shape, make);
                 Box::new(FlowTracker::new(*config, state))
             }
+            FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
             FunctionConfig::AesEncrypt(config) => {

@@ -6,6 +6,7 @@
 
 mod aes;
 mod dpi;
+mod lossy_link;
 
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use crate::words::word_enum;
 
 pub use aes::{AES_DECRYPT, AES_ENCRYPT};
 pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
+pub use lossy_link::LOSSY_LINK;
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -153,6 +155,8 @@ pub enum ValueType {
     Ports,
     /// A written time.
     Duration,
+    /// A written percentage.
+    Percent,
     /// A program and its arguments.
     Command,
     /// Variables and their values.
@@ -626,6 +630,7 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &AES_ENCRYPT,
         &AES_DECRYPT,
         &DPI,
+        &LOSSY_LINK,
     ]
     .into_iter()
 }

@@ -13,6 +13,7 @@ use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
 use crate::isolation::SandboxSpec;
 use crate::load_balancer::LoadBalancerConfig;
+use crate::lossy_link::LossyLinkConfig;
 use crate::nat::NatConfig;
 use crate::router::RouterConfig;
 use crate::words::word_enum;
@@ -159,6 +160,9 @@ pub enum FunctionConfig {
     AesDecrypt(AesDecryptConfig),
     /// Looks for patterns in payloads.
     Dpi(DpiConfig),
+    /// Loses packets.
+    #[serde(rename = "lossy-link")]
+    LossyLink(LossyLinkConfig),
 }
 
 impl FunctionConfig {
@@ -178,6 +182,7 @@ impl FunctionConfig {
             Self::AesEncrypt(_) => &catalogue::AES_ENCRYPT,
             Self::AesDecrypt(_) => &catalogue::AES_DECRYPT,
             Self::Dpi(_) => &catalogue::DPI,
+            Self::LossyLink(_) => &catalogue::LOSSY_LINK,
         }
     }
 }

@@ -42,6 +42,7 @@ pub mod flow_tracker;
 pub mod function;
 pub mod isolation;
 pub mod load_balancer;
+pub mod lossy_link;
 pub mod nat;
 mod printable;
 mod read;
@@ -70,6 +71,7 @@ pub use function::{
 };
 pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use load_balancer::{BackendSpec, LoadBalancerConfig};
+pub use lossy_link::LossyLinkConfig;
 pub use myelin_packet::Match;
 pub use nat::NatConfig;
 pub use router::RouterConfig;

@@ -14,6 +14,7 @@ mod isolation;
 mod key_file;
 mod list_file;
 mod load_balancer;
+mod lossy_link;
 mod matching;
 mod name;
 mod nat;

@@ -2,7 +2,8 @@
 
 use super::field::{Field, Fields};
 use super::{
-    aes, dpi, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router,
+    aes, dpi, external, firewall, flow_tracker, isolation, load_balancer, lossy_link, name, nat,
+    router,
 };
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
@@ -186,6 +187,7 @@ fn config(
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
         "aes-encrypt" => aes::encrypt(&config, files, report).map(FunctionConfig::AesEncrypt),
         "aes-decrypt" => aes::decrypt(&config, files, report).map(FunctionConfig::AesDecrypt),
+        "lossy-link" => lossy_link::read(&config, report).map(FunctionConfig::LossyLink),
         "dpi" => dpi::read(&config, files, report).map(FunctionConfig::Dpi),
         _ => None,
     };
