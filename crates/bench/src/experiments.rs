@@ -1,6 +1,7 @@
 //! All experiments, one file each; `lookup` is in three parts.
 
 mod accounting;
+mod calvin_advanced;
 mod calvin_bandwidth;
 mod calvin_chain;
 mod calvin_cpu;
@@ -32,6 +33,7 @@ pub(crate) const ALL: &[Experiment] = &[
     calvin_chain::EXPERIMENT,
     calvin_bandwidth::EXPERIMENT,
     calvin_cpu::EXPERIMENT,
+    calvin_advanced::EXPERIMENT,
     chain_length::EXPERIMENT,
     dpdk_port::EXPERIMENT,
     peers::EXPERIMENT,
