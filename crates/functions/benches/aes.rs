@@ -18,7 +18,8 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
 
-const BATCH: usize = 32;
+/// Packets of a batch: few enough for the first-level cache, library and function alike.
+const BATCH: usize = 16;
 const LENGTHS: [usize; 2] = [256, 1400];
 const HEADERS: usize = 42;
 /// Rounds of a comparison; each is of many batches.
