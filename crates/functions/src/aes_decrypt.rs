@@ -97,13 +97,13 @@ impl Keys {
                 Err(Refusal::NotAuthentic)
             }
         };
-        let at = match known.and_then(|at| Some((at, sessions.key(at)?))) {
-            Some((at, key)) => opened(key, payload).map(|()| at),
-            None => {
-                let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
-                    .map_err(|_| Refusal::NoSession)?;
-                opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
-            }
+        let known = known.and_then(|at| Some((at, sessions.key(at)?)));
+        let at = if let Some((at, key)) = known {
+            opened(key, payload).map(|()| at)
+        } else {
+            let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
+                .map_err(|_| Refusal::NoSession)?;
+            opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
         }?;
         sessions.note(at, trailer.counter);
         let new_end = datagram.payload + payload_len;

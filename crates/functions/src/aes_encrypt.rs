@@ -98,19 +98,19 @@ impl AesEncrypt {
             packet.extend_tail(missing).map_err(|_| Refusal::NoRoom)?;
         }
         let trailer = session.next().map_err(|_| Refusal::NoSession)?;
-        let counter = trailer.counter;
-        let trailer = trailer.to_bytes();
-        let sealed = packet
+        let (payload, behind) = packet
             .bytes_mut()
             .get_mut(datagram.payload..new_end)
+            .and_then(|sealed| sealed.split_at_mut_checked(datagram.end - datagram.payload))
             .ok_or(Refusal::NoRoom)?;
-        let (payload, behind) = sealed.split_at_mut(datagram.end - datagram.payload);
+        let (trailer_place, tag_place) = behind
+            .split_first_chunk_mut::<TRAILER_LEN>()
+            .ok_or(Refusal::NoRoom)?;
+        *trailer_place = trailer.to_bytes();
         let tag = session
             .key
-            .seal(counter, &trailer, payload)
+            .seal(trailer.counter, trailer_place, payload)
             .map_err(|_| Refusal::NoSession)?;
-        let (trailer_place, tag_place) = behind.split_at_mut(TRAILER_LEN);
-        trailer_place.copy_from_slice(&trailer);
         if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
             *place = tag;
         }
