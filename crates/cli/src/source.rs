@@ -26,8 +26,8 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     };
     for named in myelin_spec::referenced_files(&source.text) {
         // A missing file is reported by the parser, which knows the line that names it.
-        if let Ok(contents) = std::fs::read_to_string(directory.join(&named)) {
-            source.files.insert(named, contents);
+        if let Ok(contents) = std::fs::read(directory.join(&named)) {
+            source.files.insert(named, contents.into());
         }
     }
     Ok(source)

@@ -12,6 +12,9 @@
 //! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
 
 pub mod batch;
+pub mod compress;
+pub mod compression;
+pub mod decompress;
 pub mod emitter;
 pub mod firewall;
 pub mod flow_page;
@@ -26,8 +29,10 @@ pub mod packet;
 mod registry;
 pub mod router;
 pub mod state;
+mod sum;
 mod time_exceeded;
 pub mod timestamp;
+mod udp_payload;
 mod wide;
 pub mod xor;
 

@@ -4,6 +4,9 @@ use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
+use crate::compress::Compress;
+use crate::compression::CompressionError;
+use crate::decompress::Decompress;
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
@@ -29,6 +32,12 @@ pub enum Error {
         "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
     )]
     External,
+    /// The state of a compress.
+    #[error("compress: {0}")]
+    Compress(CompressionError),
+    /// The state of a decompress.
+    #[error("decompress: {0}")]
+    Decompress(CompressionError),
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -69,6 +78,12 @@ impl States {
             }
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
+            FunctionConfig::Compress(config) => {
+                Box::new(Compress::new(config).map_err(Error::Compress)?)
+            }
+            FunctionConfig::Decompress(config) => {
+                Box::new(Decompress::new(config).map_err(Error::Decompress)?)
+            }
         })
     }
 }

@@ -1,9 +1,10 @@
 //! The same loop compiled for wider vector registers than the oldest x86-64 has, chosen where the
 //! function is made.
 //!
-//! The only `unsafe` of this crate is here. x86-64 as such has 16-byte registers, AVX2 has 32-byte
+//! Beside the bindings of `compression/lz4.rs`, the only `unsafe` of this crate is here. x86-64 as such has 16-byte registers, AVX2 has 32-byte
 //! ones.
 
+use crate::sum::sum;
 use crate::xor::xor_in_place;
 
 /// XORs each byte with a key and gives the growth of the checksum's sum: [`xor_in_place`].
@@ -25,11 +26,38 @@ fn avx2(payload: &mut [u8], key: u8) -> u64 {
     xor_in_place(payload, key)
 }
 
+/// Sums bytes as the Internet checksum does: [`sum`].
+pub(crate) type Sum = fn(&[u8]) -> u16;
+
+/// The fastest form of [`sum`] this processor can run.
+pub(crate) fn fastest_sum() -> Sum {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, as just found, and that is all `avx2_sum` needs.
+        return |bytes| unsafe { avx2_sum(bytes) };
+    }
+    sum
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn avx2_sum(bytes: &[u8]) -> u16 {
+    sum(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use myelin_packet::fixtures::build;
 
     use super::*;
+
+    #[test]
+    fn every_form_of_the_sum_gives_the_same() {
+        for len in (0..300).chain([1399, 1400, 9000]) {
+            let bytes = build::payload(len);
+            assert_eq!(fastest_sum()(&bytes), sum(&bytes), "{len} bytes");
+        }
+    }
 
     #[test]
     fn every_form_gives_the_same() {

@@ -118,6 +118,16 @@ pub enum Error {
         /// Its position in its chain.
         position: u8,
     },
+    /// A kind of function that does not exist in the kernel.
+    #[error(
+        "function at position {position}: `{kind}` exists in user space only; write `space: user`, or leave it out"
+    )]
+    UserOnly {
+        /// Its position in its chain.
+        position: u8,
+        /// Its kind.
+        kind: &'static str,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),

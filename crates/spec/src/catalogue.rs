@@ -9,6 +9,10 @@ use serde::Serialize;
 use crate::function::Space;
 use crate::words::word_enum;
 
+mod compression;
+
+pub use compression::{COMPRESS, DECOMPRESS};
+
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
     #[derive(PartialOrd, Ord, Hash)]
@@ -611,6 +615,8 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &NAT,
         &LOAD_BALANCER,
         &EXTERNAL,
+        &COMPRESS,
+        &DECOMPRESS,
     ]
     .into_iter()
 }

@@ -6,6 +6,7 @@ use myelin_packet::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{self, Kind};
+use crate::compression::{CompressConfig, DecompressConfig};
 use crate::error::Place;
 use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
@@ -149,6 +150,10 @@ pub enum FunctionConfig {
     Router(RouterConfig),
     /// A program that nothing is known of.
     External(ExternalConfig),
+    /// Compresses UDP payloads.
+    Compress(CompressConfig),
+    /// Gives them back.
+    Decompress(DecompressConfig),
 }
 
 impl FunctionConfig {
@@ -165,6 +170,8 @@ impl FunctionConfig {
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
             Self::External(_) => &catalogue::EXTERNAL,
+            Self::Compress(_) => &catalogue::COMPRESS,
+            Self::Decompress(_) => &catalogue::DECOMPRESS,
         }
     }
 }

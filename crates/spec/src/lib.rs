@@ -32,6 +32,7 @@
 pub mod catalogue;
 pub mod chain;
 mod check;
+pub mod compression;
 mod dpdk;
 mod error;
 pub mod external;
@@ -54,10 +55,11 @@ pub use chain::{
     Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
     WorkerSpec,
 };
+pub use compression::{CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary};
 pub use dpdk::DpdkDevice;
 pub use error::{Place, SpecError, SpecErrors};
 pub use external::ExternalConfig;
-pub use files::{FileResolver, NoFiles, referenced_files};
+pub use files::{FileContents, FileResolver, NoFiles, referenced_files};
 pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
     FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,

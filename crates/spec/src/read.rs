@@ -3,6 +3,7 @@
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
 mod chain;
+mod compression;
 mod external;
 mod field;
 mod firewall;

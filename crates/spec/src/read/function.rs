@@ -1,7 +1,9 @@
 //! Reads `spec.functions`.
 
 use super::field::{Field, Fields};
-use super::{external, firewall, flow_tracker, isolation, load_balancer, name, nat, router};
+use super::{
+    compression, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router,
+};
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
 use crate::error::{Fault, Report};
@@ -182,6 +184,14 @@ fn config(
         // The configuration of a reply side comes with the other side's: see `check`.
         "nat" if reverse_of.is_some() => Some(FunctionConfig::Nat(NatConfig::default())),
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
+        "compress" => {
+            let compress = compression::compress(&config, files, report);
+            Some(FunctionConfig::Compress(compress))
+        }
+        "decompress" => {
+            let decompress = compression::decompress(&config, files, report);
+            Some(FunctionConfig::Decompress(decompress))
+        }
         _ => None,
     };
     Some((config.filter(|_| complete)?, reverse_of))
