@@ -56,8 +56,8 @@ impl Traffic {
 /// A function or the bare call of its library.
 type Work = Box<dyn FnMut(&mut Packet<'_>)>;
 
-fn of_function(config: FunctionConfig) -> Work {
-    let mut function = instantiate(&config).expect("a function");
+fn of_function(config: &FunctionConfig) -> Work {
+    let mut function = instantiate(config).expect("a function");
     Box::new(move |packet| {
         black_box(function.process(packet, &mut Discard));
     })
@@ -154,7 +154,7 @@ fn compression(criterion: &mut Criterion) {
                 let frame =
                     |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
                 let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
-                let mut maker = of_function(compress.clone());
+                let mut maker = of_function(&compress);
                 let made = (0..PACKETS).map(|_| {
                     let mut packet = sent.packet();
                     maker(&mut packet);
@@ -171,7 +171,7 @@ fn compression(criterion: &mut Criterion) {
                     ),
                 ] {
                     let name = format!("{direction}/{algorithm}/{kind}");
-                    let mut function = of_function(config);
+                    let mut function = of_function(&config);
                     compare(&format!("{name}/{len}"), traffic, &mut function, &mut bare);
                     group.throughput(Throughput::Bytes(len as u64));
                     group.bench_function(BenchmarkId::new(name, len), |bencher| {
