@@ -13,8 +13,12 @@ pub(crate) fn sum(bytes: &[u8]) -> u16 {
         (word & 0xffff) + (word >> 16)
     };
     let (words, rest) = bytes.as_chunks::<4>();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
+    let last = match *rest {
+        [a, b, c] => [a, b, c, 0],
+        [a, b] => [a, b, 0, 0],
+        [a] => [a, 0, 0, 0],
+        _ => [0; 4],
+    };
     let sum = words.iter().map(|&word| halves(word)).sum::<u32>() + halves(last);
     u16::from_be(checksum::fold(sum.into()))
 }
