@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
-use myelin_spec::Isolation;
+use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
@@ -31,7 +31,7 @@ pub struct ChainSource {
     /// The YAML text.
     pub text: String,
     /// Contents of the files named in the text, by the path written there.
-    pub files: BTreeMap<String, String>,
+    pub files: BTreeMap<String, FileContents>,
 }
 
 /// Without what the files hold: some hold keys.

@@ -31,14 +31,14 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
         let contents = if named.is_secret {
             match secret_file::read(&path) {
                 Err(Unread::Unsafe(message)) => return Err(ApiError::usage(message)),
-                read => read.ok(),
+                read => read.ok().map(String::into_bytes),
             }
         } else {
-            std::fs::read_to_string(path).ok()
+            std::fs::read(path).ok()
         };
         // A missing file is reported by the parser, which knows the line that names it.
         if let Some(contents) = contents {
-            source.files.insert(named.path, contents);
+            source.files.insert(named.path, contents.into());
         }
     }
     Ok(source)

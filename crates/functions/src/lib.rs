@@ -16,6 +16,9 @@ pub mod aes;
 pub mod aes_decrypt;
 pub mod aes_encrypt;
 pub mod batch;
+pub mod compress;
+pub mod compression;
+pub mod decompress;
 pub mod dpi;
 pub mod emitter;
 pub mod firewall;
@@ -34,6 +37,7 @@ pub mod router;
 pub mod state;
 mod time_exceeded;
 pub mod timestamp;
+mod udp_payload;
 mod wide;
 pub mod xor;
 

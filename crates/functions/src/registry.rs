@@ -7,6 +7,9 @@ use myelin_spec::{FunctionConfig, FunctionInstance};
 use crate::aes::{KeyError, Sessions};
 use crate::aes_decrypt::AesDecrypt;
 use crate::aes_encrypt::{AesEncrypt, Session};
+use crate::compress::Compress;
+use crate::compression::CompressionError;
+use crate::decompress::Decompress;
 use crate::dpi::{self, Dpi, Patterns};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
@@ -40,6 +43,12 @@ pub enum Error {
     /// The patterns of a dpi, or the library that it needs.
     #[error("dpi: {0}")]
     Dpi(#[from] dpi::Error),
+    /// The state of a compress.
+    #[error("compress: {0}")]
+    Compress(CompressionError),
+    /// The state of a decompress.
+    #[error("decompress: {0}")]
+    Decompress(CompressionError),
 }
 
 /// A new instance of the function that `config` describes, with a state of its own.
@@ -99,6 +108,12 @@ impl States {
                 let make = || Patterns::new(config);
                 let patterns = self.get(instance.state.as_ref(), &shape, make);
                 Box::new(Dpi::new(config, patterns)?)
+            }
+            FunctionConfig::Compress(config) => {
+                Box::new(Compress::new(config).map_err(Error::Compress)?)
+            }
+            FunctionConfig::Decompress(config) => {
+                Box::new(Decompress::new(config).map_err(Error::Decompress)?)
             }
         })
     }

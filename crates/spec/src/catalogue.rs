@@ -5,6 +5,7 @@
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
 mod aes;
+mod compression;
 mod dpi;
 mod lossy_link;
 
@@ -14,6 +15,7 @@ use crate::function::Space;
 use crate::words::word_enum;
 
 pub use aes::{AES_DECRYPT, AES_ENCRYPT};
+pub use compression::{COMPRESS, DECOMPRESS};
 pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
 pub use lossy_link::LOSSY_LINK;
 
@@ -631,6 +633,8 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &AES_DECRYPT,
         &DPI,
         &LOSSY_LINK,
+        &COMPRESS,
+        &DECOMPRESS,
     ]
     .into_iter()
 }

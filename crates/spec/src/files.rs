@@ -4,6 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
 use crate::catalogue::{self, ConfigKey, ValueType};
 use crate::yaml::{self, Node, Value};
 
@@ -12,14 +16,65 @@ pub trait FileResolver {
     /// The text of the file at `path`, which is as written in the chain file: relative paths start at that file's
     /// directory. The error says why it cannot be read.
     fn read(&self, path: &str) -> Result<String, String>;
+
+    /// The bytes of the file at `path`, for files that need not be text.
+    fn read_bytes(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.read(path).map(String::into_bytes)
+    }
+}
+
+/// The contents of a file on their way to who parses: text as it is, anything else as base64 (RFC 4648, section 4), so that
+/// JSON takes both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum FileContents {
+    /// UTF-8.
+    Text(String),
+    /// Other bytes.
+    Binary {
+        /// Those bytes.
+        base64: String,
+    },
+}
+
+impl From<Vec<u8>> for FileContents {
+    fn from(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(
+            |error| Self::Binary {
+                base64: STANDARD.encode(error.as_bytes()),
+            },
+            Self::Text,
+        )
+    }
+}
+
+const MISSING: &str = "there is no such file, or it cannot be read";
+
+/// Files of text that were read before, by the path written in the chain file.
+impl FileResolver for BTreeMap<String, String> {
+    fn read(&self, path: &str) -> Result<String, String> {
+        self.get(path).cloned().ok_or_else(|| MISSING.to_owned())
+    }
 }
 
 /// Files that were read before, by the path written in the chain file.
-impl FileResolver for BTreeMap<String, String> {
+impl FileResolver for BTreeMap<String, FileContents> {
     fn read(&self, path: &str) -> Result<String, String> {
-        self.get(path)
-            .cloned()
-            .ok_or_else(|| "there is no such file, or it cannot be read".to_owned())
+        match self.get(path) {
+            Some(FileContents::Text(text)) => Ok(text.clone()),
+            Some(FileContents::Binary { .. }) => Err("it is not text (UTF-8)".to_owned()),
+            None => Err(MISSING.to_owned()),
+        }
+    }
+
+    fn read_bytes(&self, path: &str) -> Result<Vec<u8>, String> {
+        match self.get(path) {
+            Some(FileContents::Text(text)) => Ok(text.clone().into_bytes()),
+            Some(FileContents::Binary { base64 }) => STANDARD
+                .decode(base64)
+                .map_err(|error| format!("its base64 is broken: {error}")),
+            None => Err(MISSING.to_owned()),
+        }
     }
 }
 
@@ -94,6 +149,25 @@ fn text(node: &Node) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contents_of_any_bytes_travel_as_json() {
+        for bytes in [&b"rules: []"[..], &[], &[0, 0xff, 0x80, 7]] {
+            let file = FileContents::from(bytes.to_vec());
+            let json = serde_json::to_string(&BTreeMap::from([("a", file)])).unwrap();
+            let files: BTreeMap<String, FileContents> = serde_json::from_str(&json).unwrap();
+            assert_eq!(files.read_bytes("a").as_deref(), Ok(bytes), "{json}");
+            let text = String::from_utf8(bytes.to_vec());
+            assert_eq!(files.read("a").ok(), text.ok(), "{json}");
+            assert!(files.read("b").is_err() && files.read_bytes("b").is_err());
+        }
+        // Who sends text need not know of the other form.
+        let files: BTreeMap<String, FileContents> = serde_json::from_str(r#"{"a": "b"}"#).unwrap();
+        assert_eq!(files.read("a").as_deref(), Ok("b"));
+        let broken = r#"{"a": {"base64": "?"}}"#;
+        let files: BTreeMap<String, FileContents> = serde_json::from_str(broken).unwrap();
+        assert!(files.read_bytes("a").is_err());
+    }
 
     #[test]
     fn finds_each_file_once() {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::aes::{AesDecryptConfig, AesEncryptConfig};
 use crate::catalogue::{self, Kind};
+use crate::compression::{CompressConfig, DecompressConfig};
 use crate::dpi::DpiConfig;
 use crate::error::Place;
 use crate::external::ExternalConfig;
@@ -163,6 +164,10 @@ pub enum FunctionConfig {
     /// Loses packets.
     #[serde(rename = "lossy-link")]
     LossyLink(LossyLinkConfig),
+    /// Compresses UDP payloads.
+    Compress(CompressConfig),
+    /// Gives them back.
+    Decompress(DecompressConfig),
 }
 
 impl FunctionConfig {
@@ -183,6 +188,8 @@ impl FunctionConfig {
             Self::AesDecrypt(_) => &catalogue::AES_DECRYPT,
             Self::Dpi(_) => &catalogue::DPI,
             Self::LossyLink(_) => &catalogue::LOSSY_LINK,
+            Self::Compress(_) => &catalogue::COMPRESS,
+            Self::Decompress(_) => &catalogue::DECOMPRESS,
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod aes;
 pub mod catalogue;
 pub mod chain;
 mod check;
+pub mod compression;
 mod dpdk;
 pub mod dpi;
 mod error;
@@ -59,11 +60,12 @@ pub use chain::{
     Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
     WorkerSpec,
 };
+pub use compression::{CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary};
 pub use dpdk::DpdkDevice;
 pub use dpi::{DpiAction, DpiConfig, DpiFragments, MirrorConfig, Pattern, PatternList};
 pub use error::{Place, SpecError, SpecErrors};
 pub use external::ExternalConfig;
-pub use files::{FileResolver, NoFiles, ReferencedFile, referenced_files};
+pub use files::{FileContents, FileResolver, NoFiles, ReferencedFile, referenced_files};
 pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
     FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,

@@ -4,6 +4,7 @@
 
 mod aes;
 mod chain;
+mod compression;
 mod dpi;
 mod external;
 mod field;

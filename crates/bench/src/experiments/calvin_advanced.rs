@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
 use myelin_probe::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
-use serde_json::Value;
 use myelin_spec::{FunctionConfig, LossyLinkConfig, Source};
+use serde_json::Value;
 
 use super::median_at_most;
 use crate::published::{Published, calvin};
@@ -206,7 +206,12 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     cases.push(None);
     let subjects: Vec<Subject> = cases
         .iter()
-        .flat_map(|case| PAYLOADS.map(|payload| Subject { case: *case, payload }))
+        .flat_map(|case| {
+            PAYLOADS.map(|payload| Subject {
+                case: *case,
+                payload,
+            })
+        })
         .collect();
     in_parallel(&subjects, packets, options, monitor, &mut findings)?;
     in_turns(&subjects, (a_round, cores), options, monitor, &mut findings)?;
@@ -240,7 +245,11 @@ fn in_parallel(
                 }
             }
             if let Some(published) = published(subject, count) {
-                let id = format!("{}, {} B, mean with {count} in parallel, us", subject.name(), subject.payload);
+                let id = format!(
+                    "{}, {} B, mean with {count} in parallel, us",
+                    subject.name(),
+                    subject.payload
+                );
                 // The paper's figure stands beside ours; on other cores it is no bound.
                 findings.claims.push(published.beside(Claim {
                     bound: Value::Null,
@@ -384,7 +393,11 @@ fn config(function: &str) -> Result<FunctionConfig, Error> {
     let mut patterns = String::new();
     for number in 0..PATTERNS {
         // Nothing that readings of sensors contain.
-        let _ = writeln!(patterns, "evil-{:08x}-{number}", number.wrapping_mul(2_654_435_761));
+        let _ = writeln!(
+            patterns,
+            "evil-{:08x}-{number}",
+            number.wrapping_mul(2_654_435_761)
+        );
     }
     let files = BTreeMap::from([
         ("key".to_owned(), "5a".repeat(32)),

@@ -31,7 +31,11 @@ impl Fed {
 
     /// AES-128 in counter mode, a byte at a time in plain C, on payloads of that length; every run has so many packets.
     pub(crate) fn plain_aes(payload_bytes: usize, packets: u32) -> Result<Self, Error> {
-        let arguments = [payload_bytes.to_string(), packets.to_string(), "1".to_owned()];
+        let arguments = [
+            payload_bytes.to_string(),
+            packets.to_string(),
+            "1".to_owned(),
+        ];
         Runner::start_image(PLAIN_AES, PLAIN_AES_IMAGE, &arguments).map(Self)
     }
 

@@ -15,8 +15,8 @@ const MARGIN: u32 = 10;
 pub(crate) fn execute() -> Result<ExitCode, ApiError> {
     let failed = |error: &dyn std::fmt::Display| ApiError::failed(format!("feed: {error}"));
     let mut lines = stdin().lock().lines().map_while(Result::ok);
-    let diet: Diet = serde_json::from_str(&lines.next().unwrap_or_default())
-        .map_err(|error| failed(&error))?;
+    let diet: Diet =
+        serde_json::from_str(&lines.next().unwrap_or_default()).map_err(|error| failed(&error))?;
     let mut feed = Feed::new(&diet).map_err(|error| failed(&error))?;
     let starved = || failed(&"nothing arrives at the function: all is lost or refused on the way");
     for line in lines {

@@ -2,8 +2,8 @@
 
 use super::field::{Field, Fields};
 use super::{
-    aes, dpi, external, firewall, flow_tracker, isolation, load_balancer, lossy_link, name, nat,
-    router,
+    aes, compression, dpi, external, firewall, flow_tracker, isolation, load_balancer, lossy_link,
+    name, nat, router,
 };
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
@@ -189,6 +189,14 @@ fn config(
         "aes-decrypt" => aes::decrypt(&config, files, report).map(FunctionConfig::AesDecrypt),
         "lossy-link" => lossy_link::read(&config, report).map(FunctionConfig::LossyLink),
         "dpi" => dpi::read(&config, files, report).map(FunctionConfig::Dpi),
+        "compress" => {
+            let compress = compression::compress(&config, files, report);
+            Some(FunctionConfig::Compress(compress))
+        }
+        "decompress" => {
+            let decompress = compression::decompress(&config, files, report);
+            Some(FunctionConfig::Decompress(decompress))
+        }
         _ => None,
     };
     Some((config.filter(|_| complete)?, reverse_of))

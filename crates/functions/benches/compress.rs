@@ -1,0 +1,199 @@
+//! `compress` and `decompress` beside the bare calls of their libraries, on JSON and on random bytes.
+//!
+//! `cargo bench -p myelin-functions --bench compress`
+//!
+//! The functions change their packets, so each is put back first, by the same copy on both sides. Criterion tells the times; before
+//! them stand the differences between function and bare call, each from rounds that take turns.
+
+#[path = "../tests/common/telemetry.rs"]
+mod telemetry;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use myelin_functions::compression::{Header, is_marked, lz4, zstd};
+use myelin_functions::{Discard, Packet, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_packet::{Meta, parse};
+use myelin_spec::{CompressConfig, CompressionAlgorithm, DecompressConfig, FunctionConfig};
+
+/// Packets that take turns, so that no branch predictor knows them by heart.
+const PACKETS: usize = 64;
+/// Pairs of measurements.
+const ROUNDS: usize = 101;
+
+/// Packets as they come, and the buffer they are put into.
+struct Traffic {
+    frames: Vec<(Vec<u8>, Meta)>,
+    buffer: Vec<u8>,
+    next: usize,
+}
+
+impl Traffic {
+    fn new(frames: Vec<Vec<u8>>) -> Self {
+        let with_meta = |frame: Vec<u8>| {
+            let meta = Meta::new(0, 1, 1, 0, &parse(&frame).expect("a frame"));
+            (frame, meta)
+        };
+        Self {
+            frames: frames.into_iter().map(with_meta).collect(),
+            buffer: vec![0; 2048],
+            next: 0,
+        }
+    }
+
+    /// The next packet, as it came.
+    #[inline]
+    fn packet(&mut self) -> Packet<'_> {
+        self.next = (self.next + 1) % self.frames.len();
+        let (frame, meta) = &self.frames[self.next];
+        self.buffer[..frame.len()].copy_from_slice(frame);
+        Packet::new(&mut self.buffer, 0, frame.len(), *meta, 0).expect("a packet")
+    }
+}
+
+/// A function or the bare call of its library.
+type Work = Box<dyn FnMut(&mut Packet<'_>)>;
+
+fn of_function(config: &FunctionConfig) -> Work {
+    let mut function = instantiate(config).expect("a function");
+    Box::new(move |packet| {
+        black_box(function.process(packet, &mut Discard));
+    })
+}
+
+fn bare_compress(algorithm: CompressionAlgorithm) -> Work {
+    let mut scratch = vec![0; 1500];
+    let at = Header::len(false);
+    match algorithm {
+        CompressionAlgorithm::Lz4 => {
+            let mut lz4 = lz4::Compressor::new(1, None).expect("a state");
+            Box::new(move |packet| {
+                let payload = packet.payload();
+                let to = &mut scratch[at..payload.len() - 1];
+                black_box(lz4.compress(payload, to));
+            })
+        }
+        CompressionAlgorithm::Zstd => {
+            let mut zstd = zstd::Compressor::new(1, None, 1500).expect("a state");
+            Box::new(move |packet| {
+                let payload = packet.payload();
+                let to = &mut scratch[at..payload.len() - 1];
+                black_box(zstd.compress(payload, to));
+            })
+        }
+    }
+}
+
+fn bare_decompress(algorithm: CompressionAlgorithm, len: usize) -> Work {
+    let mut scratch = vec![0; 1500];
+    let at = Header::len(false);
+    let mut zstd = zstd::Decompressor::new(None).expect("a state");
+    Box::new(move |packet| {
+        let payload = packet.payload_mut();
+        if !is_marked(payload) {
+            return;
+        }
+        let to = &mut scratch[..len];
+        black_box(match algorithm {
+            CompressionAlgorithm::Lz4 => lz4::decompress(&payload[at..], to, None),
+            CompressionAlgorithm::Zstd => zstd.decompress(&mut payload[at - zstd::MAGIC_LEN..], to),
+        });
+    })
+}
+
+/// Mean time of one packet, ns.
+fn time(traffic: &mut Traffic, work: &mut Work) -> f64 {
+    let start = Instant::now();
+    for _ in 0..PACKETS * 10 {
+        work(&mut traffic.packet());
+    }
+    start.elapsed().as_nanos() as f64 / (PACKETS * 10) as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Function and bare call in turns: what each takes, and by how much they differ.
+fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Work) {
+    let mut nothing: Work = Box::new(|packet| {
+        black_box(packet);
+    });
+    let rounds: Vec<[f64; 3]> = (0..ROUNDS)
+        .map(|_| {
+            let mut time = |work| time(traffic, work);
+            [time(function), time(bare), time(&mut nothing)]
+        })
+        .collect();
+    let of = |figure: fn(&[f64; 3]) -> f64| median(rounds.iter().map(figure).collect());
+    println!(
+        "{name:<34} function {:6.0} ns, bare {:6.0} ns, beside it {:5.1} ns, ratio {:.3}",
+        of(|[function, _, nothing]| function - nothing),
+        of(|[_, bare, nothing]| bare - nothing),
+        of(|[function, bare, _]| function - bare),
+        of(|[function, bare, nothing]| (function - nothing) / (bare - nothing)),
+    );
+}
+
+fn compression(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("compression");
+    for algorithm in [CompressionAlgorithm::Lz4, CompressionAlgorithm::Zstd] {
+        for (kind, payload) in [
+            ("json", telemetry::telemetry as fn(usize, u64) -> Vec<u8>),
+            ("random", telemetry::random),
+        ] {
+            for len in [256_usize, 1400] {
+                let compress = FunctionConfig::Compress(CompressConfig {
+                    algorithm,
+                    ..CompressConfig::default()
+                });
+                let decompress = FunctionConfig::Decompress(DecompressConfig::default());
+                let frame =
+                    |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
+                let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
+                let mut maker = of_function(&compress);
+                let made = (0..PACKETS).map(|_| {
+                    let mut packet = sent.packet();
+                    maker(&mut packet);
+                    packet.bytes().to_vec()
+                });
+                let mut made = Traffic::new(made.collect());
+                for (direction, traffic, config, mut bare) in [
+                    ("compress", &mut sent, compress, bare_compress(algorithm)),
+                    (
+                        "decompress",
+                        &mut made,
+                        decompress,
+                        bare_decompress(algorithm, len),
+                    ),
+                ] {
+                    let name = format!("{direction}/{algorithm}/{kind}");
+                    let mut function = of_function(&config);
+                    compare(&format!("{name}/{len}"), traffic, &mut function, &mut bare);
+                    group.throughput(Throughput::Bytes(len as u64));
+                    group.bench_function(BenchmarkId::new(name, len), |bencher| {
+                        bencher.iter(|| function(&mut traffic.packet()));
+                    });
+                }
+                let bytes = |traffic: &Traffic| -> usize {
+                    traffic
+                        .frames
+                        .iter()
+                        .map(|(frame, _)| frame.len() - 42)
+                        .sum()
+                };
+                println!(
+                    "{algorithm}/{kind}/{len}: {:.2} times smaller",
+                    bytes(&sent) as f64 / bytes(&made) as f64
+                );
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, compression);
+criterion_main!(benches);

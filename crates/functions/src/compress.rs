@@ -1,0 +1,162 @@
+//! `compress`: makes UDP payloads smaller, each by itself.
+//!
+//! [`mod@compression`](crate::compression) says how they look then, and how a `decompress` tells them from others.
+
+use myelin_spec::{CompressConfig, CompressionAlgorithm, Dictionary};
+
+use crate::compression::zstd::{self, MAGIC_LEN};
+use crate::compression::{
+    CompressionError, Header, MARKER_LEN, STORED_MARKER, identity, is_marked, lz4,
+};
+use crate::udp_payload::Datagram;
+use crate::wide::{self, Sum};
+use crate::{Emitter, Function, Packet, Verdict};
+
+/// Compresses UDP payloads.
+///
+/// What gets no smaller passes untouched. So does what is no whole UDP datagram: other protocols, fragments, and datagrams
+/// with something behind them (RFC 9868). A payload that begins like a marker and gets no smaller is stored, with a
+/// marker more; it is dropped where that is longer than the MTU or the buffer allows. Nothing else is.
+#[derive(Debug)]
+pub struct Compress {
+    compressor: Compressor,
+    algorithm: CompressionAlgorithm,
+    dictionary: Option<u32>,
+    mtu: usize,
+    sum: Sum,
+    /// Where the payload to come is made; as long as an IP packet may be.
+    scratch: Box<[u8]>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+enum Compressor {
+    Lz4(lz4::Compressor),
+    Zstd(zstd::Compressor),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    compressed: u64,
+    untouched: u64,
+    stored: u64,
+    other: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    too_long: u64,
+}
+
+impl Compress {
+    /// Makes the state of the algorithm and reads the dictionary into it.
+    pub fn new(config: &CompressConfig) -> Result<Self, CompressionError> {
+        let mtu = usize::from(config.mtu);
+        let dictionary = config.dictionary.as_ref().map(Dictionary::bytes);
+        let compressor = match config.algorithm {
+            CompressionAlgorithm::Lz4 => {
+                Compressor::Lz4(lz4::Compressor::new(config.level, dictionary)?)
+            }
+            CompressionAlgorithm::Zstd => {
+                Compressor::Zstd(zstd::Compressor::new(config.level, dictionary, mtu)?)
+            }
+        };
+        Ok(Self {
+            compressor,
+            algorithm: config.algorithm,
+            dictionary: dictionary.map(identity),
+            mtu,
+            sum: wide::fastest_sum(),
+            scratch: vec![0; mtu].into(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Compresses the payload, stores it or leaves it, and gives its bytes then; `None` when they would be too many.
+    #[inline]
+    fn transform(&mut self, packet: &mut Packet<'_>, datagram: Datagram) -> Option<usize> {
+        let payload = packet.payload();
+        if let Some(len) = self.compress(payload, datagram) {
+            let made = &self.scratch[..len];
+            datagram.replace(packet, made, self.sum).ok()?;
+            self.counters.compressed += 1;
+            return Some(len);
+        }
+        if is_marked(payload) {
+            let len = self.store(payload, datagram)?;
+            let made = &self.scratch[..len];
+            datagram.replace(packet, made, self.sum).ok()?;
+            self.counters.stored += 1;
+            return Some(len);
+        }
+        self.counters.untouched += 1;
+        Some(payload.len())
+    }
+
+    /// Compresses `payload` into the scratch memory and gives the bytes there; `None` when that is no shorter.
+    #[inline]
+    fn compress(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
+        // A `decompress` of the same MTU would drop it.
+        if datagram.ip_len_with(payload.len()) > self.mtu {
+            return None;
+        }
+        let length = u16::try_from(payload.len()).ok()?;
+        let shorter = payload.len().checked_sub(1)?;
+        let to = self.scratch.get_mut(..shorter)?;
+        let at = Header::len(self.dictionary.is_some());
+        let written = match &mut self.compressor {
+            Compressor::Lz4(lz4) => at + lz4.compress(payload, to.get_mut(at..)?)?,
+            Compressor::Zstd(zstd) => {
+                // The header's last bytes take the magic number's place.
+                let at = at - MAGIC_LEN;
+                at + zstd.compress(payload, to.get_mut(at..)?)?
+            }
+        };
+        let header = Header {
+            algorithm: self.algorithm,
+            length,
+            dictionary: self.dictionary,
+        };
+        header.write(to)?;
+        Some(written)
+    }
+
+    /// Puts a marker and `payload` behind it into the scratch memory and gives the bytes there; `None` when the IP packet would
+    /// get too long.
+    #[cold]
+    fn store(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
+        let len = MARKER_LEN + payload.len();
+        let stored = self.scratch.get_mut(..len)?;
+        let (marker, rest) = stored.split_at_mut(MARKER_LEN);
+        marker.copy_from_slice(&STORED_MARKER);
+        rest.copy_from_slice(payload);
+        (datagram.ip_len_with(len) <= self.mtu).then_some(len)
+    }
+}
+
+impl Function for Compress {
+    #[inline]
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let Some(datagram) = Datagram::of(packet) else {
+            self.counters.other += 1;
+            return Verdict::Forward;
+        };
+        let before = packet.payload().len();
+        let Some(after) = self.transform(packet, datagram) else {
+            self.counters.too_long += 1;
+            return Verdict::Drop;
+        };
+        self.counters.bytes_in += before as u64;
+        self.counters.bytes_out += after as u64;
+        Verdict::Forward
+    }
+
+    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        let counters = self.counters;
+        sink("compressed", counters.compressed);
+        sink("untouched", counters.untouched);
+        sink("stored", counters.stored);
+        sink("other", counters.other);
+        sink("bytes-in", counters.bytes_in);
+        sink("bytes-out", counters.bytes_out);
+        sink("too-long", counters.too_long);
+    }
+}

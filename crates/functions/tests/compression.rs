@@ -1,0 +1,462 @@
+//! `compress` and `decompress`: each by itself against the libraries' one-shot calls and packets that were put together
+//! anew, and one behind the other.
+
+#[path = "common/telemetry.rs"]
+mod telemetry;
+
+use std::collections::BTreeMap;
+
+use myelin_functions::compression::{Form, Header, MARKER_LEN, form, identity, is_marked};
+use myelin_functions::{Discard, Function, Packet, Verdict, instantiate};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{Meta, checksum, parse};
+use myelin_spec::{
+    CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, FunctionConfig,
+};
+use proptest::prelude::*;
+use telemetry::{random, telemetry};
+
+const ALGORITHMS: [CompressionAlgorithm; 2] =
+    [CompressionAlgorithm::Lz4, CompressionAlgorithm::Zstd];
+/// A stored payload of no bytes: the marker alone.
+const STORED: [u8; MARKER_LEN] = [0xf5, 0x4d, 0x59, 0xb8];
+
+fn dictionary() -> Dictionary {
+    Dictionary::new(telemetry(4096, 99))
+}
+
+fn compress(algorithm: CompressionAlgorithm, dictionary: Option<Dictionary>) -> Box<dyn Function> {
+    let config = CompressConfig {
+        algorithm,
+        dictionary,
+        ..CompressConfig::default()
+    };
+    instantiate(&FunctionConfig::Compress(config)).unwrap()
+}
+
+fn decompress(dictionary: Option<Dictionary>) -> Box<dyn Function> {
+    let config = DecompressConfig {
+        dictionary,
+        ..DecompressConfig::default()
+    };
+    instantiate(&FunctionConfig::Decompress(config)).unwrap()
+}
+
+/// A pair for each algorithm, without a dictionary and with one.
+fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
+    let configs =
+        ALGORITHMS.map(|algorithm| [None, Some(dictionary())].map(|known| (algorithm, known)));
+    configs
+        .into_iter()
+        .flatten()
+        .map(|(algorithm, known)| (compress(algorithm, known.clone()), decompress(known)))
+}
+
+/// What the function makes of a frame with that much room behind it; what the packet then says of itself must be so.
+fn run(function: &mut dyn Function, frame: &[u8], room: usize) -> Option<Vec<u8>> {
+    const FRONT: [u8; 16] = [0xa5; 16];
+    let mut buffer = [&FRONT[..], frame, &vec![0x5a; room]].concat();
+    let meta = Meta::new(1, 2, 3, 0, &parse(frame).unwrap());
+    let mut packet = Packet::new(&mut buffer, FRONT.len(), frame.len(), meta, 0).unwrap();
+    let verdict = function.process(&mut packet, &mut Discard);
+    let (out, headers) = (packet.bytes().to_vec(), *packet.headers());
+    assert_eq!(buffer[..FRONT.len()], FRONT);
+    (verdict == Verdict::Forward).then(|| {
+        assert_eq!(Ok(headers), parse(&out));
+        out
+    })
+}
+
+/// As [`run`], with room for whatever may come.
+fn pass(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
+    run(function, frame, 2048)
+}
+
+fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
+    let mut counters = BTreeMap::new();
+    function.read_counters(&mut |name, count| {
+        assert!(counters.insert(name, count).is_none(), "{name} twice");
+    });
+    counters
+}
+
+fn payload_of(frame: &[u8]) -> &[u8] {
+    let headers = parse(frame).unwrap();
+    &frame[headers.payload.into()..headers.end.into()]
+}
+
+/// The frame up to its padding.
+fn without_padding(frame: &[u8]) -> &[u8] {
+    &frame[..parse(frame).unwrap().end.into()]
+}
+
+/// What a compressed payload was, by the one-shot calls of the libraries; LZ4's by another library than the function's.
+fn reference(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
+    let header = match form(compressed) {
+        Form::Untouched => return compressed.to_vec(),
+        Form::Stored => return compressed[MARKER_LEN..].to_vec(),
+        Form::Compressed(header) => header,
+        Form::Malformed => panic!("malformed: {compressed:02x?}"),
+    };
+    assert_eq!(header.dictionary, known.map(identity));
+    let block = &compressed[Header::len(known.is_some())..];
+    let length = usize::from(header.length);
+    match header.algorithm {
+        CompressionAlgorithm::Lz4 => match known {
+            None => lz4_flex::block::decompress(block, length).unwrap(),
+            Some(known) => lz4_flex::block::decompress_with_dict(block, length, known).unwrap(),
+        },
+        CompressionAlgorithm::Zstd => {
+            let frame = [&[0x28, 0xb5, 0x2f, 0xfd], block].concat();
+            let mut out = vec![0; length];
+            let mut context = zstd_safe::DCtx::create();
+            let known = known.unwrap_or_default();
+            let written = context.decompress_using_dict(&mut out[..], &frame, known);
+            assert_eq!(written, Ok(length));
+            out
+        }
+    }
+}
+
+/// A payload as `compress` would send it, made by the one-shot calls of the libraries; of any length, and with the length
+/// that `says`.
+fn by_hand(algorithm: CompressionAlgorithm, payload: &[u8], says: usize) -> Vec<u8> {
+    let block = match algorithm {
+        CompressionAlgorithm::Lz4 => lz4_flex::block::compress(payload),
+        CompressionAlgorithm::Zstd => {
+            let mut out = vec![0; zstd_safe::compress_bound(payload.len())];
+            let written = zstd_safe::compress(&mut out[..], payload, 3).unwrap();
+            out[4..written].to_vec()
+        }
+    };
+    let header = Header {
+        algorithm,
+        length: says as u16,
+        dictionary: None,
+    };
+    let mut out = vec![0; Header::len(false)];
+    header.write(&mut out).unwrap();
+    out.extend(block);
+    out
+}
+
+#[test]
+fn packets_of_every_size_come_back_as_they_were() {
+    let v4 = (build::client_v4(), build::server_v4());
+    let v6 = (build::client_v6(), build::server_v6());
+    for (number, (mut compress, mut decompress)) in pairs().enumerate() {
+        let known = (number % 2 == 1).then(dictionary);
+        let known = known.as_ref().map(Dictionary::bytes);
+        for (ends, longest) in [(v4, 1472), (v6, 1452)] {
+            for len in 0..=longest {
+                for sent in [telemetry(len, len as u64), random(len, len as u64)] {
+                    let frame = build::udp(ends.0, ends.1, &sent);
+                    let made = pass(&mut *compress, &frame).unwrap();
+                    assert!(made.len() <= frame.len());
+                    assert_eq!(reference(payload_of(&made), known), sent);
+                    assert_eq!(made, build::udp(ends.0, ends.1, payload_of(&made)));
+                    assert_eq!(pass(&mut *decompress, &made), Some(frame));
+                }
+            }
+        }
+        let (before, after) = (counters(&*compress), counters(&*decompress));
+        assert!(before["compressed"] > 2500, "{before:?}");
+        assert!(before["bytes-out"] < before["bytes-in"] * 3 / 4);
+        assert_eq!(before["compressed"], after["decompressed"]);
+        assert_eq!(before["untouched"], after["untouched"]);
+        assert_eq!(before["bytes-in"], after["bytes-out"]);
+        assert_eq!(before["bytes-out"], after["bytes-in"]);
+    }
+}
+
+#[test]
+fn every_fixture_passes_both_and_is_the_same() {
+    for (mut compress, mut decompress) in pairs() {
+        for fixture in fixtures::all() {
+            if fixture.expected.is_ok() {
+                let made = pass(&mut *compress, &fixture.frame).unwrap();
+                let back = pass(&mut *decompress, &made).unwrap();
+                let expected = without_padding(&fixture.frame);
+                assert_eq!(without_padding(&back), expected, "{}", fixture.name);
+            }
+        }
+        assert!(counters(&*compress)["other"] > 10);
+        assert_eq!(
+            counters(&*compress)["other"],
+            counters(&*decompress)["other"]
+        );
+    }
+}
+
+#[test]
+fn what_is_no_whole_datagram_passes_untouched_and_is_counted() {
+    let text = telemetry(600, 1);
+    let tcp = build::tcp(build::client_v4(), build::server_v4(), &text);
+    let fragment = build::ipv4_fragment(17, &text, 0, true);
+    let surplus = fixtures::named("udp-v4-surplus").frame;
+    let (mut compress, mut decompress) = pairs().next().unwrap();
+    for frame in [tcp, fragment, surplus] {
+        assert_eq!(pass(&mut *compress, &frame).as_ref(), Some(&frame));
+        assert_eq!(pass(&mut *decompress, &frame).as_ref(), Some(&frame));
+    }
+    for counters in [counters(&*compress), counters(&*decompress)] {
+        assert_eq!((counters["other"], counters["bytes-in"]), (3, 0));
+    }
+}
+
+#[test]
+fn what_begins_like_a_marker_is_stored_and_must_fit() {
+    let (mut compress, mut decompress) = pairs().next().unwrap();
+    for last in 0xb8..=0xbf {
+        let marked = |len: usize| [&STORED[..3], &[last], &random(len - 4, 1)].concat();
+        let frame = build::udp(build::client_v4(), build::server_v4(), &marked(1468));
+        let made = pass(&mut *compress, &frame).unwrap();
+        assert_eq!(
+            payload_of(&made),
+            [&STORED[..], payload_of(&frame)].concat()
+        );
+        assert_eq!(pass(&mut *decompress, &made), Some(frame.clone()));
+        assert_eq!(run(&mut *compress, &frame, 3), None, "no room");
+        let longer = build::udp(build::client_v4(), build::server_v4(), &marked(1469));
+        assert_eq!(pass(&mut *compress, &longer), None, "too long");
+    }
+    let counters = counters(&*compress);
+    assert_eq!((counters["stored"], counters["too-long"]), (8, 16));
+    // The neighbours of the markers are no markers.
+    for last in [0xb7, 0xc0] {
+        let sent = [&STORED[..3], &[last], &random(100, 1)].concat();
+        let frame = build::udp(build::client_v4(), build::server_v4(), &sent);
+        assert_eq!(pass(&mut *compress, &frame), Some(frame));
+    }
+}
+
+#[test]
+fn padding_is_cut_and_used_up() {
+    let (mut compress, mut decompress) = pairs().next().unwrap();
+    let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 300]);
+    let padded = build::padded(frame.clone(), 380);
+    let made = pass(&mut *compress, &padded).unwrap();
+    assert_eq!(made, pass(&mut *compress, &frame).unwrap());
+    assert!(made.len() < 80);
+    let missing = frame.len() - made.len();
+    assert_eq!(run(&mut *decompress, &made, missing - 1), None);
+    let padded = build::padded(made.clone(), made.len() + 10);
+    for (frame_in, room) in [(&made, missing), (&padded, missing - 10)] {
+        assert_eq!(run(&mut *decompress, frame_in, room), Some(frame.clone()));
+    }
+    assert_eq!(counters(&*decompress)["too-long"], 1);
+}
+
+#[test]
+fn wrong_checksums_stay_wrong_and_absent_ones_absent() {
+    for (mut compress, mut decompress) in pairs() {
+        for checksum in [[0, 0], [0x12, 0x34]] {
+            let mut frame = build::udp(build::client_v4(), build::server_v4(), &[7; 301]);
+            frame[24] ^= 1; // the IP header's
+            frame[40..42].copy_from_slice(&checksum);
+            let made = pass(&mut *compress, &frame).unwrap();
+            let headers = parse(&made).unwrap();
+            assert_eq!(
+                checksum::l4_is_valid(&made, &headers),
+                Some(checksum == [0, 0])
+            );
+            assert_ne!(checksum::checksum(&made[14..34]), 0);
+            assert_eq!(pass(&mut *decompress, &made), Some(frame));
+        }
+    }
+}
+
+#[test]
+fn damage_on_the_way_shows_in_the_checksum() {
+    let (mut compress, mut decompress) = pairs().next().unwrap();
+    let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(700, 5));
+    let made = pass(&mut *compress, &frame).unwrap();
+    let mut came_through = 0;
+    for at in 48..made.len() {
+        let mut damaged = made.clone();
+        damaged[at] ^= 0x10;
+        if let Some(out) = pass(&mut *decompress, &damaged) {
+            came_through += 1;
+            assert_eq!(
+                checksum::l4_is_valid(&out, &parse(&out).unwrap()),
+                Some(false)
+            );
+        }
+    }
+    assert!(came_through > 50, "{came_through}");
+}
+
+#[test]
+fn what_would_come_out_too_long_is_not_decompressed() {
+    let mut decompress = decompress(None);
+    let packet = |payload: &[u8]| build::udp(build::client_v4(), build::server_v4(), payload);
+    for algorithm in ALGORITHMS {
+        let whole = by_hand(algorithm, &[7; 1472], 1472);
+        assert_eq!(
+            pass(&mut *decompress, &packet(&whole)),
+            Some(packet(&[7; 1472]))
+        );
+        let longer = packet(&by_hand(algorithm, &[7; 1473], 1473));
+        assert_eq!(pass(&mut *decompress, &longer), None);
+        let bomb = packet(&by_hand(algorithm, &vec![0; 65_000], 65_000));
+        assert!(bomb.len() < 400);
+        assert_eq!(pass(&mut *decompress, &bomb), None);
+        assert_eq!(
+            counters(&*decompress)["too-long"],
+            2 * (algorithm as u64 + 1)
+        );
+        // One that says it was small is found out, and so is one that gives less than it says.
+        for (bytes, says) in [(65_000, 1472), (1_000_000, 600), (600, 601)] {
+            let lie = packet(&by_hand(algorithm, &vec![0; bytes], says));
+            if lie.len() <= 1514 {
+                assert_eq!(
+                    pass(&mut *decompress, &lie),
+                    None,
+                    "{bytes} said to be {says}"
+                );
+            }
+        }
+    }
+    assert_eq!(counters(&*decompress)["malformed"], 5);
+}
+
+#[test]
+fn another_dictionary_is_noticed() {
+    let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(700, 5));
+    let other = Dictionary::new(telemetry(4096, 98));
+    for algorithm in ALGORITHMS {
+        let mut right = decompress(Some(dictionary()));
+        for (with, without) in [
+            (Some(dictionary()), Some(other.clone())),
+            (None, Some(dictionary())),
+        ] {
+            let made = pass(&mut *compress(algorithm, with.clone()), &frame).unwrap();
+            let mut wrong = decompress(without);
+            assert_eq!(pass(&mut *wrong, &made), None);
+            assert_eq!(counters(&*wrong)["wrong-dictionary"], 1);
+            assert_eq!(pass(&mut *decompress(with), &made), Some(frame.clone()));
+        }
+        let made = pass(&mut *compress(algorithm, Some(dictionary())), &frame).unwrap();
+        assert_eq!(pass(&mut *decompress(None), &made), None);
+        assert_eq!(pass(&mut *right, &made), Some(frame.clone()));
+    }
+}
+
+#[test]
+fn a_dictionary_helps_and_a_damaged_one_is_refused() {
+    let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(200, 5));
+    for algorithm in ALGORITHMS {
+        let len = |known| {
+            pass(&mut *compress(algorithm, known), &frame)
+                .unwrap()
+                .len()
+        };
+        assert!(len(Some(dictionary())) + 40 < len(None), "{algorithm}");
+    }
+    // The magic number of `zstd --train`, and nothing that follows from it.
+    let damaged = Some(Dictionary::new(
+        [&[0x37, 0xa4, 0x30, 0xec][..], &[0xff; 60]].concat(),
+    ));
+    let config = CompressConfig {
+        algorithm: CompressionAlgorithm::Zstd,
+        dictionary: damaged.clone(),
+        ..CompressConfig::default()
+    };
+    assert!(instantiate(&FunctionConfig::Compress(config)).is_err());
+    let config = DecompressConfig {
+        dictionary: damaged,
+        ..DecompressConfig::default()
+    };
+    assert!(instantiate(&FunctionConfig::Decompress(config)).is_err());
+}
+
+#[test]
+fn packets_beyond_the_mtu_are_not_compressed() {
+    let (mut compress, mut decompress) = pairs().next().unwrap();
+    let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 1473]);
+    assert_eq!(pass(&mut *compress, &frame).as_ref(), Some(&frame));
+    assert_eq!(pass(&mut *decompress, &frame), Some(frame));
+}
+
+/// Bytes of every kind: random, repeated, like a marker in front, like what `compress` makes.
+fn any_payload() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..1400);
+    let marked =
+        (0xb8..=0xbf_u8, bytes()).prop_map(|(last, rest)| [&STORED[..3], &[last], &rest].concat());
+    let repeated = (prop::collection::vec(any::<u8>(), 1..40), 1..35_usize)
+        .prop_map(|(some, times)| some.repeat(times));
+    let compressed = (any::<bool>(), repeated.clone(), any::<u16>(), any::<bool>()).prop_map(
+        |(is_lz4, payload, says, lies)| {
+            let says = if lies { says.into() } else { payload.len() };
+            by_hand(ALGORITHMS[usize::from(is_lz4)], &payload, says)
+        },
+    );
+    let marked_repeated = repeated
+        .clone()
+        .prop_map(|rest| [&STORED[..], &rest].concat());
+    prop_oneof![bytes(), marked, repeated, compressed, marked_repeated]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_payloads_come_back_as_they_were(
+        payloads in prop::collection::vec(any_payload(), 1..6),
+        v6: bool,
+        has_checksum: bool,
+        tags in 0..3_usize,
+        padding in 0..60_usize,
+    ) {
+        let ends = if v6 {
+            (build::client_v6(), build::server_v6())
+        } else {
+            (build::client_v4(), build::server_v4())
+        };
+        for (mut compress, mut decompress) in pairs() {
+            for payload in &payloads {
+                let mut frame = build::udp(ends.0, ends.1, payload);
+                if !has_checksum {
+                    let l4 = usize::from(parse(&frame).unwrap().l4);
+                    frame[l4 + 6..l4 + 8].fill(0);
+                }
+                let len = frame.len() + padding;
+                let frame = build::with_tags(build::padded(frame, len), &vec![build::VLAN; tags]);
+                let made = pass(&mut *compress, &frame).unwrap();
+                prop_assert!(is_marked(payload_of(&made)) || made == frame);
+                let back = pass(&mut *decompress, &made).unwrap();
+                prop_assert_eq!(without_padding(&back), without_padding(&frame));
+            }
+        }
+    }
+
+    #[test]
+    fn decompress_takes_any_bytes(
+        payloads in prop::collection::vec(any_payload(), 1..6),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        with_dictionary: bool,
+    ) {
+        let known = with_dictionary.then(dictionary);
+        for algorithm in ALGORITHMS {
+            let mut compress = compress(algorithm, known.clone());
+            let mut decompress = decompress(known.clone());
+            for payload in &payloads {
+                let ends = (build::client_v6(), build::server_v6());
+                let sent = pass(&mut *compress, &build::udp(ends.0, ends.1, payload)).unwrap();
+                for mut damaged in [payload_of(&sent).to_vec(), payload.clone()] {
+                    for (at, byte) in &damage {
+                        if !damaged.is_empty() {
+                            let at = at.index(damaged.len());
+                            damaged[at] ^= byte;
+                        }
+                    }
+                    if let Some(out) = pass(&mut *decompress, &build::udp(ends.0, ends.1, &damaged)) {
+                        prop_assert!(out.len() <= 1514);
+                        let headers = parse(&out).unwrap();
+                        prop_assert_eq!(checksum::l4_is_valid(&out, &headers), Some(true));
+                    }
+                }
+            }
+        }
+    }
+}
