@@ -213,3 +213,63 @@ impl Function for Dpi {
         sink("failed-dropped", self.counters.failed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::{FunctionConfig, FunctionInstance, Pattern, PatternList, Side, StateKey};
+
+    use super::*;
+    use crate::States;
+
+    #[test]
+    fn patterns_are_compiled_anew_only_when_they_change() {
+        if let Err(error) = library::version() {
+            println!("SKIP: dpi: {error}");
+            return;
+        }
+        let pattern = Pattern {
+            line: 1,
+            action: DpiAction::Drop,
+            regex: "a".to_owned(),
+            literal: true,
+            caseless: false,
+            multiline: false,
+            dotall: false,
+        };
+        let mut config = DpiConfig {
+            lists: vec![PatternList {
+                file: "file".to_owned(),
+                patterns: vec![pattern],
+            }],
+            fragments: DpiFragments::Pass,
+            dscp: 1,
+            mirror: None,
+        };
+        let key = StateKey {
+            chain: "ids".to_owned(),
+            function: "dpi".to_owned(),
+        };
+        let mut states = States::default();
+        let instance = FunctionInstance {
+            config: FunctionConfig::Dpi(config.clone()),
+            state: Some(key.clone()),
+            side: Side::Forward,
+        };
+        let _function = states.instantiate(&instance).unwrap();
+        let mut compiles = |config: &DpiConfig| {
+            let mut compiled = false;
+            let shape = FunctionConfig::Dpi(config.shape());
+            let patterns = states.get(Some(&key), &shape, || {
+                compiled = true;
+                Patterns::new(config)
+            });
+            assert!(patterns.enter().is_some_and(|patterns| patterns.0.is_ok()));
+            compiled
+        };
+        config.fragments = DpiFragments::Drop;
+        config.dscp = 2;
+        assert!(!compiles(&config));
+        config.lists[0].patterns[0].regex = "b".to_owned();
+        assert!(compiles(&config));
+    }
+}

@@ -403,7 +403,7 @@ fn config(function: &str) -> Result<FunctionConfig, Error> {
         ("key".to_owned(), "5a".repeat(32)),
         ("patterns".to_owned(), patterns),
     ]);
-    let chains = myelin_spec::parse(&text, &Source::default(), &files)
+    let chains = myelin_spec::parse(&text, &Source::new("calvin-advanced"), &files)
         .map_err(|errors| Error::Snippet(errors.to_string()))?;
     let function = chains.into_iter().flat_map(|chain| chain.functions).next();
     function

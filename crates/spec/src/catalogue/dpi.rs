@@ -8,13 +8,13 @@ pub const PATTERN_KEYS: &[&str] = &["pattern", "action"];
 /// Keys of where copies go.
 pub const MIRROR_KEYS: &[&str] = &["address", "port", "source", "mac", "sourceMac"];
 
-/// `dpi`.
+/// `dpi`. Its cost is that of ten thousand literals; a hundred patterns take a third of it.
 pub static DPI: Kind = Kind {
     name: "dpi",
     class: Class::Advanced,
     kernel: None,
     user: Some(DefaultCost {
-        per_packet_ns: 60.0,
+        per_packet_ns: 25.0,
         per_byte_ns: 0.35,
     }),
     touches: Touches::Payload,
