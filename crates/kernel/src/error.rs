@@ -118,6 +118,16 @@ pub enum Error {
         /// Its position in its chain.
         position: u8,
     },
+    /// The kind does not exist in the kernel.
+    #[error(
+        "function at position {position}: `{kind}` does not exist in the kernel; write `space: user`, or leave it out"
+    )]
+    UserSpaceOnly {
+        /// Its position in its chain.
+        position: u8,
+        /// The kind's name.
+        kind: &'static str,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),

@@ -206,6 +206,12 @@ pub(crate) fn load(
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::BlackBox { position }),
+        FunctionConfig::RlncEncode(_)
+        | FunctionConfig::RlncRecode(_)
+        | FunctionConfig::RlncDecode(_) => Err(Error::UserSpaceOnly {
+            position,
+            kind: function.config.kind().name,
+        }),
     }?;
     Ok(Instance { fd, state })
 }

@@ -4,10 +4,14 @@
 //! and the chain reader takes the configuration keys from it. A new kind is an entry here, a variant of
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
+mod rlnc;
+
 use serde::Serialize;
 
 use crate::function::Space;
 use crate::words::word_enum;
+
+pub use rlnc::{RLNC_DECODE, RLNC_ENCODE, RLNC_RECODE};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -155,6 +159,11 @@ pub enum ValueType {
     Function,
     /// The path of a file, relative to the chain file's directory.
     File,
+    /// A decimal number from 0 on, with up to six decimals.
+    Number {
+        /// The greatest.
+        max: u32,
+    },
 }
 
 /// Keys of a firewall rule.
@@ -611,6 +620,9 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &NAT,
         &LOAD_BALANCER,
         &EXTERNAL,
+        &RLNC_ENCODE,
+        &RLNC_RECODE,
+        &RLNC_DECODE,
     ]
     .into_iter()
 }

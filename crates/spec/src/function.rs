@@ -12,6 +12,7 @@ use crate::flow_tracker::FlowTrackerConfig;
 use crate::isolation::SandboxSpec;
 use crate::load_balancer::LoadBalancerConfig;
 use crate::nat::NatConfig;
+use crate::rlnc::{RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 use crate::router::RouterConfig;
 use crate::words::word_enum;
 
@@ -149,6 +150,15 @@ pub enum FunctionConfig {
     Router(RouterConfig),
     /// A program that nothing is known of.
     External(ExternalConfig),
+    /// Adds repair packets (random linear network coding).
+    #[serde(rename = "rlnc-encode")]
+    RlncEncode(RlncEncodeConfig),
+    /// Adds new combinations of coded packets.
+    #[serde(rename = "rlnc-recode")]
+    RlncRecode(RlncRecodeConfig),
+    /// Works out lost packets from repair packets.
+    #[serde(rename = "rlnc-decode")]
+    RlncDecode(RlncDecodeConfig),
 }
 
 impl FunctionConfig {
@@ -165,6 +175,9 @@ impl FunctionConfig {
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
             Self::External(_) => &catalogue::EXTERNAL,
+            Self::RlncEncode(_) => &catalogue::RLNC_ENCODE,
+            Self::RlncRecode(_) => &catalogue::RLNC_RECODE,
+            Self::RlncDecode(_) => &catalogue::RLNC_DECODE,
         }
     }
 }
@@ -222,6 +235,9 @@ mod tests {
             FunctionConfig::Timestamp,
             FunctionConfig::Monitor(MonitorConfig { flows: 7 }),
             FunctionConfig::FlowTracker(FlowTrackerConfig::default()),
+            FunctionConfig::RlncEncode(RlncEncodeConfig::default()),
+            FunctionConfig::RlncRecode(RlncRecodeConfig::default()),
+            FunctionConfig::RlncDecode(RlncDecodeConfig::default()),
         ];
         for config in configs {
             let json = serde_json::to_string(&config).unwrap();

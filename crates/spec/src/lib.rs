@@ -44,6 +44,7 @@ pub mod nat;
 mod printable;
 mod read;
 mod replies;
+pub mod rlnc;
 pub mod router;
 mod suggest;
 pub mod units;
@@ -67,6 +68,9 @@ pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use load_balancer::{BackendSpec, LoadBalancerConfig};
 pub use myelin_packet::Match;
 pub use nat::NatConfig;
+pub use rlnc::{
+    RlncCode, RlncCoded, RlncDecodeConfig, RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
+};
 pub use router::RouterConfig;
 
 use error::{Fault, Report};

@@ -15,6 +15,7 @@ mod matching;
 mod name;
 mod nat;
 mod ports;
+mod rlnc;
 mod router;
 mod sla;
 mod worker;

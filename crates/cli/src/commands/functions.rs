@@ -113,5 +113,6 @@ fn value(value: ValueType) -> String {
         ValueType::Environment => "NAME: VALUE pairs".to_owned(),
         ValueType::Function => "name of a function".to_owned(),
         ValueType::File => "path of a file".to_owned(),
+        ValueType::Number { max } => format!("number, 0 to {max}"),
     }
 }
