@@ -52,7 +52,10 @@ impl Row {
     }
 
     fn weigh(&mut self) {
-        self.weight = self.coefficients.iter().map(|&c| usize::from(c != 0)).sum();
+        // In bytes as long as they cannot overflow: this is over all coefficients, and mostly zeros.
+        let count = |piece: &[u8]| piece.iter().map(|&c| u8::from(c != 0)).sum::<u8>();
+        let pieces = self.coefficients.chunks(128);
+        self.weight = pieces.map(|piece| usize::from(count(piece))).sum();
     }
 
     /// The first missing symbol in it, if there is one, of those from `from` to before `next`.
@@ -60,8 +63,11 @@ impl Row {
         serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
     }
 
+    /// Makes the pivot's coefficient 1 by multiplying all with its inverse, `factor`.
     fn scale_coefficients(&mut self, factor: u8) {
-        if factor != 1 {
+        if self.weight == 1 {
+            *self.coefficient_mut(self.pivot) = 1;
+        } else if factor != 1 {
             for coefficient in &mut self.coefficients {
                 *coefficient = mul(*coefficient, factor);
             }
@@ -155,8 +161,8 @@ impl Equations {
         };
         row.pivot = pivot;
         let scale = inverse(row.coefficient(pivot));
-        row.scale_coefficients(scale);
         row.weigh();
+        row.scale_coefficients(scale);
         for (factor, _) in &mut terms {
             *factor = mul(*factor, scale);
         }
