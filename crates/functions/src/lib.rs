@@ -33,6 +33,7 @@ pub mod monitor;
 pub mod nat;
 pub mod packet;
 mod registry;
+pub mod rlnc;
 pub mod router;
 pub mod state;
 mod time_exceeded;

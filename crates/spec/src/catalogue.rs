@@ -8,6 +8,7 @@ mod aes;
 mod compression;
 mod dpi;
 mod lossy_link;
+mod rlnc;
 
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ pub use aes::{AES_DECRYPT, AES_ENCRYPT};
 pub use compression::{COMPRESS, DECOMPRESS};
 pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
 pub use lossy_link::LOSSY_LINK;
+pub use rlnc::{RLNC_DECODE, RLNC_ENCODE, RLNC_RECODE};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -173,6 +175,11 @@ pub enum ValueType {
     Patterns,
     /// Where copies of packets go.
     Mirror,
+    /// A decimal number from 0 on, with up to six decimals.
+    Number {
+        /// The greatest.
+        max: u32,
+    },
 }
 
 /// Keys of a firewall rule.
@@ -635,6 +642,9 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &LOSSY_LINK,
         &COMPRESS,
         &DECOMPRESS,
+        &RLNC_ENCODE,
+        &RLNC_RECODE,
+        &RLNC_DECODE,
     ]
     .into_iter()
 }
