@@ -8,6 +8,7 @@ mod calvin_cpu;
 mod calvin_technologies;
 mod chain_length;
 mod classifier;
+mod coding_loss;
 mod deploy;
 mod dpdk_port;
 mod firewall;
@@ -34,6 +35,7 @@ pub(crate) const ALL: &[Experiment] = &[
     calvin_bandwidth::EXPERIMENT,
     calvin_cpu::EXPERIMENT,
     calvin_advanced::EXPERIMENT,
+    coding_loss::EXPERIMENT,
     chain_length::EXPERIMENT,
     dpdk_port::EXPERIMENT,
     peers::EXPERIMENT,

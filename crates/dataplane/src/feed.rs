@@ -6,6 +6,7 @@
 
 use std::hint::black_box;
 
+use myelin_functions::lossy_link::LossyLink;
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
 use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
@@ -41,7 +42,7 @@ pub struct Diet {
 pub struct Feed {
     function: Box<dyn Function>,
     after: Option<Box<dyn Function>>,
-    link: Option<myelin_functions::lossy_link::LossyLink>,
+    link: Option<LossyLink>,
     source: Vec<Vec<u8>>,
     produced: usize,
     /// Frames that wait for the function, the next one last.
@@ -109,7 +110,7 @@ impl Feed {
         Ok(Self {
             function: instantiate(&diet.function)?,
             after: diet.after.as_ref().map(instantiate).transpose()?,
-            link: diet.link.map(myelin_functions::lossy_link::LossyLink::new),
+            link: diet.link.map(LossyLink::new),
             source: (0..PAYLOADS)
                 .map(|number| frame(&telemetry(number, diet.payload_bytes)))
                 .collect(),
@@ -192,10 +193,10 @@ impl Feed {
 fn put_aside(
     waiting: &mut Vec<Vec<u8>>,
     spare: &mut Vec<Vec<u8>>,
-    link: &mut Option<myelin_functions::lossy_link::LossyLink>,
+    link: &mut Option<LossyLink>,
     frame: &[u8],
 ) {
-    if link.as_mut().is_some_and(|link| link.loses()) {
+    if link.as_mut().is_some_and(LossyLink::loses) {
         return;
     }
     let mut kept = spare.pop().unwrap_or_default();

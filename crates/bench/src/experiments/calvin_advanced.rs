@@ -5,12 +5,11 @@
 //! middle of a packet shows that.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
 use myelin_probe::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
-use myelin_spec::{FunctionConfig, LossyLinkConfig, Source};
+use myelin_spec::LossyLinkConfig;
 use serde_json::Value;
 
 use super::median_at_most;
@@ -18,6 +17,7 @@ use crate::published::{Published, calvin};
 use crate::reference::Fed;
 use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
+use crate::snippet::config;
 use crate::variant::PAYLOADS;
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
 
@@ -262,7 +262,7 @@ fn in_parallel(
                     .with("function", subject.name())
                     .with("payload_bytes", subject.payload)
                     .with("parallel", count)
-                    .with_estimate("processing_mean", "_us", mean.map(in_us))
+                    .with_estimate("processing_mean", "_us", mean)
                     .with("processing_p50_us", quantile(&times, 0.5) / 1e3)
                     .with("processing_p99_us", p99_us),
             );
@@ -373,9 +373,11 @@ fn in_us(ns: Estimate) -> Estimate {
 }
 
 fn diet(case: &Case, payload_bytes: usize) -> Result<Diet, Error> {
+    let files = files();
+    let after = case.after.map(|(after, _)| config(after, &files));
     Ok(Diet {
-        function: config(case.function)?,
-        after: case.after.map(|(after, _)| config(after)).transpose()?,
+        function: config(case.function, &files)?,
+        after: after.transpose()?,
         link: case.after.map(|(_, loss_ppm)| LossyLinkConfig {
             loss_ppm,
             burst: None,
@@ -385,33 +387,23 @@ fn diet(case: &Case, payload_bytes: usize) -> Result<Diet, Error> {
     })
 }
 
-/// A function's configuration, as a chain file has it.
-fn config(function: &str) -> Result<FunctionConfig, Error> {
-    let text = format!(
-        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: bench }}\nspec: {{ match: {{}}, functions: [ {{ name: f, {function} }} ] }}"
-    );
+/// Files that cases name: a key, and patterns that no reading of a sensor contains.
+fn files() -> BTreeMap<String, String> {
+    let mut random = fastrand::Rng::with_seed(1);
     let mut patterns = String::new();
-    for number in 0..PATTERNS {
-        // Nothing that readings of sensors contain.
-        let _ = writeln!(
-            patterns,
-            "evil-{:08x}-{number}",
-            number.wrapping_mul(2_654_435_761)
-        );
+    for _ in 0..PATTERNS {
+        let letters = random.usize(6..16);
+        patterns.extend((0..letters).map(|_| random.lowercase()));
+        patterns.push('\n');
     }
-    let files = BTreeMap::from([
+    BTreeMap::from([
         ("key".to_owned(), "5a".repeat(32)),
         ("patterns".to_owned(), patterns),
-    ]);
-    let chains = myelin_spec::parse(&text, &Source::new("calvin-advanced"), &files)
-        .map_err(|errors| Error::Snippet(errors.to_string()))?;
-    let function = chains.into_iter().flat_map(|chain| chain.functions).next();
-    function
-        .map(|function| function.config)
-        .ok_or_else(|| Error::Snippet("no function".to_owned()))
+    ])
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
 

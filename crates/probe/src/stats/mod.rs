@@ -52,7 +52,6 @@ impl Estimate {
             interval: self.interval.map(|interval| Interval {
                 low: interval.low * factor,
                 high: interval.high * factor,
-                ..interval
             }),
             ..self
         }
