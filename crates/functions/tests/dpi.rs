@@ -354,6 +354,11 @@ fn what_the_library_rejects_is_told_with_its_place() {
         "{words}"
     );
     assert_eq!(told(&[("a*", Drop)]).0, 1); // matches what is empty
+    let (_, words) = told(&[(&format!("\x1b[2J({}", "a".repeat(100)), Drop)]);
+    assert!(
+        words.contains(&format!("/ [2J({}...", "a".repeat(55))),
+        "{words}"
+    );
     assert_eq!(told(&[("a", Drop), ("b", Drop), ("(?<=x)c\\1", Drop)]).0, 3);
 }
 

@@ -28,7 +28,7 @@ pub static DPI: Kind = Kind {
             default: Some("[]"),
             doc: "what to look for: a literal, or /REGEX/FLAGS with the flags i (either case), s (. matches line breaks) and m (^ and $ \
                   match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror }. A literal writes \\xNN for any byte, \
-                  \\\\ for a backslash, \\/ for a slash at its beginning. At most 65536 with those of patternsFile, 2048 of them \
+                  \\\\ for a backslash, \\/ for a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them \
                   regular expressions, of 1024 bytes each",
         },
         ConfigKey {
