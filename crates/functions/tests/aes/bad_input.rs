@@ -170,6 +170,19 @@ fn a_session_is_put_out_by_packets_of_others_only() {
 }
 
 #[test]
+fn the_place_of_a_session_that_was_put_out_remembers_nothing_of_it() {
+    let mut back = decrypter(GCM);
+    for _ in 0..5 {
+        let mut there = encrypter(GCM);
+        for _ in 0..3 {
+            let sealed = run(&mut *there, &build::udp_v4(10)).unwrap();
+            assert!(run(&mut *back, &sealed).is_some());
+        }
+    }
+    assert_eq!(counter(&*back, "sessions-forgotten"), 2);
+}
+
+#[test]
 fn configurations_without_a_usable_key_are_refused() {
     for config in [encrypt_config(GCM, &[]), decrypt_config(GCM, &[])] {
         let error = instantiate(&config).err().unwrap().to_string();
