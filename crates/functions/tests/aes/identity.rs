@@ -81,7 +81,7 @@ fn a_batch_is_handled_as_its_packets_are() {
     assert_eq!(back.process_batch(&mut batch, &mut Discard), 20);
     assert_eq!(drops(&*back), 20);
     // A buffer that is full has no room for a trailer.
-    let mut full = vec![build::udp_v4(100)];
+    let mut full = [build::udp_v4(100)];
     let headers = parse(&full[0]).unwrap();
     let (len, meta) = (full[0].len(), Meta::new(0, 1, 1, 0, &headers));
     let mut batch = Batch::with_capacity(1);
