@@ -14,6 +14,29 @@ use super::{
 const GCM: Cipher = Cipher::Aes128Gcm;
 
 #[test]
+fn each_side_has_the_counters_of_its_documentation() {
+    let names = |function: Box<dyn Function>| {
+        let mut names = Vec::new();
+        function.read_counters(&mut |name, _| names.push(name));
+        names
+    };
+    let both = ["fragment", "not-udp", "surplus"];
+    let of_encrypter = ["too-long", "no-room", "no-session", "sessions-begun"];
+    assert_eq!(names(encrypter(GCM)), [&both[..], &of_encrypter].concat());
+    let of_decrypter = [
+        "no-session",
+        "too-short",
+        "unknown-key",
+        "not-authentic",
+        "replayed",
+        "too-old",
+        "sessions-begun",
+        "sessions-forgotten",
+    ];
+    assert_eq!(names(decrypter(GCM)), [&both[..], &of_decrypter].concat());
+}
+
+#[test]
 fn frames_of_another_kind_are_dropped_by_both() {
     let fragments = fixtures::all().into_iter().filter(|fixture| {
         fixture
