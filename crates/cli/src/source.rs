@@ -43,3 +43,34 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     }
     Ok(source)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_sent_when_they_are_safe_and_never_shown() {
+        const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
+        const CHAIN: &str =
+            "spec: { functions: [ { kind: aes-encrypt, config: { keyFile: a.key } } ] }";
+        let directory = tempfile::tempdir().unwrap();
+        let chain = directory.path().join("chain.yaml");
+        let key = directory.path().join("a.key");
+        fs::write(&chain, CHAIN).unwrap();
+        // A file that is missing is the parser's to report.
+        assert!(read(&chain).unwrap().files.is_empty());
+
+        fs::write(&key, KEY).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let source = read(&chain).unwrap();
+        assert_eq!(source.files["a.key"], KEY);
+        assert!(!format!("{source:?}").contains("5ec2"));
+
+        fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+        let refused = read(&chain).unwrap_err().to_string();
+        assert!(refused.contains("a.key") && refused.contains("chmod 600"));
+    }
+}

@@ -111,6 +111,7 @@ impl AesEncrypt {
             .key
             .seal(trailer.counter, trailer_place, payload)
             .map_err(|_| Refusal::NoSession)?;
+        // With CTR there is neither.
         if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
             *place = tag;
         }

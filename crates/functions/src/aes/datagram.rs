@@ -82,7 +82,8 @@ impl Datagram {
             let growth = self.covered_until(frame, end) + u64::from(!checksum::fold(self.covered));
             set_word(frame, self.l4 + 6, checksum::l4_add(UDP, self.held, growth))?;
         }
-        packet.reparse().ok()
+        packet.set_end(u16::try_from(end).ok()?);
+        Some(())
     }
 
     /// Where the length in the IP header stands, and where what it counts begins.

@@ -21,15 +21,18 @@ const CIPHER: ConfigKey = ConfigKey {
           bit, and no replay is recognised for sure",
 };
 
+/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes cost several times as much.
+const COST: DefaultCost = DefaultCost {
+    per_packet_ns: 105.0,
+    per_byte_ns: 0.09,
+};
+
 /// `aes-encrypt`.
 pub static AES_ENCRYPT: Kind = Kind {
     name: "aes-encrypt",
     class: Class::Advanced,
     kernel: None,
-    user: Some(DefaultCost {
-        per_packet_ns: 150.0,
-        per_byte_ns: 0.2,
-    }),
+    user: Some(COST),
     touches: Touches::Payload,
     state: State::PerInstance,
     guards: true,
@@ -58,10 +61,7 @@ pub static AES_DECRYPT: Kind = Kind {
     name: "aes-decrypt",
     class: Class::Advanced,
     kernel: None,
-    user: Some(DefaultCost {
-        per_packet_ns: 150.0,
-        per_byte_ns: 0.2,
-    }),
+    user: Some(COST),
     touches: Touches::Payload,
     state: State::PerInstance,
     guards: true,
