@@ -35,6 +35,7 @@ fn main() -> Result<()> {
     compile("afxdp_forward", &[])?;
     compile("packet_forward", &[])?;
     compile("centralized_forward", &[])?;
+    compile("aes_ctr", &[])?;
     let dpdk = pkg_config("libdpdk").and_then(|flags| {
         compile("dpdk_forward", &flags)?;
         compile("ring_throughput", &flags)

@@ -15,6 +15,7 @@
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 pub use myelin_packet::FlowState;
@@ -23,7 +24,7 @@ use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainSource {
     /// The file's name as the user gave it, for error messages.
     pub name: String,
@@ -31,6 +32,17 @@ pub struct ChainSource {
     pub text: String,
     /// Contents of the files named in the text, by the path written there.
     pub files: BTreeMap<String, FileContents>,
+}
+
+/// Without what the files hold: some hold keys.
+impl fmt::Debug for ChainSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChainSource")
+            .field("name", &self.name)
+            .field("text", &self.text)
+            .field("files", &self.files.keys())
+            .finish()
+    }
 }
 
 /// Who answers.
@@ -136,6 +148,9 @@ pub struct HopStatus {
     /// What it stands in, where that is a container or has limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxStatus>,
+    /// What it counts besides, by its own names; kinds that do list them in their documentation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, u64>,
     /// The program, of a black box (`kind: external`). Its `drops` are what went in and has not come out, so packets under way
     /// are among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]

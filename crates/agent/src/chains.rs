@@ -9,6 +9,7 @@ use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, ChainUp, Change};
 use crate::circuit::Circuit;
+use crate::cpu_latency::CpuLatencies;
 use crate::deploy::{Deployed, Place};
 use crate::engine::{admit, cores};
 use crate::exchange::{Exchange, Form};
@@ -22,6 +23,7 @@ use crate::workers::{Death, Key};
 pub(crate) struct State {
     pub(crate) node: Node,
     pub(crate) chains: BTreeMap<String, Deployed>,
+    pub(crate) latencies: CpuLatencies,
 }
 
 /// What a client asks for, beside the chains.

@@ -100,9 +100,9 @@ impl Layout for Compact {
         worker.is_some_and(|entry| entry.failed || entry.has_failed(self.spi, self.generation))
     }
 
-    fn read_pipeline(&self, node: &Node, read: &mut dyn FnMut(&Pipeline)) {
-        if let Some(entry) = self.worker.as_ref().and_then(|key| node.workers.get(key))
-            && let Some(pipeline) = entry.pipeline(self.spi, self.generation)
+    fn read_pipeline(&self, node: &Node, read: &mut dyn FnMut(&mut Pipeline)) {
+        if let Some(mut entry) = self.worker.as_ref().and_then(|key| node.workers.get(key))
+            && let Some(pipeline) = entry.pipeline_mut(self.spi, self.generation)
         {
             read(pipeline);
         }

@@ -17,6 +17,7 @@ use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 
 use crate::api::{ApiError, ChainStatus, ChainUp, Change};
 use crate::chains::{Order, State};
+use crate::cpu_latency;
 use crate::engine::{admit, cores};
 use crate::exchange::Past;
 use crate::external;
@@ -175,6 +176,7 @@ impl State {
             running.is_none_or(|running| !revision::is_same(&running.form.chain, chain))
         };
         external::check(chains.iter().filter(is_new))?;
+        let latencies = cpu_latency::ask(&chains)?;
         let (between_devices, others): (Vec<_>, Vec<_>) =
             chains.into_iter().partition(ServiceChain::is_over_dpdk);
         let mut all = Vec::with_capacity(between_devices.len());
@@ -195,11 +197,12 @@ impl State {
             outcome = self.up(others, order);
         }
         match outcome {
-            Ok(others) => Ok(all
-                .into_iter()
-                .map(|done| self.node.settle_devices(done))
-                .chain(others)
-                .collect()),
+            Ok(others) => {
+                self.latencies.hold(latencies);
+                let devices = all.into_iter();
+                let devices = devices.map(|done| self.node.settle_devices(done));
+                Ok(devices.chain(others).collect())
+            }
             Err(error) => {
                 for done in all.into_iter().rev() {
                     self.node.roll_back_devices(done);
@@ -211,6 +214,7 @@ impl State {
 
     /// Removes a chain, whoever drives its ports; false when there is none of that name.
     pub(crate) fn down_any(&mut self, name: &str) -> bool {
+        self.latencies.release(name);
         self.down(name) || self.node.down_between_devices(name)
     }
 

@@ -20,6 +20,7 @@ use crate::api::{
     ProbeRequest, RunRequest,
 };
 use crate::chains::{Order, State};
+use crate::cpu_latency::CpuLatencies;
 use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
 use crate::roster::{Watched, lock};
@@ -81,6 +82,7 @@ impl Engine {
         let state = Arc::new(Mutex::new(Some(State {
             node,
             chains: BTreeMap::new(),
+            latencies: CpuLatencies::default(),
         })));
         supervise(Arc::downgrade(&state), workers);
         supervise_devices(Arc::downgrade(&state), devices);

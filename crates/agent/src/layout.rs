@@ -116,7 +116,7 @@ pub(crate) trait Layout: Send {
     }
 
     /// Shows the processes behind its worker and the rings between them, where it has any.
-    fn read_pipeline(&self, _node: &Node, _read: &mut dyn FnMut(&Pipeline)) {}
+    fn read_pipeline(&self, _node: &Node, _read: &mut dyn FnMut(&mut Pipeline)) {}
 
     /// Frees it. The front door no longer leads here; packets that are still inside are let through first as far as
     /// user space holds them.

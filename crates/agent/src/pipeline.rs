@@ -150,6 +150,14 @@ impl Entry {
             .map(|stages| &stages.pipeline)
     }
 
+    /// The same, to ask its processes.
+    pub(crate) fn pipeline_mut(&mut self, spi: u32, generation: u16) -> Option<&mut Pipeline> {
+        self.pipelines
+            .iter_mut()
+            .find(|stages| (stages.spi, stages.generation) == (spi, generation))
+            .map(|stages| &mut stages.pipeline)
+    }
+
     /// Whether a further process of that chain was given up.
     pub(crate) fn has_failed(&self, spi: u32, generation: u16) -> bool {
         let is_it = |stages: &&Stages| (stages.spi, stages.generation) == (spi, generation);

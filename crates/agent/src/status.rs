@@ -1,11 +1,14 @@
 //! What `ps` shows of a chain, from the counters of the kernel and of its worker.
 
-use myelin_dataplane::{Pipeline, WorkerHandle};
+use std::collections::BTreeMap;
+
+use myelin_dataplane::{NamedCount, Pipeline, WorkerHandle};
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
 
 use crate::api::{ChainState, ChainStatus, HopStatus, RingStatus, SojournStatus, WorkerStatus};
 use crate::deploy::Deployed;
+use crate::named;
 use crate::node::Node;
 
 /// The state of a chain now.
@@ -21,6 +24,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         .filter_map(|key| Some(worker(&node.workers.get(key)?.handle)))
         .collect::<Vec<_>>()
         .into_iter();
+    let counts = named::of(deployed, node);
     let hops: Vec<HopStatus> = form
         .plan
         .hops
@@ -38,6 +42,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
                 cost_ns: figures.cost_ns,
                 black_box: form.layout.black_box(node, hop.position),
                 sandbox: form.layout.sandbox(node, hop),
+                counters: at_position(&counts, hop.position),
             }
         })
         .collect();
@@ -117,6 +122,14 @@ fn worker(handle: &WorkerHandle) -> WorkerStatus {
         resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
         cpu_s: procfs::run_time(pid).map_or(0.0, |time| time.as_secs_f64()),
     }
+}
+
+/// The counts of the function at a position, by name.
+pub(crate) fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
+    let of_function = counts.iter().filter(|count| count.position == position);
+    of_function
+        .map(|count| (count.name.clone(), count.count))
+        .collect()
 }
 
 /// Figures of a sojourn histogram.

@@ -8,6 +8,7 @@ mod calvin_technologies;
 mod chain_length;
 mod classifier;
 mod deploy;
+mod dpdk_port;
 mod firewall;
 mod framework;
 mod hop_cost;
@@ -32,6 +33,7 @@ pub(crate) const ALL: &[Experiment] = &[
     calvin_bandwidth::EXPERIMENT,
     calvin_cpu::EXPERIMENT,
     chain_length::EXPERIMENT,
+    dpdk_port::EXPERIMENT,
     peers::EXPERIMENT,
     framework::EXPERIMENT,
     rings::EXPERIMENT,

@@ -28,6 +28,7 @@ mod error;
 mod experiments;
 mod frames;
 mod machine;
+mod manner;
 mod network;
 mod ovs;
 mod published;

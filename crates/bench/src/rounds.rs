@@ -15,12 +15,24 @@ impl Rounds {
         subjects: usize,
         rounds: usize,
         monitor: &Monitor<'_>,
+        measure: impl FnMut(usize) -> Result<f64, Error>,
+    ) -> Result<Self, Error> {
+        let all: Vec<usize> = (0..subjects).collect();
+        Self::measure_some(stage, (&all, subjects), rounds, monitor, measure)
+    }
+
+    /// The same for some of `subjects` subjects; the others have no rounds yet.
+    pub(crate) fn measure_some(
+        stage: &str,
+        (some, subjects): (&[usize], usize),
+        rounds: usize,
+        monitor: &Monitor<'_>,
         mut measure: impl FnMut(usize) -> Result<f64, Error>,
     ) -> Result<Self, Error> {
-        let mut figures = vec![Vec::with_capacity(rounds); subjects];
+        let mut figures = vec![Vec::new(); subjects];
         for round in 0..rounds {
             monitor.progress(stage, round, rounds)?;
-            for subject in order(round, subjects) {
+            for subject in order(round, some.len()).map(|place| some[place]) {
                 monitor.check()?;
                 figures[subject].push(measure(subject)?);
             }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use myelin_linux::affinity;
+use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
 
 use myelin_probe::bandwidth::{Carried, Ladder, Load, carry};
@@ -13,6 +14,7 @@ use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::manner::{self, Manner};
 use crate::rounds::Rounds;
 use crate::{Error, Monitor, Options};
 
@@ -143,13 +145,7 @@ impl Variant {
         ladder: &mut Ladder,
         monitor: &Monitor<'_>,
     ) -> Result<Carried, Error> {
-        let load = Load {
-            destination: self.destination,
-            payload_bytes: payload,
-            packets,
-            burst,
-            core: Some(probing_core()?),
-        };
+        let load = self.load(payload, packets, burst)?;
         let (mut sent, mut received) = (0, 0);
         let carried = ladder.round(TRIALS, |offered| {
             let carried = self.awake(|| carry(&load, &self.sockets, offered, control(monitor)))?;
@@ -167,6 +163,28 @@ impl Variant {
             sent,
             payload,
             remedy: "see what `myelin doctor` says of this machine",
+        })
+    }
+
+    /// A trial in which the sender goes as fast as it can, whatever is lost.
+    pub(crate) fn flooded(
+        &self,
+        (payload, packets, burst): (usize, u32, u16),
+        monitor: &Monitor<'_>,
+    ) -> Result<Carried, Error> {
+        let load = self.load(payload, packets, burst)?;
+        let carried = self.awake(|| carry(&load, &self.sockets, None, control(monitor)))?;
+        monitor.check()?;
+        Ok(carried)
+    }
+
+    fn load(&self, payload_bytes: usize, packets: u32, burst: u16) -> Result<Load, Error> {
+        Ok(Load {
+            destination: self.destination,
+            payload_bytes,
+            packets,
+            burst,
+            core: Some(probing_core()?),
         })
     }
 
@@ -270,10 +288,10 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
 /// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next:
 /// where the kernel happens to put a link's queues and a program's code moves a round trip by up to 2 %, for as long as they live.
 /// Gives the median round trip of each round, us, with what the last `build` made of `T`. Subject `(variant * PAYLOADS.len() + payload) * modes.len() + mode` of the result.
-pub(crate) fn measure<T>(
+pub(crate) fn measure<T, M: Copy + Into<Manner>>(
     mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
     deployments: usize,
-    modes: &[Mode],
+    modes: &[M],
     options: &Options,
     monitor: &Monitor<'_>,
 ) -> Result<Measured<T>, Error> {
@@ -284,25 +302,29 @@ pub(crate) fn measure<T>(
         let stage = format!("round trips, deployment {deployment} of {deployments}");
         let subjects = variants.len() * PAYLOADS.len() * modes.len();
         distributions.resize_with(subjects, Distribution::new);
-        all.extend(Rounds::measure(
-            &stage,
-            subjects,
-            options.rounds(ROUNDS, ROUNDS),
-            monitor,
-            |subject| {
-                let (case, mode) = (subject / modes.len(), modes[subject % modes.len()]);
-                let trips = variants[case / PAYLOADS.len()].round_trips_ns(
-                    mode,
-                    PAYLOADS[case % PAYLOADS.len()],
-                    packets(mode, options),
-                    monitor,
-                )?;
-                for ns in &trips {
-                    distributions[subject].record(u64::from(*ns));
-                }
-                Ok(median_us(trips))
-            },
-        )?);
+        for (awake, some) in manner::phases(subjects, modes) {
+            let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
+            all.extend(Rounds::measure_some(
+                &stage,
+                (&some, subjects),
+                options.rounds(ROUNDS, ROUNDS),
+                monitor,
+                |subject| {
+                    let case = subject / modes.len();
+                    let Manner { mode, .. } = modes[subject % modes.len()].into();
+                    let trips = variants[case / PAYLOADS.len()].round_trips_ns(
+                        mode,
+                        PAYLOADS[case % PAYLOADS.len()],
+                        packets(mode, options),
+                        monitor,
+                    )?;
+                    for ns in &trips {
+                        distributions[subject].record(u64::from(*ns));
+                    }
+                    Ok(median_us(trips))
+                },
+            )?);
+        }
         if deployment == deployments {
             return Ok(Measured {
                 rounds: all,

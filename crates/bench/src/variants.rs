@@ -23,7 +23,7 @@ use crate::variant::{Variant, polling_core};
 use crate::{Error, Row, ebpf};
 
 /// Most frames at once: one, as the probe has one packet under way.
-const BATCH: u16 = 1;
+pub(crate) const BATCH: u16 = 1;
 /// Frames at once where a layout is to show its best.
 pub(crate) const BEST_BATCH: u16 = 32;
 
@@ -134,13 +134,13 @@ pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
     )
 }
 
-/// C programs that forward to the server (which, name, what it is), and a row for each that was not built.
+/// C programs that forward to the server one frame at a time (which, name, what it is), and a row for each that was not built.
 pub(crate) fn references(
     wanted: &[(Reference, &str, &str)],
 ) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let (mut made, mut skipped) = (Vec::new(), Vec::new());
     for (program, name, about) in wanted {
-        match reference(*program, name, about) {
+        match reference(*program, name, about, BATCH) {
             Ok(variant) => made.push(variant),
             Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
                 skipped.push(
@@ -155,15 +155,20 @@ pub(crate) fn references(
     Ok((made, skipped))
 }
 
-/// A C program that forwards to the server; the reason why not, where it was not built.
-fn reference(reference: Reference, name: &str, about: &str) -> Result<Variant, Error> {
+/// A C program that forwards to the server, up to `batch` frames at a time; the reason why not, where it was not built.
+pub(crate) fn reference(
+    reference: Reference,
+    name: &str,
+    about: &str,
+    batch: u16,
+) -> Result<Variant, Error> {
     reference.available()?;
     let network = Network::through(false)?;
     let sockets = network.sockets()?;
     let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
     let mut pollers = Vec::new();
     if let Some(middle) = &network.middle {
-        let running = start(middle, reference)?;
+        let running = start(middle, reference, batch)?;
         pollers.push(running.pid());
         // The program goes before its links.
         parts.push(Box::new(running));
@@ -173,11 +178,11 @@ fn reference(reference: Reference, name: &str, about: &str) -> Result<Variant, E
     Variant::new(name, about, sockets, pollers, parts)
 }
 
-fn start(middle: &Middle, reference: Reference) -> Result<Running, Error> {
+fn start(middle: &Middle, reference: Reference, batch: u16) -> Result<Running, Error> {
     let forwarding = Forwarding {
         ingress: CLIENT_LINK,
         egress: SERVER_LINK,
-        batch: BATCH,
+        batch,
         core: Some(polling_core()?),
         both: false,
         poll: true,
@@ -274,6 +279,7 @@ pub(crate) fn dpdk_chain(
     name: &str,
     about: &str,
     function: &str,
+    batch: u16,
 ) -> Result<Variant, Error> {
     let network = Network::through(false)?;
     let sockets = network.sockets()?;
@@ -289,7 +295,7 @@ pub(crate) fn dpdk_chain(
             "  ports: {{ ingress: {}, egress: {} }}\n{}",
             device(0, CLIENT_LINK),
             device(1, SERVER_LINK),
-            spinning()?
+            worker("spin", batch)?
         );
         let text = stand::chain(&chain, &[(function, "user")], &more);
         // The worker is started from here, so this is its namespace.

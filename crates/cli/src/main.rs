@@ -5,6 +5,7 @@
 mod commands;
 mod output;
 mod page;
+mod secret_file;
 mod source;
 
 use std::path::PathBuf;

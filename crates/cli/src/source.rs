@@ -3,11 +3,14 @@
 use std::path::Path;
 
 use myelin_agent::api::{ApiError, ChainSource};
+use myelin_spec::FileContents;
+
+use crate::secret_file::{self, Unread};
 
 /// Reads FILE (`-`: standard input) and every file named in it.
 ///
 /// # Errors
-/// A file that is missing or unreadable, named with the file that asked for it.
+/// The chain file cannot be read; a file of keys that others have access to.
 pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     let (name, text) = if file == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin())
@@ -25,9 +28,18 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
         ..ChainSource::default()
     };
     for named in myelin_spec::referenced_files(&source.text) {
+        let path = directory.join(&named.path);
+        let contents = if named.is_secret {
+            match secret_file::read(&path) {
+                Err(Unread::Unsafe(message)) => return Err(ApiError::usage(message)),
+                read => read.ok().map(FileContents::Text),
+            }
+        } else {
+            std::fs::read(path).ok().map(FileContents::from)
+        };
         // A missing file is reported by the parser, which knows the line that names it.
-        if let Ok(contents) = std::fs::read(directory.join(&named)) {
-            source.files.insert(named, contents.into());
+        if let Some(contents) = contents {
+            source.files.insert(named.path, contents);
         }
     }
     Ok(source)

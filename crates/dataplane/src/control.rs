@@ -73,6 +73,13 @@ pub(crate) enum Request {
         /// Generation.
         generation: u16,
     },
+    /// Tell what the functions of a chain count by names of their own. Descriptor: an empty file to write it to.
+    ReadCounters {
+        /// Service path identifier.
+        spi: u32,
+        /// Generation.
+        generation: u16,
+    },
     /// Tell of the flows that a function knows. Descriptor: an empty file to write them to.
     ReadFlows {
         /// Service path identifier.

@@ -12,12 +12,14 @@ use crate::chain::UserChain;
 use crate::chain_table::{ChainTable, Key};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
+use crate::named::Told;
 use crate::port::{Buffer, FramePool, Port};
 use crate::segment::{Segment, Timer};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
 mod batch;
+mod expiry;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +43,8 @@ pub struct Forwarder<'m, P> {
     started: bool,
     /// A port lacks frames or could not send all it has: it needs attention without a packet arriving.
     unsettled: bool,
+    /// When the next function wants to be called without a packet, ns; `u64::MAX` for never.
+    due_ns: u64,
     // Emptied and reused.
     batch: Batch<'m>,
     emitted: Vec<Packet<'m>>,
@@ -106,6 +110,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             batch_size: u32::from(batch_size),
             started: false,
             unsettled: false,
+            due_ns: u64::MAX,
             batch: Batch::with_capacity(capacity),
             emitted: Vec::with_capacity(capacity),
             replies: Vec::with_capacity(capacity),
@@ -169,6 +174,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             self.table.insert(key, index as u32);
         }
         self.forget_last();
+        self.plan_expiry();
     }
 
     /// Processes what has arrived by now, then takes the segments of a chain out.
@@ -185,6 +191,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
             }
         }
         self.forget_last();
+        self.plan_expiry();
         removed
     }
 
@@ -201,6 +208,16 @@ impl<'m, P: Port> Forwarder<'m, P> {
             });
         if let Some(function) = function {
             function.read_flows(page);
+        }
+    }
+
+    /// Has the functions of a chain tell what they count by names of their own.
+    pub fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<Told>) {
+        let segments = self.segments.iter().flatten();
+        for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
+            for (function, position) in segment.functions.iter().zip(segment.first_position..) {
+                function.read_counters(&mut |name, count| told.push((position, name, count)));
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::flows::{self, Flows};
 use crate::idle::Idle;
 use crate::launch::Launcher;
+use crate::named::{self, NamedCount};
 use crate::pipeline::RingLink;
 use crate::process::{Process, describe, running};
 use crate::ring_port::Side;
@@ -323,18 +324,32 @@ impl WorkerHandle {
             generation,
             position,
         };
+        self.ask_for_file(&request, flows::read)
+    }
+
+    /// What the functions of a chain that are here count by names of their own.
+    pub fn counters(&mut self, spi: u32, generation: u16) -> Result<Vec<NamedCount>, Error> {
+        self.ask_for_file(&Request::ReadCounters { spi, generation }, named::read)
+    }
+
+    /// Has the worker write its answer into a file.
+    fn ask_for_file<T>(
+        &mut self,
+        request: &Request,
+        read: impl FnOnce(&mut File) -> io::Result<T>,
+    ) -> Result<T, Error> {
         let worker = &self.config.run_id;
         let process = running(self.process.as_mut(), &self.config)?;
         let pid = process.pid();
         let failed = |source: io::Error| Error::Control {
             worker: worker.clone(),
             pid,
-            what: describe(&request),
+            what: describe(request),
             source,
         };
-        let mut file = File::from(anonymous_file("myelin-flows", 0).map_err(failed)?);
-        process.ask(worker, &request, &[file.as_fd()])?;
-        flows::read(&mut file).map_err(failed)
+        let mut file = File::from(anonymous_file("myelin-answer", 0).map_err(failed)?);
+        process.ask(worker, request, &[file.as_fd()])?;
+        read(&mut file).map_err(failed)
     }
 
     /// What the worker counts; reading does not disturb it.

@@ -145,6 +145,9 @@ pub(crate) fn describe(request: &Request) -> String {
         Request::ReadFlows { position, .. } => {
             format!("tell of the flows of the function at position {position}")
         }
+        Request::ReadCounters { spi, .. } => {
+            format!("tell what the functions of chain {spi} count")
+        }
         Request::SetIdle(_) => "change the idle mode".into(),
         Request::Start => "start".into(),
         Request::Shutdown => "shut down".into(),

@@ -23,6 +23,8 @@ pub(crate) struct Segment {
     entrance: Entrance,
     /// Bit `i`: the function at index `i` wants to be told the time.
     clocked: u32,
+    /// The functions that want to be called without a packet.
+    timers: Vec<FunctionTimer>,
     /// Runs until the next one that is timed.
     until_sample: u32,
 }
@@ -66,6 +68,9 @@ impl Segment {
             .map(|(index, function)| u32::from(function.needs_time()) << index)
             .sum();
         counters.span(first_position.into(), functions.len());
+        let timers = functions.iter().enumerate();
+        let timers = timers.filter_map(|(index, function)| FunctionTimer::of(index, &**function));
+        let timers = timers.collect();
         Self {
             spi,
             generation,
@@ -75,6 +80,7 @@ impl Segment {
             counters: Arc::clone(counters),
             entrance: Entrance::default(),
             clocked,
+            timers,
             until_sample: SAMPLE_EVERY,
         }
     }
@@ -123,11 +129,11 @@ impl Segment {
             .collect()
     }
 
-    /// The port where the chain takes packets in, for a run that came in at `ingress`; `None` as long as it is not known.
+    /// The port where the chain takes packets in, for a run that came in at `ingress`, if it did; `None` as long as it is not known.
     #[inline]
-    pub(crate) fn entrance(&self, ingress: usize) -> Option<usize> {
+    pub(crate) fn entrance(&self, ingress: Option<usize>) -> Option<usize> {
         let Entrance { learns, port } = &self.entrance;
-        if *learns {
+        if let Some(ingress) = ingress.filter(|_| *learns) {
             port.store(ingress, Ordering::Relaxed);
             return Some(ingress);
         }
@@ -179,6 +185,31 @@ impl Segment {
         self.process_closely(index + 1, batch, emitter, timer, false);
     }
 
+    /// When the next function wants to be called, ns; `u64::MAX` when none does.
+    pub(crate) fn due_ns(&self) -> u64 {
+        let due = self.timers.iter().map(|timer| timer.due_ns);
+        due.min().unwrap_or(u64::MAX)
+    }
+
+    /// Calls the first function that wants to be called by `now_ns`, and takes what it emits through those behind it. `false` when there is none.
+    pub(crate) fn expire<'m>(
+        &mut self,
+        now_ns: u64,
+        batch: &mut Batch<'m>,
+        emitter: &mut FrameEmitter<'_, 'm>,
+        timer: &Timer,
+    ) -> bool {
+        let Some(due) = self.timers.iter_mut().find(|one| one.due_ns <= now_ns) else {
+            return false;
+        };
+        due.due_ns = now_ns.saturating_add(due.every_ns);
+        let index = due.index;
+        self.functions[index].expire(now_ns, emitter);
+        self.settle(index, (0, 0), batch, emitter);
+        self.process_closely(index + 1, batch, emitter, timer, false);
+        true
+    }
+
     /// As [`Self::process`], from the function at that index on: with the clock where it is wanted, and each function counted by itself.
     fn process_closely<'m>(
         &mut self,
@@ -221,8 +252,11 @@ impl Segment {
     ) {
         let emitted = std::mem::take(&mut emitter.waiting);
         if emitted > 0 {
-            let packets = emitter.emitted.drain(..);
-            packets.for_each(|packet| batch.push(packet));
+            for mut packet in emitter.emitted.drain(..) {
+                // What was held over a live change goes on in the generation that gives it out.
+                packet.set_generation(self.generation);
+                batch.push(packet);
+            }
         }
         let position = usize::from(self.first_position) + index;
         self.counters
@@ -250,6 +284,28 @@ fn pass_undisturbed<'m>(
     }
     None
 }
+
+/// When a function is to be called though no packet came.
+#[derive(Debug, Clone, Copy)]
+struct FunctionTimer {
+    index: usize,
+    every_ns: u64,
+    due_ns: u64,
+}
+
+impl FunctionTimer {
+    /// Due at once for the first time: that is when it learns the time.
+    fn of(index: usize, function: &dyn Function) -> Option<Self> {
+        Some(Self {
+            index,
+            every_ns: function.timer_ns()?.max(LEAST_PERIOD_NS),
+            due_ns: 0,
+        })
+    }
+}
+
+/// Shortest time between two calls of a function: less would leave the worker nothing else to do.
+const LEAST_PERIOD_NS: u64 = 10_000;
 
 /// Where a chain takes packets in, which is where replies to their senders leave. Its first segment learns the port from its
 /// packets; those of later ones came in over an internal link, and through the first one before.

@@ -4,6 +4,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
@@ -157,19 +159,27 @@ pub(crate) fn kick_receive(fd: RawFd) {
     unsafe {
         libc::recvfrom(
             fd,
-            std::ptr::null_mut(),
+            ptr::null_mut(),
             0,
             libc::MSG_DONTWAIT,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
         );
     }
 }
 
-/// `poll(2)`; an interruption counts as nothing ready. `timeout_ms < 0` waits for ever.
-pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> io::Result<usize> {
-    // SAFETY: the slice is valid and writable for its own length.
-    let rc = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+/// `ppoll(2)`; an interruption counts as nothing ready. Without a timeout it waits for ever.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the slice is valid and writable for its own length; the time lives until the call has returned; no signal mask is given.
+    let rc = unsafe {
+        let count = fds.len() as libc::nfds_t;
+        libc::ppoll(fds.as_mut_ptr(), count, timeout, ptr::null())
+    };
     match check(rc) {
         Ok(ready) => Ok(ready as usize),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
@@ -333,8 +343,8 @@ mod tests {
             events: libc::POLLIN,
             revents: 0,
         }];
-        assert_eq!(poll(&mut fds, 0).unwrap(), 0);
+        assert_eq!(poll(&mut fds, Some(Duration::ZERO)).unwrap(), 0);
         send_with_fds(a.as_fd(), b"x", &[]).unwrap();
-        assert_eq!(poll(&mut fds, 0).unwrap(), 1);
+        assert_eq!(poll(&mut fds, Some(Duration::ZERO)).unwrap(), 1);
     }
 }

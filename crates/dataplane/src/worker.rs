@@ -30,6 +30,7 @@ use crate::control::{Reply, Request, Setup, receive_request, send_reply};
 use crate::flows;
 use crate::forwarder::Forwarder;
 use crate::idle::{Idle, IdleClock, Step};
+use crate::named::{self, Told};
 use crate::port::Port;
 use crate::ring_port::RingPort;
 use crate::segment::Segment;
@@ -42,7 +43,10 @@ use crate::xdp_port::XdpPort;
 /// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
 const STRAGGLERS: Duration = Duration::from_millis(5);
 /// First and longest sleep of a worker that waits for a port to recover, ms.
-const RECOVERY_MS: (i32, i32) = (1, 64);
+const RECOVERY_MS: (u64, u64) = (1, 64);
+
+/// Turns of a busy loop between two looks at the clock, where functions want to be called by time.
+const TURNS_PER_READING: u32 = 64;
 
 /// Runs the worker until it is told to stop. `control` is the connection to the agent
 /// ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see [`control_from_stdin`]).
@@ -137,6 +141,9 @@ fn pin(core: u32) -> nix::Result<()> {
 /// A function: path identifier, generation, position.
 type Place = (u32, u16, u8);
 
+/// Named counters that a chain is expected to have at most: 32 functions with 16 each.
+const COUNTERS: usize = 512;
+
 /// A change that the loop makes between two batches.
 enum Change {
     AddPort(SocketId, Box<WorkerPort>),
@@ -147,6 +154,7 @@ enum Change {
     AddSegments(Vec<Segment>),
     RemoveSegments(u32, u16),
     ReadFlows(Place, FlowPage),
+    ReadCounters(u32, u16, Vec<Told>),
     Start,
     Stop,
 }
@@ -158,6 +166,7 @@ enum Outcome {
     Port(Box<WorkerPort>),
     Segments(Vec<Segment>),
     Flows(FlowPage),
+    Counters(Vec<Told>),
 }
 
 /// The loop's end of the connection between the two threads.
@@ -224,6 +233,7 @@ impl Mailbox {
         let mut sleeper = Sleeper::default();
         sleeper.watch(forwarder, &self.wake);
         let mut was_busy = true;
+        let mut turns = 0_u32;
         loop {
             if self.waiting.load(Ordering::Relaxed) {
                 if self.make_all(forwarder) == Life::Over {
@@ -233,6 +243,13 @@ impl Mailbox {
                     idle = IdleClock::new(changed);
                 }
                 sleeper.watch(forwarder, &self.wake);
+            }
+            if forwarder.has_timers() {
+                // A reading of the clock costs as much as several looks.
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(TURNS_PER_READING) {
+                    forwarder.expire();
+                }
             }
             if forwarder.turn() > 0 {
                 idle.busy();
@@ -249,13 +266,19 @@ impl Mailbox {
                 Step::Look => forwarder.busy_poll(),
                 Step::Sleep => {
                     if forwarder.arm() {
-                        if sleeper.sleep(forwarder.is_unsettled()) {
+                        let due_in_ns = forwarder
+                            .due_ns()
+                            .map(|due_ns| due_ns.saturating_sub(monotonic_ns()));
+                        if sleeper.sleep(forwarder.is_unsettled(), due_in_ns) {
                             // Nonblocking; it makes the descriptor quiet again. `waiting` was set before it was written, so no change is missed.
                             let _ = self.wake.read();
                         }
                         forwarder.count(Counter::Sleeps, 1);
                     }
                     forwarder.disarm();
+                    if forwarder.has_timers() {
+                        forwarder.expire();
+                    }
                 }
             }
         }
@@ -305,6 +328,10 @@ impl Mailbox {
                 forwarder.read_flows(spi, generation, position, &mut page);
                 Outcome::Flows(page)
             }
+            Change::ReadCounters(spi, generation, mut told) => {
+                forwarder.read_counters(spi, generation, &mut told);
+                Outcome::Counters(told)
+            }
             Change::Start => {
                 forwarder.start();
                 Outcome::Done
@@ -325,7 +352,7 @@ impl Mailbox {
 struct Sleeper {
     /// The ports' descriptors, and the one that wakes the loop for a change.
     fds: Vec<libc::pollfd>,
-    patience_ms: i32,
+    patience_ms: u64,
 }
 
 impl Sleeper {
@@ -347,9 +374,12 @@ impl Sleeper {
         self.patience_ms = RECOVERY_MS.0;
     }
 
-    /// Sleeps until a packet or a change is there, or for a while when a port has to recover. Returns whether the wake descriptor is readable.
-    fn sleep(&mut self, unsettled: bool) -> bool {
-        let timeout = if unsettled { self.patience_ms } else { -1 };
+    /// Sleeps until a packet or a change is there, until a function wants to be called, or for a while when a port has to recover. Returns whether the
+    /// wake descriptor is readable.
+    fn sleep(&mut self, unsettled: bool, due_in_ns: Option<u64>) -> bool {
+        let recovery = unsettled.then(|| Duration::from_millis(self.patience_ms));
+        let due = due_in_ns.map(Duration::from_nanos);
+        let timeout = recovery.into_iter().chain(due).min();
         self.patience_ms = (self.patience_ms * 2).min(RECOVERY_MS.1);
         if sys::poll(&mut self.fds, timeout).is_err() {
             return false;
@@ -384,7 +414,7 @@ impl Control {
             revents: 0,
         });
         loop {
-            if sys::poll(&mut fds, -1).is_err() {
+            if sys::poll(&mut fds, None).is_err() {
                 return;
             }
             if fds[1].revents != 0 {
@@ -467,6 +497,11 @@ impl Control {
                     self.outbox.read_flows(place, page)
                 })
             }
+            Request::ReadCounters { spi, generation } => {
+                let fd = fds.pop().ok_or("no file came for the counters")?;
+                let told = self.outbox.read_counters(spi, generation)?;
+                named::write(&mut File::from(fd), &told)
+            }
             Request::SetIdle(idle) => self.outbox.change(Change::SetIdle(idle)),
             Request::Start => self.outbox.change(Change::Start),
             Request::Shutdown => self.outbox.change(Change::Stop),
@@ -496,6 +531,10 @@ impl Outbox {
                 drop(page);
                 Ok(())
             }
+            Outcome::Counters(told) => {
+                drop(told);
+                Ok(())
+            }
         }
     }
 
@@ -503,6 +542,16 @@ impl Outbox {
     fn read_flows(&self, place: Place, page: FlowPage) -> Result<FlowPage, String> {
         match self.ask(Change::ReadFlows(place, page))? {
             Outcome::Flows(page) => Ok(page),
+            _ => Err("the loop answered another question".into()),
+        }
+    }
+
+    /// Has the loop tell what the functions of a chain count.
+    fn read_counters(&self, spi: u32, generation: u16) -> Result<Vec<Told>, String> {
+        // Room for all, so that the loop does not look for memory.
+        let room = Vec::with_capacity(COUNTERS);
+        match self.ask(Change::ReadCounters(spi, generation, room))? {
+            Outcome::Counters(told) => Ok(told),
             _ => Err("the loop answered another question".into()),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use myelin_dataplane::UserChain;
 use myelin_dataplane::stats::PositionStats;
+use myelin_dataplane::{NamedCount, UserChain};
 use myelin_packet::Match;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::DpdkDevice;
@@ -75,6 +75,8 @@ pub struct Figures {
     pub positions: Vec<Position>,
     /// Front door to egress port.
     pub sojourn: Histogram,
+    /// What functions count by names of their own.
+    pub counters: Vec<NamedCount>,
 }
 
 impl Figures {

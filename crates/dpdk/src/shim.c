@@ -243,13 +243,15 @@ static struct rte_mbuf *whole(struct rte_mbuf *mbuf)
 	return copy;
 }
 
-/* Another core or the device has just written the packet, and all of it is needed soon: the headers
- * here, the rest where it is copied out. In front of it the metadata are going to be written. */
-static void prefetch(struct rte_mbuf *mbuf)
+/* Another core or the device has just written the packet. Its headers are needed at once, and in
+ * front of them the metadata are going to be written. The rest, which is copied out soon, is worth
+ * fetching for a packet that is alone: those of a burst would wait for each other. */
+static void prefetch(struct rte_mbuf *mbuf, bool alone)
 {
 	const char *packet = rte_pktmbuf_mtod(mbuf, const char *);
+	uint32_t len = alone ? mbuf->data_len : 1;
 
-	for (uint32_t at = 0; at < mbuf->data_len; at += RTE_CACHE_LINE_SIZE)
+	for (uint32_t at = 0; at < len; at += RTE_CACHE_LINE_SIZE)
 		rte_prefetch0(packet + at);
 	rte_prefetch0(packet - 1);
 }
@@ -274,7 +276,7 @@ static uint16_t receive(uint16_t port, struct descriptor *descriptors, uint16_t 
 			.offset = mbuf->data_off,
 			.len = mbuf->data_len,
 		};
-		prefetch(mbuf);
+		prefetch(mbuf, received == 1);
 	}
 	return taken;
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use myelin_dataplane::{Forwarder, Stats};
+use myelin_dataplane::{Forwarder, NamedCount, Stats};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
@@ -211,7 +211,7 @@ impl Worker {
 
     /// The loop.
     fn serve(&mut self, wishes: &Receiver<Wish>, wished: &AtomicBool, waiting: Waiting) {
-        let mut quiet = 0_u32;
+        let (mut quiet, mut turns) = (0_u32, 0_u32);
         let mut since: Option<Instant> = None;
         loop {
             if wished.load(Ordering::Relaxed) {
@@ -220,6 +220,12 @@ impl Worker {
                     if self.fulfil(wish) == Life::Over {
                         return;
                     }
+                }
+            }
+            if self.forwarder.has_timers() {
+                turns = turns.wrapping_add(1);
+                if turns.is_multiple_of(LOOK_EVERY) {
+                    self.forwarder.expire();
                 }
             }
             if self.forwarder.turn() > 0 {
@@ -236,6 +242,8 @@ impl Worker {
                 let since = since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= patience {
                     std::thread::sleep(NAP);
+                    // Turns are rare now.
+                    turns = LOOK_EVERY.wrapping_sub(1);
                 }
             }
         }
@@ -340,7 +348,14 @@ impl Worker {
             transmitted: chain.transmitted,
             positions: chain.positions.into_iter().map(Into::into).collect(),
             sojourn: chain.sojourn,
+            counters: self.counters(spi, generation),
         })
+    }
+
+    fn counters(&self, spi: u32, generation: u16) -> Vec<NamedCount> {
+        let mut told = Vec::new();
+        self.forwarder.read_counters(spi, generation, &mut told);
+        told.iter().map(NamedCount::from).collect()
     }
 
     /// The port where a chain enters.

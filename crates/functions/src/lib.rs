@@ -9,12 +9,17 @@
 //! Each kind is one file named after it; those that also exist in the kernel room give the same
 //! bytes there, and both are tested on the same frames.
 //!
-//! This room does no I/O. Start reading at [`mod@function`], then [`mod@xor`] for an example.
+//! This room does no I/O, but for loading the library that [`mod@dpi`] needs. Start reading at
+//! [`mod@function`], then [`mod@xor`] for an example.
 
+pub mod aes;
+pub mod aes_decrypt;
+pub mod aes_encrypt;
 pub mod batch;
 pub mod compress;
 pub mod compression;
 pub mod decompress;
+pub mod dpi;
 pub mod emitter;
 pub mod firewall;
 pub mod flow_page;
@@ -23,6 +28,7 @@ pub mod flow_tracker;
 pub mod forward;
 pub mod function;
 pub mod load_balancer;
+pub mod lossy_link;
 pub mod monitor;
 pub mod nat;
 pub mod packet;

@@ -151,6 +151,12 @@ impl<'a> Packet<'a> {
         self.meta.position = position;
     }
 
+    /// Sets which deployed form of its chain it goes on in.
+    #[inline]
+    pub fn set_generation(&mut self, generation: u16) {
+        self.meta.generation = generation;
+    }
+
     /// The headers, as the front door or the last [`reparse`](Self::reparse) found them; offsets
     /// count from the front of the frame at that time.
     #[inline]

@@ -4,13 +4,18 @@ use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
+use crate::aes::{KeyError, Sessions};
+use crate::aes_decrypt::AesDecrypt;
+use crate::aes_encrypt::{AesEncrypt, Session};
 use crate::compress::Compress;
 use crate::compression::CompressionError;
 use crate::decompress::Decompress;
+use crate::dpi::{self, Dpi, Patterns};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
 use crate::load_balancer::{Affinity, LoadBalancer};
+use crate::lossy_link::LossyLink;
 use crate::monitor::{Monitor, MonitorState};
 use crate::nat::{Mappings, Nat};
 use crate::router::Router;
@@ -32,6 +37,12 @@ pub enum Error {
         "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
     )]
     External,
+    /// The key of an encrypter or decrypter.
+    #[error("aes: {0}")]
+    Key(#[from] KeyError),
+    /// The patterns of a dpi, or the library that it needs.
+    #[error("dpi: {0}")]
+    Dpi(#[from] dpi::Error),
     /// The state of a compress.
     #[error("compress: {0}")]
     Compress(CompressionError),
@@ -76,8 +87,28 @@ impl States {
                 let state = self.get(instance.state.as_ref(), &shape, make);
                 Box::new(FlowTracker::new(*config, state))
             }
+            FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
+            FunctionConfig::AesEncrypt(config) => {
+                let shape = FunctionConfig::AesEncrypt(config.shape());
+                // Only this can fail; it is dropped when the state of a former generation goes on.
+                let session = Session::new(config)?;
+                let session = self.get(instance.state.as_ref(), &shape, || session);
+                Box::new(AesEncrypt::new(config, session))
+            }
+            FunctionConfig::AesDecrypt(config) => {
+                let shape = FunctionConfig::AesDecrypt(config.shape());
+                let make = || Sessions::new(config.sessions.into(), config.replay_window);
+                let sessions = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(AesDecrypt::new(config, sessions)?)
+            }
+            FunctionConfig::Dpi(config) => {
+                let shape = FunctionConfig::Dpi(config.shape());
+                let make = || Patterns::new(config);
+                let patterns = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Dpi::new(config, patterns)?)
+            }
             FunctionConfig::Compress(config) => {
                 Box::new(Compress::new(config).map_err(Error::Compress)?)
             }

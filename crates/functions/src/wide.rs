@@ -1,8 +1,7 @@
 //! The same loop compiled for wider vector registers than the oldest x86-64 has, chosen where the
 //! function is made.
 //!
-//! Beside the bindings of `compression/lz4.rs`, the only `unsafe` of this crate is here. x86-64 as such has 16-byte registers, AVX2 has 32-byte
-//! ones.
+//! x86-64 as such has 16-byte registers, AVX2 has 32-byte ones.
 
 use crate::sum::sum;
 use crate::xor::xor_in_place;

@@ -206,10 +206,10 @@ pub(crate) fn load(
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::BlackBox { position }),
-        FunctionConfig::Compress(_) | FunctionConfig::Decompress(_) => {
-            let kind = function.config.kind().name;
-            Err(Error::UserOnly { position, kind })
-        }
+        _ => Err(Error::UserOnly {
+            position,
+            kind: function.config.kind().name,
+        }),
     }?;
     Ok(Instance { fd, state })
 }

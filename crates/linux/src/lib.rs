@@ -8,6 +8,7 @@
 //! | a network of one's own | [`netns`]: namespaces that `ip netns` sees too |
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
+//! | how deeply cores sleep | [`pm_qos`] |
 //! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`] |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
@@ -43,6 +44,7 @@ pub mod machine;
 pub mod neighbour;
 pub mod netlink;
 pub mod netns;
+pub mod pm_qos;
 pub mod process;
 pub mod procfs;
 mod qdisc;

@@ -3,17 +3,24 @@
 use crate::five_tuple::{TCP, UDP};
 use crate::parse::Headers;
 
-/// Ones' complement sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts
-/// as if a zero followed.
+/// Ones' complement sum of `bytes` as big-endian 16-bit words; an odd last byte counts as if a zero
+/// followed.
 ///
-/// Sums may be added as plain numbers and folded at the end: each is below 2^32 for up to 128 KiB.
+/// Sums may be added as plain numbers and folded at the end: each is below 2^16.
+#[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<2>();
+    // In whatever order the bytes of the words are, those of the sum are in the same (RFC 1071,
+    // section 2B), and a 32-bit word is the sum of its halves modulo 65535. So words are added as the
+    // processor reads them, which it does with vectors.
+    let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words
         .iter()
-        .map(|&word| u64::from(u16::from_be_bytes(word)))
+        .map(|&word| u64::from(u32::from_ne_bytes(word)))
         .sum();
-    words + rest.first().map_or(0, |&last| u64::from(last) << 8)
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum = fold(words + u64::from(u32::from_ne_bytes(last)));
+    u16::from_be_bytes(sum.to_ne_bytes()).into()
 }
 
 /// Folds a sum to 16 bits with end-around carry.

@@ -1,7 +1,7 @@
 //! Comparing a plan with the contract of its chain.
 
 use myelin_spec::units::format_duration_ns;
-use myelin_spec::{Idle, Mapping, ServiceChain, Space, WorkerSpec};
+use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space, WorkerSpec};
 
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
@@ -20,9 +20,11 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
         overload(plan),
         worker_without_work(plan, chain),
         spinning_side_by_side(plan, chain),
+        cores_that_never_sleep(chain),
     ]
     .into_iter()
     .flatten()
+    .chain(unauthenticated(chain))
     .collect();
 }
 
@@ -59,6 +61,24 @@ fn refusal(plan: &Plan) -> Option<String> {
         nanoseconds(plan.predicted_ns),
         format_duration_ns(bound_ns),
     ))
+}
+
+/// Functions that encrypt without authenticating.
+fn unauthenticated(chain: &ServiceChain) -> impl Iterator<Item = String> {
+    chain.functions.iter().filter_map(|function| {
+        let cipher = match &function.config {
+            FunctionConfig::AesEncrypt(config) => config.cipher,
+            FunctionConfig::AesDecrypt(config) => config.cipher,
+            _ => return None,
+        };
+        (!cipher.is_authenticated()).then(|| {
+            format!(
+                "`{}` uses {cipher}, which authenticates nothing: whoever is on the way can change any bit of the payload unnoticed; \
+                 write `cipher: aes-128-gcm` unless you compare",
+                function.name
+            )
+        })
+    })
 }
 
 fn worst_case_note(wake_up_ns: Option<f64>) -> String {
@@ -154,6 +174,14 @@ fn spinning_side_by_side(plan: &Plan, chain: &ServiceChain) -> Option<String> {
             "{count} workers spin on one core, each until the scheduler takes it from them, for milliseconds; \
              leave `worker: {{ idle: spin }}` out"
         )
+    })
+}
+
+fn cores_that_never_sleep(chain: &ServiceChain) -> Option<String> {
+    (chain.cpu_latency_ns? < 1000).then(|| {
+        "`spec.cpuLatency` below 1 us: while the chain is up all cores of the machine poll for work instead of sleeping, \
+         and take the power of busy ones"
+            .to_owned()
     })
 }
 

@@ -4,11 +4,18 @@
 //! and the chain reader takes the configuration keys from it. A new kind is an entry here, a variant of
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
+mod aes;
+mod dpi;
+mod lossy_link;
+
 use serde::Serialize;
 
 use crate::function::Space;
 use crate::words::word_enum;
 
+pub use aes::{AES_DECRYPT, AES_ENCRYPT};
+pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
+pub use lossy_link::LOSSY_LINK;
 mod compression;
 
 pub use compression::{COMPRESS, DECOMPRESS};
@@ -151,6 +158,8 @@ pub enum ValueType {
     Ports,
     /// A written time.
     Duration,
+    /// A written percentage.
+    Percent,
     /// A program and its arguments.
     Command,
     /// Variables and their values.
@@ -159,6 +168,12 @@ pub enum ValueType {
     Function,
     /// The path of a file, relative to the chain file's directory.
     File,
+    /// The same of a file that holds secrets: nobody but its owner may have access to it.
+    SecretFile,
+    /// A list of patterns.
+    Patterns,
+    /// Where copies of packets go.
+    Mirror,
 }
 
 /// Keys of a firewall rule.
@@ -615,6 +630,10 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &NAT,
         &LOAD_BALANCER,
         &EXTERNAL,
+        &AES_ENCRYPT,
+        &AES_DECRYPT,
+        &DPI,
+        &LOSSY_LINK,
         &COMPRESS,
         &DECOMPRESS,
     ]

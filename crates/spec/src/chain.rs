@@ -110,6 +110,8 @@ pub struct ServiceChain {
     pub on_failure: Option<OnFailure>,
     /// How its worker runs.
     pub worker: WorkerSpec,
+    /// Most that a core of this machine may take to wake while the chain is up, ns; `None` leaves it to the kernel.
+    pub cpu_latency_ns: Option<u64>,
     /// Where the parts stand in the chain file, for errors that only later steps can find.
     pub places: Places,
 }

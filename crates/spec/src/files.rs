@@ -3,12 +3,13 @@
 //! This room does no I/O: whoever parses reads those files, with its own rights, and hands them in.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{self, ValueType};
+use crate::catalogue::{self, ConfigKey, ValueType};
 use crate::yaml::{self, Node, Value};
 
 /// Gives the contents of a file that a chain file names.
@@ -25,7 +26,7 @@ pub trait FileResolver {
 
 /// The contents of a file on their way to who parses: text as it is, anything else as base64 (RFC 4648, section 4), so that
 /// JSON takes both.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum FileContents {
     /// UTF-8.
@@ -35,6 +36,16 @@ pub enum FileContents {
         /// Those bytes.
         base64: String,
     },
+}
+
+/// Without the contents: they may be keys.
+impl fmt::Debug for FileContents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text(_) => "Text(..)",
+            Self::Binary { .. } => "Binary(..)",
+        })
+    }
 }
 
 impl From<Vec<u8>> for FileContents {
@@ -88,20 +99,30 @@ impl FileResolver for NoFiles {
     }
 }
 
-/// The files that a chain file names, as written there, each once, in order.
+/// A file that a chain file names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferencedFile {
+    /// Its path, as written there.
+    pub path: String,
+    /// Whether it holds secrets ([`ValueType::SecretFile`]), so that nobody but its owner may have access to it.
+    pub is_secret: bool,
+}
+
+/// The files that a chain file names, each path once, in order.
 ///
 /// Looks no further than needed to find them: a text with errors gives those that can be seen, and
 /// [`parse`](crate::parse) tells the errors.
-pub fn referenced_files(text: &str) -> Vec<String> {
-    let mut files = Vec::new();
+pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
+    let mut files: Vec<ReferencedFile> = Vec::new();
     for document in yaml::load(text).unwrap_or_default() {
         let functions = document.get("spec").and_then(|spec| spec.get("functions"));
         let Some(Value::List(functions)) = functions.map(|node| &node.value) else {
             continue;
         };
-        for path in functions.iter().flat_map(named_by) {
-            if !files.contains(&path) {
-                files.push(path);
+        for file in functions.iter().flat_map(named_by) {
+            match files.iter_mut().find(|known| known.path == file.path) {
+                Some(known) => known.is_secret |= file.is_secret,
+                None => files.push(file),
             }
         }
     }
@@ -109,7 +130,7 @@ pub fn referenced_files(text: &str) -> Vec<String> {
 }
 
 /// The files that one function names.
-fn named_by(function: &Node) -> Vec<String> {
+fn named_by(function: &Node) -> Vec<ReferencedFile> {
     let kind = function
         .get("kind")
         .and_then(text)
@@ -117,11 +138,16 @@ fn named_by(function: &Node) -> Vec<String> {
     let (Some(kind), Some(config)) = (kind, function.get("config")) else {
         return Vec::new();
     };
-    kind.config
-        .iter()
-        .filter(|key| key.value == ValueType::File)
-        .filter_map(|key| config.get(key.key).and_then(text).map(str::to_owned))
-        .collect()
+    let named = |key: &ConfigKey| {
+        let is_secret = match key.value {
+            ValueType::File => false,
+            ValueType::SecretFile => true,
+            _ => return None,
+        };
+        let path = config.get(key.key).and_then(text)?.to_owned();
+        Some(ReferencedFile { path, is_secret })
+    };
+    kind.config.iter().filter_map(named).collect()
 }
 
 fn text(node: &Node) -> Option<&str> {
@@ -161,13 +187,24 @@ spec:
   functions:
     - { kind: firewall, config: { rulesFile: a.yaml } }
     - { kind: forward, config: { rulesFile: not-a-file-of-forward.yaml } }
+    - { kind: aes-encrypt, config: { keyFile: a.key } }
     - { kind: firewall, config: { rulesFile: rules/b.yaml } }
+    - { kind: aes-decrypt, config: { keyFile: rules/b.yaml } }
 ---
 spec: { functions: [ { kind: firewall, config: { rulesFile: a.yaml } }, 3, { kind: firewall } ] }
 ---
 spec: nothing here
 ";
-        assert_eq!(referenced_files(text), ["a.yaml", "rules/b.yaml"]);
-        assert_eq!(referenced_files("{ not yaml"), Vec::<String>::new());
+        let file = |path: &str, is_secret| ReferencedFile {
+            path: path.to_owned(),
+            is_secret,
+        };
+        let named = [
+            file("a.yaml", false),
+            file("a.key", true),
+            file("rules/b.yaml", true),
+        ];
+        assert_eq!(referenced_files(text), named);
+        assert_eq!(referenced_files("{ not yaml"), []);
     }
 }

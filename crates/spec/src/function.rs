@@ -5,13 +5,16 @@ use std::fmt;
 use myelin_packet::rules::{Action, Rule};
 use serde::{Deserialize, Serialize};
 
+use crate::aes::{AesDecryptConfig, AesEncryptConfig};
 use crate::catalogue::{self, Kind};
 use crate::compression::{CompressConfig, DecompressConfig};
+use crate::dpi::DpiConfig;
 use crate::error::Place;
 use crate::external::ExternalConfig;
 use crate::flow_tracker::FlowTrackerConfig;
 use crate::isolation::SandboxSpec;
 use crate::load_balancer::LoadBalancerConfig;
+use crate::lossy_link::LossyLinkConfig;
 use crate::nat::NatConfig;
 use crate::router::RouterConfig;
 use crate::words::word_enum;
@@ -150,6 +153,17 @@ pub enum FunctionConfig {
     Router(RouterConfig),
     /// A program that nothing is known of.
     External(ExternalConfig),
+    /// Encrypts the UDP payload.
+    #[serde(rename = "aes-encrypt")]
+    AesEncrypt(AesEncryptConfig),
+    /// Decrypts it.
+    #[serde(rename = "aes-decrypt")]
+    AesDecrypt(AesDecryptConfig),
+    /// Looks for patterns in payloads.
+    Dpi(DpiConfig),
+    /// Loses packets.
+    #[serde(rename = "lossy-link")]
+    LossyLink(LossyLinkConfig),
     /// Compresses UDP payloads.
     Compress(CompressConfig),
     /// Gives them back.
@@ -170,6 +184,10 @@ impl FunctionConfig {
             Self::LoadBalancer(_) => &catalogue::LOAD_BALANCER,
             Self::Router(_) => &catalogue::ROUTER,
             Self::External(_) => &catalogue::EXTERNAL,
+            Self::AesEncrypt(_) => &catalogue::AES_ENCRYPT,
+            Self::AesDecrypt(_) => &catalogue::AES_DECRYPT,
+            Self::Dpi(_) => &catalogue::DPI,
+            Self::LossyLink(_) => &catalogue::LOSSY_LINK,
             Self::Compress(_) => &catalogue::COMPRESS,
             Self::Decompress(_) => &catalogue::DECOMPRESS,
         }

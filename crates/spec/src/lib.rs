@@ -29,11 +29,13 @@
 //!
 //! Start reading at [`chain`].
 
+pub mod aes;
 pub mod catalogue;
 pub mod chain;
 mod check;
 pub mod compression;
 mod dpdk;
+pub mod dpi;
 mod error;
 pub mod external;
 mod files;
@@ -41,25 +43,29 @@ pub mod flow_tracker;
 pub mod function;
 pub mod isolation;
 pub mod load_balancer;
+pub mod lossy_link;
 pub mod nat;
 mod printable;
 mod read;
 mod replies;
 pub mod router;
+pub mod secret;
 mod suggest;
 pub mod units;
 mod words;
 mod yaml;
 
+pub use aes::{AesDecryptConfig, AesEncryptConfig, Cipher};
 pub use chain::{
     Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
     WorkerSpec,
 };
 pub use compression::{CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary};
 pub use dpdk::DpdkDevice;
+pub use dpi::{DpiAction, DpiConfig, DpiFragments, MirrorConfig, Pattern, PatternList};
 pub use error::{Place, SpecError, SpecErrors};
 pub use external::ExternalConfig;
-pub use files::{FileContents, FileResolver, NoFiles, referenced_files};
+pub use files::{FileContents, FileResolver, NoFiles, ReferencedFile, referenced_files};
 pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
 pub use function::{
     FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,
@@ -67,9 +73,11 @@ pub use function::{
 };
 pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use load_balancer::{BackendSpec, LoadBalancerConfig};
+pub use lossy_link::LossyLinkConfig;
 pub use myelin_packet::Match;
 pub use nat::NatConfig;
 pub use router::RouterConfig;
+pub use secret::SecretKey;
 
 use error::{Fault, Report};
 use yaml::Span;

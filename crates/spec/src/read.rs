@@ -2,19 +2,24 @@
 //!
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
+mod aes;
 mod chain;
 mod compression;
+mod dpi;
 mod external;
 mod field;
 mod firewall;
 mod flow_tracker;
 mod function;
 mod isolation;
+mod key_file;
 mod list_file;
 mod load_balancer;
+mod lossy_link;
 mod matching;
 mod name;
 mod nat;
+mod pattern;
 mod ports;
 mod router;
 mod sla;

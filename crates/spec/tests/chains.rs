@@ -37,6 +37,7 @@ spec:
   ports: { ingress: eth1, egress: eth2 }
   onFailure: pass
   worker: { batch: 32, idle: adaptive, spin: 20us, core: 1, busyPoll: 10us }
+  cpuLatency: 0us
 ";
 
 fn chains(text: &str) -> Vec<ServiceChain> {
@@ -141,6 +142,7 @@ fn every_key_is_read() {
         hugepages: false,
     };
     assert_eq!(chain.worker, worker);
+    assert_eq!(chain.cpu_latency_ns, Some(0));
     assert_eq!(chain.places.mapping.to_string(), "full.yaml:21:12");
 }
 
@@ -151,6 +153,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(chain.matches, Match::default());
     assert_eq!(chain.sla, Sla::default());
     assert_eq!(chain.worker, WorkerSpec::default());
+    assert_eq!(chain.cpu_latency_ns, None);
     assert_eq!(
         (chain.mapping, chain.classify, chain.hook),
         (Mapping::Auto, Classify::Cost, Hook::Auto)

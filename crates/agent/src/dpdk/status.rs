@@ -65,6 +65,7 @@ impl Running {
                     drops: at.drops,
                     black_box: None,
                     sandbox: None,
+                    counters: status::at_position(&figures.counters, hop.position),
                     cost_ns: (at.samples > 0).then(|| at.sampled_ns as f64 / at.samples as f64),
                 }
             })

@@ -196,6 +196,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
                     &format!("c{}", made.len()),
                     "user-space function between devices of DPDK over net_af_xdp, polling",
                     kind,
+                    variants::BATCH,
                 )?;
                 made.push(finished(variant, DPDK_PORT, function));
             }

@@ -8,6 +8,7 @@ use myelin_linux::capability;
 use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::feature::{self, Answer, Feature};
 use myelin_linux::machine::Machine;
+use myelin_linux::pm_qos;
 use serde::Serialize;
 
 use crate::output;
@@ -100,6 +101,19 @@ fn examine() -> Diagnosis {
         ),
         answer: match dpdk {
             Ok(version) => format!("yes: {version}"),
+            Err(error) => format!("no: {error}"),
+        },
+        required: false,
+    });
+    let idle = pm_qos::idle_driver();
+    findings.push(Finding {
+        what: "idle states".to_owned(),
+        consequence: consequence(
+            idle.is_ok(),
+            "how long cores take to wake cannot be limited (`spec.cpuLatency`)",
+        ),
+        answer: match idle {
+            Ok(driver) => format!("yes: {driver}"),
             Err(error) => format!("no: {error}"),
         },
         required: false,

@@ -113,5 +113,9 @@ fn value(value: ValueType) -> String {
         ValueType::Environment => "NAME: VALUE pairs".to_owned(),
         ValueType::Function => "name of a function".to_owned(),
         ValueType::File => "path of a file".to_owned(),
+        ValueType::SecretFile => "path of a file that only its owner has access to".to_owned(),
+        ValueType::Percent => "percentage, such as 5%".to_owned(),
+        ValueType::Patterns => format!("list of patterns: {}", catalogue::PATTERN_KEYS.join(", ")),
+        ValueType::Mirror => catalogue::MIRROR_KEYS.join(", "),
     }
 }

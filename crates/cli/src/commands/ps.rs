@@ -214,6 +214,13 @@ fn details(status: &ChainStatus) {
     }
     println!("{table}");
     for hop in &status.hops {
+        if !hop.counters.is_empty() {
+            let counts = hop.counters.iter();
+            let counts: Vec<_> = counts
+                .map(|(name, count)| format!("{count} {name}"))
+                .collect();
+            println!("{}: {}", hop.name, counts.join(", "));
+        }
         if let Some(black_box) = &hop.black_box {
             print_black_box(&hop.name, black_box);
         }

@@ -1,10 +1,12 @@
 //! The way of a batch: from a port, through the functions of its runs, to the ports where they lead.
 
+use myelin_functions::Batch;
+
 use super::Forwarder;
 use crate::chain_table::Key;
 use crate::emitter::FrameEmitter;
 use crate::port::{Buffer, Port};
-use crate::segment::{Exit, Onward, encapsulate, encapsulate_reply};
+use crate::segment::{Exit, Onward, Segment, Timer, encapsulate, encapsulate_reply};
 use crate::stats::Counter;
 
 /// Shortest packet a port transmits, bytes: an Ethernet header.
@@ -20,7 +22,7 @@ pub(super) struct Run {
     stamps: usize,
 }
 
-impl<P: Port> Forwarder<'_, P> {
+impl<'m, P: Port> Forwarder<'m, P> {
     /// One batch from one port. What has been processed leaves before anything is counted or put in order.
     #[inline]
     pub(super) fn serve(&mut self, index: usize) -> u32 {
@@ -108,12 +110,26 @@ impl<P: Port> Forwarder<'_, P> {
     /// Takes the run in `self.batch` through its functions and puts what is left of it into the transmit ring.
     #[inline]
     fn finish_run(&mut self, ingress: usize, index: u32) {
-        let Some(Some(segment)) = self.segments.get_mut(index as usize) else {
-            return;
-        };
         if self.batch.is_empty() {
             return;
         }
+        self.run(index, Some(ingress), |segment, batch, emitter, timer| {
+            let sampled = segment.sample_now();
+            segment.process(batch, emitter, timer, sampled);
+        });
+    }
+
+    /// Has a segment work on `self.batch` and puts what is left of it into the transmit ring.
+    #[inline]
+    pub(super) fn run<T: Default>(
+        &mut self,
+        index: u32,
+        ingress: Option<usize>,
+        work: impl FnOnce(&mut Segment, &mut Batch<'m>, &mut FrameEmitter<'_, 'm>, &Timer) -> T,
+    ) -> T {
+        let Some(Some(segment)) = self.segments.get_mut(index as usize) else {
+            return T::default();
+        };
         let mut emitter = FrameEmitter {
             memory: self.memory,
             pool: &mut self.pool,
@@ -122,8 +138,7 @@ impl<P: Port> Forwarder<'_, P> {
             replies: &mut self.replies,
             lost: 0,
         };
-        let sampled = segment.sample_now();
-        segment.process(&mut self.batch, &mut emitter, &self.timer, sampled);
+        let outcome = work(segment, &mut self.batch, &mut emitter, &self.timer);
         if emitter.lost > 0 {
             self.counters.add(Counter::NoFrame, emitter.lost);
         }
@@ -132,6 +147,7 @@ impl<P: Port> Forwarder<'_, P> {
         if !self.replies.is_empty() {
             self.send_back(index, entrance);
         }
+        outcome
     }
 
     /// Puts what the run sends back to its senders into the transmit ring of the port where the chain takes packets in. The chain does not count
@@ -230,7 +246,7 @@ impl<P: Port> Forwarder<'_, P> {
 
     /// Hands over what the runs transmitted: one system call a port and batch, unless the kernel takes less at a time.
     #[inline]
-    fn send(&mut self) -> u64 {
+    pub(super) fn send(&mut self) -> u64 {
         let mut kicks = 0;
         for run in &self.runs {
             if let Some(Some(port)) = self.ports.get_mut(run.port) {
@@ -242,7 +258,7 @@ impl<P: Port> Forwarder<'_, P> {
 
     /// Counts what has left; the sojourn of a packet ends here (see [`stats`](crate::stats)).
     #[inline]
-    fn account(&mut self, received: u32, kicks: u64) {
+    pub(super) fn account(&mut self, received: u32, kicks: u64) {
         let now = if self.stamps.is_empty() {
             0
         } else {
@@ -271,7 +287,7 @@ impl<P: Port> Forwarder<'_, P> {
 
     /// Empties the batch: what was transmitted is the port's, what was dropped is free.
     #[inline]
-    fn clear_batch(&mut self) {
+    pub(super) fn clear_batch(&mut self) {
         for packet in self.batch.dropped() {
             self.pool.give(self.memory.close(packet).frame);
         }

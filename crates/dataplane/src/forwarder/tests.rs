@@ -16,6 +16,7 @@ use crate::segment::{Exit, Onward, SAMPLE_EVERY};
 use crate::stats::PositionStats;
 use crate::umem::Umem;
 
+mod expiry;
 mod flows;
 mod frames;
 mod replies;

@@ -42,15 +42,34 @@ static __always_inline __u64 sum_of(const struct picked *picked)
 	return picked->upper + lower;
 }
 
-/* Transforms the word at `at`. */
-#define XOR(type, at, key, picked)                \
-	({                                        \
-		type *word = (void *)(at);        \
-		__u64 bits = *word & (type)(key); \
-		*word ^= (type)(key);             \
-		(picked).words += bits;           \
-		(picked).upper += bits >> 32;     \
+static __always_inline void pick(struct picked *picked, __u64 bits)
+{
+	picked->words += bits;
+	picked->upper += bits >> 32;
+}
+
+/* Two words at once, where no sum of two bytes can carry into the next one. */
+static __always_inline void pick_two(struct picked *picked, __u64 key, __u64 one, __u64 other)
+{
+	if (key & 0x80) {
+		pick(picked, one);
+		pick(picked, other);
+	} else {
+		pick(picked, one + other);
+	}
+}
+
+/* Transforms the word at `at` and gives what the key picks of it. */
+#define XOR(type, at, key)                       \
+	({                                       \
+		type *word = (void *)(at);       \
+		type bits = *word & (type)(key); \
+		*word ^= (type)(key);            \
+		bits;                            \
 	})
+
+#define XOR_TWO(at, key, picked) \
+	pick_two(&(picked), key, XOR(__u64, at, key), XOR(__u64, (at) + 8, key))
 
 static __always_inline __u32 fold(__u64 sum)
 {
@@ -83,14 +102,10 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 			break;
 		if ((void *)at + BLOCK > end)
 			return false;
-		XOR(__u64, at, key, picked);
-		XOR(__u64, at + 8, key, picked);
-		XOR(__u64, at + 16, key, picked);
-		XOR(__u64, at + 24, key, picked);
-		XOR(__u64, at + 32, key, picked);
-		XOR(__u64, at + 40, key, picked);
-		XOR(__u64, at + 48, key, picked);
-		XOR(__u64, at + 56, key, picked);
+		XOR_TWO(at, key, picked);
+		XOR_TWO(at + 16, key, picked);
+		XOR_TWO(at + 32, key, picked);
+		XOR_TWO(at + 48, key, picked);
 		at += BLOCK;
 	}
 	/* Not how far the loop came, or the verifier would go through the rest for every length. */
@@ -98,35 +113,32 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 	if (length & 32) {
 		if ((void *)at + 32 > end)
 			return false;
-		XOR(__u64, at, key, picked);
-		XOR(__u64, at + 8, key, picked);
-		XOR(__u64, at + 16, key, picked);
-		XOR(__u64, at + 24, key, picked);
+		XOR_TWO(at, key, picked);
+		XOR_TWO(at + 16, key, picked);
 		at += 32;
 	}
 	if (length & 16) {
 		if ((void *)at + 16 > end)
 			return false;
-		XOR(__u64, at, key, picked);
-		XOR(__u64, at + 8, key, picked);
+		XOR_TWO(at, key, picked);
 		at += 16;
 	}
 	if (length & 8) {
 		if ((void *)at + 8 > end)
 			return false;
-		XOR(__u64, at, key, picked);
+		pick(&picked, XOR(__u64, at, key));
 		at += 8;
 	}
 	if (length & 4) {
 		if ((void *)at + 4 > end)
 			return false;
-		XOR(__u32, at, key, picked);
+		pick(&picked, XOR(__u32, at, key));
 		at += 4;
 	}
 	if (length & 2) {
 		if ((void *)at + 2 > end)
 			return false;
-		XOR(__u16, at, key, picked);
+		pick(&picked, XOR(__u16, at, key));
 		at += 2;
 	}
 

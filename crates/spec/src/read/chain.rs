@@ -1,6 +1,6 @@
 //! Reads a `ServiceChain`.
 
-use super::field::Fields;
+use super::field::{Field, Fields};
 use super::{function, isolation, matching, name, ports, sla, worker};
 use crate::chain::{
     Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, ServiceChain, Sla, WorkerSpec,
@@ -8,6 +8,7 @@ use crate::chain::{
 use crate::error::{Place, Report};
 use crate::files::FileResolver;
 use crate::isolation::Isolation;
+use crate::units::parse_duration_ns;
 
 const KEYS: &[&str] = &[
     "match",
@@ -21,6 +22,7 @@ const KEYS: &[&str] = &[
     "reverse",
     "onFailure",
     "worker",
+    "cpuLatency",
 ];
 
 /// Reads the chain of one document; `None` when anything in it is wrong.
@@ -101,6 +103,9 @@ pub(super) fn read(
         .get("worker")
         .and_then(|field| worker::read(&field, report));
     ports::check(&fields, between.as_ref(), worker.as_ref(), report);
+    let cpu_latency_ns = fields
+        .get("cpuLatency")
+        .and_then(|field| cpu_latency_ns(&field, report));
 
     let contains = isolation.filter(|_| of_chain == Isolation::Container);
     isolation::check(
@@ -127,9 +132,17 @@ pub(super) fn read(
         reverse,
         on_failure,
         worker: worker.unwrap_or_else(WorkerSpec::default),
+        cpu_latency_ns,
         places,
     };
     (report.count() == before).then_some(chain)
+}
+
+/// Zero is a limit like others: a core then polls for work.
+fn cpu_latency_ns(field: &Field<'_>, report: &mut Report<'_>) -> Option<u64> {
+    let text = field.text(report, "a number with a unit", "write for example 0us")?;
+    let value = parse_duration_ns(text).map_err(|error| field.unit_fault(report, error));
+    value.ok()
 }
 
 struct Metadata {

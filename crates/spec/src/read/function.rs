@@ -2,7 +2,8 @@
 
 use super::field::{Field, Fields};
 use super::{
-    compression, external, firewall, flow_tracker, isolation, load_balancer, name, nat, router,
+    aes, compression, dpi, external, firewall, flow_tracker, isolation, load_balancer, lossy_link,
+    name, nat, router,
 };
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
@@ -184,6 +185,10 @@ fn config(
         // The configuration of a reply side comes with the other side's: see `check`.
         "nat" if reverse_of.is_some() => Some(FunctionConfig::Nat(NatConfig::default())),
         "nat" => nat::read(&config, report).map(FunctionConfig::Nat),
+        "aes-encrypt" => aes::encrypt(&config, files, report).map(FunctionConfig::AesEncrypt),
+        "aes-decrypt" => aes::decrypt(&config, files, report).map(FunctionConfig::AesDecrypt),
+        "lossy-link" => lossy_link::read(&config, report).map(FunctionConfig::LossyLink),
+        "dpi" => dpi::read(&config, files, report).map(FunctionConfig::Dpi),
         "compress" => {
             let compress = compression::compress(&config, files, report);
             Some(FunctionConfig::Compress(compress))
@@ -236,6 +241,8 @@ fn range(key: &ConfigKey) -> std::ops::RangeInclusive<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::catalogue::FORWARD;
     use crate::files::NoFiles;
@@ -244,13 +251,14 @@ mod tests {
     /// Every kind of the catalogue can be configured, and its example is a valid one.
     #[test]
     fn the_example_of_every_kind_is_read() {
+        let files = BTreeMap::from([("tactile.key".to_owned(), "5a".repeat(32))]);
         for kind in catalogue::kinds() {
             let documents = yaml::load(kind.example).unwrap();
             let mut report = Report::new("example", kind.example);
             let function = function(
                 &Field::top(&documents[0]),
                 Isolation::Process,
-                &NoFiles,
+                &files,
                 &mut report,
             );
             assert_eq!(report.finish(), None, "{}", kind.name);

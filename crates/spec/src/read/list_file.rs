@@ -16,6 +16,30 @@ pub(super) struct Described {
     pub(super) one_list: &'static str,
 }
 
+/// The path of the file that `field` names, and its text.
+pub(super) fn text<'n>(
+    field: &Field<'n>,
+    files: &dyn FileResolver,
+    report: &mut Report<'_>,
+    example: &str,
+) -> Option<(&'n str, String)> {
+    const EXPECTED: &str =
+        "the path of a readable file, relative to the directory of the chain file";
+    let path = field.text(report, EXPECTED, &format!("write for example {example}"))?;
+    match files.read(path) {
+        Ok(text) => Some((path, text)),
+        Err(reason) => {
+            let fault = Fault::new(
+                format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
+                EXPECTED,
+                "correct the path, or make the file readable",
+            );
+            field.fault(report, fault);
+            None
+        }
+    }
+}
+
 /// Reads the file that `field` names with `read`; faults in it carry its name and its lines.
 pub(super) fn read<T>(
     field: &Field<'_>,
@@ -24,23 +48,8 @@ pub(super) fn read<T>(
     described: &Described,
     read: impl FnOnce(&Field<'_>, &mut Report<'_>) -> Vec<T>,
 ) -> Vec<T> {
-    const EXPECTED: &str =
-        "the path of a readable file, relative to the directory of the chain file";
-    let help = format!("write for example {}", described.file);
-    let Some(path) = field.text(report, EXPECTED, &help) else {
+    let Some((path, text)) = text(field, files, report, described.file) else {
         return Vec::new();
-    };
-    let text = match files.read(path) {
-        Ok(text) => text,
-        Err(reason) => {
-            let fault = Fault::new(
-                format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
-                EXPECTED,
-                "correct the path, or make the file readable",
-            );
-            field.fault(report, fault);
-            return Vec::new();
-        }
     };
     let mut inner = Report::new(path, &text);
     inner.object.clone_from(&report.object);

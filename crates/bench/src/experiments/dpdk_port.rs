@@ -1,0 +1,187 @@
+//! `dpdk-port`: what a chain between devices of DPDK costs a bare DPDK forwarder's user: round trip, and packet rate.
+//!
+//! Both drive the same devices, `net_af_xdp` on virtual links, in the same copy mode, on the same core, with bursts of the same size. The chain does
+//! more: its front door parses, classifies, counts and stamps each packet, and its sojourn is recorded.
+
+use std::path::Path;
+
+use myelin_probe::Mode;
+
+use crate::reference::{self, Reference};
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::variant::{Measured, PAYLOADS, ROUNDS, Variant, measure};
+use crate::variants::{self, BATCH, BEST_BATCH};
+use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "dpdk-port",
+    about: "a function between devices of DPDK against a bare DPDK forwarder: round trip and packet rate",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        series: &["variant", "batch"],
+        ..Plot::ROUND_TRIPS
+    },
+    Plot {
+        title: "Packet rate",
+        caption: "What arrives of more than the forwarder can take.",
+        table: "packet rates",
+        along: "payload_bytes",
+        along_title: "UDP payload, bytes",
+        series: &["variant", "batch"],
+        values: &[("rate_mpps", "")],
+        values_title: "million packets a second",
+        ..Plot::of(Kind::Bars)
+    },
+];
+
+const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
+/// What is compared, in this order for each of [`BATCHES`].
+const SUBJECTS: [&str; 2] = ["bare DPDK forwarder", "chain of one forward"];
+/// Packets of a system call of the sender: one by one it would be the slowest part.
+const BURST: u16 = 32;
+/// Most that the chain may cost of the bare forwarder.
+const BOUND: f64 = 1.03;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings {
+        settings: vec![
+            ("probe_mode", "inline".to_owned()),
+            ("devices", "net_af_xdp over virtual links, copy mode, no busy polling".to_owned()),
+            ("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can".to_owned()),
+            ("sent", format!("in bursts of {BURST}")),
+        ],
+        ..Findings::default()
+    };
+    let absent = match (Reference::Dpdk.available(), myelin_dpdk::version()) {
+        (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
+        (Err(error), _) => return Err(error.into()),
+        (Ok(()), Err(reason)) => Some(reason.to_string()),
+        (Ok(()), Ok(_)) => None,
+    };
+    if let Some(reason) = absent {
+        let row = Row::of("skipped").with("variant", "all");
+        findings.rows.push(row.with("reason", reason));
+        return Ok(findings);
+    }
+    round_trips(options, monitor, &mut findings)?;
+    rates(options, monitor, &mut findings)?;
+    Ok(findings)
+}
+
+fn build(program: &Path, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
+    let mut made = Vec::new();
+    for batch in BATCHES {
+        monitor.check()?;
+        let [bare, chain] = SUBJECTS;
+        let name = format!("d{batch}");
+        let about = "kind `forward` between devices of DPDK, polling";
+        made.push(variants::reference(
+            Reference::Dpdk,
+            bare,
+            "C program: receive burst, transmit burst",
+            batch,
+        )?);
+        let port = variants::dpdk_chain(program, &name, about, "kind: forward", batch)?;
+        made.push(port.named(chain));
+    }
+    Ok(made)
+}
+
+fn round_trips(
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let Measured { rounds, .. } = measure(
+        || Ok((build(&options.program, monitor)?, ())),
+        options.rounds(6, 30),
+        &[Mode::Inline],
+        options,
+        monitor,
+    )?;
+    each_case(|batch_index, payload_index| {
+        let at =
+            |subject| (batch_index * SUBJECTS.len() + subject) * PAYLOADS.len() + payload_index;
+        let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
+        for (subject, name) in SUBJECTS.iter().enumerate() {
+            findings.rows.push(
+                Row::of("round trips")
+                    .with("variant", *name)
+                    .with("batch", batch)
+                    .with("payload_bytes", payload)
+                    .with_estimate("rtt_p50", "_us", rounds.median(at(subject))),
+            );
+        }
+        let ratio = rounds.ratio(at(1), at(0))?;
+        let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
+        findings
+            .claims
+            .push(Claim::ratio_at_most(id, (), &ratio, BOUND));
+        Ok(())
+    })
+}
+
+fn rates(options: &Options, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let packets = match options.effort {
+        Effort::Trial => 500,
+        Effort::Quick => 20_000,
+        Effort::Whole => 50_000,
+    };
+    let subjects = BATCHES.len() * SUBJECTS.len() * PAYLOADS.len();
+    let deployments = options.rounds(3, 10);
+    let mut lost = vec![0.0_f64; subjects];
+    let mut rounds = Rounds::default();
+    for deployment in 1..=deployments {
+        let made = build(&options.program, monitor)?;
+        let stage = format!("packet rates, deployment {deployment} of {deployments}");
+        rounds.extend(Rounds::measure(
+            &stage,
+            subjects,
+            options.rounds(ROUNDS, ROUNDS),
+            monitor,
+            |index| {
+                let load = (PAYLOADS[index % PAYLOADS.len()], packets, BURST);
+                let variant = &made[index / PAYLOADS.len()];
+                let carried = variant.flooded(load, monitor)?;
+                let missing = carried.trial.sent.saturating_sub(carried.trial.received);
+                lost[index] = lost[index].max(missing as f64 / carried.trial.sent as f64);
+                Ok(carried.carried_mpps)
+            },
+        )?);
+    }
+    each_case(|batch_index, payload_index| {
+        let at =
+            |subject| (batch_index * SUBJECTS.len() + subject) * PAYLOADS.len() + payload_index;
+        let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
+        for (subject, name) in SUBJECTS.iter().enumerate() {
+            findings.rows.push(
+                Row::of("packet rates")
+                    .with("variant", *name)
+                    .with("batch", batch)
+                    .with("payload_bytes", payload)
+                    .with_estimate("rate", "_mpps", rounds.median(at(subject)))
+                    .with("most_lost_share", lost[at(subject)]),
+            );
+        }
+        let ratio = rounds.ratio(at(0), at(1))?;
+        let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
+        findings
+            .claims
+            .push(Claim::ratio_at_most(id, (), &ratio, BOUND));
+        Ok(())
+    })
+}
+
+fn each_case(mut case: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {
+    for batch in 0..BATCHES.len() {
+        for payload in 0..PAYLOADS.len() {
+            case(batch, payload)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! How the end hosts wait for a packet, and the cores for work.
+
+use std::fmt;
+
+use myelin_probe::Mode;
+
+/// How the end hosts wait for a packet, and the cores for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manner {
+    pub(crate) mode: Mode,
+    /// Cores without work poll for some instead of sleeping, as with `spec.cpuLatency: 0us`.
+    pub(crate) awake: bool,
+}
+
+impl From<Mode> for Manner {
+    fn from(mode: Mode) -> Self {
+        Self { mode, awake: false }
+    }
+}
+
+impl fmt::Display for Manner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let awake = if self.awake { ", cores awake" } else { "" };
+        write!(f, "{}{awake}", self.mode)
+    }
+}
+
+/// The subjects whose cores sleep, then those whose cores are kept awake. They are not measured in turns: the `haltpoll` governor of virtual machines goes
+/// on polling between packets after a limit has gone, until there was nothing to do for a while (drivers/cpuidle/governors/haltpoll.c).
+pub(crate) fn phases<M: Copy + Into<Manner>>(
+    subjects: usize,
+    modes: &[M],
+) -> impl Iterator<Item = (bool, Vec<usize>)> {
+    let is_awake = |subject: usize| modes[subject % modes.len()].into().awake;
+    [false, true].into_iter().filter_map(move |awake| {
+        let some: Vec<usize> = (0..subjects)
+            .filter(|subject| is_awake(*subject) == awake)
+            .collect();
+        (!some.is_empty()).then_some((awake, some))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subject_is_in_the_phase_of_its_manner() {
+        let blocking = |awake| Manner {
+            mode: Mode::Blocking,
+            awake,
+        };
+        let modes = [Mode::Inline.into(), blocking(true), blocking(false)];
+        let phases: Vec<_> = phases(6, &modes).collect();
+        assert_eq!(phases, [(false, vec![0, 2, 3, 5]), (true, vec![1, 4])]);
+        assert_eq!(super::phases(2, &[Mode::Inline]).count(), 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! Functions that are called by time, and what functions count by names of their own.
+
+use super::*;
+
+const EVERY_NS: u64 = 100_000;
+
+/// Holds every packet back until its time has come, and counts these.
+#[derive(Default)]
+struct Hold {
+    held: Vec<(Meta, Vec<u8>)>,
+    released: u64,
+}
+
+impl Function for Hold {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        self.held.push((*packet.meta(), packet.bytes().to_vec()));
+        Verdict::Drop
+    }
+
+    fn timer_ns(&self) -> Option<u64> {
+        Some(EVERY_NS)
+    }
+
+    fn expire(&mut self, _now_ns: u64, emitter: &mut dyn Emitter) {
+        for (meta, frame) in self.held.drain(..) {
+            emitter.emit(&meta, &frame);
+            self.released += 1;
+        }
+    }
+
+    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        sink("released", self.released);
+    }
+}
+
+#[test]
+fn a_function_is_called_when_its_time_has_come_and_what_it_sends_goes_on_behind_it() {
+    let mut stats_bench = Bench::new();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    assert!(!forwarder.has_timers());
+    let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
+    let functions = vec![xor(), Box::new(Hold::default()), xor()];
+    add_functions(&mut stats_bench, &mut forwarder, functions, None);
+    // The first call tells a function the time.
+    assert_eq!(forwarder.due_ns(), Some(0));
+    forwarder.expire();
+    let due = forwarder.due_ns().unwrap();
+    assert_eq!(due, NOW_NS.get() + EVERY_NS);
+    let packets = [udp(20), udp(30), udp(40)];
+    for packet in &packets {
+        inject(&mut forwarder, &meta_of(packet, 1, 1), packet);
+    }
+    forwarder.turn();
+    forwarder.expire();
+    assert!(sent(&mut forwarder).is_empty(), "its time has not come");
+    NOW_NS.set(due);
+    forwarder.expire();
+    assert_eq!(sent(&mut forwarder), packets);
+    assert!(forwarder.due_ns().unwrap() > due);
+    let mut told = Vec::new();
+    forwarder.read_counters(1, 0, &mut told);
+    assert_eq!(told, [(2, "released", 3)]);
+    let seen = stats_bench.stats.chain(1, 0).unwrap();
+    assert_eq!(
+        (seen.positions[2].emitted, seen.positions[3].packets_in),
+        (3, 3)
+    );
+    assert_eq!((seen.transmitted, seen.sojourn.count()), (3, 3));
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+    forwarder.remove_segments(1, 0);
+    assert!(!forwarder.has_timers());
+}

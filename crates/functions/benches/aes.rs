@@ -1,0 +1,345 @@
+//! `aes-encrypt` and `aes-decrypt` by payload length, beside the bare library and beside AES a byte at a time.
+//!
+//! `cargo bench -p myelin-functions --bench aes` prints first how function and library compare, in rounds that take turns.
+
+#[path = "../tests/aes/plain_aes.rs"]
+mod plain_aes;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use aws_lc_rs::cipher::{AES_128, EncryptingKey, EncryptionContext, UnboundCipherKey};
+use aws_lc_rs::iv::FixedLength;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use myelin_functions::aes::{SessionKey, TRAILER_LEN};
+use myelin_functions::{Batch, Discard, Function, Packet, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_packet::{Meta, parse};
+use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
+
+const BATCH: usize = 32;
+const LENGTHS: [usize; 2] = [256, 1400];
+const HEADERS: usize = 42;
+/// Rounds of a comparison; each is of many batches.
+const ROUNDS: usize = 61;
+const BATCHES: u32 = 300;
+
+/// Something whose time for a batch can be taken.
+trait Work {
+    fn batch(&mut self) -> Duration;
+
+    /// Time for that many packets, rounded up to batches.
+    fn packets(&mut self, count: u64) -> Duration {
+        let batches = count.div_ceil(BATCH as u64);
+        let total: Duration = (0..batches).map(|_| self.batch()).sum();
+        total.mul_f64(count as f64 / (batches * BATCH as u64) as f64)
+    }
+}
+
+fn key() -> SecretKey {
+    SecretKey::new((0..16).collect())
+}
+
+fn encrypter(cipher: Cipher) -> Box<dyn Function> {
+    let config = AesEncryptConfig {
+        cipher,
+        keys: vec![key()],
+        mtu: 1500,
+    };
+    instantiate(&FunctionConfig::AesEncrypt(config)).expect("a function")
+}
+
+fn decrypter(cipher: Cipher) -> Box<dyn Function> {
+    let config = AesDecryptConfig {
+        cipher,
+        keys: vec![key()],
+        replay_window: 1024,
+        sessions: 16,
+    };
+    instantiate(&FunctionConfig::AesDecrypt(config)).expect("a function")
+}
+
+fn buffers(len: usize) -> Vec<Vec<u8>> {
+    let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(len));
+    vec![[&frame[..], &[0; 64]].concat(); BATCH]
+}
+
+/// A batch of the frames that `buffers` begin with.
+fn batch_of(buffers: &mut [Vec<u8>], frame_len: usize) -> Batch<'_> {
+    let mut batch = Batch::with_capacity(BATCH);
+    for buffer in buffers {
+        let headers = parse(&buffer[..frame_len]).expect("a frame that parses");
+        let meta = Meta::new(0, 1, 1, 0, &headers);
+        batch.push(Packet::new(buffer, 0, frame_len, meta, 0).expect("a packet"));
+    }
+    batch
+}
+
+/// `aes-encrypt` on plain frames.
+struct Encrypt {
+    function: Box<dyn Function>,
+    buffers: Vec<Vec<u8>>,
+    plain: Vec<u8>,
+    frame_len: usize,
+}
+
+impl Encrypt {
+    fn new(cipher: Cipher, len: usize) -> Self {
+        let buffers = buffers(len);
+        Self {
+            function: encrypter(cipher),
+            plain: buffers[0].clone(),
+            buffers,
+            frame_len: HEADERS + len,
+        }
+    }
+}
+
+impl Work for Encrypt {
+    fn batch(&mut self) -> Duration {
+        for buffer in &mut self.buffers {
+            buffer[..HEADERS].copy_from_slice(&self.plain[..HEADERS]);
+        }
+        let mut batch = batch_of(&mut self.buffers, self.frame_len);
+        let start = Instant::now();
+        let dropped = black_box(&mut *self.function).process_batch(&mut batch, &mut Discard);
+        let time = start.elapsed();
+        assert_eq!(dropped, 0);
+        time
+    }
+}
+
+/// `aes-decrypt` on what `aes-encrypt` makes, not in the same breath.
+struct Decrypt {
+    encrypt: Encrypt,
+    function: Box<dyn Function>,
+    overhead: usize,
+}
+
+impl Decrypt {
+    fn new(cipher: Cipher, len: usize) -> Self {
+        Self {
+            encrypt: Encrypt::new(cipher, len),
+            function: decrypter(cipher),
+            overhead: myelin_functions::aes::overhead(cipher),
+        }
+    }
+}
+
+impl Work for Decrypt {
+    fn batch(&mut self) -> Duration {
+        self.encrypt.batch();
+        let sealed_len = self.encrypt.frame_len + self.overhead;
+        let mut batch = batch_of(&mut self.encrypt.buffers, sealed_len);
+        let start = Instant::now();
+        let dropped = black_box(&mut *self.function).process_batch(&mut batch, &mut Discard);
+        let time = start.elapsed();
+        assert_eq!(dropped, 0);
+        time
+    }
+}
+
+/// AES-GCM of the library alone, with as much additional data.
+struct Library {
+    key: LessSafeKey,
+    count: u64,
+    aad: [u8; TRAILER_LEN],
+    payloads: Vec<Vec<u8>>,
+    tags: Vec<Tag>,
+    opens: bool,
+}
+
+impl Library {
+    fn new(len: usize, opens: bool) -> Self {
+        let key = UnboundKey::new(&AES_128_GCM, key().expose()).expect("a key");
+        Self {
+            key: LessSafeKey::new(key),
+            count: 0,
+            aad: [7; TRAILER_LEN],
+            payloads: vec![build::payload(len); BATCH],
+            tags: Vec::with_capacity(BATCH),
+            opens,
+        }
+    }
+
+    fn nonce(count: u64) -> Nonce {
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&count.to_be_bytes());
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+impl Work for Library {
+    fn batch(&mut self) -> Duration {
+        self.tags.clear();
+        let first = self.count;
+        let start = Instant::now();
+        for payload in &mut self.payloads {
+            let nonce = Self::nonce(self.count);
+            self.count += 1;
+            let sealed = self.key.seal_in_place_separate_tag(
+                nonce,
+                Aad::from(&self.aad),
+                black_box(payload),
+            );
+            self.tags.push(sealed.expect("sealed"));
+        }
+        let sealing = start.elapsed();
+        if !self.opens {
+            return sealing;
+        }
+        let start = Instant::now();
+        for ((payload, tag), count) in self.payloads.iter_mut().zip(&self.tags).zip(first..) {
+            let nonce = Self::nonce(count);
+            let opened = self.key.open_in_place_separate_tag(
+                nonce,
+                Aad::from(&self.aad),
+                tag.as_ref(),
+                black_box(payload),
+            );
+            assert!(opened.is_ok());
+        }
+        start.elapsed()
+    }
+}
+
+/// AES-CTR of the library alone.
+struct LibraryCtr {
+    key: EncryptingKey,
+    count: u64,
+    payloads: Vec<Vec<u8>>,
+}
+
+impl LibraryCtr {
+    fn new(len: usize) -> Self {
+        let key = UnboundCipherKey::new(&AES_128, key().expose()).expect("a key");
+        Self {
+            key: EncryptingKey::ctr(key).expect("a key"),
+            count: 0,
+            payloads: vec![build::payload(len); BATCH],
+        }
+    }
+}
+
+impl Work for LibraryCtr {
+    fn batch(&mut self) -> Duration {
+        let start = Instant::now();
+        for payload in &mut self.payloads {
+            let mut block = [0; 16];
+            block[4..12].copy_from_slice(&self.count.to_be_bytes());
+            self.count += 1;
+            let context = EncryptionContext::Iv128(FixedLength::from(block));
+            let done = self.key.less_safe_encrypt(black_box(payload), context);
+            assert!(done.is_ok());
+        }
+        start.elapsed()
+    }
+}
+
+/// AES-CTR a byte at a time.
+struct Plain {
+    key: plain_aes::PlainAes,
+    payload: Vec<u8>,
+}
+
+impl Work for Plain {
+    fn batch(&mut self) -> Duration {
+        let start = Instant::now();
+        for _ in 0..BATCH {
+            self.key.ctr([7; 16], black_box(&mut self.payload));
+        }
+        start.elapsed()
+    }
+}
+
+/// Prints what the function takes, what the library does, the median of the paired ratios and its 95 % interval, and the
+/// difference.
+fn compare(what: &str, len: usize, function: &mut dyn Work, library: &mut dyn Work) {
+    let mut round = |work: &mut dyn Work| {
+        let total: Duration = (0..BATCHES).map(|_| work.batch()).sum();
+        total.as_secs_f64() * 1e9 / f64::from(BATCHES) / BATCH as f64
+    };
+    let pairs: Vec<(f64, f64)> = (0..ROUNDS)
+        .map(|_| (round(function), round(library)))
+        .collect();
+    let sorted = |of: &dyn Fn(&(f64, f64)) -> f64| {
+        let mut values: Vec<f64> = pairs.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    };
+    let ratios = sorted(&|(own, other)| own / other);
+    let middle = ROUNDS / 2;
+    // Ranks of the 95 % interval of a median: the binomial distribution, as a normal one.
+    let off = (0.98 * (ROUNDS as f64).sqrt()).ceil() as usize;
+    println!(
+        "{what:24} {len:5} B: function {:7.1} ns, library {:7.1} ns, ratio {:.3} [{:.3}, {:.3}], difference {:5.1} ns",
+        sorted(&|pair| pair.0)[middle],
+        sorted(&|pair| pair.1)[middle],
+        ratios[middle],
+        ratios[middle - off],
+        ratios[middle + off],
+        sorted(&|(own, other)| own - other)[middle],
+    );
+}
+
+fn aes(criterion: &mut Criterion) {
+    for len in LENGTHS {
+        let (gcm, ctr) = (Cipher::Aes128Gcm, Cipher::Aes128Ctr);
+        let mut sealing = Library::new(len, false);
+        compare(
+            "encrypt, aes-128-gcm",
+            len,
+            &mut Encrypt::new(gcm, len),
+            &mut sealing,
+        );
+        let mut opening = Library::new(len, true);
+        compare(
+            "decrypt, aes-128-gcm",
+            len,
+            &mut Decrypt::new(gcm, len),
+            &mut opening,
+        );
+        let mut bare = LibraryCtr::new(len);
+        compare(
+            "encrypt, aes-128-ctr",
+            len,
+            &mut Encrypt::new(ctr, len),
+            &mut bare,
+        );
+        compare(
+            "decrypt, aes-128-ctr",
+            len,
+            &mut Decrypt::new(ctr, len),
+            &mut bare,
+        );
+    }
+
+    let mut group = criterion.benchmark_group("aes");
+    for len in LENGTHS {
+        group.throughput(Throughput::Bytes(len as u64));
+        let mut measure = |name: &str, work: &mut dyn Work| {
+            group.bench_function(BenchmarkId::new(name, len), |bencher| {
+                bencher.iter_custom(|packets| work.packets(packets));
+            });
+        };
+        for cipher in [Cipher::Aes128Gcm, Cipher::Aes128Ctr] {
+            measure(&format!("encrypt-{cipher}"), &mut Encrypt::new(cipher, len));
+            measure(&format!("decrypt-{cipher}"), &mut Decrypt::new(cipher, len));
+        }
+        measure("library-gcm-seal", &mut Library::new(len, false));
+        measure("library-ctr", &mut LibraryCtr::new(len));
+        let key = plain_aes::PlainAes::new(key().expose());
+        let payload = build::payload(len);
+        measure("byte-by-byte-ctr", &mut Plain { key, payload });
+    }
+    group.finish();
+
+    // What a packet of an unknown session costs a decrypter before the tag is looked at.
+    criterion.bench_function("aes/session-key", |bencher| {
+        bencher.iter(|| SessionKey::derive(Cipher::Aes128Gcm, &key(), black_box(&[3; 16])).is_ok());
+    });
+}
+
+criterion_group!(benches, aes);
+criterion_main!(benches);

@@ -1,0 +1,198 @@
+//! `dpi` by its patterns, the length of the payload and what is in it, beside the bare scan of the library and beside `aho-corasick`.
+//!
+//! `cargo bench -p myelin-functions --bench dpi`; needs libhs.so.5. Nothing matches, so all of the payload is looked at.
+
+mod common;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use aho_corasick::AhoCorasick;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use myelin_functions::dpi::library::{self, Database, Expression, Scanner};
+use myelin_functions::{Batch, Discard, Function, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_spec::{DpiAction, DpiConfig, DpiFragments, FunctionConfig, Pattern, PatternList};
+
+/// Numbers without a pattern (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Words of 8 to 24 letters and digits.
+fn literals(count: usize) -> Vec<String> {
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut random = Random(1);
+    (0..count)
+        .map(|_| {
+            let length = 8 + random.below(17);
+            (0..length)
+                .map(|_| LETTERS[random.below(36) as usize] as char)
+                .collect()
+        })
+        .collect()
+}
+
+/// Words with gaps, classes and repetitions between them.
+fn regexes(count: usize) -> Vec<String> {
+    let words = literals(2 * count);
+    let joints = [".+", "[0-9]{1,8}", "\\s*=\\s*", "(a|bc|def)?"];
+    let pairs = words.chunks(2).zip(joints.iter().cycle());
+    pairs
+        .map(|(pair, joint)| format!("{}{joint}{}", pair[0], pair[1]))
+        .collect()
+}
+
+fn payload(text: bool, len: usize) -> Vec<u8> {
+    const ENGLISH: &[u8] = b"etaoinshrdlucmfwypvbgkjqxz etaoin shrdlu  0123456789.,";
+    let mut random = Random(7);
+    (0..len)
+        .map(|_| {
+            if text {
+                ENGLISH[random.below(ENGLISH.len() as u64) as usize]
+            } else {
+                random.below(256) as u8
+            }
+        })
+        .collect()
+}
+
+fn config(expressions: &[String], literal: bool) -> FunctionConfig {
+    let pattern = |(regex, line): (&String, usize)| Pattern {
+        line,
+        action: DpiAction::Drop,
+        regex: regex.clone(),
+        literal,
+        caseless: false,
+        multiline: false,
+        dotall: false,
+    };
+    FunctionConfig::Dpi(DpiConfig {
+        lists: vec![PatternList {
+            file: "bench".to_owned(),
+            patterns: expressions.iter().zip(1..).map(pattern).collect(),
+        }],
+        fragments: DpiFragments::Drop,
+        dscp: 8,
+        mirror: None,
+    })
+}
+
+fn scanner(expressions: &[String]) -> Scanner {
+    let expressions: Vec<_> = expressions
+        .iter()
+        .map(|regex| Expression {
+            regex,
+            caseless: false,
+            multiline: false,
+            dotall: false,
+            bits: 1,
+        })
+        .collect();
+    let database = Database::compile(&expressions).expect("expressions that compile");
+    Scanner::new(Arc::new(database)).expect("memory")
+}
+
+/// What the function takes more than the scan: the median over rounds that take turns.
+fn print_framing(
+    name: &str,
+    function: &mut dyn Function,
+    batch: &mut Batch<'_>,
+    scanner: &mut Scanner,
+    payload: &[u8],
+) {
+    const ROUNDS: usize = 301;
+    const CALLS: u32 = 200;
+    let time = |run: &mut dyn FnMut()| {
+        let start = Instant::now();
+        (0..CALLS).for_each(|_| run());
+        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    };
+    let mut rounds: Vec<(f64, f64, f64)> = (0..ROUNDS)
+        .map(|_| {
+            let scan = time(&mut || {
+                black_box(scanner.scan(black_box(payload), 1));
+            });
+            let whole = time(&mut || {
+                black_box(function.process_batch(black_box(batch), &mut Discard));
+            });
+            (whole - scan, whole / scan, scan)
+        })
+        .collect();
+    let mut median = |of: fn(&(f64, f64, f64)) -> f64| {
+        rounds.sort_by(|a, b| of(a).total_cmp(&of(b)));
+        of(&rounds[ROUNDS / 2])
+    };
+    let (more, ratio, scan) = (median(|r| r.0), median(|r| r.1), median(|r| r.2));
+    println!(
+        "framing {name}: scan {scan:.0} ns, the function {more:.0} ns more, ratio {ratio:.3} (medians of {ROUNDS} pairs)"
+    );
+}
+
+fn dpi(criterion: &mut Criterion) {
+    match library::version() {
+        Ok(version) => println!("library: {version}"),
+        Err(error) => {
+            println!("SKIP: dpi: {error}");
+            return;
+        }
+    }
+    let mut group = criterion.benchmark_group("dpi");
+    for (name, expressions, literal) in [
+        ("10-literals", literals(10), true),
+        ("1000-literals", literals(1000), true),
+        ("10000-literals", literals(10_000), true),
+        ("100-regexes", regexes(100), false),
+    ] {
+        let config = config(&expressions, literal);
+        let start = Instant::now();
+        let mut function = instantiate(&config).expect("a function");
+        println!("{name}: made in {:.3} s", start.elapsed().as_secs_f64());
+        let mut scanner = scanner(&expressions);
+        let plain = literal.then(|| AhoCorasick::new(&expressions).expect("an automaton"));
+        for (kind, len) in [
+            ("random", 256),
+            ("random", 1400),
+            ("text", 256),
+            ("text", 1400),
+        ] {
+            let payload = payload(kind == "text", len);
+            let frame = build::udp(build::client_v4(), build::server_v4(), &payload);
+            let mut buffers = vec![frame];
+            let mut batch = common::batch(&mut buffers);
+            let id = |of: &str| BenchmarkId::new(of, format!("{name}/{kind}/{len}"));
+            group.throughput(Throughput::Bytes(len as u64));
+            group.bench_function(id("function"), |bencher| {
+                bencher.iter(|| function.process_batch(black_box(&mut batch), &mut Discard));
+            });
+            assert_eq!(batch.len(), 1, "something matched");
+            group.bench_function(id("scan"), |bencher| {
+                bencher.iter(|| scanner.scan(black_box(&payload), 1));
+            });
+            if let Some(plain) = &plain {
+                group.bench_function(id("aho-corasick"), |bencher| {
+                    bencher.iter(|| plain.is_match(black_box(&payload)));
+                });
+            }
+            print_framing(
+                &format!("{name}/{kind}/{len}"),
+                &mut *function,
+                &mut batch,
+                &mut scanner,
+                &payload,
+            );
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, dpi);
+criterion_main!(benches);

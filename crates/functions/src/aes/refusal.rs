@@ -1,0 +1,106 @@
+//! Why packets were dropped.
+
+use crate::Verdict;
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is a fragment.
+    Fragment,
+    /// It is no UDP.
+    NotUdp,
+    /// Something follows its datagram in the IP packet (RFC 9868).
+    Surplus,
+    /// It would be longer than the MTU allows.
+    TooLong,
+    /// It would be longer than its buffer.
+    NoRoom,
+    /// No session could be begun.
+    NoSession,
+    /// It is too short to have been encrypted.
+    TooShort,
+    /// Its key is none of the key file's.
+    UnknownKey,
+    /// It is not what was encrypted with that key.
+    NotAuthentic,
+    /// It came before.
+    Replayed,
+    /// It lies behind the replay window.
+    TooOld,
+}
+
+impl Refusal {
+    /// Every reason.
+    const ALL: [Self; 11] = [
+        Self::Fragment,
+        Self::NotUdp,
+        Self::Surplus,
+        Self::TooLong,
+        Self::NoRoom,
+        Self::NoSession,
+        Self::TooShort,
+        Self::UnknownKey,
+        Self::NotAuthentic,
+        Self::Replayed,
+        Self::TooOld,
+    ];
+
+    /// The name of its counter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fragment => "fragment",
+            Self::NotUdp => "not-udp",
+            Self::Surplus => "surplus",
+            Self::TooLong => "too-long",
+            Self::NoRoom => "no-room",
+            Self::NoSession => "no-session",
+            Self::TooShort => "too-short",
+            Self::UnknownKey => "unknown-key",
+            Self::NotAuthentic => "not-authentic",
+            Self::Replayed => "replayed",
+            Self::TooOld => "too-old",
+        }
+    }
+
+    fn of_encrypter(self) -> bool {
+        matches!(self, Self::TooLong | Self::NoRoom | Self::NoSession)
+    }
+
+    fn of_both(self) -> bool {
+        matches!(self, Self::Fragment | Self::NotUdp | Self::Surplus)
+    }
+}
+
+/// Dropped packets by reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refusals([u64; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// What becomes of a packet; counts why it is dropped.
+    #[inline]
+    pub(crate) fn verdict(&mut self, done: Result<(), Refusal>) -> Verdict {
+        match done {
+            Ok(()) => Verdict::Forward,
+            Err(refusal) => {
+                self.0[refusal as usize] += 1;
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// Tells the counters that an encrypter has.
+    pub(crate) fn read_encrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        self.read(|refusal| refusal.of_both() || refusal.of_encrypter(), sink);
+    }
+
+    /// Tells those that a decrypter has.
+    pub(crate) fn read_decrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        self.read(|refusal| !refusal.of_encrypter(), sink);
+    }
+
+    fn read(&self, wanted: impl Fn(Refusal) -> bool, sink: &mut dyn FnMut(&'static str, u64)) {
+        for refusal in Refusal::ALL.into_iter().filter(|refusal| wanted(*refusal)) {
+            sink(refusal.name(), self.0[refusal as usize]);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `aes-decrypt`: decrypts what `aes-encrypt` encrypted.
+
+use myelin_spec::{AesDecryptConfig, Cipher, SecretKey};
+
+use crate::aes::{
+    Arrival, Datagram, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN,
+    TRAILER_LEN, Trailer, key_id, overhead,
+};
+use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+
+/// Decrypts UDP payloads in place and takes the trailer of [`aes`](crate::aes) off. Lengths and checksums follow.
+///
+/// A packet is dropped and counted when it cannot have been encrypted (a fragment, not UDP, too short), when its key is none of
+/// the key file's, when it is not authentic, and when it came before or too late. A session is remembered once a packet of
+/// it was decrypted.
+pub struct AesDecrypt {
+    keys: Keys,
+    sessions: Shared<Sessions>,
+    refusals: Refusals,
+}
+
+/// The keys of the key file.
+struct Keys {
+    cipher: Cipher,
+    keys: Vec<(KeyId, SecretKey)>,
+}
+
+impl AesDecrypt {
+    /// The function of that configuration, with sessions of the same shape.
+    pub fn new(config: &AesDecryptConfig, sessions: Shared<Sessions>) -> Result<Self, KeyError> {
+        Ok(Self {
+            keys: Keys::new(config)?,
+            sessions,
+            refusals: Refusals::default(),
+        })
+    }
+}
+
+impl Keys {
+    fn new(config: &AesDecryptConfig) -> Result<Self, KeyError> {
+        let mut keys: Vec<(KeyId, SecretKey)> = Vec::with_capacity(config.keys.len());
+        for key in &config.keys {
+            // Too short a key is found here, not when a packet asks for it.
+            SessionKey::derive(config.cipher, key, &[0; 16])?;
+            let id = key_id(key)?;
+            if keys.iter().any(|(other, _)| *other == id) {
+                return Err(KeyError::Ambiguous);
+            }
+            keys.push((id, key.clone()));
+        }
+        if keys.is_empty() {
+            return Err(KeyError::Missing);
+        }
+        Ok(Self {
+            cipher: config.cipher,
+            keys,
+        })
+    }
+
+    /// Decrypts; after an error the packet is in any state.
+    #[inline]
+    fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
+        let datagram = Datagram::of(packet)?;
+        let sealed = packet
+            .bytes_mut()
+            .get_mut(datagram.payload..datagram.end)
+            .ok_or(Refusal::TooShort)?;
+        let payload_len = sealed
+            .len()
+            .checked_sub(overhead(self.cipher))
+            .ok_or(Refusal::TooShort)?;
+        let (payload, behind) = sealed.split_at_mut(payload_len);
+        let (trailer_bytes, tag) = behind
+            .split_first_chunk::<TRAILER_LEN>()
+            .ok_or(Refusal::TooShort)?;
+        debug_assert!(tag.is_empty() || tag.len() == TAG_LEN);
+        let trailer = Trailer::from_bytes(trailer_bytes);
+        let (_, file_key) = self
+            .keys
+            .iter()
+            .find(|(id, _)| *id == trailer.key_id)
+            .ok_or(Refusal::UnknownKey)?;
+
+        let known = sessions.find(trailer.key_id, &trailer.salt);
+        match known.map_or(Arrival::New, |at| sessions.look(at, trailer.counter)) {
+            Arrival::New => {}
+            Arrival::Replayed => return Err(Refusal::Replayed),
+            Arrival::TooOld => return Err(Refusal::TooOld),
+        }
+        let opened = |key: &SessionKey, payload| {
+            if key.open(trailer.counter, trailer_bytes, tag, payload) {
+                Ok(())
+            } else {
+                Err(Refusal::NotAuthentic)
+            }
+        };
+        let at = match known.and_then(|at| Some((at, sessions.key(at)?))) {
+            Some((at, key)) => opened(key, payload).map(|()| at),
+            None => {
+                let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
+                    .map_err(|_| Refusal::NoSession)?;
+                opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
+            }
+        }?;
+        sessions.note(at, trailer.counter);
+        let new_end = datagram.payload + payload_len;
+        datagram.finish(packet, new_end).ok_or(Refusal::TooShort)
+    }
+}
+
+impl Function for AesDecrypt {
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let Some(mut sessions) = self.sessions.enter() else {
+            return Verdict::Drop;
+        };
+        self.refusals.verdict(self.keys.open(&mut sessions, packet))
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
+        let Some(mut sessions) = self.sessions.enter() else {
+            return batch.retain(|_| Verdict::Drop);
+        };
+        let refusals = &mut self.refusals;
+        batch.retain(|packet| refusals.verdict(self.keys.open(&mut sessions, packet)))
+    }
+
+    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        self.refusals.read_decrypter(sink);
+        if let Some(sessions) = self.sessions.enter() {
+            sink("sessions-begun", sessions.begun);
+            sink("sessions-forgotten", sessions.forgotten);
+        }
+    }
+}

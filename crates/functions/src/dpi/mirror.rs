@@ -1,0 +1,112 @@
+//! Copies of packets for a collector, as TZSP (TaZmen Sniffer Protocol) over UDP.
+//!
+//! Behind the UDP header stand version 1, type 0 (a received packet), the encapsulated protocol 1 (Ethernet), the tag 41 with the
+//! frame's length in two bytes, the tag 1, which ends the list, and the frame, as much of it as fits. There is no RFC; Wireshark's
+//! dissector `packet-tzsp.c` has the numbers.
+
+use std::net::IpAddr;
+
+use myelin_packet::checksum::{checksum, fold, sum};
+use myelin_packet::five_tuple::UDP;
+use myelin_spec::MirrorConfig;
+
+use crate::Packet;
+
+/// Longest IP packet that is sent, bytes.
+const MTU: usize = 1500;
+/// Longest Ethernet header, with two tags.
+const MAX_ETHERNET_LEN: usize = 22;
+const UDP_LEN: usize = 8;
+const TZSP_LEN: usize = 9;
+const TIME_TO_LIVE: u8 = 64;
+
+/// Writes copies.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    config: MirrorConfig,
+    /// The copy; kept for its memory.
+    copy: Vec<u8>,
+}
+
+impl Mirror {
+    pub(super) fn new(config: MirrorConfig) -> Self {
+        Self {
+            config,
+            copy: Vec::with_capacity(MAX_ETHERNET_LEN + MTU),
+        }
+    }
+
+    /// A copy of the packet, as a frame to the collector, with the packet's tags. `None` when the packet has no Ethernet header, which
+    /// none is without.
+    pub(super) fn copy(&mut self, packet: &Packet<'_>) -> Option<&[u8]> {
+        let frame = packet.bytes();
+        let tags = frame.get(12..usize::from(packet.headers().l3).checked_sub(2)?)?;
+        let (ip_len, ether_type) = match self.config.address {
+            IpAddr::V4(_) => (20, 0x0800_u16),
+            IpAddr::V6(_) => (40, 0x86dd),
+        };
+        let copied = &frame[..frame.len().min(MTU - ip_len - UDP_LEN - TZSP_LEN)];
+        let udp_len = (UDP_LEN + TZSP_LEN + copied.len()) as u16;
+        let (mac, source_mac) = (self.config.mac, self.config.source_mac);
+        let copy = &mut self.copy;
+        copy.clear();
+        copy.extend_from_slice(mac.as_ref().map_or(&frame[..6], |mac| &mac.0));
+        copy.extend_from_slice(source_mac.as_ref().map_or(&frame[6..12], |mac| &mac.0));
+        copy.extend_from_slice(tags);
+        copy.extend_from_slice(&ether_type.to_be_bytes());
+        let addresses = write_ip(copy, &self.config, udp_len);
+
+        let udp = copy.len();
+        let port = self.config.port.to_be_bytes();
+        copy.extend_from_slice(&port);
+        copy.extend_from_slice(&port);
+        copy.extend_from_slice(&udp_len.to_be_bytes());
+        copy.extend_from_slice(&[0, 0]);
+        copy.extend_from_slice(&[1, 0, 0, 1, 41, 2]);
+        let length = u16::try_from(frame.len()).unwrap_or(u16::MAX);
+        copy.extend_from_slice(&length.to_be_bytes());
+        copy.push(1);
+        copy.extend_from_slice(copied);
+        let pseudo_header = addresses + u64::from(udp_len) + u64::from(UDP);
+        let whole = match !fold(pseudo_header + sum(&copy[udp..])) {
+            0 => 0xffff,
+            other => other,
+        };
+        copy[udp + 6..udp + 8].copy_from_slice(&whole.to_be_bytes());
+        Some(copy)
+    }
+}
+
+/// Writes the IP header in front of a datagram of `length` bytes and gives the sum of its addresses.
+fn write_ip(copy: &mut Vec<u8>, config: &MirrorConfig, length: u16) -> u64 {
+    let ip = copy.len();
+    match (config.source, config.address) {
+        (IpAddr::V4(source), IpAddr::V4(address)) => {
+            copy.extend_from_slice(&[0x45, 0]);
+            copy.extend_from_slice(&(20 + length).to_be_bytes());
+            // Never fragmented, so it needs no number (RFC 6864).
+            copy.extend_from_slice(&[0, 0, 0x40, 0, TIME_TO_LIVE, UDP, 0, 0]);
+            copy.extend_from_slice(&source.octets());
+            copy.extend_from_slice(&address.octets());
+            let header = checksum(&copy[ip..]);
+            copy[ip + 10..ip + 12].copy_from_slice(&header.to_be_bytes());
+            sum(&copy[ip + 12..])
+        }
+        (source, address) => {
+            copy.extend_from_slice(&[0x60, 0, 0, 0]);
+            copy.extend_from_slice(&length.to_be_bytes());
+            copy.extend_from_slice(&[UDP, TIME_TO_LIVE]);
+            copy.extend_from_slice(&octets(source));
+            copy.extend_from_slice(&octets(address));
+            sum(&copy[ip + 8..])
+        }
+    }
+}
+
+/// An address as one of IPv6.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}

@@ -1,0 +1,133 @@
+//! `lossy-link`: loses packets, one by one or in bursts, as a radio link would.
+
+use fastrand::Rng;
+use myelin_spec::LossyLinkConfig;
+
+use crate::{Emitter, Function, Packet, Verdict};
+
+/// Gilbert's model: in the bad state every packet is lost, in the good one none. Without bursts the next state does not depend on this one.
+#[derive(Debug)]
+pub struct LossyLink {
+    random: Rng,
+    is_bad: bool,
+    /// Probability that a packet is lost after one that came through.
+    to_bad: f64,
+    /// Probability that one is lost after one that was lost.
+    stay_bad: f64,
+}
+
+impl LossyLink {
+    /// A link in the good state.
+    pub fn new(config: LossyLinkConfig) -> Self {
+        let loss = (f64::from(config.loss_ppm) / 1e6).min(1.0);
+        let (to_bad, stay_bad) = match config.burst {
+            // All is one burst.
+            _ if loss >= 1.0 => (1.0, 1.0),
+            None => (loss, loss),
+            // In equilibrium as many bursts begin as end: (1 - loss) * to_bad = loss / burst.
+            Some(burst) => {
+                let ends = 1.0 / f64::from(burst.max(1));
+                (loss * ends / (1.0 - loss), 1.0 - ends)
+            }
+        };
+        Self {
+            random: config.seed.map_or_else(Rng::new, Rng::with_seed),
+            is_bad: false,
+            to_bad,
+            stay_bad,
+        }
+    }
+
+    /// Whether the next packet is lost.
+    #[inline]
+    pub fn loses(&mut self) -> bool {
+        let probability = if self.is_bad {
+            self.stay_bad
+        } else {
+            self.to_bad
+        };
+        self.is_bad = self.random.f64() < probability;
+        self.is_bad
+    }
+}
+
+impl Function for LossyLink {
+    fn process(&mut self, _packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        if self.loses() {
+            Verdict::Drop
+        } else {
+            Verdict::Forward
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKETS: u32 = 400_000;
+
+    /// Share of packets lost, and mean length of the bursts.
+    fn measured(loss_ppm: u32, burst: Option<u32>) -> (f64, f64) {
+        let mut link = LossyLink::new(LossyLinkConfig {
+            loss_ppm,
+            burst,
+            seed: Some(7),
+        });
+        let (mut lost, mut bursts, mut before) = (0_u32, 0_u32, false);
+        for _ in 0..PACKETS {
+            let now = link.loses();
+            lost += u32::from(now);
+            bursts += u32::from(now && !before);
+            before = now;
+        }
+        (
+            f64::from(lost) / f64::from(PACKETS),
+            f64::from(lost) / f64::from(bursts.max(1)),
+        )
+    }
+
+    #[test]
+    fn loses_what_was_asked_for_in_bursts_of_the_length_asked_for() {
+        for (loss_ppm, burst) in [
+            (10_000, None),
+            (200_000, None),
+            (50_000, Some(1)),
+            (10_000, Some(4)),
+            (200_000, Some(8)),
+        ] {
+            let (share, length) = measured(loss_ppm, burst);
+            let wanted = f64::from(loss_ppm) / 1e6;
+            assert!((share / wanted - 1.0).abs() < 0.06, "{share} of {wanted}");
+            let wanted = burst.map_or(1.0 / (1.0 - wanted), f64::from);
+            assert!((length / wanted - 1.0).abs() < 0.06, "{length} of {wanted}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_scale_are_exact() {
+        for burst in [None, Some(5)] {
+            assert_eq!(measured(0, burst).0, 0.0);
+            assert_eq!(measured(1_000_000, burst).0, 1.0);
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_losses_again() {
+        let config = LossyLinkConfig {
+            loss_ppm: 500_000,
+            burst: None,
+            seed: Some(1),
+        };
+        let losses = |config| {
+            let mut link = LossyLink::new(config);
+            (0..100).map(|_| link.loses()).collect::<Vec<_>>()
+        };
+        assert_eq!(losses(config), losses(config));
+        let other = LossyLinkConfig {
+            seed: Some(2),
+            ..config
+        };
+        assert_ne!(losses(config), losses(other));
+    }
+}

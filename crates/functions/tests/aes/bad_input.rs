@@ -1,0 +1,224 @@
+//! What must not pass, and by which name it is counted.
+
+use myelin_functions::{Function, instantiate};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{checksum, parse};
+use myelin_spec::{AesEncryptConfig, Cipher, FunctionConfig};
+use proptest::prelude::*;
+
+use super::{
+    CIPHERS, assert_refused, counter, decrypt_config, decrypter, encrypt_config, encrypter, key,
+    run, run_with_room,
+};
+
+const GCM: Cipher = Cipher::Aes128Gcm;
+
+#[test]
+fn frames_of_another_kind_are_dropped_by_both() {
+    let fragments = fixtures::all().into_iter().filter(|fixture| {
+        fixture
+            .expected
+            .is_ok_and(|headers| headers.flags.is_fragment())
+    });
+    let fragments: Vec<_> = fragments.map(|fixture| fixture.frame).collect();
+    assert!(!fragments.is_empty());
+    for function in [&mut encrypter(GCM), &mut decrypter(GCM)] {
+        for frame in &fragments {
+            assert_refused(&mut **function, frame, "fragment");
+        }
+        for name in ["tcp-v4", "icmp"] {
+            assert_refused(&mut **function, &fixtures::named(name).frame, "not-udp");
+        }
+        let surplus = fixtures::named("udp-v4-surplus").frame;
+        assert_refused(&mut **function, &surplus, "surplus");
+    }
+}
+
+#[test]
+fn what_would_outgrow_the_mtu_is_dropped() {
+    for (cipher, overhead) in [(GCM, 44), (Cipher::Aes128Ctr, 28)] {
+        let mut function = encrypter(cipher);
+        let longest = 1500 - 28 - overhead;
+        assert!(run(&mut *function, &build::udp_v4(longest)).is_some());
+        assert_refused(&mut *function, &build::udp_v4(longest + 1), "too-long");
+        assert!(run(&mut *function, &build::udp_v6(longest - 20)).is_some());
+        assert_refused(&mut *function, &build::udp_v6(longest - 19), "too-long");
+    }
+    let config = AesEncryptConfig {
+        cipher: GCM,
+        keys: vec![key(1)],
+        mtu: 600,
+    };
+    let mut small = instantiate(&FunctionConfig::AesEncrypt(config)).unwrap();
+    assert!(run(&mut *small, &build::udp_v4(600 - 72)).is_some());
+    assert_refused(&mut *small, &build::udp_v4(600 - 71), "too-long");
+}
+
+#[test]
+fn what_would_outgrow_its_buffer_is_dropped() {
+    let mut function = encrypter(GCM);
+    assert!(run_with_room(&mut *function, &build::udp_v4(100), 43).is_none());
+    assert_eq!(counter(&*function, "no-room"), 1);
+    assert!(run_with_room(&mut *function, &build::udp_v4(100), 44).is_some());
+    // Ethernet padding is room too.
+    let padded = build::padded(build::udp_v4(1), 43 + 44);
+    assert!(run_with_room(&mut *function, &padded, 0).is_some());
+}
+
+/// With a valid checksum, as an attacker would send it.
+fn changed(frame: &[u8], at: usize, mask: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[at] ^= mask;
+    let headers = parse(&frame).unwrap();
+    let field = checksum::l4_offset(&headers).unwrap();
+    let right = checksum::l4_checksum(&frame, &headers).unwrap();
+    frame[field..field + 2].copy_from_slice(&right.to_be_bytes());
+    frame
+}
+
+#[test]
+fn each_bit_of_payload_trailer_and_tag_is_guarded() {
+    for frame in [build::udp_v4(40), build::udp_v6(40)] {
+        let sealed = run(&mut *encrypter(GCM), &frame).unwrap();
+        let mut function = decrypter(GCM);
+        let payload = usize::from(parse(&sealed).unwrap().payload);
+        for at in payload..sealed.len() {
+            for bit in 0..8 {
+                let reason = match at - payload {
+                    40..44 => "unknown-key",
+                    _ => "not-authentic",
+                };
+                assert_refused(&mut *function, &changed(&sealed, at, 1 << bit), reason);
+            }
+        }
+        assert_eq!(counter(&*function, "sessions-begun"), 0);
+        // None of that keeps the packet itself from passing, and its addresses may be translated on the way.
+        let translated = changed(&sealed, 33, 0xff);
+        assert!(run(&mut *function, &translated).is_some());
+    }
+}
+
+#[test]
+fn another_key_or_cipher_opens_nothing() {
+    let sealed = run(&mut *encrypter(GCM), &build::udp_v4(64)).unwrap();
+    let mut other = instantiate(&decrypt_config(GCM, &[2, 3])).unwrap();
+    assert_refused(&mut *other, &sealed, "unknown-key");
+    assert_refused(&mut *decrypter(Cipher::Aes256Gcm), &sealed, "not-authentic");
+}
+
+#[test]
+fn a_packet_passes_once_and_not_when_it_is_too_late() {
+    for cipher in CIPHERS {
+        let (mut there, mut back) = (encrypter(cipher), decrypter(cipher));
+        let sealed: Vec<_> = (0..70)
+            .map(|_| run(&mut *there, &build::udp_v4(10)).unwrap())
+            .collect();
+        assert!(run(&mut *back, &sealed[5]).is_some());
+        assert_refused(&mut *back, &sealed[5], "replayed");
+        assert!(run(&mut *back, &sealed[69]).is_some());
+        assert!(run(&mut *back, &sealed[6]).is_some(), "64 before the next");
+        assert_refused(&mut *back, &sealed[4], "too-old");
+        assert_refused(&mut *back, &sealed[69], "replayed");
+    }
+}
+
+#[test]
+fn a_forged_packet_does_not_move_the_window() {
+    let (mut there, mut back) = (encrypter(GCM), decrypter(GCM));
+    let [one, other] = [(); 2].map(|()| run(&mut *there, &build::udp_v4(10)).unwrap());
+    assert!(run(&mut *back, &one).is_some());
+    // A counter far ahead: its highest byte.
+    let forged = changed(&other, other.len() - 24, 0x01);
+    assert_refused(&mut *back, &forged, "not-authentic");
+    assert!(run(&mut *back, &other).is_some());
+}
+
+#[test]
+fn what_is_cut_short_is_dropped() {
+    for (cipher, overhead) in [(GCM, 44), (Cipher::Aes128Ctr, 28)] {
+        let mut function = decrypter(cipher);
+        for len in [0, 1, overhead - 1] {
+            assert_refused(&mut *function, &build::udp_v4(len), "too-short");
+        }
+        assert_refused(&mut *function, &build::udp_v4(overhead), "unknown-key");
+    }
+}
+
+/// Three sessions are kept. Salts that nobody encrypted with put none of them out.
+#[test]
+fn a_session_is_put_out_by_packets_of_others_only() {
+    let frame = build::udp_v4(10);
+    let mut back = decrypter(GCM);
+    let mut first = encrypter(GCM);
+    let early = run(&mut *first, &frame).unwrap();
+    assert!(run(&mut *back, &early).is_some());
+    for salt in 0..100 {
+        let forged = changed(&early, early.len() - 40 + salt % 16, 1 + salt as u8);
+        assert_refused(&mut *back, &forged, "not-authentic");
+    }
+    assert_refused(&mut *back, &early, "replayed");
+    for others in 1..=3 {
+        let sealed = run(&mut *encrypter(GCM), &frame).unwrap();
+        assert!(run(&mut *back, &sealed).is_some());
+        let sealed = run(&mut *first, &frame).unwrap();
+        assert!(run(&mut *back, &sealed).is_some());
+        assert_eq!(counter(&*back, "sessions-begun"), 1 + others);
+    }
+    // One of the others went, not the one in use.
+    assert_eq!(counter(&*back, "sessions-forgotten"), 1);
+    assert_refused(&mut *back, &early, "replayed");
+}
+
+#[test]
+fn configurations_without_a_usable_key_are_refused() {
+    for config in [encrypt_config(GCM, &[]), decrypt_config(GCM, &[])] {
+        let error = instantiate(&config).err().unwrap().to_string();
+        assert!(error.contains("no key"), "{error}");
+    }
+    let short = AesEncryptConfig {
+        cipher: Cipher::Aes256Gcm,
+        keys: vec![myelin_spec::SecretKey::new(vec![1; 16])],
+        mtu: 1500,
+    };
+    let error = instantiate(&FunctionConfig::AesEncrypt(short))
+        .err()
+        .unwrap();
+    assert!(
+        error.to_string().contains("aes-256-gcm needs 32"),
+        "{error}"
+    );
+    let twice = instantiate(&decrypt_config(GCM, &[1, 1])).err().unwrap();
+    assert!(twice.to_string().contains("same identifier"), "{twice}");
+}
+
+fn assert_nothing_passes(function: &mut dyn Function, frame: &[u8]) {
+    if parse(frame).is_ok() {
+        assert_eq!(run(function, frame), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes_that_nobody_encrypted_never_pass(
+        mut payload in prop::collection::vec(any::<u8>(), 0..200),
+        frame in prop::collection::vec(any::<u8>(), 14..200),
+        knows_the_id: bool,
+    ) {
+        let mut function = decrypter(GCM);
+        assert_nothing_passes(&mut *function, &frame);
+        if knows_the_id && payload.len() >= 44 {
+            let sealed = run(&mut *encrypter(GCM), &build::udp_v4(0)).unwrap();
+            let at = payload.len() - 44;
+            payload[at..at + 4].copy_from_slice(&sealed[42..46]);
+        }
+        let [v4, v6] = [
+            (build::client_v4(), build::server_v4()),
+            (build::client_v6(), build::server_v6()),
+        ];
+        for (source, destination) in [v4, v6] {
+            assert_nothing_passes(&mut *function, &build::udp(source, destination, &payload));
+        }
+    }
+}

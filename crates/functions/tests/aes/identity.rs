@@ -1,0 +1,120 @@
+//! What was encrypted is decrypted to the same packet.
+
+use std::net::SocketAddr;
+
+use myelin_functions::{Batch, Discard, Packet};
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{Meta, checksum, parse};
+use myelin_spec::Cipher;
+use proptest::prelude::*;
+
+use super::{CIPHERS, assert_valid, decrypter, drops, encrypter, run};
+
+#[test]
+fn payloads_of_every_length_come_back() {
+    for cipher in CIPHERS {
+        let (mut there, mut back) = (encrypter(cipher), decrypter(cipher));
+        for len in 0..=1400 {
+            for frame in [build::udp_v4(len), build::udp_v6(len)] {
+                let sealed = run(&mut *there, &frame).unwrap();
+                assert_valid(&sealed);
+                let opened = run(&mut *back, &sealed).unwrap();
+                assert!(opened == frame, "{cipher}, {len} bytes");
+            }
+        }
+    }
+}
+
+/// Also with IP options, extension headers and VLAN tags; all that is lost is padding.
+#[test]
+fn every_udp_fixture_comes_back() {
+    let (mut there, mut back) = (encrypter(Cipher::Aes128Gcm), decrypter(Cipher::Aes128Gcm));
+    let mut came_back = 0;
+    for fixture in fixtures::all() {
+        let Ok(headers) = fixture.expected else {
+            continue;
+        };
+        if let Some(sealed) = run(&mut *there, &fixture.frame) {
+            let opened = run(&mut *back, &sealed).unwrap();
+            let expected = &fixture.frame[..headers.end.into()];
+            assert_eq!(opened, expected, "{}", fixture.name);
+            came_back += 1;
+        }
+    }
+    assert!(came_back > 8, "only {came_back} fixtures");
+    assert_eq!(drops(&*back), 0);
+}
+
+#[test]
+fn wrong_checksums_stay_wrong() {
+    let frame = fixtures::named("udp-v4-checksum-wrong").frame;
+    let sealed = run(&mut *encrypter(Cipher::Aes128Gcm), &frame).unwrap();
+    let headers = parse(&sealed).unwrap();
+    assert_eq!(checksum::l4_is_valid(&sealed, &headers), Some(false));
+    let opened = run(&mut *decrypter(Cipher::Aes128Gcm), &sealed).unwrap();
+    assert_eq!(opened, frame);
+}
+
+#[test]
+fn a_batch_is_handled_as_its_packets_are() {
+    let frames: Vec<_> = (0..20).map(|len| build::udp_v4(len * 60)).collect();
+    let room = |frame: &Vec<u8>| [&frame[..], &[0; 64]].concat();
+    let mut buffers: Vec<_> = frames.iter().map(room).collect();
+    let (mut there, mut back) = (encrypter(Cipher::Aes256Gcm), decrypter(Cipher::Aes256Gcm));
+    let mut batch = Batch::with_capacity(20);
+    for (buffer, frame) in buffers.iter_mut().zip(&frames) {
+        let meta = Meta::new(0, 1, 1, 0, &parse(frame).unwrap());
+        batch.push(Packet::new(buffer, 0, frame.len(), meta, 0).unwrap());
+    }
+    assert_eq!(there.process_batch(&mut batch, &mut Discard), 0);
+    assert!(
+        batch
+            .packets()
+            .iter()
+            .zip(&frames)
+            .all(|(packet, frame)| packet.len() == frame.len() + 44)
+    );
+    assert_eq!(back.process_batch(&mut batch, &mut Discard), 0);
+    let packets = batch.packets().iter().map(Packet::bytes);
+    assert!(packets.eq(frames.iter().map(Vec::as_slice)));
+}
+
+fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
+    let end = |v6: bool| {
+        (any::<[u8; 16]>(), any::<u16>()).prop_map(move |(a, port)| {
+            if v6 {
+                SocketAddr::from((a, port))
+            } else {
+                SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
+            }
+        })
+    };
+    prop_oneof![(end(false), end(false)), (end(true), end(true))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_packets_come_back(
+        (source, destination) in ends(),
+        payload in prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..1400),
+        tags in 0..3_usize,
+        padding in 0..100_usize,
+        has_checksum: bool,
+        cipher in prop::sample::select(&CIPHERS[..]),
+    ) {
+        let mut frame = build::udp(source, destination, &payload);
+        if !has_checksum {
+            let l4 = usize::from(parse(&frame).unwrap().l4);
+            frame[l4 + 6..l4 + 8].fill(0);
+        }
+        let frame = build::with_tags(frame, &vec![build::VLAN; tags]);
+        let padded = build::padded(frame.clone(), frame.len() + padding);
+        let sealed = run(&mut *encrypter(cipher), &padded).unwrap();
+        assert_valid(&sealed);
+        let udp = usize::from(parse(&sealed).unwrap().l4);
+        prop_assert_eq!(sealed[udp + 6..udp + 8] != [0, 0], has_checksum);
+        prop_assert_eq!(run(&mut *decrypter(cipher), &sealed), Some(frame));
+    }
+}

@@ -1,0 +1,66 @@
+//! Frames of any bytes at a decrypter: none panics, none that nobody encrypted passes, and what was encrypted comes back.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use myelin_functions::aes::TRAILER_LEN;
+use myelin_functions::{Discard, Function, Packet, Verdict, instantiate};
+use myelin_packet::{Meta, parse};
+use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
+
+const ROOM: usize = 64;
+
+fn encrypter(cipher: Cipher) -> Box<dyn Function> {
+    let config = AesEncryptConfig {
+        cipher,
+        keys: vec![SecretKey::new(vec![7; 32])],
+        mtu: 9216,
+    };
+    instantiate(&FunctionConfig::AesEncrypt(config)).expect("a function")
+}
+
+fn decrypter(cipher: Cipher) -> Box<dyn Function> {
+    let config = AesDecryptConfig {
+        cipher,
+        keys: vec![SecretKey::new(vec![7; 32])],
+        replay_window: 64,
+        sessions: 2,
+    };
+    instantiate(&FunctionConfig::AesDecrypt(config)).expect("a function")
+}
+
+/// What the function makes of a frame that parses.
+fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
+    let meta = Meta::new(1, 2, 3, 0, &parse(frame).expect("it parses"));
+    let mut buffer = [frame, &[0; ROOM]].concat();
+    let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).expect("a packet");
+    let verdict = function.process(&mut packet, &mut Discard);
+    (verdict == Verdict::Forward).then(|| packet.bytes().to_vec())
+}
+
+fuzz_target!(|frame: &[u8]| {
+    let Ok(headers) = parse(frame) else { return };
+    let end = usize::from(headers.end);
+    for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Ctr] {
+        let mut back = decrypter(cipher);
+        let passed = run(&mut *back, frame).is_some();
+        assert!(!(passed && cipher.is_authenticated()));
+
+        let Some(sealed) = run(&mut *encrypter(cipher), frame) else {
+            continue;
+        };
+        // The frame itself, with the key identifier and the session of one that was encrypted.
+        let mut likely = frame.to_vec();
+        let payload = usize::from(headers.payload);
+        let sealed_end = usize::from(parse(&sealed).expect("it parses").end);
+        let overhead = sealed_end - end;
+        if end - payload >= overhead {
+            let trailer = &sealed[sealed_end - overhead..][..TRAILER_LEN];
+            likely[end - overhead..][..TRAILER_LEN].copy_from_slice(trailer);
+            let passed = run(&mut *back, &likely).is_some();
+            assert!(!(passed && cipher.is_authenticated()));
+        }
+        let opened = run(&mut *decrypter(cipher), &sealed).expect("it is authentic");
+        assert_eq!(opened[payload..], frame[payload..end]);
+    }
+});
