@@ -116,6 +116,7 @@ fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
             flows: 1024,
             ..FlowTrackerConfig::default()
         }),
+        // Nor `compress` and `decompress`, which would change it the first time only.
         // Not `router`: the frame's time to live would run out.
         // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
         FunctionConfig::LoadBalancer(LoadBalancerConfig {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use myelin_agent::api::{ApiError, ChainSource};
+use myelin_spec::FileContents;
 
 use crate::secret_file::{self, Unread};
 
@@ -31,14 +32,14 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
         let contents = if named.is_secret {
             match secret_file::read(&path) {
                 Err(Unread::Unsafe(message)) => return Err(ApiError::usage(message)),
-                read => read.ok().map(String::into_bytes),
+                read => read.ok().map(FileContents::Text),
             }
         } else {
-            std::fs::read(path).ok()
+            std::fs::read(path).ok().map(FileContents::from)
         };
         // A missing file is reported by the parser, which knows the line that names it.
         if let Some(contents) = contents {
-            source.files.insert(named.path, contents.into());
+            source.files.insert(named.path, contents);
         }
     }
     Ok(source)
@@ -66,7 +67,7 @@ mod tests {
         fs::write(&key, KEY).unwrap();
         fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
         let source = read(&chain).unwrap();
-        assert_eq!(source.files["a.key"], KEY);
+        assert_eq!(source.files["a.key"], FileContents::Text(KEY.to_owned()));
         assert!(!format!("{source:?}").contains("5ec2"));
 
         fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();

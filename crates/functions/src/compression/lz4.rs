@@ -173,3 +173,52 @@ pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Opti
 fn size(bytes: &[u8]) -> c_int {
     bytes.len().try_into().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the state was used for before, and whether it fitted then: a block holds what went in.
+        #[test]
+        fn a_state_may_be_used_again(
+            packets in prop::collection::vec(
+                (prop::collection::vec(0..4_u8, 0..1500), 0..1600_usize),
+                1..40,
+            ),
+            known in prop::option::of(prop::collection::vec(0..4_u8, 1..500)),
+            acceleration in 1..20_u8,
+        ) {
+            let mut compressor = Compressor::new(acceleration, known.as_deref()).unwrap();
+            for (payload, room) in packets {
+                let mut made = vec![0; room];
+                if let Some(written) = compressor.compress(&payload, &mut made) {
+                    let block = &made[..written];
+                    let by_others = match &known {
+                        None => lz4_flex::block::decompress(block, payload.len()),
+                        Some(known) => {
+                            lz4_flex::block::decompress_with_dict(block, payload.len(), known)
+                        }
+                    };
+                    prop_assert_eq!(&by_others.unwrap(), &payload);
+                    let mut back = vec![0; payload.len()];
+                    let read = decompress(block, &mut back, known.as_deref());
+                    prop_assert_eq!((read, &back), (Some(payload.len()), &payload));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_decompressed_or_refused(
+            block in prop::collection::vec(any::<u8>(), 0..300),
+            room in 0..1600_usize,
+            known in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),
+        ) {
+            let mut back = vec![0; room];
+            let read = decompress(&block, &mut back, known.as_deref());
+            prop_assert!(read.is_none_or(|read| read <= room));
+        }
+    }
+}

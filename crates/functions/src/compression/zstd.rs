@@ -90,3 +90,39 @@ impl fmt::Debug for Decompressor {
         f.write_str("zstd::Decompressor")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: usize = 1472;
+
+    /// Short ones for long, then long ones again: the library gives memory back that it has not used for long, unless it
+    /// needs most of it for any packet.
+    #[test]
+    fn nothing_is_allocated_after_the_first_packets() {
+        let known: Vec<u8> = (0..70_000_u32)
+            .map(|i| (i.wrapping_mul(i) >> 7) as u8)
+            .collect();
+        for level in [1, 3, 7, 12, 19] {
+            for dictionary in [None, Some(&known[..])] {
+                let mut compressor = Compressor::new(level, dictionary, LONGEST).unwrap();
+                let mut decompressor = Decompressor::new(dictionary).unwrap();
+                let sizes =
+                    |one: &Compressor, other: &Decompressor| (one.0.sizeof(), other.0.sizeof());
+                let before = sizes(&compressor, &decompressor);
+                let (mut made, mut back) = ([0; 2 * LONGEST], [0; LONGEST]);
+                for len in [20, LONGEST, 1] {
+                    let payload = &known[..len];
+                    for _ in 0..300 {
+                        let written = compressor.compress(payload, &mut made).unwrap();
+                        let read = decompressor.decompress(&mut made[..written], &mut back);
+                        assert_eq!(&back[..read.unwrap()], payload);
+                    }
+                }
+                let after = sizes(&compressor, &decompressor);
+                assert_eq!(after, before, "level {level}, {}", dictionary.is_some());
+            }
+        }
+    }
+}
