@@ -42,7 +42,10 @@ pub(crate) fn read(path: &Path) -> Result<String, Unread> {
     }
     let users = [geteuid().as_raw(), behind_sudo().unwrap_or(0), 0];
     if let Some(fault) = fault(&metadata, &users) {
-        return Err(Unread::Unsafe(format!("{}: {fault}", path.display())));
+        let path = path.display();
+        return Err(Unread::Unsafe(format!(
+            "{path}: {fault}: `chmod 600 {path}`"
+        )));
     }
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
@@ -62,15 +65,15 @@ fn fault(metadata: &Metadata, users: &[u32]) -> Option<String> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Some(format!(
-            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; write `chmod 600` with \
-             its name, and think of the keys as known to others"
+            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; think of the keys as known \
+             to others, or take the access away"
         ));
     }
     let owner = metadata.uid();
     (!users.contains(&owner)).then(|| {
         format!(
-            "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; copy it, and write \
-             `chmod 600` with the copy's name"
+            "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; name a copy of your own, \
+             and let nobody else have access to it"
         )
     })
 }
