@@ -101,7 +101,9 @@ mod tests {
     /// needs most of it for any packet.
     #[test]
     fn nothing_is_allocated_after_the_first_packets() {
-        let known: Vec<u8> = (0..70_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        let known: Vec<u8> = (0..70_000_u32)
+            .map(|i| (i.wrapping_mul(i) >> 7) as u8)
+            .collect();
         for level in [1, 3, 7, 12, 19] {
             for dictionary in [None, Some(&known[..])] {
                 let mut compressor = Compressor::new(level, dictionary, LONGEST).unwrap();
