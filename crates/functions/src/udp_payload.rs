@@ -63,7 +63,12 @@ impl Datagram {
             usize::from(self.headers.end),
         );
         let new_end = at + new.len();
-        let growth = sum_growth(sum(&packet.bytes()[at..end]), end - at, sum(new), new.len());
+        let held = word(packet.bytes(), l4 + 6).filter(|&held| held != 0);
+        let updated = held.map(|held| {
+            let old = &packet.bytes()[at..end];
+            let growth = sum_growth(sum(old), old.len(), sum(new), new.len());
+            checksum::l4_add(UDP, held, growth)
+        });
         match new_end.checked_sub(packet.len()) {
             Some(missing) => drop(packet.extend_tail(missing)?),
             None => packet.trim_tail(packet.len() - new_end)?,
@@ -72,9 +77,8 @@ impl Datagram {
         frame[at..].copy_from_slice(new);
         self.set_ip_length(frame, new_end);
         set_word(frame, l4 + 4, (new_end - l4) as u16);
-        match word(frame, l4 + 6) {
-            None | Some(0) => {}
-            Some(held) => set_word(frame, l4 + 6, checksum::l4_add(UDP, held, growth)),
+        if let Some(checksum) = updated {
+            set_word(frame, l4 + 6, checksum);
         }
         // It parsed before, and what the parser looks at has not changed but for the lengths, which fit.
         let _ = packet.reparse();
