@@ -26,11 +26,17 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The text of the file at `path`.
+/// Who names this file wants a key that nobody has seen, as in crypttab(5).
+const RANDOM: &str = "/dev/urandom";
+
+/// The text of the file at `path`; of [`RANDOM`], a key of 256 bits in hexadecimal digits.
 ///
 /// # Errors
 /// Its group or others have access to it, or it belongs to neither the user nor root.
 pub(crate) fn read(path: &Path) -> Result<String, Unread> {
+    if path == Path::new(RANDOM) {
+        return Ok(random_key()?);
+    }
     // What is checked is what is open, not what the path may lead to a moment later. A pipe must not hold anybody up.
     let file = OpenOptions::new()
         .read(true)
@@ -50,6 +56,12 @@ pub(crate) fn read(path: &Path) -> Result<String, Unread> {
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
     Ok(text)
+}
+
+fn random_key() -> io::Result<String> {
+    let mut key = [0_u8; 32];
+    std::fs::File::open(RANDOM)?.read_exact(&mut key)?;
+    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Who called sudo, which made this process root's.
@@ -84,6 +96,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_random_key_is_another_one_each_time() {
+        let read = || read(Path::new(RANDOM)).unwrap();
+        let key = read();
+        assert!(key.len() == 64 && key.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        assert_ne!(key, read());
+    }
 
     #[test]
     fn only_the_owner_may_have_access() {

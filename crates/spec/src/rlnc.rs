@@ -46,8 +46,10 @@ pub const REDUNDANCY_PARTS: u32 = 1_000_000;
 pub const MAX_REDUNDANCY: u32 = 4;
 /// Most source packets in one coded packet.
 pub const MAX_WINDOW: u8 = 64;
-/// Longest IP packet, bytes.
-pub const MAX_MTU: u16 = 1500;
+/// Longest IP packet that may be asked for, bytes: what a worker's frame holds beside its headroom.
+pub const MAX_MTU: u16 = 1700;
+/// Longest IP packet where nothing is said, bytes: that of Ethernet.
+pub const DEFAULT_MTU: u16 = 1500;
 
 /// Configuration of an `rlnc-encode` function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +79,7 @@ impl Default for RlncEncodeConfig {
             redundancy: REDUNDANCY_PARTS / 4,
             density: 15,
             flush_ns: 1_000_000,
-            mtu: MAX_MTU,
+            mtu: DEFAULT_MTU,
         }
     }
 }
@@ -114,7 +116,7 @@ impl Default for RlncRecodeConfig {
             window: 8,
             redundancy: REDUNDANCY_PARTS / 4,
             coded: RlncCoded::Pass,
-            mtu: MAX_MTU,
+            mtu: DEFAULT_MTU,
         }
     }
 }

@@ -9,7 +9,8 @@ const KEY_FILE: ConfigKey = ConfigKey {
     required: true,
     default: None,
     doc: "a file of at most 16 keys, one a line: 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints them; AES-256 needs \
-          64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it",
+          64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it. \
+          `/dev/urandom` stands for one random key, the same for all functions of the chain file and another one at each `up`",
 };
 
 const CIPHER: ConfigKey = ConfigKey {

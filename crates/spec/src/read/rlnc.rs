@@ -4,7 +4,7 @@ use super::field::Fields;
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
 use crate::rlnc::{
-    MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded, RlncDecodeConfig,
+    DEFAULT_MTU, MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded, RlncDecodeConfig,
     RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
 };
 use crate::units::parse_duration_ns;
@@ -68,7 +68,7 @@ fn mtu(fields: &Fields<'_>, report: &mut Report<'_>) -> u16 {
     fields
         .get("mtu")
         .and_then(|field| field.integer(report, 576..=MAX_MTU.into(), "a length in bytes"))
-        .map_or(MAX_MTU, |mtu| mtu as u16)
+        .map_or(DEFAULT_MTU, |mtu| mtu as u16)
 }
 
 fn duration(fields: &Fields<'_>, key: &str, example: &str, report: &mut Report<'_>) -> Option<u64> {
