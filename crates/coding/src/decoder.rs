@@ -133,6 +133,12 @@ impl Decoder {
     /// Goes on with another order of delivery; in order, a packet is waited for as long as `timeout_ns` says.
     pub fn tune(&mut self, delivery: Delivery, timeout_ns: u64) {
         if self.delivery != delivery {
+            if self.delivery == Delivery::InOrder {
+                // What is held goes out with the next packet.
+                let held = serial::range(self.head, self.next);
+                self.recovered
+                    .extend(held.filter(|&esi| self.ring.slot(esi).known));
+            }
             self.delivery = delivery;
             self.head = self.next;
             self.covered_from = self.next;

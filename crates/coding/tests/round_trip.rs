@@ -223,6 +223,21 @@ fn the_ring_is_the_end_of_all_waiting() {
 }
 
 #[test]
+fn held_packets_survive_a_change_of_the_order() {
+    let mut receiver = Receiver::new(Delivery::InOrder);
+    for esi in [0, 2, 3] {
+        receiver.receive(&source(esi));
+    }
+    receiver.decoder.tune(Delivery::Immediate, 0);
+    receiver.receive(&source(1));
+    assert_eq!(receiver.delivered, [0, 1, 2, 3]);
+    receiver.decoder.tune(Delivery::InOrder, 1_000_000);
+    receiver.receive(&source(5));
+    receiver.receive(&source(4));
+    assert_eq!(receiver.delivered, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_jump_begins_anew_and_nothing_held_is_lost() {
     let mut receiver = Receiver::new(Delivery::InOrder);
     for esi in [5, 7, 8, 1_000_000, 1_000_001, 3] {
