@@ -4,8 +4,8 @@ use super::field::Fields;
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
 use crate::rlnc::{
-    DEFAULT_MTU, MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded, RlncDecodeConfig,
-    RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
+    DEFAULT_MTU, MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded,
+    RlncDecodeConfig, RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
 };
 use crate::units::parse_duration_ns;
 
