@@ -1,5 +1,6 @@
 //! Reads files that hold secrets, if nobody else can.
 
+use std::fmt::Write as _;
 use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -61,7 +62,11 @@ pub(crate) fn read(path: &Path) -> Result<String, Unread> {
 fn random_key() -> io::Result<String> {
     let mut key = [0_u8; 32];
     std::fs::File::open(RANDOM)?.read_exact(&mut key)?;
-    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
+    let mut digits = String::with_capacity(2 * key.len());
+    for byte in key {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    Ok(digits)
 }
 
 /// Who called sudo, which made this process root's.
