@@ -50,6 +50,8 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
+    use myelin_spec::FunctionConfig;
+
     use super::*;
 
     #[test]
@@ -73,5 +75,31 @@ mod tests {
         fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
         let refused = read(&chain).unwrap_err().to_string();
         assert!(refused.contains("a.key") && refused.contains("chmod 600"));
+    }
+
+    /// From the disk to the parsed chain, by the way that the agent's socket takes.
+    #[test]
+    fn a_file_that_is_no_text_reaches_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let dictionary: Vec<u8> = (0..=255).rev().collect();
+        std::fs::write(directory.path().join("any.dict"), &dictionary).unwrap();
+        let text = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: wan }
+spec:
+  match: { protocol: udp, destinationPort: 9000 }
+  functions: [ { name: squeeze, kind: compress, config: { dictionary: any.dict } } ]
+";
+        let file = directory.path().join("wan.yaml");
+        std::fs::write(&file, text).unwrap();
+        let source = read(&file).ok().unwrap();
+        let sent = serde_json::to_string(&source).unwrap();
+        let received: ChainSource = serde_json::from_str(&sent).unwrap();
+        let chains = myelin_agent::parse_source(&received).ok().unwrap();
+        let FunctionConfig::Compress(config) = &chains[0].functions[0].config else {
+            panic!("not a compress");
+        };
+        assert_eq!(config.dictionary.as_ref().unwrap().bytes(), dictionary);
     }
 }
