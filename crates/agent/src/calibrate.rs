@@ -3,12 +3,14 @@
 
 mod crossings;
 mod direct;
+mod fed_functions;
 mod programs;
 mod ring;
 mod user_functions;
 
 use std::path::Path;
 
+use myelin_dataplane::feed;
 use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
 use myelin_spec::{
@@ -43,17 +45,22 @@ impl Engine {
             ring: ring::measure(rounds)?,
             ..crossings::measure(self, rounds, &programs, user.dispatch, monitor)?
         };
-        let functions = programs
-            .functions
-            .iter()
-            .map(|(kind, kernel)| {
-                let costs = FunctionCosts {
-                    kernel: Some(*kernel),
-                    user: user.functions.get(kind).copied(),
-                };
-                ((*kind).to_owned(), costs)
-            })
-            .collect();
+        let fed = fed_functions::measure(rounds, user.dispatch.per_packet_ns)?;
+        let in_both = programs.functions.iter().map(|(kind, kernel)| {
+            let costs = FunctionCosts {
+                kernel: Some(*kernel),
+                user: user.functions.get(kind).copied(),
+            };
+            ((*kind).to_owned(), costs)
+        });
+        let in_user_space = fed.into_iter().map(|(kind, user)| {
+            let costs = FunctionCosts {
+                kernel: None,
+                user: Some(user),
+            };
+            (kind.to_owned(), costs)
+        });
+        let functions = in_both.chain(in_user_space).collect();
         let environment = myelin_linux::machine::Machine::detect();
         let costs = Costs {
             version: VERSION,
@@ -132,25 +139,7 @@ fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
 /// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. UDP without a checksum is
 /// valid over IPv4, but a checksum is part of what functions pay for, so it has one.
 fn frame(length: usize) -> Vec<u8> {
-    let mut frame = vec![0x55; length];
-    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
-    let total = (length - 14) as u16;
-    frame[14..34].copy_from_slice(&[
-        0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-    ]);
-    frame[16..18].copy_from_slice(&total.to_be_bytes());
-    let udp = total - 20;
-    frame[34..42].copy_from_slice(&[0x23, 0x29, 0x23, 0x28, 0, 0, 0, 0]);
-    frame[38..40].copy_from_slice(&udp.to_be_bytes());
-    let header = myelin_packet::checksum::checksum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&header.to_be_bytes());
-    if let Some(checksum) = myelin_packet::parse(&frame)
-        .ok()
-        .and_then(|headers| myelin_packet::checksum::l4_checksum(&frame, &headers))
-    {
-        frame[40..42].copy_from_slice(&checksum.to_be_bytes());
-    }
-    frame
+    feed::frame(&vec![0x55; length - feed::HEADERS])
 }
 
 /// The line through the costs of the two frames; a machine's noise must not make a cost negative.

@@ -85,6 +85,9 @@ pub enum Error {
         /// The field that is missing, or `table` where no row is of it.
         field: String,
     },
+    /// A part of a chain file that an experiment is made of.
+    #[error("the experiment's own chain file: {0}; please report it")]
+    Snippet(String),
     /// The agent's answer.
     #[error("{0}")]
     Agent(ApiError),

@@ -1,12 +1,14 @@
 //! All experiments, one file each; `lookup` is in three parts.
 
 mod accounting;
+mod calvin_advanced;
 mod calvin_bandwidth;
 mod calvin_chain;
 mod calvin_cpu;
 mod calvin_technologies;
 mod chain_length;
 mod classifier;
+mod coding_loss;
 mod deploy;
 mod dpdk_port;
 mod firewall;
@@ -32,6 +34,8 @@ pub(crate) const ALL: &[Experiment] = &[
     calvin_chain::EXPERIMENT,
     calvin_bandwidth::EXPERIMENT,
     calvin_cpu::EXPERIMENT,
+    calvin_advanced::EXPERIMENT,
+    coding_loss::EXPERIMENT,
     chain_length::EXPERIMENT,
     dpdk_port::EXPERIMENT,
     peers::EXPERIMENT,

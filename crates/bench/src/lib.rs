@@ -37,6 +37,7 @@ pub mod report;
 mod rounds;
 mod row;
 mod scratch;
+mod snippet;
 mod stand;
 mod variant;
 mod variants;

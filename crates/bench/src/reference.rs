@@ -17,9 +17,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+mod fed;
 mod ring;
+mod runner;
 
+pub(crate) use fed::Fed;
 pub(crate) use ring::RingThroughput;
+use runner::Runner;
 
 /// From start to `ready`; DPDK takes about a second, most of it for its drivers.
 const START_LIMIT: Duration = Duration::from_secs(20);

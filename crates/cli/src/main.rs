@@ -74,6 +74,9 @@ enum Command {
     /// The process that runs user functions; the agent starts it.
     #[command(hide = true)]
     Worker(commands::worker::Arguments),
+    /// The process that runs one function on packets from memory; experiments start it.
+    #[command(hide = true)]
+    Feed,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Agent(arguments) => commands::agent::execute(&run_dir, &arguments),
         Command::Completions(arguments) => commands::completions::execute(&arguments),
         Command::Worker(arguments) => commands::worker::execute(&arguments),
+        Command::Feed => commands::feed::execute(),
     };
     match outcome {
         Ok(status) => status,

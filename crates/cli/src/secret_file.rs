@@ -26,11 +26,17 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The text of the file at `path`.
+/// Who names this file wants a key that nobody has seen, as in crypttab(5).
+const RANDOM: &str = "/dev/urandom";
+
+/// The text of the file at `path`; of [`RANDOM`], a key of 256 bits in hexadecimal digits.
 ///
 /// # Errors
 /// Its group or others have access to it, or it belongs to neither the user nor root.
 pub(crate) fn read(path: &Path) -> Result<String, Unread> {
+    if path == Path::new(RANDOM) {
+        return Ok(random_key()?);
+    }
     // What is checked is what is open, not what the path may lead to a moment later. A pipe must not hold anybody up.
     let file = OpenOptions::new()
         .read(true)
@@ -42,11 +48,20 @@ pub(crate) fn read(path: &Path) -> Result<String, Unread> {
     }
     let users = [geteuid().as_raw(), behind_sudo().unwrap_or(0), 0];
     if let Some(fault) = fault(&metadata, &users) {
-        return Err(Unread::Unsafe(format!("{}: {fault}", path.display())));
+        let path = path.display();
+        return Err(Unread::Unsafe(format!(
+            "{path}: {fault}: `chmod 600 {path}`"
+        )));
     }
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
     Ok(text)
+}
+
+fn random_key() -> io::Result<String> {
+    let mut key = [0_u8; 32];
+    std::fs::File::open(RANDOM)?.read_exact(&mut key)?;
+    Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Who called sudo, which made this process root's.
@@ -62,15 +77,15 @@ fn fault(metadata: &Metadata, users: &[u32]) -> Option<String> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Some(format!(
-            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; write `chmod 600` with \
-             its name, and think of the keys as known to others"
+            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; think of the keys as known \
+             to others, or take the access away"
         ));
     }
     let owner = metadata.uid();
     (!users.contains(&owner)).then(|| {
         format!(
-            "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; copy it, and write \
-             `chmod 600` with the copy's name"
+            "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; name a copy of your own, \
+             and let nobody else have access to it"
         )
     })
 }
@@ -81,6 +96,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_random_key_is_another_one_each_time() {
+        let read = || read(Path::new(RANDOM)).unwrap();
+        let key = read();
+        assert!(key.len() == 64 && key.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        assert_ne!(key, read());
+    }
 
     #[test]
     fn only_the_owner_may_have_access() {

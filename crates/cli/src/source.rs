@@ -47,16 +47,42 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use myelin_spec::FunctionConfig;
 
     use super::*;
+
+    #[test]
+    fn keys_are_sent_when_they_are_safe_and_never_shown() {
+        const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
+        const CHAIN: &str =
+            "spec: { functions: [ { kind: aes-encrypt, config: { keyFile: a.key } } ] }";
+        let directory = tempfile::tempdir().unwrap();
+        let chain = directory.path().join("chain.yaml");
+        let key = directory.path().join("a.key");
+        fs::write(&chain, CHAIN).unwrap();
+        // A file that is missing is the parser's to report.
+        assert!(read(&chain).unwrap().files.is_empty());
+
+        fs::write(&key, KEY).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let source = read(&chain).unwrap();
+        assert_eq!(source.files["a.key"], FileContents::Text(KEY.to_owned()));
+        assert!(!format!("{source:?}").contains("5ec2"));
+
+        fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+        let refused = read(&chain).unwrap_err().to_string();
+        assert!(refused.contains("a.key") && refused.contains("chmod 600"));
+    }
 
     /// From the disk to the parsed chain, by the way that the agent's socket takes.
     #[test]
     fn a_file_that_is_no_text_reaches_the_agent() {
         let directory = tempfile::tempdir().unwrap();
         let dictionary: Vec<u8> = (0..=255).rev().collect();
-        std::fs::write(directory.path().join("any.dict"), &dictionary).unwrap();
+        fs::write(directory.path().join("any.dict"), &dictionary).unwrap();
         let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -66,7 +92,7 @@ spec:
   functions: [ { name: squeeze, kind: compress, config: { dictionary: any.dict } } ]
 ";
         let file = directory.path().join("wan.yaml");
-        std::fs::write(&file, text).unwrap();
+        fs::write(&file, text).unwrap();
         let source = read(&file).ok().unwrap();
         let sent = serde_json::to_string(&source).unwrap();
         let received: ChainSource = serde_json::from_str(&sent).unwrap();

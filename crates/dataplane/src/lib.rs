@@ -27,6 +27,7 @@ mod clock;
 mod control;
 mod emitter;
 mod error;
+pub mod feed;
 mod fill_level;
 mod flows;
 pub mod forwarder;

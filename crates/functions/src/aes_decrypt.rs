@@ -6,6 +6,7 @@ use crate::aes::{
     Arrival, Datagram, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN,
     TRAILER_LEN, Trailer, key_id, overhead,
 };
+use crate::wide::{self, Sum};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// Decrypts UDP payloads in place and takes the trailer of [`aes`](crate::aes) off. Lengths and checksums follow.
@@ -19,9 +20,10 @@ pub struct AesDecrypt {
     refusals: Refusals,
 }
 
-/// The keys of the key file.
+/// The keys of the key file, and what they are used with.
 struct Keys {
     cipher: Cipher,
+    sum: Sum,
     keys: Vec<(KeyId, SecretKey)>,
 }
 
@@ -53,6 +55,7 @@ impl Keys {
         }
         Ok(Self {
             cipher: config.cipher,
+            sum: wide::fastest_sum(),
             keys,
         })
     }
@@ -60,7 +63,7 @@ impl Keys {
     /// Decrypts; after an error the packet is in any state.
     #[inline]
     fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
-        let datagram = Datagram::of(packet)?;
+        let datagram = Datagram::of(packet, self.sum)?;
         let sealed = packet
             .bytes_mut()
             .get_mut(datagram.payload..datagram.end)
@@ -94,13 +97,13 @@ impl Keys {
                 Err(Refusal::NotAuthentic)
             }
         };
-        let at = match known.and_then(|at| Some((at, sessions.key(at)?))) {
-            Some((at, key)) => opened(key, payload).map(|()| at),
-            None => {
-                let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
-                    .map_err(|_| Refusal::NoSession)?;
-                opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
-            }
+        let known = known.and_then(|at| Some((at, sessions.key(at)?)));
+        let at = if let Some((at, key)) = known {
+            opened(key, payload).map(|()| at)
+        } else {
+            let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
+                .map_err(|_| Refusal::NoSession)?;
+            opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
         }?;
         sessions.note(at, trailer.counter);
         let new_end = datagram.payload + payload_len;

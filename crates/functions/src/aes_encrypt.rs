@@ -7,6 +7,7 @@ use crate::aes::{
     Datagram, KeyError, KeyId, Refusal, Refusals, SESSION_PACKETS, SessionKey, TRAILER_LEN,
     Trailer, key_id, overhead,
 };
+use crate::wide::{self, Sum};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// The session of an encrypter: its key and which number the next packet gets.
@@ -68,6 +69,7 @@ fn begin(cipher: Cipher, file_key: &SecretKey) -> Result<([u8; 16], SessionKey),
 pub struct AesEncrypt {
     mtu: usize,
     overhead: usize,
+    sum: Sum,
     session: Shared<Session>,
     refusals: Refusals,
 }
@@ -78,9 +80,42 @@ impl AesEncrypt {
         Self {
             mtu: config.mtu.into(),
             overhead: overhead(config.cipher),
+            sum: wide::fastest_sum(),
             session,
             refusals: Refusals::default(),
         }
+    }
+
+    /// Encrypts; after an error the packet is in any state.
+    #[inline]
+    fn seal(&self, session: &mut Session, packet: &mut Packet<'_>) -> Result<(), Refusal> {
+        let datagram = Datagram::of(packet, self.sum)?;
+        if datagram.ip_len_with(self.overhead) > self.mtu {
+            return Err(Refusal::TooLong);
+        }
+        let new_end = datagram.end + self.overhead;
+        if let Some(missing) = new_end.checked_sub(packet.len()) {
+            packet.extend_tail(missing).map_err(|_| Refusal::NoRoom)?;
+        }
+        let trailer = session.next().map_err(|_| Refusal::NoSession)?;
+        let (payload, behind) = packet
+            .bytes_mut()
+            .get_mut(datagram.payload..new_end)
+            .and_then(|sealed| sealed.split_at_mut_checked(datagram.end - datagram.payload))
+            .ok_or(Refusal::NoRoom)?;
+        let (trailer_place, tag_place) = behind
+            .split_first_chunk_mut::<TRAILER_LEN>()
+            .ok_or(Refusal::NoRoom)?;
+        *trailer_place = trailer.to_bytes();
+        let tag = session
+            .key
+            .seal(trailer.counter, trailer_place, payload)
+            .map_err(|_| Refusal::NoSession)?;
+        // With CTR there is neither.
+        if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
+            *place = tag;
+        }
+        datagram.finish(packet, new_end).ok_or(Refusal::NoRoom)
     }
 }
 
@@ -89,7 +124,7 @@ impl Function for AesEncrypt {
         let Some(mut session) = self.session.enter() else {
             return Verdict::Drop;
         };
-        let sealed = seal(&mut session, self.mtu, self.overhead, packet);
+        let sealed = self.seal(&mut session, packet);
         self.refusals.verdict(sealed)
     }
 
@@ -97,11 +132,11 @@ impl Function for AesEncrypt {
         let Some(mut session) = self.session.enter() else {
             return batch.retain(|_| Verdict::Drop);
         };
-        let refusals = &mut self.refusals;
-        batch.retain(|packet| {
-            let sealed = seal(&mut session, self.mtu, self.overhead, packet);
-            refusals.verdict(sealed)
-        })
+        let mut refusals = self.refusals;
+        let dropped = batch.retain(|packet| refusals.verdict(self.seal(&mut session, packet)));
+        drop(session);
+        self.refusals = refusals;
+        dropped
     }
 
     fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
@@ -110,42 +145,6 @@ impl Function for AesEncrypt {
             sink("sessions-begun", session.begun);
         }
     }
-}
-
-/// Encrypts; after an error the packet is in any state.
-#[inline]
-fn seal(
-    session: &mut Session,
-    mtu: usize,
-    overhead: usize,
-    packet: &mut Packet<'_>,
-) -> Result<(), Refusal> {
-    let datagram = Datagram::of(packet)?;
-    if datagram.ip_len_with(overhead) > mtu {
-        return Err(Refusal::TooLong);
-    }
-    let new_end = datagram.end + overhead;
-    if let Some(missing) = new_end.checked_sub(packet.len()) {
-        packet.extend_tail(missing).map_err(|_| Refusal::NoRoom)?;
-    }
-    let trailer = session.next().map_err(|_| Refusal::NoSession)?;
-    let counter = trailer.counter;
-    let trailer = trailer.to_bytes();
-    let sealed = packet
-        .bytes_mut()
-        .get_mut(datagram.payload..new_end)
-        .ok_or(Refusal::NoRoom)?;
-    let (payload, behind) = sealed.split_at_mut(datagram.end - datagram.payload);
-    let tag = session
-        .key
-        .seal(counter, &trailer, payload)
-        .map_err(|_| Refusal::NoSession)?;
-    let (trailer_place, tag_place) = behind.split_at_mut(TRAILER_LEN);
-    trailer_place.copy_from_slice(&trailer);
-    if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
-        *place = tag;
-    }
-    datagram.finish(packet, new_end).ok_or(Refusal::NoRoom)
 }
 
 #[cfg(test)]

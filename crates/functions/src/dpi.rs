@@ -34,7 +34,7 @@ pub enum Error {
         file: String,
         /// Its line there, from 1.
         line: usize,
-        /// The pattern as a regular expression.
+        /// The pattern as a regular expression, its beginning if it is long, without control characters.
         regex: String,
         /// What the library says.
         reason: String,
@@ -99,7 +99,7 @@ fn explain(error: CompileError, config: &DpiConfig) -> Error {
         Some((file, pattern)) => Error::Pattern {
             file: file.to_owned(),
             line: pattern.line,
-            regex: pattern.regex.clone(),
+            regex: printable(&pattern.regex),
             reason,
         },
         None => Error::Patterns {
@@ -109,9 +109,22 @@ fn explain(error: CompileError, config: &DpiConfig) -> Error {
     }
 }
 
+/// Text for a message: of bounded length, and unable to steer a terminal.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let shown = text.chars().take(LONGEST);
+    let mut shown: String = shown
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
 /// Inspects the payload of each packet: that of UDP and TCP, of other packets all that follows the IP header.
 ///
-/// A packet in which patterns are found has the actions of all of them done to it; dropped it is neither marked. A fragment is dropped
+/// A packet in which patterns are found has the actions of all of them done to it; one that is dropped is not marked. A fragment is dropped
 /// unless the configuration lets fragments pass, and so is a packet that the library fails to scan.
 #[derive(Debug)]
 pub struct Dpi {
@@ -211,5 +224,65 @@ impl Function for Dpi {
         sink("mirrored", self.counters.mirrored);
         sink("fragments-dropped", self.counters.fragments);
         sink("failed-dropped", self.counters.failed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::{FunctionConfig, FunctionInstance, Pattern, PatternList, Side, StateKey};
+
+    use super::*;
+    use crate::States;
+
+    #[test]
+    fn patterns_are_compiled_anew_only_when_they_change() {
+        if let Err(error) = library::version() {
+            println!("SKIP: dpi: {error}");
+            return;
+        }
+        let pattern = Pattern {
+            line: 1,
+            action: DpiAction::Drop,
+            regex: "a".to_owned(),
+            literal: true,
+            caseless: false,
+            multiline: false,
+            dotall: false,
+        };
+        let mut config = DpiConfig {
+            lists: vec![PatternList {
+                file: "file".to_owned(),
+                patterns: vec![pattern],
+            }],
+            fragments: DpiFragments::Pass,
+            dscp: 1,
+            mirror: None,
+        };
+        let key = StateKey {
+            chain: "ids".to_owned(),
+            function: "dpi".to_owned(),
+        };
+        let mut states = States::default();
+        let instance = FunctionInstance {
+            config: FunctionConfig::Dpi(config.clone()),
+            state: Some(key.clone()),
+            side: Side::Forward,
+        };
+        let _function = states.instantiate(&instance).unwrap();
+        let mut compiles = |config: &DpiConfig| {
+            let mut compiled = false;
+            let shape = FunctionConfig::Dpi(config.shape());
+            let patterns = states.get(Some(&key), &shape, || {
+                compiled = true;
+                Patterns::new(config)
+            });
+            assert!(patterns.enter().is_some_and(|patterns| patterns.0.is_ok()));
+            compiled
+        };
+        config.fragments = DpiFragments::Drop;
+        config.dscp = 2;
+        assert!(!compiles(&config));
+        config.lists[0].patterns[0].regex = "b".to_owned();
+        assert!(compiles(&config));
     }
 }

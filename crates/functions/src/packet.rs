@@ -223,6 +223,14 @@ impl<'a> Packet<'a> {
         Ok(())
     }
 
+    /// Notes that the payload ends there, after a function replaced it and corrected the lengths in the headers: what
+    /// [`reparse`](Self::reparse) would find, without looking.
+    #[inline]
+    pub(crate) fn set_end(&mut self, end: u16) {
+        self.headers.end = end;
+        self.meta.set_headers(&self.headers);
+    }
+
     /// Finds the headers anew, after a function moved or rewrote them. When the frame does not
     /// parse the old ones stay.
     pub fn reparse(&mut self) -> Result<(), Unparsed> {

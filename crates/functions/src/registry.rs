@@ -18,6 +18,9 @@ use crate::load_balancer::{Affinity, LoadBalancer};
 use crate::lossy_link::LossyLink;
 use crate::monitor::{Monitor, MonitorState};
 use crate::nat::{Mappings, Nat};
+use crate::rlnc::decode::{Decode, DecodeState};
+use crate::rlnc::encode::{Encode, EncodeState};
+use crate::rlnc::recode::{Recode, RecodeState};
 use crate::router::Router;
 use crate::timestamp::Timestamp;
 use crate::xor::Xor;
@@ -114,6 +117,24 @@ impl States {
             }
             FunctionConfig::Decompress(config) => {
                 Box::new(Decompress::new(config).map_err(Error::Decompress)?)
+            }
+            FunctionConfig::RlncEncode(config) => {
+                let shape = FunctionConfig::RlncEncode(config.shape());
+                let make = || EncodeState::new(config);
+                let state = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Encode::new(config, state))
+            }
+            FunctionConfig::RlncRecode(config) => {
+                let shape = FunctionConfig::RlncRecode(config.shape());
+                let make = || RecodeState::new(config);
+                let state = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Recode::new(config, state))
+            }
+            FunctionConfig::RlncDecode(config) => {
+                let shape = FunctionConfig::RlncDecode(config.shape());
+                let make = || DecodeState::new(config);
+                let state = self.get(instance.state.as_ref(), &shape, make);
+                Box::new(Decode::new(config, state))
             }
         })
     }

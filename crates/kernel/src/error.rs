@@ -118,9 +118,9 @@ pub enum Error {
         /// Its position in its chain.
         position: u8,
     },
-    /// The kind exists in user space only.
+    /// A kind of function that does not exist in the kernel.
     #[error(
-        "function at position {position}: {kind} runs in user space only; write `space: user`, or leave it out"
+        "function at position {position}: `{kind}` exists in user space only; write `space: user`, or leave it out"
     )]
     UserOnly {
         /// Its position in its chain.

@@ -7,7 +7,8 @@ use crate::parse::Headers;
 /// followed.
 ///
 /// Sums may be added as plain numbers and folded at the end: each is below 2^16.
-#[inline]
+#[inline(always)] // callers compiled for wider vectors have them here too
+#[allow(clippy::inline_always)]
 pub fn sum(bytes: &[u8]) -> u64 {
     // In whatever order the bytes of the words are, those of the sum are in the same (RFC 1071,
     // section 2B), and a 32-bit word is the sum of its halves modulo 65535. So words are added as the

@@ -5,8 +5,10 @@
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
 mod aes;
+mod compression;
 mod dpi;
 mod lossy_link;
+mod rlnc;
 
 use serde::Serialize;
 
@@ -14,11 +16,10 @@ use crate::function::Space;
 use crate::words::word_enum;
 
 pub use aes::{AES_DECRYPT, AES_ENCRYPT};
+pub use compression::{COMPRESS, DECOMPRESS};
 pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
 pub use lossy_link::LOSSY_LINK;
-mod compression;
-
-pub use compression::{COMPRESS, DECOMPRESS};
+pub use rlnc::{RLNC_DECODE, RLNC_ENCODE, RLNC_RECODE};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -174,6 +175,11 @@ pub enum ValueType {
     Patterns,
     /// Where copies of packets go.
     Mirror,
+    /// A decimal number from 0 on, with up to six decimals.
+    Number {
+        /// The greatest.
+        max: u32,
+    },
 }
 
 /// Keys of a firewall rule.
@@ -636,6 +642,9 @@ pub fn kinds() -> impl Iterator<Item = &'static Kind> {
         &LOSSY_LINK,
         &COMPRESS,
         &DECOMPRESS,
+        &RLNC_ENCODE,
+        &RLNC_RECODE,
+        &RLNC_DECODE,
     ]
     .into_iter()
 }

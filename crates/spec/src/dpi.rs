@@ -10,7 +10,7 @@ use crate::words::word_enum;
 /// Patterns of one `dpi` at most.
 pub const MAX_PATTERNS: usize = 65_536;
 /// Regular expressions among them at most: the time that they take to compile grows with the square of their number.
-pub const MAX_REGEXES: usize = 2048;
+pub const MAX_REGEXES: usize = 1024;
 /// Bytes of one pattern at most: those of a literal, or the text of a regular expression.
 pub const MAX_PATTERN_BYTES: usize = 1024;
 /// Bytes of all patterns of one `dpi` together at most; it bounds the time and the memory that they take to compile.

@@ -16,6 +16,7 @@ use crate::isolation::SandboxSpec;
 use crate::load_balancer::LoadBalancerConfig;
 use crate::lossy_link::LossyLinkConfig;
 use crate::nat::NatConfig;
+use crate::rlnc::{RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 use crate::router::RouterConfig;
 use crate::words::word_enum;
 
@@ -168,6 +169,15 @@ pub enum FunctionConfig {
     Compress(CompressConfig),
     /// Gives them back.
     Decompress(DecompressConfig),
+    /// Adds repair packets (random linear network coding).
+    #[serde(rename = "rlnc-encode")]
+    RlncEncode(RlncEncodeConfig),
+    /// Adds new combinations of coded packets.
+    #[serde(rename = "rlnc-recode")]
+    RlncRecode(RlncRecodeConfig),
+    /// Works out lost packets from repair packets.
+    #[serde(rename = "rlnc-decode")]
+    RlncDecode(RlncDecodeConfig),
 }
 
 impl FunctionConfig {
@@ -190,6 +200,9 @@ impl FunctionConfig {
             Self::LossyLink(_) => &catalogue::LOSSY_LINK,
             Self::Compress(_) => &catalogue::COMPRESS,
             Self::Decompress(_) => &catalogue::DECOMPRESS,
+            Self::RlncEncode(_) => &catalogue::RLNC_ENCODE,
+            Self::RlncRecode(_) => &catalogue::RLNC_RECODE,
+            Self::RlncDecode(_) => &catalogue::RLNC_DECODE,
         }
     }
 }
@@ -247,6 +260,9 @@ mod tests {
             FunctionConfig::Timestamp,
             FunctionConfig::Monitor(MonitorConfig { flows: 7 }),
             FunctionConfig::FlowTracker(FlowTrackerConfig::default()),
+            FunctionConfig::RlncEncode(RlncEncodeConfig::default()),
+            FunctionConfig::RlncRecode(RlncRecodeConfig::default()),
+            FunctionConfig::RlncDecode(RlncDecodeConfig::default()),
         ];
         for config in configs {
             let json = serde_json::to_string(&config).unwrap();

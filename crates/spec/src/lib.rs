@@ -48,6 +48,7 @@ pub mod nat;
 mod printable;
 mod read;
 mod replies;
+pub mod rlnc;
 pub mod router;
 pub mod secret;
 mod suggest;
@@ -76,6 +77,9 @@ pub use load_balancer::{BackendSpec, LoadBalancerConfig};
 pub use lossy_link::LossyLinkConfig;
 pub use myelin_packet::Match;
 pub use nat::NatConfig;
+pub use rlnc::{
+    RlncCode, RlncCoded, RlncDecodeConfig, RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
+};
 pub use router::RouterConfig;
 pub use secret::SecretKey;
 

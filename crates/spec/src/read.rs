@@ -21,6 +21,7 @@ mod name;
 mod nat;
 mod pattern;
 mod ports;
+mod rlnc;
 mod router;
 mod sla;
 mod worker;

@@ -118,6 +118,19 @@ fn examine() -> Diagnosis {
         },
         required: false,
     });
+    let patterns = myelin_functions::dpi::library::version();
+    findings.push(Finding {
+        what: "Hyperscan".to_owned(),
+        consequence: consequence(
+            patterns.is_ok(),
+            "no chain can have a function of the kind `dpi`; all else works",
+        ),
+        answer: match patterns {
+            Ok(version) => format!("yes: {version}"),
+            Err(error) => format!("no: {error}"),
+        },
+        required: false,
+    });
     findings.push(Finding {
         what: "frequency scaling".to_owned(),
         answer: machine

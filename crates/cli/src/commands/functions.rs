@@ -117,5 +117,6 @@ fn value(value: ValueType) -> String {
         ValueType::Percent => "percentage, such as 5%".to_owned(),
         ValueType::Patterns => format!("list of patterns: {}", catalogue::PATTERN_KEYS.join(", ")),
         ValueType::Mirror => catalogue::MIRROR_KEYS.join(", "),
+        ValueType::Number { max } => format!("number, 0 to {max}"),
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod exec;
+pub(crate) mod feed;
 pub(crate) mod functions;
 pub(crate) mod plan;
 pub(crate) mod probe;

@@ -5,6 +5,7 @@ use myelin_packet::five_tuple::UDP;
 
 use super::Refusal;
 use crate::Packet;
+use crate::wide::Sum;
 
 /// Where a datagram lies in its frame, and what its checksum covers of the payload.
 ///
@@ -21,12 +22,13 @@ pub(crate) struct Datagram {
     /// UDP checksum, zero for none.
     held: u16,
     covered: u64,
+    sum: Sum,
 }
 
 impl Datagram {
-    /// The datagram that `packet` is.
+    /// The datagram that `packet` is; `sum` is what its checksum is computed with.
     #[inline]
-    pub(crate) fn of(packet: &Packet<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn of(packet: &Packet<'_>, sum: Sum) -> Result<Self, Refusal> {
         let headers = packet.headers();
         if headers.flags.is_fragment() {
             return Err(Refusal::Fragment);
@@ -42,6 +44,7 @@ impl Datagram {
             is_ipv6: headers.flags.is_ipv6(),
             held: 0,
             covered: 0,
+            sum,
         };
         let frame = packet.bytes();
         let (at, counted_from) = datagram.ip_length();
@@ -79,7 +82,8 @@ impl Datagram {
             let growth = self.covered_until(frame, end) + u64::from(!checksum::fold(self.covered));
             set_word(frame, self.l4 + 6, checksum::l4_add(UDP, self.held, growth))?;
         }
-        packet.reparse().ok()
+        packet.set_end(u16::try_from(end).ok()?);
+        Some(())
     }
 
     /// Where the length in the IP header stands, and where what it counts begins.
@@ -99,7 +103,7 @@ impl Datagram {
             return 0;
         }
         let payload = frame.get(self.payload..end).unwrap_or_default();
-        checksum::sum(payload) + 2 * (end - self.l4) as u64
+        (self.sum)(payload) + 2 * (end - self.l4) as u64
     }
 }
 

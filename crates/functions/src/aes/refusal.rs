@@ -62,12 +62,15 @@ impl Refusal {
         }
     }
 
-    fn of_encrypter(self) -> bool {
-        matches!(self, Self::TooLong | Self::NoRoom | Self::NoSession)
+    /// Whether only what grows packets has it.
+    fn is_of_growth(self) -> bool {
+        matches!(self, Self::TooLong | Self::NoRoom)
     }
 
-    fn of_both(self) -> bool {
-        matches!(self, Self::Fragment | Self::NotUdp | Self::Surplus)
+    /// Whether encrypters and decrypters have it.
+    fn is_of_both(self) -> bool {
+        use Refusal::{Fragment, NoSession, NotUdp, Surplus};
+        matches!(self, Fragment | NotUdp | Surplus | NoSession)
     }
 }
 
@@ -90,12 +93,15 @@ impl Refusals {
 
     /// Tells the counters that an encrypter has.
     pub(crate) fn read_encrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.read(|refusal| refusal.of_both() || refusal.of_encrypter(), sink);
+        self.read(
+            |refusal| refusal.is_of_both() || refusal.is_of_growth(),
+            sink,
+        );
     }
 
     /// Tells those that a decrypter has.
     pub(crate) fn read_decrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.read(|refusal| !refusal.of_encrypter(), sink);
+        self.read(|refusal| !refusal.is_of_growth(), sink);
     }
 
     fn read(&self, wanted: impl Fn(Refusal) -> bool, sink: &mut dyn FnMut(&'static str, u64)) {

@@ -59,7 +59,7 @@ pub struct SessionKey {
 
 enum Key {
     Gcm(LessSafeKey),
-    Ctr(EncryptingKey),
+    Ctr(Box<EncryptingKey>),
 }
 
 /// How many bytes HKDF shall give.
@@ -91,7 +91,11 @@ impl SessionKey {
             .fill(material)?;
         let (key, base) = material.split_at(key_len);
         let gcm = |algorithm| UnboundKey::new(algorithm, key).map(LessSafeKey::new);
-        let ctr = |algorithm| UnboundCipherKey::new(algorithm, key).and_then(EncryptingKey::ctr);
+        let ctr = |algorithm| {
+            UnboundCipherKey::new(algorithm, key)
+                .and_then(EncryptingKey::ctr)
+                .map(Box::new)
+        };
         let key = match cipher {
             Cipher::Aes128Gcm => Key::Gcm(gcm(&AES_128_GCM)?),
             Cipher::Aes256Gcm => Key::Gcm(gcm(&AES_256_GCM)?),
@@ -148,8 +152,8 @@ impl SessionKey {
     #[inline]
     fn nonce(&self, counter: u64) -> [u8; NONCE_LEN] {
         let mut nonce = self.nonce_base;
-        for (byte, counter) in nonce[NONCE_LEN - 8..].iter_mut().zip(counter.to_be_bytes()) {
-            *byte ^= counter;
+        if let Some((_, last)) = nonce.split_last_chunk_mut::<8>() {
+            *last = (u64::from_be_bytes(*last) ^ counter).to_be_bytes();
         }
         nonce
     }

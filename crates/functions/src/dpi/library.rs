@@ -7,6 +7,7 @@
 
 mod check;
 
+use std::error::Error;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::{Arc, OnceLock};
@@ -130,8 +131,11 @@ struct Functions {
 
 impl Functions {
     fn load() -> Result<Self, LibraryError> {
+        // What the loader says is the source of the error.
         let absent = |error: libloading::Error| LibraryError::Absent {
-            cause: error.to_string(),
+            cause: error
+                .source()
+                .map_or_else(|| error.to_string(), ToString::to_string),
         };
         // SAFETY: the initialisers of the library are those of the C++ run time and of its choice of instructions.
         let library = unsafe { Library::new(SONAME) }.map_err(absent)?;

@@ -14,6 +14,29 @@ use super::{
 const GCM: Cipher = Cipher::Aes128Gcm;
 
 #[test]
+fn each_side_has_the_counters_of_its_documentation() {
+    let names = |function: Box<dyn Function>| {
+        let mut names = Vec::new();
+        function.read_counters(&mut |name, _| names.push(name));
+        names
+    };
+    let both = ["fragment", "not-udp", "surplus"];
+    let of_encrypter = ["too-long", "no-room", "no-session", "sessions-begun"];
+    assert_eq!(names(encrypter(GCM)), [&both[..], &of_encrypter].concat());
+    let of_decrypter = [
+        "no-session",
+        "too-short",
+        "unknown-key",
+        "not-authentic",
+        "replayed",
+        "too-old",
+        "sessions-begun",
+        "sessions-forgotten",
+    ];
+    assert_eq!(names(decrypter(GCM)), [&both[..], &of_decrypter].concat());
+}
+
+#[test]
 fn frames_of_another_kind_are_dropped_by_both() {
     let fragments = fixtures::all().into_iter().filter(|fixture| {
         fixture
@@ -167,6 +190,19 @@ fn a_session_is_put_out_by_packets_of_others_only() {
     // One of the others went, not the one in use.
     assert_eq!(counter(&*back, "sessions-forgotten"), 1);
     assert_refused(&mut *back, &early, "replayed");
+}
+
+#[test]
+fn the_place_of_a_session_that_was_put_out_remembers_nothing_of_it() {
+    let mut back = decrypter(GCM);
+    for _ in 0..5 {
+        let mut there = encrypter(GCM);
+        for _ in 0..3 {
+            let sealed = run(&mut *there, &build::udp_v4(10)).unwrap();
+            assert!(run(&mut *back, &sealed).is_some());
+        }
+    }
+    assert_eq!(counter(&*back, "sessions-forgotten"), 2);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::Cipher;
 use proptest::prelude::*;
 
-use super::{CIPHERS, assert_valid, decrypter, drops, encrypter, run};
+use super::{CIPHERS, assert_valid, counter, decrypter, drops, encrypter, run};
 
 #[test]
 fn payloads_of_every_length_come_back() {
@@ -77,6 +77,17 @@ fn a_batch_is_handled_as_its_packets_are() {
     assert_eq!(back.process_batch(&mut batch, &mut Discard), 0);
     let packets = batch.packets().iter().map(Packet::bytes);
     assert!(packets.eq(frames.iter().map(Vec::as_slice)));
+    // What is in clear cannot be decrypted.
+    assert_eq!(back.process_batch(&mut batch, &mut Discard), 20);
+    assert_eq!(drops(&*back), 20);
+    // A buffer that is full has no room for a trailer.
+    let mut full = [build::udp_v4(100)];
+    let headers = parse(&full[0]).unwrap();
+    let (len, meta) = (full[0].len(), Meta::new(0, 1, 1, 0, &headers));
+    let mut batch = Batch::with_capacity(1);
+    batch.push(Packet::new(&mut full[0], 0, len, meta, 0).unwrap());
+    assert_eq!(there.process_batch(&mut batch, &mut Discard), 1);
+    assert_eq!(counter(&*there, "no-room"), 1);
 }
 
 fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {

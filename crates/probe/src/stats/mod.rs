@@ -44,6 +44,19 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// The same in another unit: `factor` of the new one are one of the old.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            value: self.value * factor,
+            interval: self.interval.map(|interval| Interval {
+                low: interval.low * factor,
+                high: interval.high * factor,
+            }),
+            ..self
+        }
+    }
+
     /// Half the width of the interval: the "+-" of a printed figure.
     pub fn half_width(&self) -> Option<f64> {
         self.interval.map(|i| (i.high - i.low) / 2.0)

@@ -3,7 +3,7 @@
 use super::field::{Field, Fields};
 use super::{
     aes, compression, dpi, external, firewall, flow_tracker, isolation, load_balancer, lossy_link,
-    name, nat, router,
+    name, nat, rlnc, router,
 };
 use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, ValueType};
 use crate::chain::MAX_FUNCTIONS;
@@ -197,6 +197,9 @@ fn config(
             let decompress = compression::decompress(&config, files, report);
             Some(FunctionConfig::Decompress(decompress))
         }
+        "rlnc-encode" => Some(FunctionConfig::RlncEncode(rlnc::encode(&config, report))),
+        "rlnc-recode" => Some(FunctionConfig::RlncRecode(rlnc::recode(&config, report))),
+        "rlnc-decode" => Some(FunctionConfig::RlncDecode(rlnc::decode(&config, report))),
         _ => None,
     };
     Some((config.filter(|_| complete)?, reverse_of))
@@ -268,7 +271,7 @@ mod tests {
 
     /// What the catalogue says of a default is what is taken.
     #[test]
-    fn tables_of_flows_have_the_defaults_of_the_catalogue() {
+    fn defaults_are_those_of_the_catalogue() {
         let read = |text: &str| {
             let documents = yaml::load(text).unwrap();
             let mut report = Report::new("file", text);
@@ -281,7 +284,13 @@ mod tests {
             assert_eq!(report.finish(), None, "{text}");
             function.unwrap().config
         };
-        for kind in [&catalogue::MONITOR, &catalogue::FLOW_TRACKER] {
+        for kind in [
+            &catalogue::MONITOR,
+            &catalogue::FLOW_TRACKER,
+            &catalogue::RLNC_ENCODE,
+            &catalogue::RLNC_RECODE,
+            &catalogue::RLNC_DECODE,
+        ] {
             let keys = kind.config.iter();
             let written: Vec<String> = keys
                 .filter_map(|key| Some(format!("{}: {}", key.key, key.default?)))

@@ -1,8 +1,9 @@
 //! Whether the library finds what is there.
 //!
-//! Its loops over vector registers have known errors in some releases: Vectorscan 5.4.9, and 5.4.11 with AVX-512, overlook matches near
-//! the end of a buffer (its issue 317, its pull request 378). A filter that overlooks is worse than none, so each kind of loop is tried
-//! here on the processor it shall run on, for every place of a match in buffers of every length up to some registers.
+//! Its loops over vector registers are wrong in some releases: Vectorscan 5.4.9 overlooks matches near the end of a buffer where there is
+//! AVX-512, and its issue 317 and its pull request 378 tell of others. A filter that overlooks is worse than none, so some kinds of loops
+//! are tried here on the processor they shall run on, for every place of a match in buffers of every length up to two registers. That
+//! takes some 20 ms, once a process.
 
 use std::sync::Arc;
 

@@ -1,0 +1,363 @@
+//! `coding-loss`: what is still lost behind a lossy link, and how long packets wait to be in order, with and without network coding.
+//!
+//! The functions themselves, `rlnc-encode`, `lossy-link` and `rlnc-decode`, called one after the other in this process, on a clock of the experiment's own: a packet
+//! every 50 us. So nothing but codes and losses is in a figure, and one seed gives the same figures everywhere. What functions take for their
+//! work is `calvin-advanced`'s.
+
+use std::collections::BTreeMap;
+
+use myelin_dataplane::feed::{HEADERS, frame};
+use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
+use myelin_packet::{Meta, parse};
+use myelin_probe::stats::{CONFIDENCE, mean_ci};
+use myelin_spec::{FunctionConfig, LossyLinkConfig};
+use serde_json::Value;
+
+use crate::report::{Kind, Plot};
+use crate::rounds::Rounds;
+use crate::snippet::config;
+use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "coding-loss",
+    about: "residual loss and in-order delay over links that lose 1 to 20 %, by themselves and in bursts: sliding window, block code, no code",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "Residual loss",
+        caption: "Share of packets that never come out, by the share that the link loses. One repair packet for four.",
+        table: "codes",
+        panels: &["losses"],
+        along: "loss_percent",
+        along_title: "loss of the link, %",
+        series: &["code"],
+        values: &[("residual_loss", "")],
+        values_title: "residual loss, 0 to 1",
+        ..Plot::of(Kind::Lines)
+    },
+    Plot {
+        title: "In-order delay",
+        caption: "From sending to coming out in order, of the packets that do; 99th percentile.",
+        table: "codes",
+        panels: &["losses"],
+        along: "loss_percent",
+        along_title: "loss of the link, %",
+        series: &["code"],
+        values: &[("in_order_delay_p99_us", "")],
+        values_title: "delay, us",
+        ..Plot::of(Kind::Lines)
+    },
+];
+
+/// Name, and the coder before the link; without one packets go as they are.
+const CODES: [(&str, Option<&str>); 3] = [
+    ("none", None),
+    (
+        "sliding window of 8",
+        Some("kind: rlnc-encode, config: { code: window, window: 8, redundancy: 0.25 }"),
+    ),
+    (
+        "block of 32",
+        Some("kind: rlnc-encode, config: { code: block, block: 32, redundancy: 0.25 }"),
+    ),
+];
+const NONE: usize = 0;
+const WINDOW: usize = 1;
+const BLOCK: usize = 2;
+const DECODER: &str = "kind: rlnc-decode, config: { delivery: in-order }";
+const LOSS_PERCENT: [u32; 6] = [1, 2, 5, 10, 15, 20];
+/// What is said of losses, and how long a burst of them is.
+const LOSSES: [(&str, Option<u32>); 2] = [("independent", None), ("bursts of 4", Some(4))];
+/// Time between two packets, ns.
+const SPACING_NS: u64 = 50_000;
+const PAYLOAD: usize = 256;
+/// Most that a code may leave of the link's losses where it has twice the redundancy that they need: at 10 % and less.
+const RESIDUAL_BOUND: f64 = 0.1;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let packets = match options.effort {
+        Effort::Trial => 400,
+        Effort::Quick => 4000,
+        Effort::Whole => 40_000,
+    };
+    let cases = LOSSES.len() * LOSS_PERCENT.len();
+    let mut findings = Findings {
+        settings: vec![
+            ("packets_a_round", packets.to_string()),
+            ("spacing_us", (SPACING_NS / 1000).to_string()),
+            ("payload_bytes", PAYLOAD.to_string()),
+            ("redundancy", "0.25".to_owned()),
+            (
+                "clock",
+                "the experiment's own: delays are waiting, not work".to_owned(),
+            ),
+        ],
+        ..Findings::default()
+    };
+    let mut seen = vec![Vec::new(); cases * CODES.len()];
+    let mut round = 0;
+    let residual = Rounds::measure(
+        "codes over lossy links",
+        seen.len(),
+        options.rounds(40, 100),
+        monitor,
+        |subject| {
+            round += 1;
+            let (losses, percent, code) = parts(subject);
+            let link = LossyLinkConfig {
+                loss_ppm: LOSS_PERCENT[percent] * 10_000,
+                burst: LOSSES[losses].1,
+                seed: Some(round),
+            };
+            let one = transfer(CODES[code].1, link, packets)?;
+            let residual = one.residual();
+            seen[subject].push(one);
+            Ok(residual)
+        },
+    )?;
+    for (subject, rounds) in seen.iter().enumerate() {
+        let (losses, percent, code) = parts(subject);
+        let over = |figure: fn(&Transfer) -> f64| {
+            let figures: Vec<f64> = rounds.iter().map(figure).collect();
+            mean_ci(&figures, CONFIDENCE)
+        };
+        findings.rows.push(
+            Row::of("codes")
+                .with("code", CODES[code].0)
+                .with("losses", LOSSES[losses].0)
+                .with("loss_percent", LOSS_PERCENT[percent])
+                .with_estimate("residual_loss", "", residual.mean(subject))
+                .with_estimate("in_order_delay_mean", "_us", over(Transfer::mean_us))
+                .with_estimate("in_order_delay_p99", "_us", over(Transfer::p99_us))
+                .with_estimate("sent_of_source", "", over(Transfer::overhead)),
+        );
+    }
+    claims(&seen, &mut findings);
+    Ok(findings)
+}
+
+/// Losses, share and code of a subject.
+fn parts(subject: usize) -> (usize, usize, usize) {
+    let case = subject / CODES.len();
+    (
+        case / LOSS_PERCENT.len(),
+        case % LOSS_PERCENT.len(),
+        subject % CODES.len(),
+    )
+}
+
+fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
+    for case in 0..seen.len() / CODES.len() {
+        let (losses, percent, _) = parts(case * CODES.len());
+        let of = |code: usize| &seen[case * CODES.len() + code];
+        let where_ = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
+        let lost = |code| of(code).iter().map(|one| one.lost).sum::<u64>() as f64;
+        let mut claim = |id: String, measured: f64, bound: Option<f64>| {
+            findings.claims.push(Claim {
+                id,
+                paper: Value::Null,
+                source: None,
+                measured: measured.into(),
+                bound: bound.map_or(Value::Null, |bound| format!("<= {bound}").into()),
+                holds: bound.map(|bound| measured <= bound),
+            });
+        };
+        for code in [WINDOW, BLOCK] {
+            let bound = (LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= 10)
+                .then_some(RESIDUAL_BOUND);
+            claim(
+                format!("residual loss, {} / none, {where_}", CODES[code].0),
+                lost(code) / lost(NONE).max(1.0),
+                bound,
+            );
+        }
+        let delay = |code| of(code).iter().map(Transfer::mean_us).sum::<f64>();
+        claim(
+            format!(
+                "mean in-order delay, {} / {}, {where_}",
+                CODES[WINDOW].0, CODES[BLOCK].0
+            ),
+            delay(WINDOW) / delay(BLOCK).max(f64::MIN_POSITIVE),
+            Some(1.0),
+        );
+    }
+}
+
+/// What became of the packets of a round.
+#[derive(Debug, Clone, Default)]
+struct Transfer {
+    source: u64,
+    /// Packets that the link was given.
+    sent: u64,
+    lost: u64,
+    /// Of those that came out, ascending, ns.
+    delays_ns: Vec<u64>,
+}
+
+impl Transfer {
+    fn residual(&self) -> f64 {
+        self.lost as f64 / self.source as f64
+    }
+
+    fn overhead(&self) -> f64 {
+        self.sent as f64 / self.source as f64
+    }
+
+    fn mean_us(&self) -> f64 {
+        self.delays_ns.iter().sum::<u64>() as f64 / self.delays_ns.len().max(1) as f64 / 1e3
+    }
+
+    fn p99_us(&self) -> f64 {
+        let place = self.delays_ns.len() * 99 / 100;
+        self.delays_ns.get(place).map_or(0.0, |ns| *ns as f64 / 1e3)
+    }
+}
+
+/// Sends packets through the coder, over the link, through the decoder.
+fn transfer(coder: Option<&str>, link: LossyLinkConfig, packets: u64) -> Result<Transfer, Error> {
+    let files = BTreeMap::new();
+    let stage = |config: &FunctionConfig| {
+        let function = instantiate(config).map_err(|error| Error::Snippet(error.to_string()))?;
+        Ok::<_, Error>(Stage::new(function))
+    };
+    let mut coder = coder
+        .map(|coder| stage(&config(coder, &files)?))
+        .transpose()?;
+    let mut decoder = coder
+        .is_some()
+        .then(|| stage(&config(DECODER, &files)?))
+        .transpose()?;
+    let mut link = myelin_functions::lossy_link::LossyLink::new(link);
+    let mut out = Transfer {
+        source: packets,
+        ..Transfer::default()
+    };
+    let mut came = 0_u64;
+    // After the last packet the clock goes on until nobody holds anything any more.
+    for tick in 0..packets + DRAIN {
+        let now_ns = (tick + 1) * SPACING_NS;
+        let mut payload = [0; PAYLOAD];
+        payload[..8].copy_from_slice(&tick.to_be_bytes());
+        let source = (tick < packets).then(|| frame(&payload));
+        let mut on_link = match &mut coder {
+            Some(coder) => coder.turn(source.into_iter().collect(), now_ns),
+            None => source.into_iter().collect(),
+        };
+        out.sent += on_link.len() as u64;
+        on_link.retain(|_| !link.loses());
+        let arrived = match &mut decoder {
+            Some(decoder) => decoder.turn(on_link, now_ns),
+            None => on_link,
+        };
+        for frame in arrived {
+            let number = frame.get(HEADERS..).and_then(<[u8]>::first_chunk);
+            if let Some(number) = number.map(|number| u64::from_be_bytes(*number)) {
+                came += 1;
+                out.delays_ns.push(now_ns - (number + 1) * SPACING_NS);
+            }
+        }
+    }
+    out.lost = packets - came.min(packets);
+    out.delays_ns.sort_unstable();
+    Ok(out)
+}
+
+/// Packets' times after the last one: longer than coder and decoder wait.
+const DRAIN: u64 = 1000;
+
+/// A function on a clock of its own.
+struct Stage {
+    function: Box<dyn Function>,
+    due_ns: u64,
+    every_ns: Option<u64>,
+}
+
+/// Keeps what is emitted.
+#[derive(Default)]
+struct Emitted(Vec<Vec<u8>>);
+
+impl Emitter for Emitted {
+    fn emit(&mut self, _origin: &Meta, frame: &[u8]) {
+        self.0.push(frame.to_vec());
+    }
+
+    fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {}
+}
+
+impl Stage {
+    fn new(function: Box<dyn Function>) -> Self {
+        Self {
+            every_ns: function.timer_ns(),
+            function,
+            due_ns: 0,
+        }
+    }
+
+    /// What comes out of it for what comes in, one packet at a time, as a worker of batch 1 has it; then what its timer gives.
+    fn turn(&mut self, frames: Vec<Vec<u8>>, now_ns: u64) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        for frame in frames {
+            let mut buffer = vec![0; BUFFER];
+            buffer[HEADROOM..HEADROOM + frame.len()].copy_from_slice(&frame);
+            let Ok(headers) = parse(&frame) else { continue };
+            let meta = Meta::new(now_ns, 1, 1, 0, &headers);
+            let Ok(packet) = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0) else {
+                continue;
+            };
+            let mut batch = Batch::with_capacity(1);
+            batch.push(packet);
+            let mut emitted = Emitted::default();
+            self.function.set_time(now_ns);
+            self.function.process_batch(&mut batch, &mut emitted);
+            out.extend(batch.packets().iter().map(|packet| packet.bytes().to_vec()));
+            out.extend(emitted.0);
+        }
+        if let Some(every_ns) = self.every_ns.filter(|_| self.due_ns <= now_ns) {
+            self.due_ns = now_ns + every_ns;
+            let mut emitted = Emitted::default();
+            self.function.expire(now_ns, &mut emitted);
+            out.extend(emitted.0);
+        }
+        out
+    }
+}
+
+const BUFFER: usize = 2048;
+const HEADROOM: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(loss_ppm: u32) -> LossyLinkConfig {
+        LossyLinkConfig {
+            loss_ppm,
+            burst: None,
+            seed: Some(1),
+        }
+    }
+
+    #[test]
+    fn without_loss_all_comes_out_at_once() {
+        for (name, code) in CODES {
+            let one = transfer(code, link(0), 500).unwrap();
+            assert_eq!((one.lost, one.p99_us()), (0, 0.0), "{name}");
+            let overhead = one.overhead();
+            let wanted = if code.is_some() { 1.25 } else { 1.0 };
+            assert!((overhead - wanted).abs() < 0.02, "{name}: {overhead}");
+        }
+    }
+
+    #[test]
+    fn codes_bring_back_what_was_lost_and_nothing_else_does() {
+        let [none, window, block] =
+            CODES.map(|(_, code)| transfer(code, link(50_000), 2000).unwrap());
+        assert!((0.03..0.07).contains(&none.residual()), "{none:?}");
+        assert!(window.residual() < none.residual() / 3.0);
+        assert!(block.residual() < none.residual() / 10.0);
+        assert!(none.delays_ns.iter().all(|ns| *ns == 0));
+    }
+}

@@ -1,0 +1,23 @@
+//! Functions as chain files write them, for experiments that run them without a chain.
+
+use std::collections::BTreeMap;
+
+use myelin_spec::{FunctionConfig, Source};
+
+use crate::Error;
+
+/// The configuration that `kind: ..., config: { ... }` is, with the files that it names.
+pub(crate) fn config(
+    function: &str,
+    files: &BTreeMap<String, String>,
+) -> Result<FunctionConfig, Error> {
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: bench }}\nspec: {{ match: {{}}, functions: [ {{ name: f, {function} }} ] }}"
+    );
+    let chains = myelin_spec::parse(&text, &Source::new("bench"), files)
+        .map_err(|errors| Error::Snippet(errors.to_string()))?;
+    let function = chains.into_iter().flat_map(|chain| chain.functions).next();
+    function
+        .map(|function| function.config)
+        .ok_or_else(|| Error::Snippet("no function".to_owned()))
+}

@@ -1,0 +1,268 @@
+//! Coding, encryption, compression and inspection in real chains: the examples, and keys that change under traffic.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{Myelin, root, skip, skip_unless_root, skip_without, wait_for};
+use serde_json::Value;
+
+/// An example under a name of this test's, with the files that it names.
+fn example(myelin: &Myelin, name: &str) -> std::path::PathBuf {
+    let text =
+        fs::read_to_string(root().join(format!("examples/{name}.yaml"))).expect("the example");
+    let files = format!("patternsFile: {}/examples/rules/", root().display());
+    let text = text
+        .replace(&format!("name: {name} }}"), &format!("name: @{name} }}"))
+        .replace("patternsFile: rules/", &files);
+    myelin.file(&text)
+}
+
+/// What a function of a running chain counts under a name.
+fn count(myelin: &Myelin, chain: &str, function: &str, name: &str) -> u64 {
+    let hops = myelin.status(chain)["hops"].clone();
+    let mut hops = hops.as_array().expect("hops").iter();
+    let hop = hops
+        .find(|hop| hop["name"] == function)
+        .expect("the function");
+    hop["counters"][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{function} does not count {name}: {hop}"))
+}
+
+#[test]
+fn commands_come_through_links_that_lose_packets() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = example(&myelin, "teleoperation");
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    for payload in [256, 1400] {
+        let row = myelin.probe("teleoperation", payload, 400);
+        assert_eq!(row["corrupted"], 0, "{row}");
+        // Two links that lose 5 % each, and a packet of 256 bytes that is the last one for a while.
+        assert!(row["lost"].as_u64().unwrap() < 20, "{row}");
+    }
+    let count = |function, name| count(&myelin, "teleoperation", function, name);
+    let hops = myelin.status("teleoperation")["hops"].clone();
+    assert!(hops[2]["drops"].as_u64().unwrap() > 10, "{hops}");
+    assert!(count("decoder", "recovered") > 10);
+    assert!(count("relay", "recoded") > 10);
+    assert_eq!(count("open", "not-authentic"), 0);
+    assert_eq!(count("open", "replayed"), 0);
+    assert_eq!(count("open", "sessions-begun"), 1);
+    // Who looks may also read it.
+    let shown = myelin.ok(&["ps", &myelin.chain("teleoperation")]);
+    assert!(shown.contains("recovered"), "{shown}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn text_becomes_smaller_on_the_way_and_comes_out_as_it_was() {
+    if skip_unless_root() || skip_without("python3") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = example(&myelin, "wan-optimizer");
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let host = |role: &str| format!("{}/{role}", myelin.chain("wan-optimizer"));
+    let mut server = myelin
+        .command(&[
+            "exec",
+            &host("server"),
+            "--",
+            "python3",
+            "-c",
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(30); s.bind(('10.0.0.2', 9000)); \
+             print('bound', flush=True); [print(s.recv(2000).decode()[:30], flush=True) for _ in range(20)]",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a server");
+    let bound = || {
+        let sockets = myelin.ok(&["exec", &host("server"), "--", "cat", "/proc/net/udp"]);
+        sockets.contains(":2328")
+    };
+    wait_for("the server to listen", bound);
+    myelin.ok(&[
+        "exec",
+        &host("client"),
+        "--",
+        "python3",
+        "-c",
+        "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         for number in range(20): s.sendto((f'reading {number:03d} ' + 'temperature=21.5 ' * 60).encode(), ('10.0.0.2', 9000)); time.sleep(0.002)",
+    ]);
+    let mut received = String::new();
+    let mut output = server.stdout.take().expect("its output");
+    std::io::Read::read_to_string(&mut output, &mut received).expect("text");
+    assert!(server.wait().expect("its end").success());
+    for number in 0..20 {
+        let line = format!("reading {number:03} temperature=21");
+        assert!(received.contains(&line), "{received}");
+    }
+    let count = |function, name| count(&myelin, "wan-optimizer", function, name);
+    assert_eq!(count("squeeze", "compressed"), 20);
+    assert_eq!(count("restore", "decompressed"), 20);
+    assert!(count("squeeze", "bytes-out") * 5 < count("squeeze", "bytes-in"));
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn what_holds_a_signature_is_dropped_and_all_else_goes_on() {
+    if skip_unless_root() || skip_without("bash") {
+        return;
+    }
+    if let Err(error) = myelin_functions::dpi::library::version() {
+        skip(&error.to_string());
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = example(&myelin, "ids");
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let host = format!("{}/client", myelin.chain("ids"));
+    let send = |text: &str| {
+        let command = format!("echo '{text}' > /dev/udp/10.0.0.2/9000");
+        myelin.ok(&["exec", &host, "--", "bash", "-c", &command]);
+    };
+    send("GET /index.html");
+    send("GET /../../etc/passwd");
+    send("User-Agent: sqlmap");
+    let seen = || myelin.status("ids")["packets_in"] == 3;
+    wait_for("the packets", seen);
+    let count = |name| count(&myelin, "ids", "signatures", name);
+    wait_for("the inspection", || count("matched") == 2);
+    assert_eq!((count("matched-dropped"), count("marked")), (1, 1));
+    let status = myelin.status("ids");
+    assert_eq!(status["hops"][0]["drops"], 1, "{status}");
+    assert_eq!(status["hops"][1]["packets_in"], 2, "{status}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+const SEALED: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @sealed }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32 }
+  functions:
+    - { name: seal, kind: aes-encrypt, config: { keyFile: current.key, cipher: aes-256-gcm } }
+    - { name: open, kind: aes-decrypt, config: { keyFile: accepted.key, cipher: aes-256-gcm } }
+";
+
+#[test]
+fn keys_change_under_traffic_and_no_packet_is_lost() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(SEALED);
+    let key = |number: u8| format!("{}\n", format!("{number:02x}").repeat(32));
+    let write = |name: &str, keys: &[u8]| {
+        let path = file.with_file_name(name);
+        fs::write(
+            &path,
+            keys.iter().map(|number| key(*number)).collect::<String>(),
+        )
+        .unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    };
+    let up = || myelin.ok(&["up", file.to_str().unwrap()]);
+    write("current.key", &[1]);
+    write("accepted.key", &[1]);
+    up();
+    let mut probe = myelin
+        .command(&[
+            "probe",
+            &myelin.chain("sealed"),
+            "--mode",
+            "inline",
+            "--payload",
+            "256",
+            "--count",
+            "3000",
+            "--repeats",
+            "1",
+            "--interval",
+            "500us",
+            "--json",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a probe");
+    for next in 2..5 {
+        std::thread::sleep(Duration::from_millis(150));
+        // The decrypter learns the new key first, then the encrypter uses it, then the old one goes.
+        write("accepted.key", &[next - 1, next]);
+        up();
+        write("current.key", &[next]);
+        up();
+        write("accepted.key", &[next]);
+        up();
+    }
+    let mut report = String::new();
+    let mut output = probe.stdout.take().expect("its output");
+    std::io::Read::read_to_string(&mut output, &mut report).expect("text");
+    probe.wait().expect("its end");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let row = &report["rows"][0];
+    assert_eq!(
+        (&row["lost"], &row["corrupted"]),
+        (&0.into(), &0.into()),
+        "{row}"
+    );
+    assert_eq!(count(&myelin, "sealed", "open", "unknown-key"), 0);
+    // A key that the decrypter does not know: nothing comes through, and it is said why.
+    write("current.key", &[9]);
+    up();
+    let output = myelin.run(&[
+        "probe",
+        &myelin.chain("sealed"),
+        "--mode",
+        "inline",
+        "--count",
+        "3",
+        "--repeats",
+        "1",
+        "--json",
+    ]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    assert_eq!(
+        report["rows"][0]["received"].as_u64().unwrap_or(0),
+        0,
+        "{report}"
+    );
+    assert!(count(&myelin, "sealed", "open", "unknown-key") > 0);
+    // Files that others may read are refused before anything changes.
+    fs::set_permissions(
+        file.with_file_name("current.key"),
+        Permissions::from_mode(0o644),
+    )
+    .unwrap();
+    let refused = myelin.fails(2, &["up", file.to_str().unwrap()]);
+    assert!(
+        refused.contains("0644") && refused.contains("chmod 600"),
+        "{refused}"
+    );
+    // Nowhere in what can be read of the chain is there a key.
+    let secret = "09".repeat(32);
+    for arguments in [
+        &["ps", "--json"][..],
+        &["plan", file.to_str().unwrap(), "--json"],
+    ] {
+        let shown = myelin.run(arguments);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(!shown.contains(&secret), "{arguments:?}");
+    }
+    let journal = fs::read_to_string(myelin.run_dir().join("journal")).unwrap_or_default();
+    assert!(!journal.contains(&secret) && !myelin.agent_log().contains(&secret));
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

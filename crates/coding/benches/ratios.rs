@@ -1,0 +1,211 @@
+//! How many times as fast as others: paired ratios out of one run in which all take turns.
+//!
+//! `cargo bench -p myelin-coding --bench ratios`
+//!
+//! Each round measures each contender once, for some 20 us; a ratio is that of one round, and the median over all rounds is
+//! told, with its 95 % confidence interval (by order statistics).
+//!
+//! *Encoding* is one coded packet of a window: coefficients, sum, identifier. *Decoding* is one packet that is worked out: what
+//! the repair packets of windows of 8 with one loss each (so each of them is used), or with two, add to the time that a
+//! decoder takes for the source packets that came.
+
+mod peers;
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Instant;
+
+use myelin_coding::{Code, Coded, Decoder, Delivered, Encoder, Kernel, Redundancy};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+const ROUNDS: usize = 201;
+/// Windows that are decoded between two looks at the clock.
+const WINDOWS: u32 = 256;
+
+/// A name and what it does.
+type Contender<'a> = (&'static str, Box<dyn FnMut() + 'a>);
+
+fn main() {
+    let isal = peers::Isal::load();
+    if let Err(cause) = &isal {
+        println!("ISA-L is left out: {cause}");
+    }
+    println!("{ROUNDS} rounds, kernel {}", Kernel::fastest().name());
+    for (count, len) in [(8, 256), (8, 1400), (32, 256), (32, 1400)] {
+        coded_packet(isal.as_ref().ok(), count, len);
+    }
+    for len in [256, 1400] {
+        decoding(len);
+    }
+}
+
+/// One coded packet of `count` symbols of `len` bytes.
+fn coded_packet(isal: Option<&peers::Isal>, count: usize, len: usize) {
+    let symbols = peers::symbols(count, len);
+    let terms = peers::terms(&symbols);
+    let kernel = Kernel::fastest();
+    let mut result = vec![0; len];
+    kernel.dot(&mut result, &terms);
+    let expected = result.clone();
+
+    let mut contenders: Vec<Contender<'_>> = Vec::new();
+    contenders.push((
+        "dot",
+        Box::new(|| kernel.dot(black_box(&mut result), black_box(&terms))),
+    ));
+    if let Some(isal) = isal {
+        let (ready, mut fresh) = (isal.terms(&terms), isal.terms(&terms));
+        let mut sum = vec![0; len];
+        isal.dot(&mut sum, &ready);
+        assert_eq!(sum, expected, "the same bytes as ISA-L");
+        let (mut other_sum, mut third_sum) = (vec![0; len], vec![0; len]);
+        let again = isal.terms(&terms);
+        isal.encode(&mut third_sum, &again);
+        assert_eq!(third_sum, expected, "the same bytes as ISA-L");
+        let dot = move || isal.dot(black_box(&mut sum), black_box(&ready));
+        contenders.push(("ISA-L gf_vect_dot_prod", Box::new(dot)));
+        let encode = move || isal.encode(black_box(&mut third_sum), black_box(&again));
+        contenders.push(("ISA-L ec_encode_data", Box::new(encode)));
+        let with_tables = move || {
+            isal.expand(black_box(&mut fresh));
+            isal.dot(black_box(&mut other_sum), &fresh);
+        };
+        contenders.push(("ISA-L, ec_init_tables each time", Box::new(with_tables)));
+    }
+
+    let mut encoder = encoder(count, len);
+    for symbol in &symbols {
+        encoder.push(&[symbol]).expect("not too long");
+    }
+    let mut out = vec![0; len + 64];
+    let encode = move || {
+        black_box(black_box(&mut encoder).combine(black_box(&mut out)));
+    };
+    contenders.push(("encoder", Box::new(encode)));
+
+    // One byte less: it appends one of its own.
+    let data = symbols.concat()[1..].to_vec();
+    let other = rlnc::full::Encoder::new(data, count).expect("an encoder");
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut piece = vec![0; other.get_full_coded_piece_byte_len()];
+    let other = move || {
+        let coded = other.code_with_buf(&mut random, black_box(&mut piece));
+        coded.expect("a piece");
+    };
+    contenders.push(("crate rlnc, encoder", Box::new(other)));
+
+    let repeat = 20_000 / (count * len / 160).max(1);
+    let mut times = vec![Vec::new(); contenders.len()];
+    for _ in 0..ROUNDS {
+        for ((_, run), times) in contenders.iter_mut().zip(&mut times) {
+            let start = Instant::now();
+            for _ in 0..repeat {
+                run();
+            }
+            times.push(start.elapsed().as_nanos() as f64 / repeat as f64);
+        }
+    }
+    let names: Vec<_> = contenders.iter().map(|(name, _)| *name).collect();
+    report(
+        &format!("coded packet, {count} symbols of {len} B"),
+        &names,
+        &times,
+    );
+}
+
+fn encoder(count: usize, len: usize) -> Encoder {
+    let none = Redundancy::new(0, NonZeroU32::MIN);
+    Encoder::new(Code::Window(count as u8), none, len, 0)
+}
+
+/// One packet that is worked out in a window of 8, beside one coded packet of that window.
+fn decoding(len: usize) {
+    let units = peers::symbols(8, len);
+    let mut times = vec![Vec::new(); 3];
+    for _ in 0..ROUNDS {
+        let mut encoder = encoder(8, len);
+        let mut out = vec![0; len + 64];
+        for unit in &units {
+            encoder.push(&[unit]).expect("not too long");
+        }
+        let start = Instant::now();
+        for _ in 0..WINDOWS {
+            black_box(black_box(&mut encoder).combine(black_box(&mut out)));
+        }
+        times[0].push(start.elapsed().as_nanos() as f64 / f64::from(WINDOWS));
+        for losses in [1, 2] {
+            let (without, _) = receive(&units, losses, false);
+            let (with, recovered) = receive(&units, losses, true);
+            times[losses].push((with - without) / f64::from(recovered));
+        }
+    }
+    let names = ["encoding", "decoding, one loss", "decoding, two losses"];
+    report(&format!("window of 8, {len} B"), &names, &times);
+}
+
+/// How long a decoder takes for windows of 8 of which some are lost, in ns, with as many repair packets or without; and how
+/// many packets it worked out.
+fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
+    let len = units[0].len();
+    let mut encoder = encoder(8, len);
+    let mut decoder = Decoder::new(Decoder::MIN_CAPACITY, len);
+    let mut out = vec![0; len + 64];
+    let mut repairs: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..WINDOWS {
+        for unit in units {
+            encoder.push(&[unit]).expect("not too long");
+        }
+        for _ in 0..losses {
+            let size = encoder.combine(&mut out).expect("a packet");
+            repairs.push(out[..size].to_vec());
+        }
+    }
+    let (mut recovered, mut esi) = (0, 0);
+    let start = Instant::now();
+    for repairs in repairs.chunks(losses) {
+        let mut sink = |packet: Delivered<'_>| {
+            black_box(packet.adu);
+            recovered += 1;
+        };
+        for unit in &units[losses..] {
+            decoder.source(esi, &[black_box(unit)], 0, &mut sink);
+            decoder.release(0, &mut sink);
+            esi += 1;
+        }
+        for repair in repairs.iter().filter(|_| repaired) {
+            let Ok(Coded::Repair { id, symbol }) = Coded::parse(black_box(repair)) else {
+                continue;
+            };
+            decoder.repair(id, symbol, 0, &mut sink);
+            decoder.release(0, &mut sink);
+        }
+        esi += losses as u32;
+    }
+    (start.elapsed().as_nanos() as f64, recovered)
+}
+
+/// The median of each, and how many times as long as the first each takes.
+fn report(title: &str, names: &[&str], times: &[Vec<f64>]) {
+    println!("\n{title}");
+    for (name, own) in names.iter().zip(times) {
+        let ratios: Vec<f64> = own.iter().zip(&times[0]).map(|(a, b)| a / b).collect();
+        let [low, median, high] = median(&ratios);
+        let [_, ns, _] = self::median(own);
+        println!("  {name:42} {ns:8.1} ns   {median:5.2} times the first [{low:.2}, {high:.2}]");
+    }
+}
+
+/// The median between the ends of its 95 % confidence interval.
+fn median(values: &[f64]) -> [f64; 3] {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len() as f64;
+    let half_width = 1.96 * n.sqrt() / 2.0;
+    let at = |rank: f64| sorted[(rank.max(0.0) as usize).min(sorted.len() - 1)];
+    [
+        at(n / 2.0 - half_width),
+        at(n / 2.0),
+        at(n / 2.0 + half_width),
+    ]
+}

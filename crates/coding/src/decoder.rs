@@ -1,0 +1,426 @@
+//! The decoder: gives source packets on and works out those that were lost.
+//!
+//! It keeps the source symbols around the newest one in a ring. A coded packet that covers missing ones is an equation
+//! (`equations.rs`); each packet that comes may solve some.
+
+mod equations;
+mod ring;
+
+use std::mem;
+
+use crate::coefficients;
+use crate::kernel::Kernel;
+use crate::serial;
+use crate::wire::{MAX_WINDOW, RepairId};
+use equations::{Equations, MAX_ROWS};
+use ring::Ring;
+
+/// How far behind the newest packet one is late; one farther behind is of a stream that began anew.
+const LATE_RANGE: u32 = 1 << 16;
+
+/// In which order packets leave the decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Each when it comes or is worked out.
+    #[default]
+    Immediate,
+    /// By their numbers: a packet waits for those before it until they come, can no longer be worked out, or have been
+    /// waited for long enough.
+    InOrder,
+}
+
+/// What becomes of a source packet that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// The caller delivers it, now.
+    Deliver,
+    /// It was kept; it comes out later.
+    Hold,
+    /// It is not to be delivered: it was before, was given up, or is too long.
+    Discard,
+}
+
+/// A packet that leaves the decoder's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered<'a> {
+    /// Its number.
+    pub esi: u32,
+    /// The unit.
+    pub adu: &'a [u8],
+    /// It was worked out; otherwise it came and was held.
+    pub recovered: bool,
+}
+
+/// What a decoder counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Source packets that came, whatever became of them.
+    pub source: u64,
+    /// Coded packets that came, repair and recoded ones.
+    pub coded: u64,
+    /// Coded packets that said nothing new.
+    pub redundant: u64,
+    /// Source packets that were worked out.
+    pub recovered: u64,
+    /// Source packets that were given up: not delivered so far, and not any more.
+    pub lost: u64,
+    /// Packets of which all or part lies before what is kept, and source packets that came or were worked out when they had been
+    /// given up.
+    pub late: u64,
+    /// Source packets that were known already.
+    pub duplicate: u64,
+    /// Packets longer than the longest.
+    pub oversized: u64,
+    /// Symbols that were worked out and hold no unit: a packet was forged or damaged. All equations go then.
+    pub corrupt: u64,
+    /// Jumps of the numbers by more than is kept: everything began anew.
+    pub reset: u64,
+}
+
+/// Works out lost packets.
+///
+/// Memory, allocated by [`Decoder::new`]: `capacity` symbols of the longest length, and 65 equations of one such symbol
+/// and `capacity` coefficients each.
+#[derive(Debug)]
+pub struct Decoder {
+    delivery: Delivery,
+    timeout_ns: u64,
+    ring: Ring,
+    equations: Equations,
+    /// A first packet has come.
+    started: bool,
+    /// Behind the newest source packet that is known of. The ring holds this one's `capacity` predecessors.
+    next: u32,
+    /// Numbers in the ring that lie before the first packet: who never knew of them has not lost them.
+    before_first: u32,
+    /// In order: the number to be delivered next.
+    head: u32,
+    /// The first number that coded packets to come may cover, as far as the latest told.
+    covered_from: u32,
+    /// Immediate delivery: what was worked out and not delivered so far.
+    recovered: Vec<u32>,
+    counters: Counters,
+}
+
+impl Decoder {
+    /// Fewest source symbols a decoder keeps.
+    pub const MIN_CAPACITY: usize = 2 * MAX_WINDOW;
+    /// Most source symbols a decoder keeps.
+    pub const MAX_CAPACITY: usize = 1 << 15;
+
+    /// A decoder of units of up to `max_len` bytes that keeps `capacity` of them: a power of two from
+    /// [`MIN_CAPACITY`](Self::MIN_CAPACITY) to [`MAX_CAPACITY`](Self::MAX_CAPACITY), to which other numbers are brought.
+    pub fn new(capacity: usize, max_len: usize) -> Self {
+        let capacity = capacity
+            .clamp(Self::MIN_CAPACITY, Self::MAX_CAPACITY)
+            .next_power_of_two();
+        Self {
+            delivery: Delivery::Immediate,
+            timeout_ns: u64::MAX,
+            ring: Ring::new(capacity, max_len),
+            equations: Equations::new(capacity, max_len),
+            started: false,
+            next: 0,
+            before_first: 0,
+            head: 0,
+            covered_from: 0,
+            // A ring's turn may solve as many as there are equations, more than once.
+            recovered: Vec::with_capacity(capacity + MAX_ROWS),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Goes on with another order of delivery; in order, a packet is waited for as long as `timeout_ns` says.
+    pub fn tune(&mut self, delivery: Delivery, timeout_ns: u64) {
+        if self.delivery != delivery {
+            if self.delivery == Delivery::InOrder {
+                // What is held goes out with the next packet.
+                let held = serial::range(self.head, self.next);
+                self.recovered
+                    .extend(held.filter(|&esi| self.ring.slot(esi).known));
+            }
+            self.delivery = delivery;
+            self.head = self.next;
+            self.covered_from = self.next;
+        }
+        self.timeout_ns = timeout_ns;
+    }
+
+    /// Goes on with another kernel: for measurements.
+    pub fn set_kernel(&mut self, kernel: Kernel) {
+        self.equations.set_kernel(kernel);
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes in a source packet, whose unit is given in parts. What leaves before it goes to `sink`; to be followed by
+    /// [`release`](Self::release).
+    pub fn source(
+        &mut self,
+        esi: u32,
+        parts: &[&[u8]],
+        now_ns: u64,
+        sink: &mut dyn FnMut(Delivered<'_>),
+    ) -> Arrival {
+        self.counters.source += 1;
+        if !self.started {
+            self.start(esi, esi);
+        }
+        if !self.reach(esi, esi.wrapping_add(1), sink) {
+            self.counters.late += 1;
+            return Arrival::Discard;
+        }
+        let slot = self.ring.slot_mut(esi);
+        if slot.known {
+            self.counters.duplicate += 1;
+            return Arrival::Discard;
+        }
+        if self.delivery == Delivery::InOrder && serial::before(esi, self.head) {
+            self.counters.late += 1;
+            return Arrival::Discard;
+        }
+        if slot.symbol.set(parts).is_none() {
+            self.counters.oversized += 1;
+            return Arrival::Discard;
+        }
+        slot.known = true;
+        slot.recovered = false;
+        slot.known_ns = now_ns;
+        self.equations
+            .substitute(esi, slot.symbol.bytes(), self.next);
+        self.collect_solved(now_ns);
+        match self.delivery {
+            Delivery::Immediate => Arrival::Deliver,
+            Delivery::InOrder if esi == self.head => {
+                self.head = esi.wrapping_add(1);
+                Arrival::Deliver
+            }
+            Delivery::InOrder => Arrival::Hold,
+        }
+    }
+
+    /// Takes in a repair packet; to be followed by [`release`](Self::release).
+    pub fn repair(
+        &mut self,
+        id: RepairId,
+        symbol: &[u8],
+        now_ns: u64,
+        sink: &mut dyn FnMut(Delivered<'_>),
+    ) {
+        let mut all = [0; MAX_WINDOW];
+        let count = usize::from(id.count).min(MAX_WINDOW);
+        if self.wanted(id.first, count as u32, sink) {
+            coefficients::generate(id.key, id.density, &mut all[..count]);
+            self.combination(id.first, &all[..count], symbol, now_ns);
+        }
+    }
+
+    /// Takes in a recoded packet: a combination of as many source packets from `first` on as there are coefficients, at
+    /// most [`MAX_WINDOW`]. To be followed by [`release`](Self::release).
+    pub fn recoded(
+        &mut self,
+        first: u32,
+        coefficients: &[u8],
+        symbol: &[u8],
+        now_ns: u64,
+        sink: &mut dyn FnMut(Delivered<'_>),
+    ) {
+        let coefficients = &coefficients[..coefficients.len().min(MAX_WINDOW)];
+        if self.wanted(first, coefficients.len() as u32, sink) {
+            self.combination(first, coefficients, symbol, now_ns);
+        }
+    }
+
+    /// Hands out what can be delivered by now; besides after each packet, to be called from time to time where packets
+    /// are delivered in order.
+    pub fn release(&mut self, now_ns: u64, sink: &mut dyn FnMut(Delivered<'_>)) {
+        match self.delivery {
+            Delivery::Immediate => {
+                for esi in self.recovered.drain(..) {
+                    hand_out(&self.ring, esi, sink);
+                }
+            }
+            Delivery::InOrder => self.release_in_order(now_ns, sink),
+        }
+    }
+
+    fn release_in_order(&mut self, now_ns: u64, sink: &mut dyn FnMut(Delivered<'_>)) {
+        while self.head != self.next {
+            if self.ring.slot(self.head).known {
+                hand_out(&self.ring, self.head, sink);
+            } else if self.is_given_up(self.head, now_ns) {
+                self.counters.lost += 1;
+            } else {
+                break;
+            }
+            self.head = self.head.wrapping_add(1);
+        }
+    }
+
+    /// Whether a missing packet will not be waited for any longer: no coded packet covers it, known or to come, or the
+    /// first one behind it has waited long enough.
+    fn is_given_up(&self, esi: u32, now_ns: u64) -> bool {
+        if serial::before(esi, self.covered_from) && !self.equations.involve(esi) {
+            return true;
+        }
+        serial::range(esi, self.next)
+            .map(|later| self.ring.slot(later))
+            .find(|slot| slot.known)
+            .is_some_and(|slot| now_ns.saturating_sub(slot.known_ns) >= self.timeout_ns)
+    }
+
+    /// Whether a coded packet can be of use; moves on to where it is.
+    fn wanted(&mut self, first: u32, count: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
+        self.counters.coded += 1;
+        if count == 0 {
+            self.counters.redundant += 1;
+            return false;
+        }
+        if !self.started {
+            self.start(first, first.wrapping_add(count));
+        }
+        if !self.reach(first, first.wrapping_add(count), sink) {
+            self.counters.late += 1;
+            return false;
+        }
+        if serial::before(self.covered_from, first) {
+            self.covered_from = first;
+        }
+        let complete =
+            serial::range(first, first.wrapping_add(count)).all(|esi| self.ring.slot(esi).known);
+        if complete {
+            self.counters.redundant += 1;
+        }
+        !complete
+    }
+
+    fn combination(&mut self, first: u32, coefficients: &[u8], symbol: &[u8], now_ns: u64) {
+        if symbol.len() > self.equations.room() {
+            self.counters.oversized += 1;
+            return;
+        }
+        let is_new = self
+            .equations
+            .insert(first, coefficients, symbol, &self.ring, self.next);
+        if !is_new {
+            self.counters.redundant += 1;
+        }
+        self.collect_solved(now_ns);
+    }
+
+    /// Moves solved symbols from the equations into the ring.
+    fn collect_solved(&mut self, now_ns: u64) {
+        let mut is_corrupt = false;
+        loop {
+            let Self {
+                ring,
+                recovered,
+                counters,
+                ..
+            } = self;
+            let (in_order, head) = (self.delivery == Delivery::InOrder, self.head);
+            let found = self.equations.take_solved(|esi, sum| {
+                if sum.adu().is_none() {
+                    is_corrupt = true;
+                    return;
+                }
+                let slot = ring.slot_mut(esi);
+                mem::swap(&mut slot.symbol, sum);
+                slot.symbol.trim();
+                slot.known = true;
+                slot.recovered = true;
+                slot.known_ns = now_ns;
+                if in_order && serial::before(esi, head) {
+                    counters.late += 1;
+                    return;
+                }
+                counters.recovered += 1;
+                if !in_order {
+                    recovered.push(esi);
+                }
+            });
+            if !found {
+                break;
+            }
+        }
+        if is_corrupt {
+            self.counters.corrupt += 1;
+            self.equations.clear();
+        }
+    }
+
+    /// Begins with `first`, the ring ending at `next`.
+    fn start(&mut self, first: u32, next: u32) {
+        self.started = true;
+        self.next = next;
+        self.head = first;
+        self.covered_from = first;
+        self.before_first = self.ring.capacity() - next.wrapping_sub(first);
+        self.ring.forget_all();
+        self.equations.clear();
+        self.recovered.clear();
+    }
+
+    /// Moves on so that the ring ends at `end` or later, and begins anew where that is a jump. Returns whether `first` is in
+    /// the ring then, and not before it.
+    fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
+        let capacity = self.ring.capacity();
+        let ahead = end.wrapping_sub(self.next).cast_signed();
+        let jumps = ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed();
+        if jumps {
+            self.counters.reset += 1;
+            self.leave_all(sink);
+            self.start(first, end);
+            return true;
+        }
+        for esi in serial::range(self.next, end).take(ahead.max(0) as usize) {
+            self.leave(esi.wrapping_sub(capacity), sink);
+            self.ring.slot_mut(esi).known = false;
+            self.next = esi.wrapping_add(1);
+        }
+        self.next.wrapping_sub(first) <= capacity
+    }
+
+    /// A number leaves the ring.
+    fn leave(&mut self, esi: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
+        let is_known = self.ring.slot(esi).known;
+        if self.before_first > 0 {
+            self.before_first -= 1;
+        } else if self.delivery == Delivery::Immediate {
+            self.counters.lost += u64::from(!is_known);
+        } else if !serial::before(esi, self.head) {
+            if is_known {
+                hand_out(&self.ring, esi, sink);
+            } else {
+                self.counters.lost += 1;
+            }
+            self.head = esi.wrapping_add(1);
+        }
+        if !is_known {
+            self.equations.forget(esi);
+        }
+    }
+
+    /// The stream ends here: what is held goes out, what is missing is lost.
+    fn leave_all(&mut self, sink: &mut dyn FnMut(Delivered<'_>)) {
+        self.release(0, sink);
+        let capacity = self.ring.capacity();
+        for esi in serial::range(self.next.wrapping_sub(capacity), self.next) {
+            self.leave(esi, sink);
+        }
+    }
+}
+
+fn hand_out(ring: &Ring, esi: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
+    let slot = ring.slot(esi);
+    if let Some(adu) = slot.symbol.adu() {
+        sink(Delivered {
+            esi,
+            adu,
+            recovered: slot.recovered,
+        });
+    }
+}

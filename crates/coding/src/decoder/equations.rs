@@ -1,0 +1,270 @@
+//! What is known of missing symbols: linear equations, kept solved as far as they can be (Gaussian elimination on the fly).
+//!
+//! An equation says which combination of missing symbols is which sum. They are kept in reduced row echelon form: each
+//! has a *pivot*, the first missing symbol in it, with coefficient 1, and no other equation has that symbol. So a new
+//! equation is brought into form by one combination of sums, whose multipliers can be read off at once, and an equation
+//! that has nothing but its pivot is solved. The oldest missing symbol of all is the pivot of the only equation it is in.
+
+use std::mem;
+
+use arrayvec::ArrayVec;
+
+use super::ring::Ring;
+use crate::field::{inverse, mul};
+use crate::kernel::{Kernel, Term};
+use crate::serial;
+use crate::symbol::Symbol;
+use crate::wire::MAX_WINDOW;
+
+/// Most equations; when there is one more the oldest goes.
+pub(super) const MAX_ROWS: usize = 64;
+
+/// One equation. The default one is what stays behind while one is taken out.
+#[derive(Debug, Default)]
+struct Row {
+    /// The first missing symbol in it.
+    pivot: u32,
+    /// By the lower bits of the ESI.
+    coefficients: Box<[u8]>,
+    /// Missing symbols in it.
+    weight: usize,
+    sum: Symbol,
+}
+
+impl Row {
+    fn new(capacity: usize, max_len: usize) -> Self {
+        Self {
+            coefficients: vec![0; capacity].into(),
+            sum: Symbol::new(max_len),
+            ..Self::default()
+        }
+    }
+
+    #[inline]
+    fn coefficient(&self, esi: u32) -> u8 {
+        self.coefficients[esi as usize & (self.coefficients.len() - 1)]
+    }
+
+    #[inline]
+    fn coefficient_mut(&mut self, esi: u32) -> &mut u8 {
+        let mask = self.coefficients.len() - 1;
+        &mut self.coefficients[esi as usize & mask]
+    }
+
+    fn weigh(&mut self) {
+        // In bytes as long as they cannot overflow: this is over all coefficients, and mostly zeros.
+        let count = |piece: &[u8]| piece.iter().map(|&c| u8::from(c != 0)).sum::<u8>();
+        let pieces = self.coefficients.chunks(128);
+        self.weight = pieces.map(|piece| usize::from(count(piece))).sum();
+    }
+
+    /// The first missing symbol in it, if there is one, of those from `from` to before `next`.
+    fn first_missing(&self, from: u32, next: u32) -> Option<u32> {
+        serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
+    }
+
+    /// Makes the pivot's coefficient 1 by multiplying all with its inverse, `factor`.
+    fn scale_coefficients(&mut self, factor: u8) {
+        if self.weight == 1 {
+            *self.coefficient_mut(self.pivot) = 1;
+        } else if factor != 1 {
+            for coefficient in &mut self.coefficients {
+                *coefficient = mul(*coefficient, factor);
+            }
+        }
+    }
+
+    /// Adds `factor` times `symbol` to the sum.
+    fn add_to_sum(&mut self, kernel: Kernel, factor: u8, symbol: &[u8]) {
+        let sum = self.sum.padded(symbol.len());
+        kernel.mul_add(sum, factor, symbol);
+    }
+}
+
+/// The equations.
+#[derive(Debug)]
+pub(super) struct Equations {
+    kernel: Kernel,
+    /// The first `rank` are in use; there is always a free one behind them.
+    rows: Vec<Row>,
+    rank: usize,
+    spare: Symbol,
+}
+
+impl Equations {
+    pub(super) fn new(capacity: usize, max_len: usize) -> Self {
+        Self {
+            kernel: Kernel::fastest(),
+            rows: (0..=MAX_ROWS)
+                .map(|_| Row::new(capacity, max_len))
+                .collect(),
+            rank: 0,
+            spare: Symbol::new(max_len),
+        }
+    }
+
+    pub(super) fn set_kernel(&mut self, kernel: Kernel) {
+        self.kernel = kernel;
+    }
+
+    /// Bytes of the longest sum.
+    pub(super) fn room(&self) -> usize {
+        self.spare.room()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rank = 0;
+    }
+
+    /// Whether an equation has that symbol.
+    pub(super) fn involve(&self, esi: u32) -> bool {
+        self.rows[..self.rank]
+            .iter()
+            .any(|row| row.coefficient(esi) != 0)
+    }
+
+    /// Takes in that `symbol` is the combination of the source symbols from `first` on, all of them before `next`. Returns
+    /// whether that says anything new.
+    pub(super) fn insert(
+        &mut self,
+        first: u32,
+        coefficients: &[u8],
+        symbol: &[u8],
+        ring: &Ring,
+        next: u32,
+    ) -> bool {
+        if self.rank == MAX_ROWS {
+            self.remove_oldest(next);
+        }
+        let (rows, free) = self.rows.split_at_mut(self.rank);
+        let row = &mut free[0];
+        let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
+        row.coefficients.fill(0);
+        for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
+            let esi = first.wrapping_add(i as u32);
+            match ring.known(esi) {
+                _ if coefficient == 0 => {}
+                Some(known) => terms.push((coefficient, known)),
+                None => *row.coefficient_mut(esi) = coefficient,
+            }
+        }
+        for other in rows.iter() {
+            let factor = row.coefficient(other.pivot);
+            if factor != 0 {
+                self.kernel
+                    .mul_add(&mut row.coefficients, factor, &other.coefficients);
+                terms.push((factor, other.sum.bytes()));
+            }
+        }
+        let Some(pivot) = row.first_missing(first, next) else {
+            return false;
+        };
+        row.pivot = pivot;
+        let scale = inverse(row.coefficient(pivot));
+        row.weigh();
+        row.scale_coefficients(scale);
+        for (factor, _) in &mut terms {
+            *factor = mul(*factor, scale);
+        }
+        terms.push((scale, symbol));
+        let longest = terms.iter().map(|(_, symbol)| symbol.len()).max();
+        let sum = row.sum.overwrite(longest.unwrap_or(0));
+        self.kernel.dot(sum, &terms);
+        drop(terms);
+        self.rank += 1;
+        self.eliminate_pivot_of(self.rank - 1);
+        true
+    }
+
+    /// A symbol that was missing has come: it is no longer an unknown.
+    pub(super) fn substitute(&mut self, esi: u32, symbol: &[u8], next: u32) {
+        let mut without_pivot = None;
+        for (i, row) in self.rows[..self.rank].iter_mut().enumerate() {
+            let factor = row.coefficient(esi);
+            if factor != 0 {
+                *row.coefficient_mut(esi) = 0;
+                row.weight -= 1;
+                row.add_to_sum(self.kernel, factor, symbol);
+                if row.pivot == esi {
+                    without_pivot = Some(i);
+                }
+            }
+        }
+        // A pivot is in one equation only.
+        if let Some(i) = without_pivot {
+            self.choose_pivot(i, esi, next);
+        }
+    }
+
+    /// An equation that lost its pivot, `from`, gets another one.
+    fn choose_pivot(&mut self, i: usize, from: u32, next: u32) {
+        let row = &mut self.rows[i];
+        let Some(pivot) = row.first_missing(from, next) else {
+            self.remove(i);
+            return;
+        };
+        row.pivot = pivot;
+        let scale = inverse(row.coefficient(pivot));
+        if scale != 1 {
+            row.scale_coefficients(scale);
+            let sum = row.sum.bytes();
+            let scaled = self.spare.overwrite(sum.len());
+            self.kernel.dot(scaled, &[(scale, sum)]);
+            mem::swap(&mut row.sum, &mut self.spare);
+        }
+        self.eliminate_pivot_of(i);
+    }
+
+    /// Takes the pivot of equation `i` out of all others.
+    fn eliminate_pivot_of(&mut self, i: usize) {
+        let row = mem::take(&mut self.rows[i]);
+        for (j, other) in self.rows[..self.rank].iter_mut().enumerate() {
+            if j == i {
+                continue;
+            }
+            let factor = other.coefficient(row.pivot);
+            if factor != 0 {
+                self.kernel
+                    .mul_add(&mut other.coefficients, factor, &row.coefficients);
+                other.weigh();
+                other.add_to_sum(self.kernel, factor, row.sum.bytes());
+            }
+        }
+        self.rows[i] = row;
+    }
+
+    /// Exchanges the memory of a solved symbol for that of `place` and gives its ESI; its equation goes.
+    pub(super) fn take_solved(&mut self, place: impl FnOnce(u32, &mut Symbol)) -> bool {
+        let solved = self.rows[..self.rank]
+            .iter()
+            .position(|row| row.weight == 1);
+        let Some(i) = solved else {
+            return false;
+        };
+        let row = &mut self.rows[i];
+        place(row.pivot, &mut row.sum);
+        self.remove(i);
+        true
+    }
+
+    /// What is known of that symbol is of no use any more.
+    pub(super) fn forget(&mut self, esi: u32) {
+        for i in (0..self.rank).rev() {
+            if self.rows[i].coefficient(esi) != 0 {
+                self.remove(i);
+            }
+        }
+    }
+
+    fn remove_oldest(&mut self, next: u32) {
+        let age = |i: &usize| next.wrapping_sub(self.rows[*i].pivot);
+        if let Some(oldest) = (0..self.rank).max_by_key(age) {
+            self.remove(oldest);
+        }
+    }
+
+    fn remove(&mut self, i: usize) {
+        self.rank -= 1;
+        self.rows.swap(i, self.rank);
+    }
+}

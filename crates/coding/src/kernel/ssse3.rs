@@ -1,0 +1,80 @@
+//! SSSE3: 16 products at a time, each the sum of two look-ups in a table of 16 entries (`pshufb`).
+
+use std::arch::x86_64::{
+    __m128i, _mm_and_si128, _mm_loadu_si128, _mm_set1_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
+    _mm_srli_epi64, _mm_storeu_si128, _mm_xor_si128,
+};
+
+use super::{Combine, Term, piece};
+use crate::field::NIBBLES;
+
+/// Bytes of a vector.
+const VECTOR: usize = 16;
+/// Bytes of the result that are held in registers.
+const BLOCK: usize = 4 * VECTOR;
+
+/// The kernel, where the processor can run it.
+pub(super) fn detect() -> Option<Combine> {
+    // SAFETY: the processor has what `combine` is compiled for, as is found here.
+    std::arch::is_x86_feature_detected!("ssse3")
+        .then_some(|result, terms, keep| unsafe { combine(result, terms, keep) })
+}
+
+#[target_feature(enable = "ssse3")]
+fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
+    let (blocks, rest) = result.as_chunks_mut::<BLOCK>();
+    let rest_at = blocks.len() * BLOCK;
+    for (i, block) in blocks.iter_mut().enumerate() {
+        sum::<4>(block.as_chunks_mut().0, i * BLOCK, terms, keep);
+    }
+    for (i, part) in rest.chunks_mut(VECTOR).enumerate() {
+        let mut whole = [0; VECTOR];
+        whole[..part.len()].copy_from_slice(part);
+        let mut vector = [whole];
+        sum::<1>(&mut vector, rest_at + i * VECTOR, terms, keep);
+        part.copy_from_slice(&vector[0][..part.len()]);
+    }
+}
+
+/// The `N` vectors of the result that begin at byte `at` of it.
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn sum<const N: usize>(result: &mut [[u8; VECTOR]], at: usize, terms: &[Term<'_>], keep: bool) {
+    let mut sums = [_mm_setzero_si128(); N];
+    if keep {
+        for (sum, bytes) in sums.iter_mut().zip(&*result) {
+            *sum = load(bytes);
+        }
+    }
+    let low = _mm_set1_epi8(0x0f);
+    for &(coefficient, symbol) in terms {
+        let [low_products, high_products] = tables(coefficient);
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let mut padded = [0; VECTOR];
+            let Some(bytes) = piece(symbol, at + i * VECTOR, &mut padded) else {
+                break;
+            };
+            let bytes = load(bytes);
+            let low_nibbles = _mm_and_si128(bytes, low);
+            let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);
+            *sum = _mm_xor_si128(*sum, _mm_shuffle_epi8(low_products, low_nibbles));
+            *sum = _mm_xor_si128(*sum, _mm_shuffle_epi8(high_products, high_nibbles));
+        }
+    }
+    for (sum, bytes) in sums.iter().zip(result) {
+        // SAFETY: the array has the 16 bytes that are written.
+        unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), *sum) };
+    }
+}
+
+#[inline]
+fn tables(coefficient: u8) -> [__m128i; 2] {
+    let (halves, _) = NIBBLES[usize::from(coefficient)].as_chunks();
+    [load(&halves[0]), load(&halves[1])]
+}
+
+#[inline]
+fn load(bytes: &[u8; VECTOR]) -> __m128i {
+    // SAFETY: the array has the 16 bytes that are read; SSE2 is part of x86-64.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}

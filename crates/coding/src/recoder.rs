@@ -1,0 +1,167 @@
+//! The recoder: new combinations of what has come, without decoding.
+//!
+//! A combination of combinations is a combination of the source symbols, whose coefficients are combined in the same
+//! way. So a node that received some packets of a window can send others that are as good to a receiver as any, although
+//! it may not know a single source packet that was lost before it.
+
+use arrayvec::ArrayVec;
+
+use crate::coefficients;
+use crate::kernel::{Kernel, Term};
+use crate::redundancy::{Credit, Redundancy};
+use crate::serial;
+use crate::symbol::Symbol;
+use crate::tinymt32::TinyMt32;
+use crate::wire::{self, MAX_WINDOW, RepairId};
+
+/// A packet that came: which combination it is, and its symbol.
+#[derive(Debug)]
+struct Received {
+    first: u32,
+    /// As many as there are source symbols in it; none in an unused one.
+    coefficients: ArrayVec<u8, MAX_WINDOW>,
+    symbol: Symbol,
+}
+
+impl Received {
+    /// Behind the last source symbol in it.
+    fn end(&self) -> u32 {
+        self.first.wrapping_add(self.coefficients.len() as u32)
+    }
+}
+
+/// Makes recoded packets.
+///
+/// Memory, allocated by [`Recoder::new`]: `window` symbols of the longest length with 64 coefficients each.
+#[derive(Debug)]
+pub struct Recoder {
+    kernel: Kernel,
+    credit: Credit,
+    due: u32,
+    received: Box<[Received]>,
+    /// Where the next packet goes.
+    at: usize,
+    generator: TinyMt32,
+}
+
+impl Recoder {
+    /// A recoder that combines the latest `window` packets (1 to [`MAX_WINDOW`]), of units of up to `max_len` bytes.
+    pub fn new(window: usize, redundancy: Redundancy, max_len: usize) -> Self {
+        let received = |symbol| Received {
+            first: 0,
+            coefficients: ArrayVec::new(),
+            symbol,
+        };
+        let symbols = (0..window.clamp(1, MAX_WINDOW)).map(|_| Symbol::new(max_len));
+        Self {
+            kernel: Kernel::fastest(),
+            credit: Credit::new(redundancy),
+            due: 0,
+            received: symbols.map(received).collect(),
+            at: 0,
+            generator: TinyMt32::new(0),
+        }
+    }
+
+    /// Goes on with another redundancy: recoded packets for each source packet.
+    pub fn tune(&mut self, redundancy: Redundancy) {
+        self.credit.set(redundancy);
+    }
+
+    /// Takes in a source packet whose unit is given in parts; `None` when it is too long.
+    pub fn source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
+        let received = &mut self.received[self.at];
+        received.coefficients.clear();
+        received.symbol.set(parts)?;
+        received.first = esi;
+        received.coefficients.push(1);
+        self.step();
+        self.credit.earn();
+        self.due = self.credit.take();
+        Some(())
+    }
+
+    /// Takes in a repair packet; `None` when it is too long.
+    pub fn repair(&mut self, id: RepairId, symbol: &[u8]) -> Option<()> {
+        let mut all = [0; MAX_WINDOW];
+        let coefficients = all.get_mut(..id.count.into())?;
+        coefficients::generate(id.key, id.density, coefficients);
+        self.recoded(id.first, coefficients, symbol)
+    }
+
+    /// Takes in a recoded packet; `None` when it is too long or of too many source packets.
+    pub fn recoded(&mut self, first: u32, coefficients: &[u8], symbol: &[u8]) -> Option<()> {
+        let received = &mut self.received[self.at];
+        received.coefficients.clear();
+        received.symbol.copy(symbol)?;
+        received.first = first;
+        received
+            .coefficients
+            .try_extend_from_slice(coefficients)
+            .ok()?;
+        self.step();
+        Some(())
+    }
+
+    /// Makes the next recoded packet that is due, to be asked after each source packet until there is none. Its payload
+    /// is written to `out`; returns its length.
+    pub fn due(&mut self, out: &mut [u8]) -> Option<usize> {
+        self.due = self.due.checked_sub(1)?;
+        self.combine(out)
+    }
+
+    /// Makes a recoded packet of what is there, due or not. Its payload is written to `out`; returns its length, `None`
+    /// when there is nothing to combine or it does not fit.
+    ///
+    /// Combined are the latest packets that lie within [`MAX_WINDOW`] source packets of the newest.
+    pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
+        let latest = &self.received[self.at.checked_sub(1).unwrap_or(self.received.len() - 1)];
+        let used = |received: &&Received| !received.coefficients.is_empty();
+        // Of what began anew meanwhile, only the latest counts.
+        let near = |received: &&Received| {
+            received
+                .end()
+                .wrapping_sub(latest.first)
+                .wrapping_add(MAX_WINDOW as u32)
+                <= 3 * MAX_WINDOW as u32
+        };
+        let end = self
+            .received
+            .iter()
+            .filter(used)
+            .filter(near)
+            .map(Received::end)
+            .reduce(|a, b| if serial::before(a, b) { b } else { a })?;
+        let fits = |received: &&Received| end.wrapping_sub(received.first) <= MAX_WINDOW as u32;
+        let chosen: ArrayVec<&Received, MAX_WINDOW> = self
+            .received
+            .iter()
+            .filter(used)
+            .filter(near)
+            .filter(fits)
+            .collect();
+        let first = end.wrapping_sub(
+            chosen
+                .iter()
+                .map(|received| end.wrapping_sub(received.first))
+                .max()?,
+        );
+        let mut all = [0; MAX_WINDOW];
+        let coefficients = &mut all[..end.wrapping_sub(first) as usize];
+        let mut terms: ArrayVec<Term<'_>, MAX_WINDOW> = ArrayVec::new();
+        for received in chosen {
+            let factor = self.generator.next_nonzero();
+            let from = received.first.wrapping_sub(first) as usize;
+            self.kernel
+                .mul_add(&mut coefficients[from..], factor, &received.coefficients);
+            terms.push((factor, received.symbol.bytes()));
+        }
+        let longest = terms.iter().map(|(_, symbol)| symbol.len()).max()?;
+        let fill = |sum: &mut [u8]| self.kernel.dot(sum, &terms);
+        wire::write_recoded(out, first, coefficients, longest, fill)
+    }
+
+    fn step(&mut self) {
+        self.at = (self.at + 1) % self.received.len();
+    }
+}

@@ -1,0 +1,89 @@
+//! How many coded packets are made for how many source packets.
+
+use std::num::NonZeroU32;
+
+/// Coded packets for each source packet: any fraction, kept exactly over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redundancy {
+    numerator: u32,
+    denominator: NonZeroU32,
+}
+
+impl Redundancy {
+    /// `numerator` coded packets for `denominator` source packets.
+    pub const fn new(numerator: u32, denominator: NonZeroU32) -> Self {
+        Self {
+            numerator,
+            denominator,
+        }
+    }
+
+    /// Whether no coded packet is ever made.
+    pub const fn is_none(self) -> bool {
+        self.numerator == 0
+    }
+}
+
+/// What is due of a redundancy: each source packet earns a fraction of a coded one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credit {
+    redundancy: Redundancy,
+    earned: u64,
+}
+
+impl Credit {
+    pub(crate) fn new(redundancy: Redundancy) -> Self {
+        Self {
+            redundancy,
+            earned: 0,
+        }
+    }
+
+    /// Goes on with another redundancy; what was earned is kept where it is the same.
+    pub(crate) fn set(&mut self, redundancy: Redundancy) {
+        if self.redundancy != redundancy {
+            *self = Self::new(redundancy);
+        }
+    }
+
+    pub(crate) fn redundancy(&self) -> Redundancy {
+        self.redundancy
+    }
+
+    /// A source packet came.
+    pub(crate) fn earn(&mut self) {
+        self.earned += u64::from(self.redundancy.numerator);
+    }
+
+    /// The whole packets that were earned; the fraction stays.
+    pub(crate) fn take(&mut self) -> u32 {
+        let denominator = u64::from(self.redundancy.denominator.get());
+        let whole = self.earned / denominator;
+        self.earned %= denominator;
+        whole.try_into().unwrap_or(u32::MAX)
+    }
+
+    /// What was earned is forgotten.
+    pub(crate) fn clear(&mut self) {
+        self.earned = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_kept_exactly() {
+        for (numerator, denominator) in [(1, 4), (1, 3), (2, 7), (5, 2), (0, 9)] {
+            let redundancy = Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap());
+            let mut credit = Credit::new(redundancy);
+            let mut taken = 0;
+            for packets in 1..1000 {
+                credit.earn();
+                taken += credit.take();
+                assert_eq!(taken, packets * numerator / denominator);
+            }
+        }
+    }
+}

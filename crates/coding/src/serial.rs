@@ -1,0 +1,25 @@
+//! Encoding symbol identifiers are counted modulo 2^32 (serial numbers, as in RFC 1982).
+
+/// Whether `a` comes before `b`: the shorter way between them decides.
+#[inline]
+pub(crate) fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b)).cast_signed() < 0
+}
+
+/// The numbers from `from` up to, but not with, `to`.
+#[inline]
+pub(crate) fn range(from: u32, to: u32) -> impl Iterator<Item = u32> {
+    (0..to.wrapping_sub(from)).map(move |i| from.wrapping_add(i))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_goes_on_over_the_wrap() {
+        assert!(before(1, 2) && !before(2, 1) && !before(2, 2));
+        assert!(before(u32::MAX, 0) && !before(3, u32::MAX));
+        assert_eq!(range(u32::MAX, 2).collect::<Vec<_>>(), [u32::MAX, 0, 1]);
+    }
+}

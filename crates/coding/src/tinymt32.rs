@@ -1,0 +1,106 @@
+//! TinyMT32, the pseudo-random number generator of RFC 8682, with the parameters of its section 2.1.
+
+const MAT1: u32 = 0x8f70_11ee;
+const MAT2: u32 = 0xfc78_ff1f;
+const TMAT: u32 = 0x3793_fdff;
+
+/// The generator; not for cryptography.
+#[derive(Clone, Debug)]
+pub struct TinyMt32 {
+    state: [u32; 4],
+}
+
+impl TinyMt32 {
+    /// The generator of that seed.
+    pub fn new(seed: u32) -> Self {
+        let mut state = [seed, MAT1, MAT2, TMAT];
+        for i in 1..8_u32 {
+            let before = state[(i as usize - 1) & 3];
+            let mixed = 1_812_433_253_u32.wrapping_mul(before ^ before >> 30);
+            state[i as usize & 3] ^= i.wrapping_add(mixed);
+        }
+        let mut generator = Self { state };
+        for _ in 0..8 {
+            generator.advance();
+        }
+        generator
+    }
+
+    /// The next number, all of whose 32 bits are random.
+    #[inline]
+    pub fn next_u32(&mut self) -> u32 {
+        self.advance();
+        let [s0, _, s2, s3] = self.state;
+        let sum = s0.wrapping_add(s2 >> 8);
+        s3 ^ sum ^ if sum & 1 == 0 { 0 } else { TMAT }
+    }
+
+    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681, section 3.5.
+    #[inline]
+    pub fn next_16(&mut self) -> u8 {
+        self.next_u32() as u8 & 0x0f
+    }
+
+    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681, section 3.5.
+    #[inline]
+    pub fn next_256(&mut self) -> u8 {
+        self.next_u32() as u8
+    }
+
+    /// A number from 1 to 255: the next of `tinymt32_rand256` that is not 0.
+    #[inline]
+    pub fn next_nonzero(&mut self) -> u8 {
+        loop {
+            let number = self.next_256();
+            if number != 0 {
+                return number;
+            }
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        let [s0, s1, s2, s3] = self.state;
+        let x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
+        let x = x ^ x << 1;
+        let y = s3 ^ s3 >> 1 ^ x;
+        let odd = (y & 1).wrapping_neg();
+        self.state = [s1, s2 ^ odd & MAT1, x ^ y << 10 ^ odd & MAT2, y];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8682, section 2.3: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
+    #[rustfmt::skip]
+    const OF_SEED_1: [u32; 50] = [
+        2_545_341_989, 981_918_433, 3_715_302_833, 2_387_538_352, 3_591_001_365,
+        3_820_442_102, 2_114_400_566, 2_196_103_051, 2_783_359_912, 764_534_509,
+        643_179_475, 1_822_416_315, 881_558_334, 4_207_026_366, 3_690_273_640,
+        3_240_535_687, 2_921_447_122, 3_984_931_427, 4_092_394_160, 44_209_675,
+        2_188_315_343, 2_908_663_843, 1_834_519_336, 3_774_670_961, 3_019_990_707,
+        4_065_554_902, 1_239_765_502, 4_035_716_197, 3_412_127_188, 552_822_483,
+        161_364_450, 353_727_785, 140_085_994, 149_132_008, 2_547_770_827,
+        4_064_042_525, 4_078_297_538, 2_057_335_507, 622_384_752, 2_041_665_899,
+        2_193_913_817, 1_080_849_512, 33_160_901, 662_956_935, 642_999_063,
+        3_384_709_977, 1_723_175_122, 3_866_752_252, 521_822_317, 2_292_524_454,
+    ];
+
+    #[test]
+    fn the_numbers_of_rfc_8682() {
+        let mut generator = TinyMt32::new(1);
+        assert_eq!([(); 50].map(|()| generator.next_u32()), OF_SEED_1);
+    }
+
+    /// RFC 8681, section 3.5: the lower bits.
+    #[test]
+    fn small_numbers_are_the_lower_bits() {
+        let (mut bytes, mut nibbles) = (TinyMt32::new(1), TinyMt32::new(1));
+        for number in OF_SEED_1 {
+            assert_eq!(u32::from(bytes.next_256()), number & 0xff);
+            assert_eq!(u32::from(nibbles.next_16()), number & 0x0f);
+        }
+    }
+}

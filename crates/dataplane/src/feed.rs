@@ -1,0 +1,326 @@
+//! A function that is fed from memory: what it takes for a packet, without a port, a worker or a neighbour.
+//!
+//! Every packet is new to the function: it comes out of a *source*, or, for a function that undoes what another one does, out of that one, over a
+//! link that may lose some on the way. Preparing a packet is not timed; what a function emits is copied, as in a worker, and that is. This is
+//! how CALVIN feeds its advanced functions (section V-C), "locally generated traffic", and never lets them wait.
+
+use std::hint::black_box;
+
+use myelin_functions::lossy_link::LossyLink;
+use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
+use myelin_packet::{Meta, checksum, parse};
+use myelin_spec::{FunctionConfig, LossyLinkConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::monotonic_ns;
+
+/// Room in front of a packet, bytes, as before a frame of AF_XDP.
+const HEADROOM: usize = 256;
+/// A buffer, bytes.
+const BUFFER: usize = 2048;
+/// Different payloads.
+const PAYLOADS: usize = 256;
+/// Packets that a function may emit for one: those of a decoder that gets what it lacked.
+const MOST_EMITTED: usize = 512;
+/// Ethernet, IPv4 and UDP headers, bytes.
+pub const HEADERS: usize = 42;
+
+/// What a function is fed with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diet {
+    /// The function.
+    pub function: FunctionConfig,
+    /// The function whose work it undoes, which its packets have come through.
+    pub after: Option<FunctionConfig>,
+    /// What loses packets between the two.
+    pub link: Option<LossyLinkConfig>,
+    /// UDP payload at the source, bytes.
+    pub payload_bytes: usize,
+}
+
+/// A function with its source.
+pub struct Feed {
+    function: Box<dyn Function>,
+    after: Option<Box<dyn Function>>,
+    link: Option<LossyLink>,
+    source: Vec<Vec<u8>>,
+    produced: usize,
+    /// Frames that wait for the function, the next one last.
+    waiting: Vec<Vec<u8>>,
+    /// Frames to be used again.
+    spare: Vec<Vec<u8>>,
+    buffer: Vec<u8>,
+    emitted: Emitted,
+    clock_ns: u64,
+}
+
+/// Copies what is emitted, as a worker does.
+struct Emitted {
+    frames: Vec<Vec<u8>>,
+    count: usize,
+}
+
+impl Emitter for Emitted {
+    fn emit(&mut self, _origin: &Meta, frame: &[u8]) {
+        if let Some(place) = self.frames.get_mut(self.count) {
+            place.clear();
+            place.extend_from_slice(frame);
+            self.count += 1;
+        }
+    }
+
+    fn reply(&mut self, origin: &Meta, frame: &[u8]) {
+        self.emit(origin, frame);
+    }
+}
+
+impl Emitted {
+    fn new() -> Self {
+        Self {
+            frames: (0..MOST_EMITTED)
+                .map(|_| Vec::with_capacity(BUFFER))
+                .collect(),
+            count: 0,
+        }
+    }
+}
+
+/// What became of one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fed {
+    /// What the function took for it, ns, less what reading the clock takes.
+    pub ns: u64,
+    /// Packets that came out: this one and those that were emitted.
+    pub came_out: usize,
+}
+
+impl Feed {
+    /// A function with a source of its own.
+    ///
+    /// # Errors
+    /// A function that cannot be made.
+    pub fn new(diet: &Diet) -> Result<Self, myelin_functions::Error> {
+        let clock_ns = (0..1000)
+            .map(|_| {
+                let before = monotonic_ns();
+                monotonic_ns() - before
+            })
+            .min()
+            .unwrap_or_default();
+        Ok(Self {
+            function: instantiate(&diet.function)?,
+            after: diet.after.as_ref().map(instantiate).transpose()?,
+            link: diet.link.map(LossyLink::new),
+            source: (0..PAYLOADS)
+                .map(|number| frame(&telemetry(number, diet.payload_bytes)))
+                .collect(),
+            produced: 0,
+            waiting: Vec::with_capacity(MOST_EMITTED + 1),
+            spare: (0..=2 * MOST_EMITTED)
+                .map(|_| Vec::with_capacity(BUFFER))
+                .collect(),
+            buffer: vec![0; BUFFER],
+            emitted: Emitted::new(),
+            clock_ns,
+        })
+    }
+
+    /// Feeds one packet. `None` when the source gave nothing that the function could be fed with: everything was lost or refused.
+    pub fn feed(&mut self) -> Option<Fed> {
+        if self.waiting.is_empty() {
+            // Each packet may be lost; a thousand in a row are no accident.
+            (0..1000).find(|_| {
+                self.produce();
+                !self.waiting.is_empty()
+            })?;
+        }
+        let frame = self.waiting.pop()?;
+        let now_ns = monotonic_ns();
+        let mut packet = place(&mut self.buffer, &frame, now_ns)?;
+        packet.set_position(0);
+        let mut batch = Batch::with_capacity(1);
+        batch.push(packet);
+        self.emitted.count = 0;
+        let timed = self.function.needs_time();
+        let before = monotonic_ns();
+        if timed {
+            self.function.set_time(before);
+        }
+        self.function
+            .process_batch(black_box(&mut batch), &mut self.emitted);
+        let after = monotonic_ns();
+        let came_out = batch.len() + self.emitted.count;
+        drop(batch);
+        self.spare.push(frame);
+        Some(Fed {
+            ns: (after - before).saturating_sub(self.clock_ns),
+            came_out,
+        })
+    }
+
+    /// Has the next packet of the source come through what is before the function.
+    fn produce(&mut self) {
+        let source = &self.source[self.produced % self.source.len()];
+        self.produced += 1;
+        let Some(after) = &mut self.after else {
+            put_aside(&mut self.waiting, &mut self.spare, &mut self.link, source);
+            return;
+        };
+        let Some(packet) = place(&mut self.buffer, source, monotonic_ns()) else {
+            return;
+        };
+        let mut batch = Batch::with_capacity(1);
+        batch.push(packet);
+        self.emitted.count = 0;
+        after.process_batch(&mut batch, &mut self.emitted);
+        for packet in batch.packets() {
+            put_aside(
+                &mut self.waiting,
+                &mut self.spare,
+                &mut self.link,
+                packet.bytes(),
+            );
+        }
+        for frame in &self.emitted.frames[..self.emitted.count] {
+            put_aside(&mut self.waiting, &mut self.spare, &mut self.link, frame);
+        }
+        // The next one is taken from the end.
+        self.waiting.reverse();
+    }
+}
+
+/// Keeps a frame for the function, if the link does not lose it.
+fn put_aside(
+    waiting: &mut Vec<Vec<u8>>,
+    spare: &mut Vec<Vec<u8>>,
+    link: &mut Option<LossyLink>,
+    frame: &[u8],
+) {
+    if link.as_mut().is_some_and(LossyLink::loses) {
+        return;
+    }
+    let mut kept = spare.pop().unwrap_or_default();
+    kept.clear();
+    kept.extend_from_slice(frame);
+    waiting.push(kept);
+}
+
+/// A frame in a buffer, as a packet.
+fn place<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet<'a>> {
+    buffer
+        .get_mut(HEADROOM..HEADROOM + frame.len())?
+        .copy_from_slice(frame);
+    let meta = Meta::new(stamp_ns, 1, 1, 0, &parse(frame).ok()?);
+    Packet::new(buffer, HEADROOM, frame.len(), meta, 0).ok()
+}
+
+/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in an Ethernet frame, with its checksums.
+pub fn frame(payload: &[u8]) -> Vec<u8> {
+    let udp_len = (8 + payload.len()) as u16;
+    let mut frame = Vec::with_capacity(HEADERS + payload.len());
+    frame.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+    frame.extend([0x45, 0]);
+    frame.extend((20 + udp_len).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let header = checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&header.to_be_bytes());
+    frame.extend([0x23, 0x29, 0x23, 0x28]);
+    frame.extend(udp_len.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend_from_slice(payload);
+    let headers = parse(&frame).ok();
+    if let Some(checksum) = headers.and_then(|headers| checksum::l4_checksum(&frame, &headers)) {
+        frame[40..42].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frame
+}
+
+/// Readings of sensors as text, of exactly that length: what compresses as such data does, and holds no pattern of anybody's.
+fn telemetry(number: usize, bytes: usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes + 64);
+    let mut reading = number.wrapping_mul(2_654_435_761);
+    while text.len() < bytes {
+        reading = reading
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let (joint, angle, force) = (
+            reading >> 60 & 7,
+            reading >> 33 & 0xfff,
+            reading >> 45 & 0x3ff,
+        );
+        text.extend(
+            format!("{{\"joint\":{joint},\"angle\":{angle},\"force\":{force}}}\n").as_bytes(),
+        );
+    }
+    text.truncate(bytes);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_spec::XorConfig;
+
+    use super::*;
+
+    fn diet(function: FunctionConfig) -> Diet {
+        Diet {
+            function,
+            after: None,
+            link: None,
+            payload_bytes: 256,
+        }
+    }
+
+    #[test]
+    fn a_frame_is_a_valid_packet() {
+        for bytes in [0, 1, 256, 1400] {
+            let frame = frame(&telemetry(3, bytes));
+            let headers = parse(&frame).unwrap();
+            assert_eq!(usize::from(headers.end), HEADERS + bytes);
+            assert_eq!(checksum::l4_is_valid(&frame, &headers), Some(true));
+        }
+    }
+
+    #[test]
+    fn each_packet_is_new_to_the_function() {
+        let mut feed = Feed::new(&diet(FunctionConfig::Timestamp)).unwrap();
+        for _ in 0..1000 {
+            // A frame that was fed twice would grow too long for its buffer.
+            assert_eq!(feed.feed().unwrap().came_out, 1);
+        }
+    }
+
+    #[test]
+    fn a_function_that_undoes_another_ones_work_gets_what_that_one_made() {
+        let key = |key| FunctionConfig::Xor(XorConfig { key });
+        let mut feed = Feed::new(&Diet {
+            after: Some(key(0x5a)),
+            ..diet(key(0x5a))
+        })
+        .unwrap();
+        feed.feed().unwrap();
+        assert_eq!(
+            feed.buffer[HEADROOM..][..feed.source[0].len()],
+            feed.source[0]
+        );
+    }
+
+    #[test]
+    fn a_link_loses_its_share_and_one_that_loses_all_starves_the_function() {
+        let link = |loss_ppm| {
+            Some(LossyLinkConfig {
+                loss_ppm,
+                burst: None,
+                seed: Some(1),
+            })
+        };
+        let of = |loss_ppm| Diet {
+            link: link(loss_ppm),
+            ..diet(FunctionConfig::Forward)
+        };
+        let mut feed = Feed::new(&of(500_000)).unwrap();
+        (0..1000).for_each(|_| assert!(feed.feed().is_some()));
+        assert!((1800..2200).contains(&feed.produced), "{}", feed.produced);
+        assert_eq!(Feed::new(&of(1_000_000)).unwrap().feed(), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! The packet behind which another one is made: whose Ethernet and IP headers that one gets.
+
+use myelin_packet::checksum;
+use myelin_packet::five_tuple::UDP;
+use myelin_packet::{Meta, parse};
+
+use super::datagram::{Datagram, set_word, word};
+use crate::Packet;
+
+/// Ethernet header with two VLAN tags, the longest that is parsed.
+const MAX_L3: usize = 22;
+const UDP_LEN: usize = 8;
+
+/// What is taken over of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Carrier {
+    meta: Meta,
+    ethernet: [u8; MAX_L3],
+    l3: usize,
+    /// Its IP header without options and extension headers.
+    ip: [u8; 40],
+    is_ipv6: bool,
+    ports: [u8; 4],
+    has_checksum: bool,
+}
+
+impl Carrier {
+    /// What is taken over of that packet.
+    pub(super) fn of(packet: &Packet<'_>, datagram: &Datagram) -> Option<Self> {
+        let frame = packet.bytes();
+        let mut carrier = Self {
+            meta: *packet.meta(),
+            ethernet: [0; MAX_L3],
+            l3: datagram.l3,
+            ip: [0; 40],
+            is_ipv6: datagram.is_ipv6,
+            ports: *frame.get(datagram.l4..)?.first_chunk()?,
+            has_checksum: word(frame, datagram.l4 + 6)? != 0,
+        };
+        let (l3, ip_len) = (datagram.l3, carrier.ip_len());
+        carrier
+            .ethernet
+            .get_mut(..l3)?
+            .copy_from_slice(&frame[..l3]);
+        carrier.ip[..ip_len].copy_from_slice(frame.get(l3..l3 + ip_len)?);
+        Some(carrier)
+    }
+
+    /// The packet's metadata.
+    pub(super) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn ip_len(&self) -> usize {
+        if self.is_ipv6 { 40 } else { 20 }
+    }
+
+    /// Bytes of IP and UDP header of a packet that is made.
+    pub(super) fn headers_len(&self) -> usize {
+        self.ip_len() + UDP_LEN
+    }
+
+    /// Where in a frame that is made the UDP payload begins.
+    pub(super) fn payload_at(&self) -> usize {
+        self.l3 + self.headers_len()
+    }
+
+    /// Writes the headers in front of the `len` bytes of payload in `frame`: the same addresses, ports and priority, and
+    /// no fragmentation. Returns the length of the frame, unless its IP packet would be longer than `mtu`.
+    pub(super) fn wrap(&self, frame: &mut [u8], len: usize, mtu: usize) -> Option<usize> {
+        let (l3, l4) = (self.l3, self.l3 + self.ip_len());
+        let end = self.payload_at() + len;
+        if end - l3 > mtu {
+            return None;
+        }
+        let frame = frame.get_mut(..end)?;
+        frame[..l3].copy_from_slice(&self.ethernet[..l3]);
+        let ip = &mut frame[l3..l4];
+        ip.copy_from_slice(&self.ip[..ip.len()]);
+        if self.is_ipv6 {
+            set_word(ip, 4, (end - l4) as u16)?;
+            ip[6] = UDP;
+        } else {
+            ip[0] = 0x45;
+            set_word(ip, 2, (end - l3) as u16)?;
+            // Of the identification nothing is needed where nothing is fragmented (RFC 6864).
+            ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
+            ip[9] = UDP;
+            seal_ipv4(ip)?;
+        }
+        frame[l4..l4 + 4].copy_from_slice(&self.ports);
+        set_word(frame, l4 + 4, (end - l4) as u16)?;
+        set_word(frame, l4 + 6, 0)?;
+        if self.has_checksum {
+            let headers = parse(frame).ok()?;
+            set_word(frame, l4 + 6, checksum::l4_checksum(frame, &headers)?)?;
+        }
+        Some(end)
+    }
+
+    /// Writes to `frame` the packet that a unit is of; what routers change is taken over. Returns its length, or `None`
+    /// when the unit is no UDP packet, or its checksum is wrong.
+    pub(super) fn restore(&self, frame: &mut [u8], unit: &[u8]) -> Option<usize> {
+        let end = self.l3 + unit.len();
+        let frame = frame.get_mut(..end)?;
+        let (ethernet, ip) = frame.split_at_mut_checked(self.l3)?;
+        ethernet.copy_from_slice(&self.ethernet[..self.l3]);
+        ip.copy_from_slice(unit);
+        let (hops, congestion) = if self.is_ipv6 {
+            (self.ip[7], self.ip[1] >> 4 & 3)
+        } else {
+            (self.ip[8], self.ip[1] & 3)
+        };
+        let ethertype = match ip.first()? >> 4 {
+            4 if ip.len() >= 20 => {
+                ip[1] |= congestion;
+                ip[8] = hops;
+                let header_len = usize::from(ip[0] & 0x0f) * 4;
+                seal_ipv4(ip.get_mut(..header_len.max(20))?)?;
+                0x0800
+            }
+            6 if ip.len() >= 40 => {
+                ip[1] |= congestion << 4;
+                ip[7] = hops;
+                0x86dd
+            }
+            _ => return None,
+        };
+        set_word(ethernet, self.l3.checked_sub(2)?, ethertype)?;
+        let headers = parse(frame).ok()?;
+        let is_whole = usize::from(headers.end) == end && headers.protocol == UDP;
+        let is_valid = checksum::l4_is_valid(frame, &headers) == Some(true);
+        (is_whole && is_valid).then_some(end)
+    }
+}
+
+/// Computes the checksum of an IPv4 header.
+fn seal_ipv4(header: &mut [u8]) -> Option<()> {
+    set_word(header, 10, 0)?;
+    let sum = checksum::checksum(header);
+    set_word(header, 10, sum)
+}

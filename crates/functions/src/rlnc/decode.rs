@@ -1,0 +1,259 @@
+//! `rlnc-decode`: gives the packets of an encoder on as they were, and works out those that were lost.
+
+use myelin_coding::{Arrival, Coded, Decoder, Delivered, Delivery, wire};
+use myelin_packet::Meta;
+use myelin_spec::{RlncDecodeConfig, RlncDelivery};
+
+use super::carrier::Carrier;
+use super::datagram::Datagram;
+use super::{MAX_UNIT, frame_memory};
+use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+
+/// What a decoder remembers: packets, equations, and what it counted.
+#[derive(Debug)]
+pub struct DecodeState {
+    decoder: Decoder,
+    /// Of the packets that are held, by the lower bits of their numbers: when they passed the front door.
+    stamps_ns: Box<[u64]>,
+    malformed: u64,
+    corrupt: u64,
+}
+
+impl DecodeState {
+    /// A decoder with all its memory.
+    pub fn new(config: &RlncDecodeConfig) -> Self {
+        let capacity = usize::from(config.buffer).next_power_of_two();
+        Self {
+            decoder: Decoder::new(capacity, MAX_UNIT),
+            stamps_ns: vec![0; capacity].into(),
+            malformed: 0,
+            corrupt: 0,
+        }
+    }
+}
+
+/// Takes the trailers off source packets, takes coded packets out, and emits what was worked out. What no encoder has sent is
+/// dropped and counted (`malformed`), and so is what was worked out and is no UDP packet with a right checksum (`corrupt`).
+#[derive(Debug)]
+pub struct Decode {
+    work: Work,
+    state: Shared<DecodeState>,
+}
+
+/// What belongs to one instance.
+#[derive(Debug)]
+struct Work {
+    delivery: Delivery,
+    timeout_ns: u64,
+    now_ns: u64,
+    /// The latest packet; without one, nothing can be sent.
+    carrier: Option<Carrier>,
+    frame: Box<[u8]>,
+    /// A packet of this batch was emitted: it will be behind the batch, and so must be those behind it.
+    has_emitted: bool,
+}
+
+impl Decode {
+    /// The function of that configuration.
+    pub fn new(config: &RlncDecodeConfig, state: Shared<DecodeState>) -> Self {
+        let work = Work {
+            delivery: match config.delivery {
+                RlncDelivery::Immediate => Delivery::Immediate,
+                RlncDelivery::InOrder => Delivery::InOrder,
+            },
+            timeout_ns: config.timeout_ns,
+            now_ns: 0,
+            carrier: None,
+            frame: frame_memory(),
+            has_emitted: false,
+        };
+        Self { work, state }
+    }
+}
+
+/// Emits what leaves the decoder's memory, as packets that came behind `carrier`.
+struct Sender<'w> {
+    carrier: &'w Carrier,
+    frame: &'w mut [u8],
+    stamps_ns: &'w [u64],
+    emitter: &'w mut dyn Emitter,
+    has_emitted: &'w mut bool,
+    corrupt: &'w mut u64,
+}
+
+impl Sender<'_> {
+    fn send(&mut self, packet: Delivered<'_>) {
+        let Some(len) = self.carrier.restore(self.frame, packet.adu) else {
+            *self.corrupt += 1;
+            return;
+        };
+        let mut meta: Meta = *self.carrier.meta();
+        if !packet.recovered {
+            let mask = self.stamps_ns.len() - 1;
+            meta.stamp_ns = self.stamps_ns[packet.esi as usize & mask];
+        }
+        self.emitter.emit(&meta, &self.frame[..len]);
+        *self.has_emitted = true;
+    }
+}
+
+impl Work {
+    fn tune(&mut self, state: &mut DecodeState) {
+        state.decoder.tune(self.delivery, self.timeout_ns);
+    }
+
+    fn decode(
+        &mut self,
+        state: &mut DecodeState,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let verdict = self.try_decode(state, packet, emitter);
+        verdict.unwrap_or_else(|| {
+            state.malformed += 1;
+            Verdict::Drop
+        })
+    }
+
+    /// `None` when it is not a packet of an encoder.
+    fn try_decode(
+        &mut self,
+        state: &mut DecodeState,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Option<Verdict> {
+        let mut datagram = Datagram::find(packet)?;
+        let mut source = None;
+        if let Coded::Source { esi, .. } = Coded::parse(packet.payload()).ok()? {
+            datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
+            source = Some(esi);
+        }
+        let carrier = self.carrier.insert(Carrier::of(packet, &datagram)?);
+        let DecodeState {
+            decoder,
+            stamps_ns,
+            corrupt,
+            ..
+        } = state;
+        let mut arrival = Arrival::Discard;
+        if let Some(esi) = source {
+            let ((head, len), rest) = datagram.unit(packet.bytes())?;
+            let parts = [&head[..len], rest];
+            let mut sender = Sender {
+                carrier,
+                frame: &mut self.frame,
+                stamps_ns,
+                emitter,
+                has_emitted: &mut self.has_emitted,
+                corrupt,
+            };
+            let mut sink = |packet: Delivered<'_>| sender.send(packet);
+            arrival = decoder.source(esi, &parts, self.now_ns, &mut sink);
+            if arrival == Arrival::Hold {
+                let mask = stamps_ns.len() - 1;
+                stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
+            }
+            if arrival == Arrival::Deliver && self.delivery == Delivery::InOrder && self.has_emitted
+            {
+                emitter.emit(packet.meta(), packet.bytes());
+                arrival = Arrival::Hold;
+            }
+        }
+        let mut sender = Sender {
+            carrier,
+            frame: &mut self.frame,
+            stamps_ns,
+            emitter,
+            has_emitted: &mut self.has_emitted,
+            corrupt,
+        };
+        let mut sink = |packet: Delivered<'_>| sender.send(packet);
+        if source.is_none() {
+            match Coded::parse(packet.payload()).ok()? {
+                Coded::Repair { id, symbol } => decoder.repair(id, symbol, self.now_ns, &mut sink),
+                Coded::Recoded {
+                    first,
+                    coefficients,
+                    symbol,
+                } => decoder.recoded(first, coefficients, symbol, self.now_ns, &mut sink),
+                Coded::Source { .. } => {}
+            }
+        }
+        decoder.release(self.now_ns, &mut sink);
+        Some(match arrival {
+            Arrival::Deliver => Verdict::Forward,
+            Arrival::Hold | Arrival::Discard => Verdict::Drop,
+        })
+    }
+}
+
+impl Function for Decode {
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        let Some(mut state) = self.state.enter() else {
+            return Verdict::Drop;
+        };
+        self.work.tune(&mut state);
+        self.work.has_emitted = false;
+        self.work.decode(&mut state, packet, emitter)
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
+        let Some(mut state) = self.state.enter() else {
+            return batch.retain(|_| Verdict::Drop);
+        };
+        self.work.tune(&mut state);
+        self.work.has_emitted = false;
+        batch.retain(|packet| self.work.decode(&mut state, packet, emitter))
+    }
+
+    fn needs_time(&self) -> bool {
+        true
+    }
+
+    fn set_time(&mut self, now_ns: u64) {
+        self.work.now_ns = now_ns;
+    }
+
+    /// In order, as often as packets are given up at the latest.
+    fn timer_ns(&self) -> Option<u64> {
+        (self.work.delivery == Delivery::InOrder).then_some(self.work.timeout_ns)
+    }
+
+    fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
+        let (Some(mut state), Some(carrier)) = (self.state.enter(), &self.work.carrier) else {
+            return;
+        };
+        let DecodeState {
+            decoder,
+            stamps_ns,
+            corrupt,
+            ..
+        } = &mut *state;
+        let mut sender = Sender {
+            carrier,
+            frame: &mut self.work.frame,
+            stamps_ns,
+            emitter,
+            has_emitted: &mut self.work.has_emitted,
+            corrupt,
+        };
+        decoder.release(now_ns, &mut |packet| sender.send(packet));
+    }
+
+    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        let Some(state) = self.state.enter() else {
+            return;
+        };
+        let counters = state.decoder.counters();
+        sink("source", counters.source);
+        sink("coded", counters.coded);
+        sink("redundant", counters.redundant);
+        sink("recovered", counters.recovered);
+        sink("lost", counters.lost);
+        sink("late", counters.late);
+        sink("duplicate", counters.duplicate);
+        sink("malformed", state.malformed + counters.oversized);
+        sink("corrupt", state.corrupt + counters.corrupt);
+        sink("reset", counters.reset);
+    }
+}

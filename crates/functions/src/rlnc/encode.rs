@@ -1,0 +1,202 @@
+//! `rlnc-encode`: numbers packets and sends repair packets with them.
+
+use myelin_coding::{Code, Encoder, wire};
+use myelin_spec::{RlncCode, RlncEncodeConfig};
+
+use super::carrier::Carrier;
+use super::datagram::Datagram;
+use super::{MAX_UNIT, frame_memory, redundancy};
+use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+
+/// What an encoder remembers: the code, when the last packet came, and what it counted.
+#[derive(Debug)]
+pub struct EncodeState {
+    encoder: Encoder,
+    has_begun: bool,
+    last_ns: u64,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    source: u64,
+    repair: u64,
+    unsupported: u64,
+    too_long: u64,
+    no_room: u64,
+}
+
+impl EncodeState {
+    /// An encoder with all its memory.
+    pub fn new(config: &RlncEncodeConfig) -> Self {
+        let code = match config.code {
+            RlncCode::Window => Code::Window(config.window),
+            RlncCode::Block => Code::Block(config.block),
+        };
+        Self {
+            encoder: Encoder::new(code, redundancy(config.redundancy), MAX_UNIT, 0),
+            has_begun: false,
+            last_ns: 0,
+            counters: Counters::default(),
+        }
+    }
+}
+
+/// Appends a number to each UDP packet and emits repair packets behind them.
+///
+/// Dropped and counted is what is not UDP, is a fragment or holds something behind its datagram (`unsupported`), what is
+/// so long that it or its repair packet would not fit in an IP packet of the longest length (`too-long`), and what finds no
+/// room in its buffer (`no-room`).
+#[derive(Debug)]
+pub struct Encode {
+    work: Work,
+    state: Shared<EncodeState>,
+}
+
+/// What belongs to one instance.
+#[derive(Debug)]
+struct Work {
+    config: RlncEncodeConfig,
+    now_ns: u64,
+    /// The latest packet; without one, nothing can be sent.
+    carrier: Option<Carrier>,
+    frame: Box<[u8]>,
+}
+
+impl Encode {
+    /// The function of that configuration.
+    pub fn new(config: &RlncEncodeConfig, state: Shared<EncodeState>) -> Self {
+        let work = Work {
+            config: *config,
+            now_ns: 0,
+            carrier: None,
+            frame: frame_memory(),
+        };
+        Self { work, state }
+    }
+}
+
+impl Work {
+    fn tune(&self, state: &mut EncodeState) {
+        let config = &self.config;
+        state
+            .encoder
+            .tune(redundancy(config.redundancy), config.density);
+    }
+
+    fn encode(
+        &mut self,
+        state: &mut EncodeState,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let found = Datagram::find(packet).and_then(|datagram| {
+            let carrier = Carrier::of(packet, &datagram)?;
+            Some((datagram, carrier))
+        });
+        let Some((mut datagram, carrier)) = found else {
+            state.counters.unsupported += 1;
+            return Verdict::Drop;
+        };
+        let repair = carrier.headers_len() + wire::REPAIR_OVERHEAD + wire::ADUI_LEN;
+        if datagram.ip_len() + repair > self.config.mtu.into() {
+            state.counters.too_long += 1;
+            return Verdict::Drop;
+        }
+        if packet.tailroom() < wire::SOURCE_TRAILER_LEN {
+            state.counters.no_room += 1;
+            return Verdict::Drop;
+        }
+        if !state.has_begun {
+            // Another number each time, so that a decoder sees that an encoder began anew.
+            let mixed = packet.meta().stamp_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            state.encoder.restart((mixed >> 32) as u32);
+            state.has_begun = true;
+        }
+        let esi = datagram
+            .unit(packet.bytes())
+            .and_then(|((head, len), rest)| state.encoder.push(&[&head[..len], rest]));
+        let sent = esi.and_then(|esi| datagram.append(packet, &wire::source_trailer(esi)));
+        if sent.is_none() {
+            state.counters.unsupported += 1;
+            return Verdict::Drop;
+        }
+        state.counters.source += 1;
+        state.last_ns = self.now_ns;
+        self.carrier = Some(carrier);
+        self.emit_repairs(state, emitter);
+        Verdict::Forward
+    }
+
+    /// Sends the repair packets that are due.
+    fn emit_repairs(&mut self, state: &mut EncodeState, emitter: &mut dyn Emitter) {
+        let Some(carrier) = &self.carrier else {
+            return;
+        };
+        let at = carrier.payload_at();
+        while let Some(len) = state.encoder.repair(&mut self.frame[at..]) {
+            match carrier.wrap(&mut self.frame, len, self.config.mtu.into()) {
+                Some(len) => {
+                    state.counters.repair += 1;
+                    emitter.emit(carrier.meta(), &self.frame[..len]);
+                }
+                // An IPv6 header is longer than the IPv4 header of the longest packet of the window.
+                None => state.counters.too_long += 1,
+            }
+        }
+    }
+}
+
+impl Function for Encode {
+    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+        let Some(mut state) = self.state.enter() else {
+            return Verdict::Drop;
+        };
+        self.work.tune(&mut state);
+        self.work.encode(&mut state, packet, emitter)
+    }
+
+    fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
+        let Some(mut state) = self.state.enter() else {
+            return batch.retain(|_| Verdict::Drop);
+        };
+        self.work.tune(&mut state);
+        batch.retain(|packet| self.work.encode(&mut state, packet, emitter))
+    }
+
+    fn needs_time(&self) -> bool {
+        true
+    }
+
+    fn set_time(&mut self, now_ns: u64) {
+        self.work.now_ns = now_ns;
+    }
+
+    fn timer_ns(&self) -> Option<u64> {
+        Some(self.work.config.flush_ns)
+    }
+
+    fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
+        let Some(mut state) = self.state.enter() else {
+            return;
+        };
+        let silent_ns = now_ns.saturating_sub(state.last_ns);
+        if self.work.carrier.is_some() && silent_ns >= self.work.config.flush_ns {
+            self.work.tune(&mut state);
+            state.encoder.flush();
+            self.work.emit_repairs(&mut state, emitter);
+        }
+    }
+
+    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
+        let Some(state) = self.state.enter() else {
+            return;
+        };
+        let counters = &state.counters;
+        sink("source", counters.source);
+        sink("repair", counters.repair);
+        sink("unsupported", counters.unsupported);
+        sink("too-long", counters.too_long);
+        sink("no-room", counters.no_room);
+    }
+}

@@ -1,0 +1,48 @@
+//! Datagrams of any bytes in a decoder, in either order of delivery.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use myelin_functions::{Packet, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_packet::{Meta, parse};
+use myelin_spec::{FunctionConfig, RlncDecodeConfig, RlncDelivery};
+
+/// Payloads, each behind a byte with its length, and whatever the last bytes are.
+fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut payloads = Vec::new();
+    while let Some((len, rest)) = bytes.split_first() {
+        let (payload, behind) = rest.split_at(rest.len().min(usize::from(*len)));
+        payloads.push(payload);
+        bytes = behind;
+    }
+    payloads
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    for delivery in [RlncDelivery::Immediate, RlncDelivery::InOrder] {
+        let config = RlncDecodeConfig {
+            delivery,
+            buffer: 128,
+            ..RlncDecodeConfig::default()
+        };
+        let config = FunctionConfig::RlncDecode(config);
+        let mut function = instantiate(&config).expect("a function");
+        let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
+        for (now_ns, payload) in (0..).zip(payloads(bytes)) {
+            let frame = build::udp(build::client_v4(), build::server_v4(), payload);
+            let meta = Meta::new(0, 1, 1, 0, &parse(&frame).expect("a frame that parses"));
+            let (len, mut buffer) = (frame.len(), frame);
+            let mut packet = Packet::new(&mut buffer, 0, len, meta, 0).expect("a packet");
+            function.set_time(now_ns);
+            function.process(&mut packet, &mut emitted);
+        }
+        function.expire(u64::MAX, &mut emitted);
+        // Whatever was worked out is a whole UDP packet.
+        for (_, frame) in emitted {
+            let headers = parse(&frame).expect("a frame that parses");
+            assert!(headers.flags.has_ports());
+            assert_eq!(usize::from(headers.end), frame.len());
+        }
+    }
+});

@@ -1,0 +1,44 @@
+//! Datagrams of any bytes in a recoder that replaces all coded ones.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use myelin_coding::Coded;
+use myelin_functions::{Packet, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_packet::{Meta, checksum, parse};
+use myelin_spec::{FunctionConfig, RlncCoded, RlncRecodeConfig};
+
+/// Payloads, each behind a byte with its length, and whatever the last bytes are.
+fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut payloads = Vec::new();
+    while let Some((len, rest)) = bytes.split_first() {
+        let (payload, behind) = rest.split_at(rest.len().min(usize::from(*len)));
+        payloads.push(payload);
+        bytes = behind;
+    }
+    payloads
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let config = RlncRecodeConfig {
+        coded: RlncCoded::Replace,
+        redundancy: 1_000_000,
+        ..RlncRecodeConfig::default()
+    };
+    let mut function = instantiate(&FunctionConfig::RlncRecode(config)).expect("a function");
+    let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
+    for payload in payloads(bytes) {
+        let frame = build::udp(build::client_v4(), build::server_v4(), payload);
+        let meta = Meta::new(0, 1, 1, 0, &parse(&frame).expect("a frame that parses"));
+        let mut buffer = [&frame[..], &[0; 16]].concat();
+        let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).expect("a packet");
+        function.process(&mut packet, &mut emitted);
+    }
+    for (_, frame) in emitted {
+        let headers = parse(&frame).expect("a frame that parses");
+        assert_eq!(checksum::l4_is_valid(&frame, &headers), Some(true));
+        let payload = &frame[headers.payload.into()..headers.end.into()];
+        assert!(matches!(Coded::parse(payload), Ok(Coded::Recoded { .. })));
+    }
+});
