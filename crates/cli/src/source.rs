@@ -82,7 +82,7 @@ mod tests {
     fn a_file_that_is_no_text_reaches_the_agent() {
         let directory = tempfile::tempdir().unwrap();
         let dictionary: Vec<u8> = (0..=255).rev().collect();
-        std::fs::write(directory.path().join("any.dict"), &dictionary).unwrap();
+        fs::write(directory.path().join("any.dict"), &dictionary).unwrap();
         let text = "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
@@ -92,7 +92,7 @@ spec:
   functions: [ { name: squeeze, kind: compress, config: { dictionary: any.dict } } ]
 ";
         let file = directory.path().join("wan.yaml");
-        std::fs::write(&file, text).unwrap();
+        fs::write(&file, text).unwrap();
         let source = read(&file).ok().unwrap();
         let sent = serde_json::to_string(&source).unwrap();
         let received: ChainSource = serde_json::from_str(&sent).unwrap();
