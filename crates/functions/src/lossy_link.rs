@@ -62,6 +62,7 @@ impl Function for LossyLink {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "the ends are exact")]
 mod tests {
     use super::*;
 
