@@ -260,10 +260,12 @@ impl Decoder {
         }
     }
 
-    /// Whether a missing packet will not be waited for any longer: no coded packet covers it, known or to come, or the
-    /// first one behind it has waited long enough.
+    /// Whether a missing packet will not be waited for any longer: coded packets to come do not cover it and those that came do not
+    /// suffice, or the first one behind it has waited long enough.
     fn is_given_up(&self, esi: u32, now_ns: u64) -> bool {
-        if serial::before(esi, self.covered_from) && !self.equations.involve(esi) {
+        if serial::before(esi, self.covered_from)
+            && !self.equations.may_solve(esi, self.covered_from)
+        {
             return true;
         }
         serial::range(esi, self.next)

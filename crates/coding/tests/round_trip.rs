@@ -436,6 +436,33 @@ proptest! {
     }
 
     /// Whatever comes, nothing panics, and memory stays what it is.
+    /// What is given up in order could not have been worked out: whoever waits for nothing gets no more.
+    #[test]
+    fn nothing_is_given_up_too_early(
+        code in prop_oneof![(1..20_u8).prop_map(Code::Window), (1..20_u8).prop_map(Code::Block)],
+        numerator in 1..4_u32,
+        lost in prop::collection::vec(prop::bool::weighted(0.2), 400),
+    ) {
+        let mut encoder = Encoder::new(code, redundancy(numerator, 4), MAX_LEN, 0);
+        let mut receivers = [Delivery::InOrder, Delivery::Immediate].map(Receiver::new);
+        let mut losses = lost.into_iter().cycle();
+        // The last packets may still wait for others.
+        let packets = send(&mut encoder, 200);
+        for packet in packets.iter().filter(|_| losses.next() == Some(false)) {
+            for receiver in &mut receivers {
+                receiver.receive(packet);
+            }
+        }
+        let [in_order, immediate] = &receivers;
+        // In order, nothing comes out that lies before the packet it began with.
+        let begun = in_order.delivered.first().copied();
+        let given_up = |esi: &&u32| begun < Some(**esi) && in_order.delivered.last() > Some(*esi);
+        let mut known: Vec<u32> = immediate.delivered.iter().filter(given_up).copied().collect();
+        known.sort_unstable();
+        known.retain(|esi| !in_order.delivered.contains(esi));
+        prop_assert_eq!(known, []);
+    }
+
     #[test]
     fn any_packets_are_survived(
         packets in prop::collection::vec(

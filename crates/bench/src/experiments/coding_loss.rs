@@ -74,8 +74,9 @@ const LOSSES: [(&str, Option<u32>); 2] = [("independent", None), ("bursts of 4",
 /// Time between two packets, ns.
 const SPACING_NS: u64 = 50_000;
 const PAYLOAD: usize = 256;
-/// Most that a code may leave of the link's losses where it has twice the redundancy that they need: at 10 % and less.
+/// Most that a code may leave of the link's losses where it has several times the redundancy that they need.
 const RESIDUAL_BOUND: f64 = 0.1;
+const FEW_PERCENT: u32 = 5;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let packets = match options.effort {
@@ -166,7 +167,7 @@ fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
             });
         };
         for code in [WINDOW, BLOCK] {
-            let bound = (LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= 10)
+            let bound = (LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT)
                 .then_some(RESIDUAL_BOUND);
             claim(
                 format!("residual loss, {} / none, {where_}", CODES[code].0),

@@ -116,11 +116,12 @@ impl Equations {
         self.rank = 0;
     }
 
-    /// Whether an equation has that symbol.
-    pub(super) fn involve(&self, esi: u32) -> bool {
-        self.rows[..self.rank]
-            .iter()
-            .any(|row| row.coefficient(esi) != 0)
+    /// Whether a missing symbol may still be worked out when what is to come is about the symbols from `live` on, which it lies before: if all of
+    /// these become known, its equation must be left with nothing but itself. In this form of the equations a symbol that lies before `live` is in
+    /// none that has its pivot from `live` on, so there is no other way.
+    pub(super) fn may_solve(&self, esi: u32, live: u32) -> bool {
+        let row = self.rows[..self.rank].iter().find(|row| row.pivot == esi);
+        row.is_some_and(|row| row.first_missing(esi.wrapping_add(1), live).is_none())
     }
 
     /// Takes in that `symbol` is the combination of the source symbols from `first` on, all of them before `next`. Returns
