@@ -27,7 +27,7 @@ pub(crate) fn ask(chains: &[ServiceChain]) -> Result<Asked, ApiError> {
 }
 
 fn limit(chain: &ServiceChain, ns: u64) -> Result<CpuLatency, ApiError> {
-    let limit_us = u32::try_from(ns / 1000).unwrap_or(u32::MAX);
+    let limit_us = u32::try_from(ns.div_ceil(1000)).unwrap_or(u32::MAX);
     pm_qos::idle_driver()
         .and_then(|_| CpuLatency::limit(limit_us))
         .map_err(|error| {

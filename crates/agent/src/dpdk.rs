@@ -39,6 +39,8 @@ pub(crate) struct Pair {
     handle: WorkerHandle,
     resources: Vec<Resource>,
     deaths: VecDeque<Instant>,
+    /// Restarts in a row that failed.
+    failed_starts: usize,
     failed: bool,
 }
 
@@ -148,7 +150,10 @@ pub(crate) fn supervise(pairs: &Watched<u32, Pair>) {
             tracing::error!(%one, %other, "the worker of these devices keeps dying and is given up");
         } else if let Err(error) = pair.handle.restart() {
             tracing::error!(%one, %other, %error, "the worker of these devices did not come up again");
+            pair.failed_starts += 1;
+            pair.failed = pair.failed_starts >= MAX_DEATHS;
         } else {
+            pair.failed_starts = 0;
             tracing::warn!(%one, %other, "the worker of these devices died and was started again");
         }
     });
@@ -448,6 +453,7 @@ impl Node {
                     handle,
                     resources,
                     deaths: VecDeque::new(),
+                    failed_starts: 0,
                     failed: false,
                 };
                 self.devices.pairs.insert(id, pair);

@@ -258,8 +258,10 @@ impl Node {
         };
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
+            // What a function makes has to leave like what came in.
+            tally.entered += figures.emitted;
             tally.gone += figures.drops;
-            tally.steps += figures.packets_in + figures.drops;
+            tally.steps += figures.packets_in + figures.drops + figures.emitted;
         }
         tally
     }

@@ -37,6 +37,8 @@ pub(crate) struct HopFigures {
     /// Only the kernel counts them per function.
     pub(crate) bytes_in: Option<u64>,
     pub(crate) drops: u64,
+    /// Packets that it made.
+    pub(crate) emitted: u64,
     /// Went into a black box and have not come out: under way, or dropped there.
     pub(crate) held: u64,
     /// Mean processing time of the sampled packets, ns.
@@ -54,6 +56,7 @@ impl HopFigures {
             packets_in: line.packets,
             bytes_in: Some(line.bytes),
             drops: line.drops,
+            emitted: 0,
             held: 0,
             cost_ns: mean(line.sampled_ns, line.samples),
         }
@@ -69,6 +72,7 @@ impl HopFigures {
             packets_in: at.packets_in,
             bytes_in: None,
             drops: at.drops,
+            emitted: at.emitted,
             held: 0,
             cost_ns: mean(at.sampled_ns, at.samples),
         }

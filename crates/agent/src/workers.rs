@@ -78,6 +78,8 @@ pub(crate) struct Entry {
     pub(crate) pipelines: Vec<Stages>,
     chains: u32,
     deaths: VecDeque<Instant>,
+    /// Restarts in a row that failed.
+    failed_starts: usize,
     /// It kept dying and is not started again.
     pub(crate) failed: bool,
     process: Resource,
@@ -203,6 +205,7 @@ impl Workers {
             pipelines: Vec::new(),
             chains: 1,
             deaths: VecDeque::new(),
+            failed_starts: 0,
             failed: false,
             process,
             spec: spec.clone(),
@@ -276,7 +279,14 @@ pub(crate) fn supervise(workers: &Watched<Key, Entry>, mut report: impl FnMut(&K
             report(key, Death::GivenUp);
         } else if let Err(error) = entry.handle.restart() {
             tracing::error!(owner = key.owner, %error, "a worker did not come up again");
+            entry.failed_starts += 1;
+            // However long each of them took.
+            if entry.failed_starts >= MAX_DEATHS {
+                entry.failed = true;
+                report(key, Death::GivenUp);
+            }
         } else {
+            entry.failed_starts = 0;
             report(key, Death::Restarted);
         }
     });

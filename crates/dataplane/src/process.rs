@@ -14,6 +14,8 @@ use crate::launch::{AsChild, Launch, Launched, Launcher};
 
 /// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long it may take to make the functions of a chain, whose packets do not wait for that: ten thousands of patterns take seconds to compile.
+const BUILD_TIME: Duration = Duration::from_secs(60);
 
 /// A process that was started, and what was asked of it.
 #[derive(Debug)]
@@ -37,9 +39,6 @@ impl Process {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(|errno| failed(errno.into()))?;
-        let timeout = TimeVal::new(ANSWER_TIME.as_secs().cast_signed(), 0);
-        setsockopt(&control, sockopt::ReceiveTimeout, &timeout)
-            .map_err(|errno| failed(errno.into()))?;
         let launch = Launch {
             exe: config.exe.clone(),
             args: config.args.clone(),
@@ -74,8 +73,15 @@ impl Process {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), Error> {
         self.requests += 1;
-        let reply =
-            send_request(self.control.as_fd(), self.requests, request, fds).and_then(|()| {
+        let patience = match request {
+            Request::AddChain { .. } => BUILD_TIME,
+            _ => ANSWER_TIME,
+        };
+        let timeout = TimeVal::new(patience.as_secs().cast_signed(), 0);
+        let reply = setsockopt(&self.control, sockopt::ReceiveTimeout, &timeout)
+            .map_err(io::Error::from)
+            .and_then(|()| send_request(self.control.as_fd(), self.requests, request, fds))
+            .and_then(|()| {
                 receive_reply(self.control.as_fd(), self.requests).inspect_err(|_| self.kill())
             });
         match reply {

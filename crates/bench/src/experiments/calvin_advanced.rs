@@ -150,6 +150,8 @@ const AES_GCM: &str = "AES-GCM, encrypt";
 const AES_CTR: &str = "AES-CTR, encrypt";
 const PLAIN_AES: &str = "AES-CTR, plain C";
 const PATTERNS: u32 = 10_000;
+/// Packets whose mean counts as one figure of a run.
+const BATCH: usize = 500;
 
 /// A subject of the rounds: a case, or the plain program behind them, and a payload.
 #[derive(Clone, Copy)]
@@ -231,17 +233,23 @@ fn in_parallel(
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
     for (done, subject) in subjects.iter().enumerate() {
-        let mut within = [0, 0];
+        // The most in parallel, and whether more were too many.
+        let mut within = [(0, false); 2];
         for &count in &counts {
             monitor.progress("functions in parallel", done, subjects.len())?;
             monitor.check()?;
             let mut fed = subject.start(count, packets, options)?;
-            let times = together(&mut fed, packets)?;
-            let mean = mean_ci(&times, CONFIDENCE).map(in_us);
+            let mut times = together(&mut fed, packets)?;
+            // Packets that follow each other have much in common; batches of them less.
+            let batches: Vec<f64> = times.chunks(BATCH).map(mean).collect();
+            let mean = mean_ci(&batches, CONFIDENCE).map(in_us);
+            times.sort_by(f64::total_cmp);
             let p99_us = quantile(&times, 0.99) / 1e3;
             for (within, budget_us) in within.iter_mut().zip([FAST_BUDGET_US, BUDGET_US]) {
-                if p99_us <= budget_us {
-                    *within = count;
+                if p99_us <= budget_us && !within.1 {
+                    within.0 = count;
+                } else {
+                    within.1 = true;
                 }
             }
             if let Some(published) = published(subject, count) {
@@ -271,8 +279,8 @@ fn in_parallel(
             Row::of("within budget at p99")
                 .with("function", subject.name())
                 .with("payload_bytes", subject.payload)
-                .with("parallel_within_5us", within[0])
-                .with("parallel_within_20us", within[1]),
+                .with("parallel_within_5us", within[0].0)
+                .with("parallel_within_20us", within[1].0),
         );
     }
     Ok(())
@@ -297,7 +305,8 @@ fn in_turns(
         options.rounds(40, 200),
         monitor,
         |index| {
-            let times = together(&mut all[index], packets)?;
+            let mut times = together(&mut all[index], packets)?;
+            times.sort_by(f64::total_cmp);
             p99[index].push(quantile(&times, 0.99) / 1e3);
             Ok(quantile(&times, 0.5))
         },
@@ -354,8 +363,11 @@ fn together(fed: &mut [Fed], packets: u32) -> Result<Vec<f64>, Error> {
     for one in fed {
         times.extend(one.end()?);
     }
-    times.sort_by(f64::total_cmp);
     Ok(times)
+}
+
+fn mean(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / figures.len() as f64
 }
 
 /// Of figures in ascending order.

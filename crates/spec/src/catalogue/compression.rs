@@ -73,7 +73,7 @@ pub static DECOMPRESS: Kind = Kind {
     }),
     touches: Touches::Payload,
     state: State::None,
-    guards: false,
+    guards: true,
     config: &[DICTIONARY, MTU],
     description: "Gives UDP payloads that a `compress` made smaller back as they were; each packet says by which algorithm. Packets \
                   that were not compressed pass untouched. Drops what is damaged, too long, or made with another dictionary.",

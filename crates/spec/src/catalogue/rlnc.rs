@@ -147,7 +147,7 @@ pub static RLNC_DECODE: Kind = Kind {
     }),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
-    guards: false,
+    guards: true,
     config: &[
         optional(
             "delivery",
