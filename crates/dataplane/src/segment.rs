@@ -25,6 +25,8 @@ pub(crate) struct Segment {
     clocked: u32,
     /// The functions that want to be called without a packet.
     timers: Vec<FunctionTimer>,
+    /// Some of them wait for a packet before they run again.
+    has_resting_timers: bool,
     /// Runs until the next one that is timed.
     until_sample: u32,
 }
@@ -81,6 +83,7 @@ impl Segment {
             entrance: Entrance::default(),
             clocked,
             timers,
+            has_resting_timers: false,
             until_sample: SAMPLE_EVERY,
         }
     }
@@ -191,6 +194,25 @@ impl Segment {
         due.min().unwrap_or(u64::MAX)
     }
 
+    /// Whether functions rest that are to be called by time again now that packets came ([`Self::wind_up`]).
+    #[inline]
+    pub(crate) fn has_resting_timers(&self) -> bool {
+        self.has_resting_timers
+    }
+
+    /// Sets the timers that rest; gives when the next one of all is due.
+    pub(crate) fn wind_up(&mut self, now_ns: u64) -> u64 {
+        self.has_resting_timers = false;
+        for timer in self
+            .timers
+            .iter_mut()
+            .filter(|timer| timer.due_ns == u64::MAX)
+        {
+            timer.due_ns = now_ns.saturating_add(timer.every_ns);
+        }
+        self.due_ns()
+    }
+
     /// Calls the first function that wants to be called by `now_ns`, and takes what it emits through those behind it. `false` when there is none.
     pub(crate) fn expire<'m>(
         &mut self,
@@ -202,9 +224,14 @@ impl Segment {
         let Some(due) = self.timers.iter_mut().find(|one| one.due_ns <= now_ns) else {
             return false;
         };
-        due.due_ns = now_ns.saturating_add(due.every_ns);
         let index = due.index;
         self.functions[index].expire(now_ns, emitter);
+        if self.functions[index].awaits_timer() {
+            due.due_ns = now_ns.saturating_add(due.every_ns);
+        } else {
+            due.due_ns = u64::MAX;
+            self.has_resting_timers = true;
+        }
         self.settle(index, (0, 0), batch, emitter);
         self.process_closely(index + 1, batch, emitter, timer, false);
         true

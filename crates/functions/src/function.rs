@@ -38,6 +38,12 @@ pub trait Function: Send {
     /// what it holds. Called between two batches.
     fn expire(&mut self, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
+    /// Whether [`expire`](Self::expire) will have anything to do though no packet comes; asked after each call of it. If not, it is
+    /// not called again until a packet has come, so that an idle worker sleeps.
+    fn awaits_timer(&self) -> bool {
+        true
+    }
+
     /// Tells `sink` what it counts besides packets in, out and dropped, each count by its name: a
     /// few words in small letters with hyphens.
     fn read_counters(&self, _sink: &mut dyn FnMut(&'static str, u64)) {}

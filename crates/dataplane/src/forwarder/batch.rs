@@ -117,6 +117,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let sampled = segment.sample_now();
             segment.process(batch, emitter, timer, sampled);
         });
+        let segment = self.segments.get_mut(index as usize);
+        if let Some(Some(segment)) = segment
+            && segment.has_resting_timers()
+        {
+            let due_ns = segment.wind_up((self.timer.clock)());
+            self.due_ns = self.due_ns.min(due_ns);
+        }
     }
 
     /// Has a segment work on `self.batch` and puts what is left of it into the transmit ring.
