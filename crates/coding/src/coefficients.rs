@@ -1,4 +1,4 @@
-//! The coefficients of a repair symbol, from a key of 16 bits (RFC 8681, section 3.6).
+//! The coefficients of a repair symbol, from a key of 16 bits (RFC 8681).
 
 use crate::tinymt32::{LANES, Lanes, TinyMt32};
 use crate::wire::MAX_WINDOW;

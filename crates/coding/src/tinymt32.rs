@@ -1,4 +1,4 @@
-//! TinyMT32, the pseudo-random number generator of RFC 8682, with the parameters of its section 2.1.
+//! TinyMT32, the pseudo-random number generator of RFC 8682, with its parameters.
 
 const MAT1: u32 = 0x8f70_11ee;
 const MAT2: u32 = 0xfc78_ff1f;
@@ -29,13 +29,13 @@ impl TinyMt32 {
         tempered(self.state)
     }
 
-    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681, section 3.5.
+    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681.
     #[inline]
     pub fn next_16(&mut self) -> u8 {
         self.next_u32() as u8 & 0x0f
     }
 
-    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681, section 3.5.
+    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681.
     #[inline]
     pub fn next_256(&mut self) -> u8 {
         self.next_u32() as u8
@@ -162,7 +162,7 @@ fn tempered([s0, _, s2, s3]: [u32; 4]) -> u32 {
 mod tests {
     use super::*;
 
-    /// RFC 8682, section 2.3: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
+    /// RFC 8682: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
     #[rustfmt::skip]
     const OF_SEED_1: [u32; 50] = [
         2_545_341_989, 981_918_433, 3_715_302_833, 2_387_538_352, 3_591_001_365,
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!([(); 50].map(|()| generator.next_u32()), OF_SEED_1);
     }
 
-    /// RFC 8681, section 3.5: the lower bits.
+    /// RFC 8681: the lower bits.
     #[test]
     fn small_numbers_are_the_lower_bits() {
         let (mut bytes, mut nibbles) = (TinyMt32::new(1), TinyMt32::new(1));
