@@ -66,6 +66,8 @@ pub(crate) struct Ahead {
     /// How many of each key there are.
     count: usize,
     drawn: [[u8; BATCH]; MAX_WINDOW],
+    /// The key that was asked for last.
+    latest: u16,
 }
 
 impl Ahead {
@@ -75,7 +77,25 @@ impl Ahead {
             density: 0,
             count: 0,
             drawn: [[0; BATCH]; MAX_WINDOW],
+            latest: 0,
         }
+    }
+
+    /// As [`generate`]; draws ahead only where keys come in a row.
+    pub(crate) fn generate_received(&mut self, key: u16, density: u8, coefficients: &mut [u8]) {
+        let is_next = key.wrapping_sub(self.latest) <= 2;
+        self.latest = key;
+        if self.has(key, density, coefficients.len()) || is_next {
+            self.generate(key, density, 0, coefficients);
+        } else {
+            generate(key, density, coefficients);
+        }
+    }
+
+    #[inline]
+    fn has(&self, key: u16, density: u8, count: usize) -> bool {
+        let lane = usize::from(key.wrapping_sub(self.first_key));
+        lane < BATCH && density == self.density && count <= self.count
     }
 
     /// As [`generate`]; where it must draw, it draws for the keys behind that one too, `at_least` coefficients of each.
@@ -86,13 +106,13 @@ impl Ahead {
         at_least: usize,
         coefficients: &mut [u8],
     ) {
-        let mut lane = usize::from(key.wrapping_sub(self.first_key));
-        if lane >= BATCH || density != self.density || coefficients.len() > self.count {
+        if !self.has(key, density, coefficients.len()) {
             let mut draw = Draw::new(key, density);
             self.count = coefficients.len().max(at_least).min(MAX_WINDOW);
             self.drawn[..self.count].fill_with(|| draw.next());
-            (self.first_key, self.density, lane) = (key, density, 0);
+            (self.first_key, self.density) = (key, density);
         }
+        let lane = usize::from(key.wrapping_sub(self.first_key)) % BATCH;
         for (coefficient, drawn) in coefficients.iter_mut().zip(&self.drawn) {
             *coefficient = drawn[lane];
         }
@@ -151,7 +171,7 @@ mod tests {
 
     #[test]
     fn many_keys_at_once_and_ahead_give_what_each_gives() {
-        let mut ahead = Ahead::new();
+        let (mut ahead, mut received) = (Ahead::new(), Ahead::new());
         for density in [0, 3, 14, FULL_DENSITY] {
             for first in (0..=u16::MAX).step_by(4099).chain([65_533]) {
                 let keys = (0..BATCH as u16).map(|i| first.wrapping_add(i));
@@ -176,6 +196,9 @@ mod tests {
                 for ((key, expected), count) in keys.zip(&expected).zip([8, 8, 7, 9, 64, 0, 1, 3]) {
                     let mut coefficients = vec![0; count];
                     ahead.generate(key, density, 8, &mut coefficients);
+                    assert_eq!(coefficients, expected[..count]);
+                    coefficients.fill(0);
+                    received.generate_received(key, density, &mut coefficients);
                     assert_eq!(coefficients, expected[..count]);
                 }
             }
