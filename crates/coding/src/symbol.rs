@@ -7,8 +7,7 @@ use crate::wire::{ADUI_LEN, adu, adu_information};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Whole cache lines of zeros to begin with: a kernel that reads vectors of this length takes half as long again where each of
-/// them lies in two lines.
+/// Whole cache lines, of zeros to begin with: vectors of this length take longer to read and write where each lies in two.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// One line more than there is room for: who allocates bytes does not get them at the beginning of a line.
