@@ -1,6 +1,7 @@
-//! The coefficients of a repair symbol, from a key of 16 bits (RFC 8681, section 3.6).
+//! The coefficients of a repair symbol, from a key of 16 bits (RFC 8681).
 
-use crate::tinymt32::TinyMt32;
+use crate::tinymt32::{LANES, Lanes, TinyMt32};
+use crate::wire::MAX_WINDOW;
 
 /// The density threshold at which no coefficient is zero.
 pub const FULL_DENSITY: u8 = 15;
@@ -10,8 +11,111 @@ pub const FULL_DENSITY: u8 = 15;
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
     let mut generator = TinyMt32::new(repair_key.into());
     for coefficient in coefficients {
-        let chosen = density >= FULL_DENSITY || generator.next_16() <= density;
-        *coefficient = if chosen { generator.next_nonzero() } else { 0 };
+        *coefficient = next(&mut generator, density);
+    }
+}
+
+#[inline]
+fn next(generator: &mut TinyMt32, density: u8) -> u8 {
+    let chosen = density >= FULL_DENSITY || generator.next_16() <= density;
+    if chosen { generator.next_nonzero() } else { 0 }
+}
+
+/// Keys that coefficients are drawn for at once.
+pub(crate) const BATCH: usize = LANES;
+
+/// Draws the coefficients of [`BATCH`] keys in a row at once, one of each at a time: those that [`generate`] gives, which
+/// do not depend on how many there will be.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    generators: Lanes,
+    density: u8,
+}
+
+impl Draw {
+    pub(crate) fn new(first_key: u16, density: u8) -> Self {
+        let mut seeds = [0; BATCH];
+        for (seed, i) in seeds.iter_mut().zip(0..) {
+            *seed = first_key.wrapping_add(i).into();
+        }
+        Self {
+            generators: Lanes::new(seeds),
+            density,
+        }
+    }
+
+    /// The next coefficient of each key.
+    #[inline]
+    pub(crate) fn next(&mut self) -> [u8; BATCH] {
+        if self.density >= FULL_DENSITY {
+            return self.generators.next_nonzero();
+        }
+        let mut coefficients = [0; BATCH];
+        for (i, coefficient) in coefficients.iter_mut().enumerate() {
+            *coefficient = self.generators.one(i, |alone| next(alone, self.density));
+        }
+        coefficients
+    }
+}
+
+/// The coefficients of some keys in a row, drawn ahead for who takes one key after the other.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    first_key: u16,
+    density: u8,
+    /// How many of each key there are.
+    count: usize,
+    drawn: [[u8; BATCH]; MAX_WINDOW],
+    /// The key that was asked for last.
+    latest: u16,
+}
+
+impl Ahead {
+    pub(crate) fn new() -> Self {
+        Self {
+            first_key: 0,
+            density: 0,
+            count: 0,
+            drawn: [[0; BATCH]; MAX_WINDOW],
+            latest: 0,
+        }
+    }
+
+    /// As [`generate`]; draws ahead only where keys come in a row.
+    pub(crate) fn generate_received(&mut self, key: u16, density: u8, coefficients: &mut [u8]) {
+        let is_next = key.wrapping_sub(self.latest) <= 2;
+        self.latest = key;
+        if self.has(key, density, coefficients.len()) || is_next {
+            self.generate(key, density, 0, coefficients);
+        } else {
+            generate(key, density, coefficients);
+        }
+    }
+
+    #[inline]
+    fn has(&self, key: u16, density: u8, count: usize) -> bool {
+        let lane = usize::from(key.wrapping_sub(self.first_key));
+        lane < BATCH && density == self.density && count <= self.count
+    }
+
+    /// As [`generate`]; where it must draw, it draws for the keys behind that one too, `at_least` coefficients of each.
+    pub(crate) fn generate(
+        &mut self,
+        key: u16,
+        density: u8,
+        at_least: usize,
+        coefficients: &mut [u8],
+    ) {
+        if !self.has(key, density, coefficients.len()) {
+            let mut draw = Draw::new(key, density);
+            self.count = coefficients.len().max(at_least).min(MAX_WINDOW);
+            self.drawn[..self.count].fill_with(|| draw.next());
+            (self.first_key, self.density) = (key, density);
+        }
+        let lane = usize::from(key.wrapping_sub(self.first_key)) % BATCH;
+        for (coefficient, drawn) in coefficients.iter_mut().zip(&self.drawn) {
+            *coefficient = drawn[lane];
+        }
     }
 }
 
@@ -47,6 +151,57 @@ mod tests {
                 "density {density}: {filled}"
             );
             assert!(density < FULL_DENSITY || filled == expected);
+        }
+    }
+
+    #[test]
+    fn fewer_are_the_first_of_more() {
+        for density in 0..=FULL_DENSITY {
+            for key in (0..=u16::MAX).step_by(997) {
+                let mut all = [0; 64];
+                generate(key, density, &mut all);
+                for count in 0..64 {
+                    let mut first = vec![0; count];
+                    generate(key, density, &mut first);
+                    assert_eq!(first, all[..count]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_keys_at_once_and_ahead_give_what_each_gives() {
+        let (mut ahead, mut received) = (Ahead::new(), Ahead::new());
+        for density in [0, 3, 14, FULL_DENSITY] {
+            for first in (0..=u16::MAX).step_by(4099).chain([65_533]) {
+                let keys = (0..BATCH as u16).map(|i| first.wrapping_add(i));
+                let expected: Vec<[u8; 64]> = keys
+                    .clone()
+                    .map(|key| {
+                        let mut coefficients = [0; 64];
+                        generate(key, density, &mut coefficients);
+                        coefficients
+                    })
+                    .collect();
+                let mut draw = Draw::new(first, density);
+                for i in 0..64 {
+                    let drawn = draw.next();
+                    assert!(
+                        drawn
+                            .iter()
+                            .zip(&expected)
+                            .all(|(c, of_key)| *c == of_key[i])
+                    );
+                }
+                for ((key, expected), count) in keys.zip(&expected).zip([8, 8, 7, 9, 64, 0, 1, 3]) {
+                    let mut coefficients = vec![0; count];
+                    ahead.generate(key, density, 8, &mut coefficients);
+                    assert_eq!(coefficients, expected[..count]);
+                    coefficients.fill(0);
+                    received.generate_received(key, density, &mut coefficients);
+                    assert_eq!(coefficients, expected[..count]);
+                }
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ mod ring;
 
 use std::mem;
 
-use crate::coefficients;
+use crate::coefficients::Ahead;
 use crate::kernel::Kernel;
 use crate::serial;
 use crate::wire::{MAX_WINDOW, RepairId};
@@ -87,6 +87,7 @@ pub struct Decoder {
     timeout_ns: u64,
     ring: Ring,
     equations: Equations,
+    ahead: Box<Ahead>,
     /// A first packet has come.
     started: bool,
     /// Behind the newest source packet that is known of. The ring holds this one's `capacity` predecessors.
@@ -119,6 +120,7 @@ impl Decoder {
             timeout_ns: u64::MAX,
             ring: Ring::new(capacity, max_len),
             equations: Equations::new(capacity, max_len),
+            ahead: Box::new(Ahead::new()),
             started: false,
             next: 0,
             before_first: 0,
@@ -213,7 +215,8 @@ impl Decoder {
         let mut all = [0; MAX_WINDOW];
         let count = usize::from(id.count).min(MAX_WINDOW);
         if self.wanted(id.first, count as u32, sink) {
-            coefficients::generate(id.key, id.density, &mut all[..count]);
+            self.ahead
+                .generate_received(id.key, id.density, &mut all[..count]);
             self.combination(id.first, &all[..count], symbol, now_ns);
         }
     }

@@ -2,9 +2,10 @@
 
 use arrayvec::ArrayVec;
 
-use crate::coefficients::{self, FULL_DENSITY};
+use crate::coefficients::{self, Ahead, FULL_DENSITY};
 use crate::kernel::{Kernel, Term};
 use crate::redundancy::{Credit, Redundancy};
+use crate::sums::Sums;
 use crate::symbol::Symbol;
 use crate::wire::{self, MAX_WINDOW, RepairId};
 
@@ -27,7 +28,12 @@ impl Code {
 
 /// Makes repair packets.
 ///
-/// Memory: a power of two, not below the window, of symbols of the longest length, allocated by [`Encoder::new`].
+/// A repair packet of a window is summed up when it is made. Those of a block are summed up while its packets come, so that
+/// its last packet does not pay for all of them; only what was not foreseen is summed up then: repair packets of a block
+/// beyond the 64th or behind a change of redundancy or density within the block, and those of a sparse draw of nothing.
+///
+/// Memory, allocated by [`Encoder::new`]: a power of two, not below the window, of symbols of the longest length; with a
+/// block 64 more, whatever the redundancy, which may change. At most 128 symbols, 192 KiB with units of 1500 bytes.
 #[derive(Debug)]
 pub struct Encoder {
     kernel: Kernel,
@@ -36,6 +42,9 @@ pub struct Encoder {
     credit: Credit,
     /// By the lower bits of their ESI.
     symbols: Box<[Symbol]>,
+    /// The repair symbols of the block.
+    sums: Option<Sums>,
+    ahead: Box<Ahead>,
     /// ESI of the next source packet.
     next: u32,
     /// Source packets in the window or in the block.
@@ -53,12 +62,19 @@ impl Encoder {
     /// An encoder for units of up to `max_len` bytes, whose first source packet will have the number `first_esi`.
     pub fn new(code: Code, redundancy: Redundancy, max_len: usize, first_esi: u32) -> Self {
         let capacity = code.size().next_power_of_two();
+        let symbols = Symbol::ring(capacity, max_len);
+        let sums = match code {
+            Code::Window(_) => None,
+            Code::Block(_) => Some(Sums::new(symbols[0].room())),
+        };
         Self {
             kernel: Kernel::fastest(),
             code,
             density: FULL_DENSITY,
             credit: Credit::new(redundancy),
-            symbols: Symbol::ring(capacity, max_len),
+            symbols,
+            sums,
+            ahead: Box::new(Ahead::new()),
             next: first_esi,
             held: 0,
             closed: false,
@@ -103,6 +119,7 @@ impl Encoder {
             Code::Block(_) => self.held += 1,
         }
         self.next = esi.wrapping_add(1);
+        self.sum_up(esi);
         self.unprotected = self.unprotected.saturating_add(1);
         self.credit.earn();
         self.closed = matches!(self.code, Code::Block(_)) && self.held >= size;
@@ -112,6 +129,19 @@ impl Encoder {
             _ => self.credit.take(),
         };
         Some(esi)
+    }
+
+    /// Adds the latest source packet to the repair symbols of its block.
+    fn sum_up(&mut self, esi: u32) {
+        let Some(sums) = &mut self.sums else {
+            return;
+        };
+        if self.held == 1 {
+            let expected = self.credit.after(self.code.size());
+            sums.begin(self.key, self.density, esi, expected);
+        }
+        let mask = self.symbols.len() - 1;
+        sums.add(self.kernel, self.symbols[esi as usize & mask].bytes());
     }
 
     /// What no repair packet protects so far gets one, and an incomplete block ends: for when no more packets come.
@@ -137,6 +167,9 @@ impl Encoder {
 
     /// Makes a repair packet of the window as it is, due or not.
     pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
+        if self.held == 0 {
+            return None;
+        }
         let mut id = RepairId {
             key: self.key,
             density: self.density,
@@ -144,23 +177,27 @@ impl Encoder {
             first: self.next.wrapping_sub(self.held as u32),
         };
         self.key = self.key.wrapping_add(1);
+        if let Some(sum) = self.sums.as_ref().and_then(|sums| sums.get(id)) {
+            return wire::write_repair(out, id, sum.len(), |out| out.copy_from_slice(sum));
+        }
         let mut all = [0; MAX_WINDOW];
         let coefficients = &mut all[..self.held];
-        coefficients::generate(id.key, id.density, coefficients);
+        self.ahead
+            .generate(id.key, id.density, self.code.size(), coefficients);
         if coefficients.iter().all(|&coefficient| coefficient == 0) {
             // A sparse draw of nothing protects nothing.
             id.density = FULL_DENSITY;
             coefficients::generate(id.key, id.density, coefficients);
         }
         let mask = self.symbols.len() - 1;
-        let symbols =
-            (0..self.held).map(|i| &self.symbols[(id.first as usize).wrapping_add(i) & mask]);
-        let terms: ArrayVec<Term<'_>, MAX_WINDOW> = coefficients
-            .iter()
-            .zip(symbols)
-            .map(|(&coefficient, symbol)| (coefficient, symbol.bytes()))
-            .collect();
-        let longest = terms.iter().map(|(_, symbol)| symbol.len()).max()?;
+        let mut longest = 0;
+        // Filled where it is: it is too large to be moved.
+        let mut terms: ArrayVec<Term<'_>, MAX_WINDOW> = ArrayVec::new();
+        for (i, &coefficient) in coefficients.iter().enumerate() {
+            let symbol = self.symbols[(id.first as usize).wrapping_add(i) & mask].bytes();
+            longest = longest.max(symbol.len());
+            terms.push((coefficient, symbol));
+        }
         let fill = |sum: &mut [u8]| self.kernel.dot(sum, &terms);
         wire::write_repair(out, id, longest, fill)
     }
@@ -168,5 +205,151 @@ impl Encoder {
     fn slot(&mut self, esi: u32) -> &mut Symbol {
         let mask = self.symbols.len() - 1;
         &mut self.symbols[esi as usize & mask]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::field::mul;
+    use crate::wire::Coded;
+
+    const LONGEST: usize = 300;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// A unit of that length, and how many of the repair packets that are due behind it are asked for.
+        Push(usize, u32),
+        Flush,
+        Combine,
+        Tune(u32, u32, u8),
+        Restart(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let length = prop_oneof![0..=LONGEST, Just(LONGEST), Just(LONGEST + 1)];
+        let asked = prop_oneof![8 => Just(u32::MAX), 1 => 0..3_u32];
+        let density = prop_oneof![3 => Just(FULL_DENSITY), 1 => Just(0), 1 => 0..16_u8];
+        prop_oneof![
+            60 => (length, asked).prop_map(|(length, asked)| Step::Push(length, asked)),
+            3 => Just(Step::Flush),
+            2 => Just(Step::Combine),
+            2 => (0..=6_u32, 1..=5_u32, density).prop_map(|(n, d, density)| Step::Tune(n, d, density)),
+            1 => any::<u32>().prop_map(Step::Restart),
+        ]
+    }
+
+    /// That the repair packet is the sum that its identifier says, byte by byte.
+    fn check_sum(packet: &[u8], units: &[Vec<u8>], next: u32) -> Result<(), TestCaseError> {
+        let Ok(Coded::Repair { id, symbol }) = Coded::parse(packet) else {
+            return Err(TestCaseError::fail("not a repair packet"));
+        };
+        let mut coefficients = vec![0; id.count.into()];
+        coefficients::generate(id.key, id.density, &mut coefficients);
+        let from = units.len() - next.wrapping_sub(id.first) as usize;
+        let units = &units[from..][..id.count.into()];
+        let longest = units.iter().map(Vec::len).max().unwrap_or(0);
+        prop_assert_eq!(symbol.len(), longest + wire::ADUI_LEN);
+        let mut sum = vec![0; symbol.len()];
+        for (unit, coefficient) in units.iter().zip(coefficients) {
+            let mut symbol = wire::adu_information(unit.len() as u16).to_vec();
+            symbol.extend(unit);
+            for (sum, byte) in sum.iter_mut().zip(symbol) {
+                *sum ^= mul(coefficient, byte);
+            }
+        }
+        prop_assert_eq!(symbol, sum);
+        Ok(())
+    }
+
+    proptest! {
+        /// Repair packets that are summed up as source packets come are those that are made of the block at its end.
+        #[test]
+        fn what_is_summed_up_early_gives_the_same_packets(
+            block in 0..70_u8,
+            numerator in 0..=6_u32,
+            denominator in 1..=9_u32,
+            density in prop_oneof![Just(FULL_DENSITY), Just(0), 0..16_u8],
+            first in prop_oneof![any::<u32>(), Just(u32::MAX - 20)],
+            first_key in prop_oneof![Just(0), Just(u16::MAX - 3), any::<u16>()],
+            steps in prop::collection::vec(step(), 1..200),
+        ) {
+            let ratio = |n, d| Redundancy::new(n, NonZeroU32::new(d).unwrap());
+            let make = || {
+                let code = Code::Block(block);
+                let mut encoder = Encoder::new(code, ratio(numerator, denominator), LONGEST, first);
+                encoder.tune(ratio(numerator, denominator), density);
+                encoder.key = first_key;
+                encoder
+            };
+            let (mut early, mut late) = (make(), make());
+            late.sums = None;
+            let (mut out, mut expected) = (vec![0; 2 * LONGEST], vec![0; 2 * LONGEST]);
+            let mut units: Vec<Vec<u8>> = Vec::new();
+            for (i, step) in steps.into_iter().enumerate() {
+                let mut asked = u32::MAX;
+                match step {
+                    Step::Push(length, some) => {
+                        let unit: Vec<u8> = (0..length).map(|at| (at * 7 + i * 31) as u8).collect();
+                        let (front, back) = unit.split_at(length / 3);
+                        let esi = early.push(&[front, back]);
+                        prop_assert_eq!(esi, late.push(&[front, back]));
+                        if esi.is_some() {
+                            units.push(unit);
+                        }
+                        asked = some;
+                    }
+                    Step::Flush => {
+                        early.flush();
+                        late.flush();
+                    }
+                    Step::Combine => {
+                        let len = early.combine(&mut out);
+                        prop_assert_eq!(len, late.combine(&mut expected));
+                        if let Some(len) = len {
+                            prop_assert_eq!(&out[..len], &expected[..len]);
+                            check_sum(&out[..len], &units, early.next)?;
+                        }
+                    }
+                    Step::Tune(n, d, density) => {
+                        early.tune(ratio(n, d), density);
+                        late.tune(ratio(n, d), density);
+                    }
+                    Step::Restart(esi) => {
+                        early.restart(esi);
+                        late.restart(esi);
+                    }
+                }
+                for _ in 0..asked {
+                    let len = early.repair(&mut out);
+                    prop_assert_eq!(len, late.repair(&mut expected));
+                    let Some(len) = len else {
+                        break;
+                    };
+                    prop_assert_eq!(&out[..len], &expected[..len]);
+                    check_sum(&out[..len], &units, early.next)?;
+                }
+            }
+            prop_assert_eq!((early.next, early.key, early.due), (late.next, late.key, late.due));
+        }
+    }
+
+    #[test]
+    fn at_the_end_of_a_block_all_its_repair_packets_are_there() {
+        for (numerator, denominator) in [(1, 4), (1, 3), (2, 7), (2, 1), (1, 50)] {
+            let redundancy = Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap());
+            let mut encoder = Encoder::new(Code::Block(32), redundancy, LONGEST, 0);
+            let mut out = [0; 2 * LONGEST];
+            for i in 0..32 * 20 {
+                encoder.push(&[&[i as u8; LONGEST]]).unwrap();
+                let known = encoder.sums.as_ref().map(Sums::known);
+                assert!(encoder.due == 0 || known == Some(encoder.due as usize));
+                while encoder.repair(&mut out).is_some() {}
+            }
+        }
     }
 }

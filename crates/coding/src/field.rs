@@ -1,4 +1,4 @@
-//! The field GF(2^8) of RFC 8681 (section 3.6.1) and RFC 5510 (section 8.1), in which 2 is a primitive element.
+//! The field GF(2^8) of RFC 8681 and RFC 5510 (section 8.1), in which 2 is a primitive element.
 //!
 //! Addition is XOR. Everything here is a table that is made at compile time: the plain form of multiplication, which is
 //! also the reference of the fast kernels, and the tables that those read.

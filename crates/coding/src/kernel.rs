@@ -4,6 +4,9 @@
 //! kernel makes the whole sum at once: it takes a piece of the result into registers, goes over all the symbols, and
 //! stores it. So each symbol is read once and the result written once, however many symbols there are.
 //!
+//! Where the symbols come one by one and several sums are wanted, each is *spread*: read once and added to all sums, with
+//! another coefficient for each.
+//!
 //! There is a kernel for each instruction set, chosen once at run time ([`Kernel::fastest`]); all give the same bytes.
 
 #[cfg(target_arch = "x86_64")]
@@ -25,20 +28,30 @@ pub type Term<'a> = (u8, &'a [u8]);
 /// Makes the sum of the terms. Where the flag is set the result's own bytes are a summand too.
 type Combine = fn(&mut [u8], &[Term<'_>], bool);
 
+/// Adds multiples of one symbol to several sums. Where the flag is not set what the sums held counts as zero.
+type Spread = fn(&mut [u8], usize, &[u8], &[u8], bool);
+
+/// What a kernel can do.
+#[derive(Clone, Copy)]
+struct Operations {
+    combine: Combine,
+    spread: Spread,
+}
+
 /// A way to make linear combinations.
 #[derive(Clone, Copy)]
 pub struct Kernel {
     name: &'static str,
-    combine: Combine,
+    operations: Operations,
 }
 
 impl Kernel {
     /// The kernels that this processor can run, fastest first. The last one is `portable`, which runs everywhere.
     pub fn available() -> impl Iterator<Item = Self> {
-        let kernel = |name, combine: Option<Combine>| {
+        let kernel = |name, operations: Option<Operations>| {
             Some(Self {
                 name,
-                combine: combine?,
+                operations: operations?,
             })
         };
         #[cfg(target_arch = "x86_64")]
@@ -50,7 +63,7 @@ impl Kernel {
         ];
         #[cfg(not(target_arch = "x86_64"))]
         let special = [];
-        let portable = kernel("portable", Some(portable::combine));
+        let portable = kernel("portable", Some(portable::OPERATIONS));
         special.into_iter().flatten().chain(portable)
     }
 
@@ -58,7 +71,7 @@ impl Kernel {
     pub fn fastest() -> Self {
         let portable = Self {
             name: "portable",
-            combine: portable::combine,
+            operations: portable::OPERATIONS,
         };
         Self::available().next().unwrap_or(portable)
     }
@@ -71,19 +84,54 @@ impl Kernel {
     /// `result` becomes the sum of the terms.
     #[inline]
     pub fn dot(&self, result: &mut [u8], terms: &[Term<'_>]) {
-        (self.combine)(result, terms, false);
+        (self.operations.combine)(result, terms, false);
     }
 
     /// The sum of the terms is added to `result`.
     #[inline]
     pub fn add_dot(&self, result: &mut [u8], terms: &[Term<'_>]) {
-        (self.combine)(result, terms, true);
+        (self.operations.combine)(result, terms, true);
     }
 
     /// `coefficient` times `symbol` is added to `result`.
     #[inline]
     pub fn mul_add(&self, result: &mut [u8], coefficient: u8, symbol: &[u8]) {
-        (self.combine)(result, &[(coefficient, symbol)], true);
+        (self.operations.combine)(result, &[(coefficient, symbol)], true);
+    }
+
+    /// The first `source.len()` bytes of each sum become the sum's coefficient times `source`; what lies behind stays as
+    /// it is. Sums begin `stride` bytes after each other and may be this long, so what of `source` goes beyond is not
+    /// taken in; there are as many as there are coefficients, as far as the memory goes.
+    #[inline]
+    pub fn spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {
+        self.spread_to(sums, stride, coefficients, source, false);
+    }
+
+    /// As [`spread`](Self::spread), but the products are added to what the sums hold.
+    #[inline]
+    pub fn add_spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {
+        self.spread_to(sums, stride, coefficients, source, true);
+    }
+
+    fn spread_to(
+        &self,
+        sums: &mut [u8],
+        stride: usize,
+        coefficients: &[u8],
+        source: &[u8],
+        keep: bool,
+    ) {
+        let source = &source[..source.len().min(stride)];
+        // Whole sums only.
+        let whole = sums
+            .len()
+            .checked_div(stride)
+            .unwrap_or(0)
+            .min(coefficients.len());
+        if whole > 0 {
+            let sums = &mut sums[..whole * stride];
+            (self.operations.spread)(sums, stride, &coefficients[..whole], source, keep);
+        }
     }
 }
 
@@ -135,7 +183,7 @@ mod tests {
             reference(&mut expected, terms, keep);
             for kernel in Kernel::available() {
                 let mut found = result.to_vec();
-                (kernel.combine)(&mut found, terms, keep);
+                (kernel.operations.combine)(&mut found, terms, keep);
                 prop_assert_eq!(&found, &expected, "{:?}", kernel);
             }
         }
@@ -173,6 +221,52 @@ mod tests {
                 .collect();
             check(&memory[..len], &terms)?;
         }
+    }
+
+    fn check_spread(
+        sums: &[u8],
+        stride: usize,
+        coefficients: &[u8],
+        source: &[u8],
+    ) -> Result<(), TestCaseError> {
+        for keep in [false, true] {
+            let mut expected = sums.to_vec();
+            for (sum, coefficient) in expected.chunks_exact_mut(stride).zip(coefficients) {
+                let len = source.len().min(stride);
+                reference(&mut sum[..len], &[(*coefficient, source)], keep);
+            }
+            for kernel in Kernel::available() {
+                let mut found = sums.to_vec();
+                if keep {
+                    kernel.add_spread(&mut found, stride, coefficients, source);
+                } else {
+                    kernel.spread(&mut found, stride, coefficients, source);
+                }
+                prop_assert_eq!(&found, &expected, "{:?}", kernel);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn every_kernel_spreads_by_the_definition(
+            memory in prop::collection::vec(any::<u8>(), 0..6000),
+            source in prop::collection::vec(any::<u8>(), 0..800),
+            stride in 1..900_usize,
+            coefficients in prop::collection::vec(coefficient(), 0..=10),
+        ) {
+            check_spread(&memory, stride, &coefficients, &source)?;
+        }
+    }
+
+    #[test]
+    fn every_length_is_spread() {
+        let memory: Vec<u8> = (0..1800_u32).map(|i| (i * 151 + 7) as u8).collect();
+        for len in 0..=600 {
+            check_spread(&memory, 600, &[0x8e, 0, 1], &memory[3..3 + len]).unwrap();
+        }
+        check_spread(&memory, 0x1000, &[2], &memory).unwrap();
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod recoder;
 pub mod redundancy;
 mod serial;
+mod sums;
 mod symbol;
 pub mod tinymt32;
 pub mod wire;

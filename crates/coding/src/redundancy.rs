@@ -55,6 +55,13 @@ impl Credit {
         self.earned += u64::from(self.redundancy.numerator);
     }
 
+    /// The whole packets that there will be to take behind `more` source packets.
+    pub(crate) fn after(&self, more: usize) -> usize {
+        let earned = self.earned + u64::from(self.redundancy.numerator) * more as u64;
+        let whole = earned / u64::from(self.redundancy.denominator.get());
+        whole.try_into().unwrap_or(usize::MAX)
+    }
+
     /// The whole packets that were earned; the fraction stays.
     pub(crate) fn take(&mut self) -> u32 {
         let denominator = u64::from(self.redundancy.denominator.get());

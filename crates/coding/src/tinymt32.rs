@@ -1,4 +1,4 @@
-//! TinyMT32, the pseudo-random number generator of RFC 8682, with the parameters of its section 2.1.
+//! TinyMT32, the pseudo-random number generator of RFC 8682, with its parameters.
 
 const MAT1: u32 = 0x8f70_11ee;
 const MAT2: u32 = 0xfc78_ff1f;
@@ -13,14 +13,10 @@ pub struct TinyMt32 {
 impl TinyMt32 {
     /// The generator of that seed.
     pub fn new(seed: u32) -> Self {
-        let mut state = [seed, MAT1, MAT2, TMAT];
-        for i in 1..8_u32 {
-            let before = state[(i as usize - 1) & 3];
-            let mixed = 1_812_433_253_u32.wrapping_mul(before ^ before >> 30);
-            state[i as usize & 3] ^= i.wrapping_add(mixed);
-        }
-        let mut generator = Self { state };
-        for _ in 0..8 {
+        let mut generator = Self {
+            state: seeded(seed),
+        };
+        for _ in 0..STEPS_BEFORE {
             generator.advance();
         }
         generator
@@ -30,18 +26,16 @@ impl TinyMt32 {
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         self.advance();
-        let [s0, _, s2, s3] = self.state;
-        let sum = s0.wrapping_add(s2 >> 8);
-        s3 ^ sum ^ if sum & 1 == 0 { 0 } else { TMAT }
+        tempered(self.state)
     }
 
-    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681, section 3.5.
+    /// A number from 0 to 15: `tinymt32_rand16` of RFC 8681.
     #[inline]
     pub fn next_16(&mut self) -> u8 {
         self.next_u32() as u8 & 0x0f
     }
 
-    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681, section 3.5.
+    /// A number from 0 to 255: `tinymt32_rand256` of RFC 8681.
     #[inline]
     pub fn next_256(&mut self) -> u8 {
         self.next_u32() as u8
@@ -60,20 +54,115 @@ impl TinyMt32 {
 
     #[inline]
     fn advance(&mut self) {
-        let [s0, s1, s2, s3] = self.state;
-        let x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
-        let x = x ^ x << 1;
-        let y = s3 ^ s3 >> 1 ^ x;
-        let odd = (y & 1).wrapping_neg();
-        self.state = [s1, s2 ^ odd & MAT1, x ^ y << 10 ^ odd & MAT2, y];
+        self.state = following(self.state);
     }
+}
+
+/// Several generators side by side. Each number waits for the one before it, so one generator leaves most of the processor
+/// idle; this many take little longer than one.
+#[derive(Clone, Debug)]
+pub(crate) struct Lanes {
+    /// The four words of the states, each of all generators.
+    state: [[u32; LANES]; 4],
+}
+
+/// How many they are.
+pub(crate) const LANES: usize = 8;
+
+impl Lanes {
+    /// The generators of those seeds.
+    pub(crate) fn new(seeds: [u32; LANES]) -> Self {
+        let mut state = [[0; LANES]; 4];
+        let [s0, s1, s2, s3] = &mut state;
+        for (i, &seed) in seeds.iter().enumerate() {
+            [s0[i], s1[i], s2[i], s3[i]] = seeded(seed);
+        }
+        let mut generators = Self { state };
+        for _ in 0..STEPS_BEFORE {
+            generators.advance();
+        }
+        generators
+    }
+
+    /// The next number of each from 1 to 255, as [`TinyMt32::next_nonzero`] gives them.
+    #[inline]
+    pub(crate) fn next_nonzero(&mut self) -> [u8; LANES] {
+        self.advance();
+        let [s0, s1, s2, s3] = &self.state;
+        let mut numbers = [0; LANES];
+        for (i, number) in numbers.iter_mut().enumerate() {
+            *number = tempered([s0[i], s1[i], s2[i], s3[i]]) as u8;
+        }
+        if numbers.contains(&0) {
+            for (i, number) in numbers.iter_mut().enumerate().filter(|(_, n)| **n == 0) {
+                *number = self.one(i, TinyMt32::next_nonzero);
+            }
+        }
+        numbers
+    }
+
+    /// Lets one of them work alone.
+    pub(crate) fn one<T>(&mut self, lane: usize, work: impl FnOnce(&mut TinyMt32) -> T) -> T {
+        let mut alone = TinyMt32 {
+            state: self.state.map(|words| words[lane]),
+        };
+        let result = work(&mut alone);
+        for (words, word) in self.state.iter_mut().zip(alone.state) {
+            words[lane] = word;
+        }
+        result
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        let [s0, s1, s2, s3] = &mut self.state;
+        for i in 0..LANES {
+            [s0[i], s1[i], s2[i], s3[i]] = following([s0[i], s1[i], s2[i], s3[i]]);
+        }
+    }
+}
+
+/// Steps that are made before the first number.
+const STEPS_BEFORE: usize = 8;
+
+/// The state of a seed, before any step.
+#[inline]
+fn seeded(seed: u32) -> [u32; 4] {
+    let mixed =
+        |i: u32, before: u32| i.wrapping_add(1_812_433_253_u32.wrapping_mul(before ^ before >> 30));
+    let s0 = seed;
+    let s1 = MAT1 ^ mixed(1, s0);
+    let s2 = MAT2 ^ mixed(2, s1);
+    let s3 = TMAT ^ mixed(3, s2);
+    let s0 = s0 ^ mixed(4, s3);
+    let s1 = s1 ^ mixed(5, s0);
+    let s2 = s2 ^ mixed(6, s1);
+    let s3 = s3 ^ mixed(7, s2);
+    [s0, s1, s2, s3]
+}
+
+/// The state behind that one.
+#[inline]
+fn following([s0, s1, s2, s3]: [u32; 4]) -> [u32; 4] {
+    let x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
+    let x = x ^ x << 1;
+    let y = s3 ^ s3 >> 1 ^ x;
+    let odd = (y & 1).wrapping_neg();
+    [s1, s2 ^ odd & MAT1, x ^ y << 10 ^ odd & MAT2, y]
+}
+
+/// The number of a state.
+#[inline]
+fn tempered([s0, _, s2, s3]: [u32; 4]) -> u32 {
+    let sum = s0.wrapping_add(s2 >> 8);
+    s3 ^ sum ^ if sum & 1 == 0 { 0 } else { TMAT }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// RFC 8682, section 2.3: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
+    /// RFC 8682: the first 50 numbers of seed 1, which are those of TinyMT's `check32.out.txt`.
     #[rustfmt::skip]
     const OF_SEED_1: [u32; 50] = [
         2_545_341_989, 981_918_433, 3_715_302_833, 2_387_538_352, 3_591_001_365,
@@ -94,13 +183,25 @@ mod tests {
         assert_eq!([(); 50].map(|()| generator.next_u32()), OF_SEED_1);
     }
 
-    /// RFC 8681, section 3.5: the lower bits.
+    /// RFC 8681: the lower bits.
     #[test]
     fn small_numbers_are_the_lower_bits() {
         let (mut bytes, mut nibbles) = (TinyMt32::new(1), TinyMt32::new(1));
         for number in OF_SEED_1 {
             assert_eq!(u32::from(bytes.next_256()), number & 0xff);
             assert_eq!(u32::from(nibbles.next_16()), number & 0x0f);
+        }
+    }
+
+    #[test]
+    fn generators_side_by_side_give_what_each_gives_alone() {
+        let seeds = [0, 1, 2, 77, 0xffff, 0x1_0000, u32::MAX - 1, u32::MAX];
+        let mut lanes = Lanes::new(seeds);
+        let mut alone = seeds.map(TinyMt32::new);
+        for _ in 0..2000 {
+            let numbers = alone.each_mut().map(TinyMt32::next_nonzero);
+            assert_eq!(lanes.next_nonzero(), numbers);
+            assert_eq!(lanes.one(3, TinyMt32::next_16), alone[3].next_16());
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What coded packets look like on the wire: RFC 8681, section 4, with one byte more.
+//! What coded packets look like on the wire: RFC 8681, with one byte more.
 //!
-//! A *source symbol* is an application data unit (ADU) behind 3 bytes of information (ADUI, RFC 8681, section 4.1): a flow
+//! A *source symbol* is an application data unit (ADU) behind 3 bytes of information (ADUI in RFC 8681): a flow
 //! identifier and the unit's length. Where the RFC has one encoding symbol size E, symbols here have the sizes of their
 //! units: a shorter one counts as padded with zeros, so a repair symbol has the size of the longest one of its window.
 //!

@@ -1,15 +1,19 @@
 //! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` by payload length, without loss: what the catalogue's default costs come
 //! from.
 //!
+//! And how long single packets take `rlnc-encode`, in batches of one, by their place in the block: a block's repair packets
+//! come with its last packet.
+//!
 //! `cargo bench -p myelin-functions --bench rlnc`
 
 use std::hint::black_box;
+use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use myelin_functions::{Batch, Discard, Emitter, Function, Packet, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
-use myelin_spec::{FunctionConfig, RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
+use myelin_spec::{FunctionConfig, RlncCode, RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 
 /// Source packets of one round: they are coded anew each time, so that numbers go on.
 const PACKETS: usize = 32;
@@ -91,5 +95,55 @@ fn rlnc(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, rlnc);
+/// Blocks that single packets are timed in.
+const BLOCKS: usize = 4000;
+
+/// Times each packet of blocks alone.
+fn single_packets(_: &mut Criterion) {
+    for (block, len) in [(32_u8, 256), (32, 1400), (64, 1400)] {
+        let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(len));
+        let config = RlncEncodeConfig {
+            code: RlncCode::Block,
+            block,
+            ..RlncEncodeConfig::default()
+        };
+        let mut function = instantiate(&FunctionConfig::RlncEncode(config)).expect("a function");
+        let mut places: Vec<Vec<f64>> = vec![Vec::with_capacity(BLOCKS); block.into()];
+        let mut buffer = buffers(&[frame.clone()]);
+        for _ in 0..BLOCKS {
+            for times in &mut places {
+                buffer[0].0[..frame.len()].copy_from_slice(&frame);
+                buffer[0].1 = frame.len();
+                let (buffer, len) = &mut buffer[0];
+                let headers = parse(&buffer[..*len]).expect("a frame that parses");
+                let meta = Meta::new(0, 1, 1, 0, &headers);
+                let mut batch = Batch::with_capacity(1);
+                batch.push(Packet::new(buffer, 0, *len, meta, 0).expect("a packet"));
+                let start = Instant::now();
+                function.process_batch(black_box(&mut batch), &mut Discard);
+                times.push(start.elapsed().as_nanos() as f64);
+            }
+        }
+        let mut all = places.concat();
+        for times in places.iter_mut().chain([&mut all]) {
+            times.sort_by(f64::total_cmp);
+        }
+        let at = |times: &[f64], part: f64| times[(times.len() as f64 * part) as usize];
+        let sum: f64 = places.iter().map(|times| at(times, 0.5)).sum();
+        println!("block of {block}, {len} B: medians sum up to {sum:.0} ns");
+        let inner = (1..places.len() - 1)
+            .max_by(|a, b| places[*a][BLOCKS / 2].total_cmp(&places[*b][BLOCKS / 2]));
+        for (name, times) in [
+            ("first packet", &places[0]),
+            ("slowest of the others", &places[inner.unwrap_or(0)]),
+            ("last packet", &places[places.len() - 1]),
+            ("all packets", &all),
+        ] {
+            let [median, p99, p999] = [0.5, 0.99, 0.999].map(|part| at(times, part));
+            println!("  {name:22} median {median:6.0} ns, p99 {p99:6.0} ns, p99.9 {p999:6.0} ns");
+        }
+    }
+}
+
+criterion_group!(benches, rlnc, single_packets);
 criterion_main!(benches);

@@ -137,41 +137,43 @@ impl Equations {
         if self.rank == MAX_ROWS {
             self.remove_oldest(next);
         }
-        let (rows, free) = self.rows.split_at_mut(self.rank);
-        let row = &mut free[0];
-        let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
-        row.coefficients.fill(0);
-        for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
-            let esi = first.wrapping_add(i as u32);
-            match ring.known(esi) {
-                _ if coefficient == 0 => {}
-                Some(known) => terms.push((coefficient, known)),
-                None => *row.coefficient_mut(esi) = coefficient,
+        {
+            let (rows, free) = self.rows.split_at_mut(self.rank);
+            let row = &mut free[0];
+            // Filled and dropped where it is: it is too large to be moved.
+            let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
+            row.coefficients.fill(0);
+            for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
+                let esi = first.wrapping_add(i as u32);
+                match ring.known(esi) {
+                    _ if coefficient == 0 => {}
+                    Some(known) => terms.push((coefficient, known)),
+                    None => *row.coefficient_mut(esi) = coefficient,
+                }
             }
-        }
-        for other in rows.iter() {
-            let factor = row.coefficient(other.pivot);
-            if factor != 0 {
-                self.kernel
-                    .mul_add(&mut row.coefficients, factor, &other.coefficients);
-                terms.push((factor, other.sum.bytes()));
+            for other in rows.iter() {
+                let factor = row.coefficient(other.pivot);
+                if factor != 0 {
+                    self.kernel
+                        .mul_add(&mut row.coefficients, factor, &other.coefficients);
+                    terms.push((factor, other.sum.bytes()));
+                }
             }
+            let Some(pivot) = row.first_missing(first, next) else {
+                return false;
+            };
+            row.pivot = pivot;
+            let scale = inverse(row.coefficient(pivot));
+            row.weigh();
+            row.scale_coefficients(scale);
+            for (factor, _) in &mut terms {
+                *factor = mul(*factor, scale);
+            }
+            terms.push((scale, symbol));
+            let longest = terms.iter().map(|(_, symbol)| symbol.len()).max();
+            let sum = row.sum.overwrite(longest.unwrap_or(0));
+            self.kernel.dot(sum, &terms);
         }
-        let Some(pivot) = row.first_missing(first, next) else {
-            return false;
-        };
-        row.pivot = pivot;
-        let scale = inverse(row.coefficient(pivot));
-        row.weigh();
-        row.scale_coefficients(scale);
-        for (factor, _) in &mut terms {
-            *factor = mul(*factor, scale);
-        }
-        terms.push((scale, symbol));
-        let longest = terms.iter().map(|(_, symbol)| symbol.len()).max();
-        let sum = row.sum.overwrite(longest.unwrap_or(0));
-        self.kernel.dot(sum, &terms);
-        drop(terms);
         self.rank += 1;
         self.eliminate_pivot_of(self.rank - 1);
         true

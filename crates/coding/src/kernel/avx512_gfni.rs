@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm512_xor_si512,
 };
 
-use super::{Combine, Term};
+use super::{Operations, Term};
 use crate::field::MATRICES;
 
 /// Bytes of a vector.
@@ -16,12 +16,18 @@ const VECTOR: usize = 64;
 const BLOCK: usize = 4 * VECTOR;
 
 /// The kernel, where the processor can run it.
-pub(super) fn detect() -> Option<Combine> {
+pub(super) fn detect() -> Option<Operations> {
     let runs = std::arch::is_x86_feature_detected!("avx512f")
         && std::arch::is_x86_feature_detected!("avx512bw")
         && std::arch::is_x86_feature_detected!("gfni");
-    // SAFETY: the processor has what `combine` is compiled for, as was just found.
-    runs.then_some(|result, terms, keep| unsafe { combine(result, terms, keep) })
+    runs.then_some(Operations {
+        // SAFETY: the processor has what `combine` is compiled for, as was just found.
+        combine: |result, terms, keep| unsafe { combine(result, terms, keep) },
+        // SAFETY: the same holds for `spread`.
+        spread: |sums, stride, coefficients, source, keep| unsafe {
+            spread(sums, stride, coefficients, source, keep);
+        },
+    })
 }
 
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
@@ -78,6 +84,51 @@ fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], keep: bool) {
     }
     // SAFETY: the mask lets no more bytes be written than the slice has.
     unsafe { _mm512_mask_storeu_epi8(result.as_mut_ptr().cast(), mask(result.len()), sum) };
+}
+
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], keep: bool) {
+    let (blocks, rest) = source.as_chunks::<BLOCK>();
+    let rest_at = blocks.len() * BLOCK;
+    for (i, block) in blocks.iter().enumerate() {
+        let vectors = load_block(block);
+        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
+            let matrix = _mm512_set1_epi64(MATRICES[usize::from(coefficient)].cast_signed());
+            let Some(sum) = sum.get_mut(i * BLOCK..).and_then(<[u8]>::first_chunk_mut) else {
+                break;
+            };
+            let mut own = [_mm512_setzero_si512(); BLOCK / VECTOR];
+            if keep {
+                own = load_block(sum);
+            }
+            for ((own, vector), bytes) in
+                own.iter().zip(vectors).zip(sum.as_chunks_mut::<VECTOR>().0)
+            {
+                let products = _mm512_gf2p8affine_epi64_epi8::<0>(vector, matrix);
+                let vector = _mm512_xor_si512(*own, products);
+                // SAFETY: the array has the 64 bytes that are written.
+                unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) };
+            }
+        }
+    }
+    for (i, part) in rest.chunks(VECTOR).enumerate() {
+        let at = rest_at + i * VECTOR;
+        let vector = load_part(part);
+        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
+            let matrix = _mm512_set1_epi64(MATRICES[usize::from(coefficient)].cast_signed());
+            let Some(sum) = sum.get_mut(at..at + part.len()) else {
+                break;
+            };
+            let products = _mm512_gf2p8affine_epi64_epi8::<0>(vector, matrix);
+            let mut own = _mm512_setzero_si512();
+            if keep {
+                own = load_part(sum);
+            }
+            let vector = _mm512_xor_si512(own, products);
+            // SAFETY: the mask lets no more bytes be written than the slice has.
+            unsafe { _mm512_mask_storeu_epi8(sum.as_mut_ptr().cast(), mask(sum.len()), vector) };
+        }
+    }
 }
 
 #[target_feature(enable = "avx512f")]

@@ -1,12 +1,14 @@
 //! One table look-up a byte.
 
-use super::Term;
+use super::{Operations, Term};
 use crate::field::PRODUCTS;
 
 /// Bytes of the result that are made at a time, so that they stay in the first cache level.
 const BLOCK: usize = 1024;
 
-pub(super) fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
+pub(super) const OPERATIONS: Operations = Operations { combine, spread };
+
+fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
     for (i, block) in result.chunks_mut(BLOCK).enumerate() {
         if !keep {
             block.fill(0);
@@ -17,6 +19,16 @@ pub(super) fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
             for (sum, &byte) in block.iter_mut().zip(symbol) {
                 *sum ^= products[usize::from(byte)];
             }
+        }
+    }
+}
+
+fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], keep: bool) {
+    for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
+        let products = &PRODUCTS[usize::from(coefficient)];
+        for (sum, &byte) in sum.iter_mut().zip(source) {
+            let own = if keep { *sum } else { 0 };
+            *sum = own ^ products[usize::from(byte)];
         }
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm_srli_epi64, _mm_storeu_si128, _mm_xor_si128,
 };
 
-use super::{Combine, Term, piece};
+use super::{Operations, Term, piece};
 use crate::field::NIBBLES;
 
 /// Bytes of a vector.
@@ -14,10 +14,15 @@ const VECTOR: usize = 16;
 const BLOCK: usize = 4 * VECTOR;
 
 /// The kernel, where the processor can run it.
-pub(super) fn detect() -> Option<Combine> {
-    // SAFETY: the processor has what `combine` is compiled for, as is found here.
-    std::arch::is_x86_feature_detected!("ssse3")
-        .then_some(|result, terms, keep| unsafe { combine(result, terms, keep) })
+pub(super) fn detect() -> Option<Operations> {
+    std::arch::is_x86_feature_detected!("ssse3").then_some(Operations {
+        // SAFETY: the processor has what `combine` is compiled for, as was just found.
+        combine: |result, terms, keep| unsafe { combine(result, terms, keep) },
+        // SAFETY: the same holds for `spread`.
+        spread: |sums, stride, coefficients, source, keep| unsafe {
+            spread(sums, stride, coefficients, source, keep);
+        },
+    })
 }
 
 #[target_feature(enable = "ssse3")]
@@ -64,6 +69,62 @@ fn sum<const N: usize>(result: &mut [[u8; VECTOR]], at: usize, terms: &[Term<'_>
     for (sum, bytes) in sums.iter().zip(result) {
         // SAFETY: the array has the 16 bytes that are written.
         unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), *sum) };
+    }
+}
+
+#[target_feature(enable = "ssse3")]
+fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], keep: bool) {
+    let (blocks, rest) = source.as_chunks::<BLOCK>();
+    let rest_at = blocks.len() * BLOCK;
+    for (i, block) in blocks.iter().enumerate() {
+        let at = i * BLOCK;
+        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
+            if let Some(sum) = sum.get_mut(at..at + BLOCK) {
+                add_products::<4>(
+                    sum.as_chunks_mut().0,
+                    coefficient,
+                    block.as_chunks().0,
+                    keep,
+                );
+            }
+        }
+    }
+    for (i, part) in rest.chunks(VECTOR).enumerate() {
+        let at = rest_at + i * VECTOR;
+        let mut padded = [0; VECTOR];
+        padded[..part.len()].copy_from_slice(part);
+        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
+            if let Some(sum) = sum.get_mut(at..at + part.len()) {
+                let mut whole = [0; VECTOR];
+                whole[..part.len()].copy_from_slice(sum);
+                let mut vector = [whole];
+                add_products::<1>(&mut vector, coefficient, &[padded], keep);
+                sum.copy_from_slice(&vector[0][..part.len()]);
+            }
+        }
+    }
+}
+
+/// Adds the products of `N` vectors of a source to those of a sum, or puts them there.
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn add_products<const N: usize>(
+    sum: &mut [[u8; VECTOR]],
+    coefficient: u8,
+    source: &[[u8; VECTOR]],
+    keep: bool,
+) {
+    let low = _mm_set1_epi8(0x0f);
+    let [low_products, high_products] = tables(coefficient);
+    for (sum, bytes) in sum.iter_mut().zip(source).take(N) {
+        let own = if keep { load(sum) } else { _mm_setzero_si128() };
+        let bytes = load(bytes);
+        let low_nibbles = _mm_and_si128(bytes, low);
+        let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);
+        let vector = _mm_xor_si128(own, _mm_shuffle_epi8(low_products, low_nibbles));
+        let vector = _mm_xor_si128(vector, _mm_shuffle_epi8(high_products, high_nibbles));
+        // SAFETY: the array has the 16 bytes that are written.
+        unsafe { _mm_storeu_si128(sum.as_mut_ptr().cast(), vector) };
     }
 }
 
