@@ -18,6 +18,7 @@ pub mod aes_encrypt;
 pub mod batch;
 pub mod compress;
 pub mod compression;
+mod datagram;
 pub mod decompress;
 pub mod dpi;
 pub mod emitter;
@@ -38,7 +39,6 @@ pub mod router;
 pub mod state;
 mod time_exceeded;
 pub mod timestamp;
-mod udp_payload;
 mod wide;
 pub mod xor;
 

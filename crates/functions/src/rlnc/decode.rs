@@ -5,8 +5,8 @@ use myelin_packet::Meta;
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
 use super::carrier::Carrier;
-use super::datagram::Datagram;
-use super::{MAX_UNIT, frame_memory};
+use super::unit::Unit;
+use super::{MAX_UNIT, datagram, frame_memory};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// What a decoder remembers: packets, equations, and what it counted.
@@ -122,7 +122,7 @@ impl Work {
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
-        let mut datagram = Datagram::find(packet)?;
+        let mut datagram = datagram(packet)?;
         let mut source = None;
         if let Coded::Source { esi, .. } = Coded::parse(packet.payload()).ok()? {
             datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
@@ -137,8 +137,7 @@ impl Work {
         } = state;
         let mut arrival = Arrival::Discard;
         if let Some(esi) = source {
-            let ((head, len), rest) = datagram.unit(packet.bytes())?;
-            let parts = [&head[..len], rest];
+            let unit = Unit::of(&datagram, packet.bytes())?;
             let mut sender = Sender {
                 carrier,
                 frame: &mut self.frame,
@@ -148,7 +147,7 @@ impl Work {
                 corrupt,
             };
             let mut sink = |packet: Delivered<'_>| sender.send(packet);
-            arrival = decoder.source(esi, &parts, self.now_ns, &mut sink);
+            arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
             if arrival == Arrival::Hold {
                 let mask = stamps_ns.len() - 1;
                 stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
