@@ -231,13 +231,12 @@ pub(crate) fn set_word(frame: &mut [u8], at: usize, value: u16) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use myelin_packet::fixtures::{self, build};
     use myelin_packet::{Meta, parse};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ends::ends;
     use crate::wide;
 
     const ROOM: usize = 32;
@@ -291,19 +290,6 @@ mod tests {
             new[l4 + 6..l4 + 8].copy_from_slice(&checksum.to_be_bytes());
         }
         new
-    }
-
-    fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
-        let end = |v6: bool| {
-            any::<([u8; 16], u16)>().prop_map(move |(a, port)| {
-                if v6 {
-                    SocketAddr::from((a, port))
-                } else {
-                    SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
-                }
-            })
-        };
-        prop_oneof![(end(false), end(false)), (end(true), end(true))]
     }
 
     fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {

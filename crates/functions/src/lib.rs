@@ -22,6 +22,9 @@ mod datagram;
 pub mod decompress;
 pub mod dpi;
 pub mod emitter;
+#[cfg(test)]
+#[path = "../tests/common/ends.rs"]
+mod ends;
 pub mod firewall;
 pub mod flow_page;
 pub mod flow_table;
