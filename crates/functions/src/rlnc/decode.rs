@@ -75,7 +75,7 @@ impl Decode {
 struct Sender<'w> {
     carrier: &'w Carrier,
     frame: &'w mut [u8],
-    stamps_ns: &'w [u64],
+    stamps_ns: &'w mut [u64],
     emitter: &'w mut dyn Emitter,
     has_emitted: &'w mut bool,
     corrupt: &'w mut u64,
@@ -135,29 +135,6 @@ impl Work {
             corrupt,
             ..
         } = state;
-        let mut arrival = Arrival::Discard;
-        if let Some(esi) = source {
-            let unit = Unit::of(&datagram, packet.bytes())?;
-            let mut sender = Sender {
-                carrier,
-                frame: &mut self.frame,
-                stamps_ns,
-                emitter,
-                has_emitted: &mut self.has_emitted,
-                corrupt,
-            };
-            let mut sink = |packet: Delivered<'_>| sender.send(packet);
-            arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
-            if arrival == Arrival::Hold {
-                let mask = stamps_ns.len() - 1;
-                stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
-            }
-            if arrival == Arrival::Deliver && self.delivery == Delivery::InOrder && self.has_emitted
-            {
-                emitter.emit(packet.meta(), packet.bytes());
-                arrival = Arrival::Hold;
-            }
-        }
         let mut sender = Sender {
             carrier,
             frame: &mut self.frame,
@@ -166,6 +143,21 @@ impl Work {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
+        let mut arrival = Arrival::Discard;
+        if let Some(esi) = source {
+            let unit = Unit::of(&datagram, packet.bytes())?;
+            let mut sink = |packet: Delivered<'_>| sender.send(packet);
+            arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
+            if arrival == Arrival::Hold {
+                let mask = sender.stamps_ns.len() - 1;
+                sender.stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
+            }
+            let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
+            if arrival == Arrival::Deliver && is_behind {
+                sender.emitter.emit(packet.meta(), packet.bytes());
+                arrival = Arrival::Hold;
+            }
+        }
         let mut sink = |packet: Delivered<'_>| sender.send(packet);
         if source.is_none() {
             match Coded::parse(packet.payload()).ok()? {
