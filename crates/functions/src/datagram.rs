@@ -1,6 +1,6 @@
 //! A UDP datagram that becomes longer or shorter.
 //!
-//! Lengths and checksums follow, and Ethernet padding is used up or cut off. The UDP checksum is corrected by what changed, not
+//! Lengths and checksums follow; Ethernet padding is used up or cut off. The UDP checksum is corrected by what changed, not
 //! computed anew: zero means none and stays, and one that was wrong stays as wrong as it was, so that nothing that was
 //! damaged on its way here gets a valid one.
 
@@ -9,6 +9,7 @@ use myelin_packet::five_tuple::UDP;
 
 use crate::Packet;
 use crate::wide::Sum;
+use crate::word::{set_word, word};
 
 /// Where a whole UDP datagram lies in its frame, at the end of its IP packet.
 #[derive(Clone, Copy, Debug)]
@@ -126,12 +127,13 @@ impl Datagram {
         self.set_end(packet, end, new + negative(old))
     }
 
-    /// Appends `trailer`. `None` when there is no room, or an IP packet cannot be as long; the packet is then as it was.
+    /// Appends `trailer`. Ethernet padding is used up first, and what is more of it stays. `None` when there is no room, or an
+    /// IP packet cannot be as long; the packet is then as it was.
     #[inline]
     pub(crate) fn append(&mut self, packet: &mut Packet<'_>, trailer: &[u8]) -> Option<()> {
         let end = self.end + trailer.len();
-        fit(packet, end)?;
-        packet.bytes_mut()[self.end..].copy_from_slice(trailer);
+        fit(packet, end.max(packet.len()))?;
+        packet.bytes_mut()[self.end..end].copy_from_slice(trailer);
         let growth = self.sum_from(self.end, trailer);
         self.set_end(packet, end, growth)
     }
@@ -214,19 +216,6 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
 #[inline]
 fn negative(sum: u64) -> u64 {
     u64::from(!checksum::fold(sum))
-}
-
-/// The big-endian word at that offset.
-#[inline]
-pub(crate) fn word(frame: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?))
-}
-
-/// Writes a big-endian word at that offset.
-#[inline]
-pub(crate) fn set_word(frame: &mut [u8], at: usize, value: u16) -> Option<()> {
-    *frame.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
-    Some(())
 }
 
 #[cfg(test)]
@@ -350,7 +339,8 @@ mod tests {
             frame in frames(),
             trailer in bytes(20),
         ) {
-            let with = reference(&frame, &[payload_of(&frame), &trailer].concat());
+            let mut with = reference(&frame, &[payload_of(&frame), &trailer].concat());
+            with.extend(frame.get(with.len()..).unwrap_or_default());
             let without = reference(&frame, payload_of(&frame));
             on(&frame, |packet| {
                 let mut datagram = datagram(packet);

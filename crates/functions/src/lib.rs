@@ -43,6 +43,7 @@ pub mod state;
 mod time_exceeded;
 pub mod timestamp;
 mod wide;
+mod word;
 pub mod xor;
 
 pub use batch::Batch;

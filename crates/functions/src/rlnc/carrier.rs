@@ -5,7 +5,8 @@ use myelin_packet::five_tuple::UDP;
 use myelin_packet::{Meta, parse};
 
 use crate::Packet;
-use crate::datagram::{Datagram, set_word};
+use crate::datagram::Datagram;
+use crate::word::set_word;
 
 /// Ethernet header with two VLAN tags, the longest that is parsed.
 const MAX_L3: usize = 22;
