@@ -119,12 +119,7 @@ impl Datagram {
         let end = self.payload + new.len();
         fit(packet, end)?;
         packet.bytes_mut()[self.payload..].copy_from_slice(new);
-        let new = if self.has_checksum() {
-            (self.sum)(new)
-        } else {
-            0
-        };
-        self.set_end(packet, end, new + negative(old))
+        self.finish(packet, end, old)
     }
 
     /// Appends `trailer`. Ethernet padding is used up first, and what is more of it stays. `None` when there is no room, or an
