@@ -11,14 +11,12 @@
 //! its own, which follows from the file's key and the session's random salt ([`SessionKey`]), so its packets can be
 //! numbered from 0 and no nonce comes twice.
 
-mod datagram;
 mod refusal;
 mod replay_window;
 mod session_key;
 mod sessions;
 mod trailer;
 
-pub(crate) use datagram::Datagram;
 pub use refusal::Refusal;
 pub(crate) use refusal::Refusals;
 pub use replay_window::{Arrival, ReplayWindow};

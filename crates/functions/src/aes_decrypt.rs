@@ -3,9 +3,10 @@
 use myelin_spec::{AesDecryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    Arrival, Datagram, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN,
-    TRAILER_LEN, Trailer, key_id, overhead,
+    Arrival, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN, TRAILER_LEN,
+    Trailer, key_id, overhead,
 };
+use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
@@ -63,7 +64,8 @@ impl Keys {
     /// Decrypts; after an error the packet is in any state.
     #[inline]
     fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
-        let datagram = Datagram::of(packet, self.sum)?;
+        let mut datagram = Datagram::of(packet, self.sum)?;
+        let old = datagram.payload_sum(packet);
         let sealed = packet
             .bytes_mut()
             .get_mut(datagram.payload..datagram.end)
@@ -107,7 +109,9 @@ impl Keys {
         }?;
         sessions.note(at, trailer.counter);
         let new_end = datagram.payload + payload_len;
-        datagram.finish(packet, new_end).ok_or(Refusal::TooShort)
+        datagram
+            .finish(packet, new_end, old)
+            .ok_or(Refusal::TooShort)
     }
 }
 

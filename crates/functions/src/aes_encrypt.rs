@@ -4,9 +4,10 @@ use aws_lc_rs::rand;
 use myelin_spec::{AesEncryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    Datagram, KeyError, KeyId, Refusal, Refusals, SESSION_PACKETS, SessionKey, TRAILER_LEN,
-    Trailer, key_id, overhead,
+    KeyError, KeyId, Refusal, Refusals, SESSION_PACKETS, SessionKey, TRAILER_LEN, Trailer, key_id,
+    overhead,
 };
+use crate::datagram::{self, Datagram};
 use crate::wide::{self, Sum};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
@@ -89,14 +90,13 @@ impl AesEncrypt {
     /// Encrypts; after an error the packet is in any state.
     #[inline]
     fn seal(&self, session: &mut Session, packet: &mut Packet<'_>) -> Result<(), Refusal> {
-        let datagram = Datagram::of(packet, self.sum)?;
-        if datagram.ip_len_with(self.overhead) > self.mtu {
+        let mut datagram = Datagram::of(packet, self.sum)?;
+        if datagram.ip_len() + self.overhead > self.mtu {
             return Err(Refusal::TooLong);
         }
         let new_end = datagram.end + self.overhead;
-        if let Some(missing) = new_end.checked_sub(packet.len()) {
-            packet.extend_tail(missing).map_err(|_| Refusal::NoRoom)?;
-        }
+        datagram::fit(packet, new_end).ok_or(Refusal::NoRoom)?;
+        let old = datagram.payload_sum(packet);
         let trailer = session.next().map_err(|_| Refusal::NoSession)?;
         let (payload, behind) = packet
             .bytes_mut()
@@ -115,7 +115,7 @@ impl AesEncrypt {
         if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
             *place = tag;
         }
-        datagram.finish(packet, new_end).ok_or(Refusal::NoRoom)
+        datagram.finish(packet, new_end, old).ok_or(Refusal::NoRoom)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::compression::zstd::{self, MAGIC_LEN};
 use crate::compression::{
     CompressionError, Header, MARKER_LEN, STORED_MARKER, identity, is_marked, lz4,
 };
-use crate::udp_payload::Datagram;
+use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
 use crate::{Emitter, Function, Packet, Verdict};
 
@@ -72,18 +72,18 @@ impl Compress {
 
     /// Compresses the payload, stores it or leaves it, and gives its bytes then; `None` when they would be too many.
     #[inline]
-    fn transform(&mut self, packet: &mut Packet<'_>, datagram: Datagram) -> Option<usize> {
+    fn transform(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let payload = packet.payload();
         if let Some(len) = self.compress(payload, datagram) {
             let made = &self.scratch[..len];
-            datagram.replace(packet, made, self.sum).ok()?;
+            datagram.replace(packet, made)?;
             self.counters.compressed += 1;
             return Some(len);
         }
         if is_marked(payload) {
             let len = self.store(payload, datagram)?;
             let made = &self.scratch[..len];
-            datagram.replace(packet, made, self.sum).ok()?;
+            datagram.replace(packet, made)?;
             self.counters.stored += 1;
             return Some(len);
         }
@@ -135,7 +135,7 @@ impl Compress {
 impl Function for Compress {
     #[inline]
     fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let Some(datagram) = Datagram::of(packet) else {
+        let Ok(datagram) = Datagram::of(packet, self.sum) else {
             self.counters.other += 1;
             return Verdict::Forward;
         };

@@ -5,7 +5,7 @@
 use myelin_spec::{CompressionAlgorithm, DecompressConfig, Dictionary};
 
 use crate::compression::{CompressionError, Form, Header, MARKER_LEN, form, identity, lz4, zstd};
-use crate::udp_payload::Datagram;
+use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
 use crate::{Emitter, Function, Packet, Verdict};
 
@@ -59,7 +59,7 @@ impl Decompress {
     fn decompress(
         &mut self,
         packet: &mut Packet<'_>,
-        datagram: Datagram,
+        mut datagram: Datagram,
         header: Header,
     ) -> Option<usize> {
         let length = usize::from(header.length);
@@ -87,7 +87,7 @@ impl Decompress {
             self.counters.malformed += 1;
             return None;
         }
-        if datagram.replace(packet, to, self.sum).is_err() {
+        if datagram.replace(packet, to).is_none() {
             self.counters.too_long += 1;
             return None;
         }
@@ -97,14 +97,14 @@ impl Decompress {
 
     /// Takes the marker off a stored payload; gives its bytes.
     #[cold]
-    fn unstore(&mut self, packet: &mut Packet<'_>, datagram: Datagram) -> Option<usize> {
+    fn unstore(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let stored = packet.payload().get(MARKER_LEN..)?;
         let Some(payload) = self.scratch.get_mut(..stored.len()) else {
             self.counters.too_long += 1;
             return None;
         };
         payload.copy_from_slice(stored);
-        datagram.replace(packet, payload, self.sum).ok()?;
+        datagram.replace(packet, payload)?;
         self.counters.stored += 1;
         Some(payload.len())
     }
@@ -113,7 +113,7 @@ impl Decompress {
 impl Function for Decompress {
     #[inline]
     fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let Some(datagram) = Datagram::of(packet) else {
+        let Ok(datagram) = Datagram::of(packet, self.sum) else {
             self.counters.other += 1;
             return Verdict::Forward;
         };

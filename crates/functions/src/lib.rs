@@ -18,9 +18,13 @@ pub mod aes_encrypt;
 pub mod batch;
 pub mod compress;
 pub mod compression;
+mod datagram;
 pub mod decompress;
 pub mod dpi;
 pub mod emitter;
+#[cfg(test)]
+#[path = "../tests/common/ends.rs"]
+mod ends;
 pub mod firewall;
 pub mod flow_page;
 pub mod flow_table;
@@ -38,8 +42,8 @@ pub mod router;
 pub mod state;
 mod time_exceeded;
 pub mod timestamp;
-mod udp_payload;
 mod wide;
+mod word;
 pub mod xor;
 
 pub use batch::Batch;

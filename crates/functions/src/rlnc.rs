@@ -8,15 +8,19 @@
 //! A function's code is its [`mod@state`](crate::state): it goes on in the next generation of its chain.
 
 mod carrier;
-mod datagram;
 pub mod decode;
 pub mod encode;
 pub mod recode;
+mod unit;
 
 use std::num::NonZeroU32;
 
 use myelin_coding::Redundancy;
+use myelin_packet::checksum;
 use myelin_spec::rlnc::{MAX_MTU, REDUNDANCY_PARTS};
+
+use crate::Packet;
+use crate::datagram::Datagram;
 
 /// Longest unit, bytes.
 const MAX_UNIT: usize = MAX_MTU as usize;
@@ -28,6 +32,14 @@ const FRAME: usize = 2048;
 fn redundancy(parts: u32) -> Redundancy {
     const PARTS: NonZeroU32 = NonZeroU32::new(REDUNDANCY_PARTS).unwrap();
     Redundancy::new(parts, PARTS)
+}
+
+/// The datagram in `packet`, if that is one to be coded. Ethernet padding is cut off the packet.
+fn datagram(packet: &mut Packet<'_>) -> Option<Datagram> {
+    // What is summed is a trailer, too short for wider registers.
+    let datagram = Datagram::of(packet, checksum::sum).ok()?;
+    datagram.cut_padding(packet)?;
+    Some(datagram)
 }
 
 fn frame_memory() -> Box<[u8]> {

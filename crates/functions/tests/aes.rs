@@ -2,6 +2,7 @@
 
 #[path = "aes/bad_input.rs"]
 mod bad_input;
+mod common;
 #[path = "aes/identity.rs"]
 mod identity;
 #[path = "aes/live_change.rs"]
@@ -13,8 +14,8 @@ mod standards;
 #[path = "aes/wire_format.rs"]
 mod wire_format;
 
-use myelin_functions::{Discard, Function, Packet, Verdict, instantiate};
-use myelin_packet::{Headers, Meta, checksum, parse};
+use common::{assert_valid, payload_of, run_with_room};
+use myelin_functions::{Function, instantiate};
 use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
 
 const CIPHERS: [Cipher; 4] = [
@@ -56,42 +57,19 @@ fn decrypter(cipher: Cipher) -> Box<dyn Function> {
     instantiate(&decrypt_config(cipher, &[1])).unwrap()
 }
 
-/// What the function makes of a frame, with that much room behind it.
-fn run_with_room(function: &mut dyn Function, frame: &[u8], room: usize) -> Option<Vec<u8>> {
-    let headers = parse(frame).unwrap();
-    let mut buffer = [&[0x5a; 8], frame, &vec![0xa5; room]].concat();
-    let meta = Meta::new(1, 2, 3, 0, &headers);
-    let mut packet = Packet::new(&mut buffer, 8, frame.len(), meta, 0).unwrap();
-    let verdict = function.process(&mut packet, &mut Discard);
-    (verdict == Verdict::Forward).then(|| {
-        assert_eq!(packet.headers(), &parse(packet.bytes()).unwrap());
-        packet.bytes().to_vec()
-    })
-}
-
 fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     run_with_room(function, frame, ROOM)
 }
 
 fn counter(function: &dyn Function, name: &str) -> u64 {
-    let mut found = None;
-    function.read_counters(&mut |counter, value| {
-        if counter == name {
-            found = Some(value);
-        }
-    });
-    found.unwrap_or_else(|| panic!("no counter `{name}`"))
+    common::counters(function)[name]
 }
 
 /// All that was dropped.
 fn drops(function: &dyn Function) -> u64 {
-    let mut sum = 0;
-    function.read_counters(&mut |counter, value| {
-        if !counter.starts_with("sessions-") {
-            sum += value;
-        }
-    });
-    sum
+    let counters = common::counters(function).into_iter();
+    let drops = counters.filter(|(name, _)| !name.starts_with("sessions-"));
+    drops.map(|(_, count)| count).sum()
 }
 
 /// Asserts that `function` drops `frame` and counts it under that name and no other.
@@ -101,18 +79,4 @@ fn assert_refused(function: &mut dyn Function, frame: &[u8], reason: &str) {
     assert_eq!(run(function, frame), None, "{reason}");
     let after = (counter(function, reason), drops(function));
     assert_eq!(after, (before.0 + 1, before.1 + 1), "{reason}");
-}
-
-fn payload_of<'f>(frame: &'f [u8], headers: &Headers) -> &'f [u8] {
-    &frame[headers.payload.into()..headers.end.into()]
-}
-
-/// Asserts that lengths and checksums are right and that nothing follows the IP packet.
-#[track_caller]
-fn assert_valid(frame: &[u8]) {
-    let headers = parse(frame).unwrap();
-    assert_eq!(usize::from(headers.end), frame.len(), "bytes behind it");
-    assert_eq!(checksum::l4_is_valid(frame, &headers), Some(true));
-    let header = &frame[headers.l3.into()..headers.l4.into()];
-    assert!(headers.flags.is_ipv6() || checksum::checksum(header) == 0);
 }

@@ -1,15 +1,15 @@
 //! `compress` and `decompress`: each by itself against the libraries' one-shot calls and packets that were put together
 //! anew, and one behind the other.
 
+mod common;
 #[path = "common/telemetry.rs"]
 mod telemetry;
 
-use std::collections::BTreeMap;
-
+use common::{counters, payload_of, run_with_room};
 use myelin_functions::compression::{Form, Header, MARKER_LEN, form, identity, is_marked};
-use myelin_functions::{Discard, Function, Packet, Verdict, instantiate};
+use myelin_functions::{Function, instantiate};
 use myelin_packet::fixtures::{self, build};
-use myelin_packet::{Meta, checksum, parse};
+use myelin_packet::{checksum, parse};
 use myelin_spec::{
     CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, FunctionConfig,
 };
@@ -52,37 +52,9 @@ fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
         .map(|(algorithm, known)| (compress(algorithm, known.clone()), decompress(known)))
 }
 
-/// What the function makes of a frame with that much room behind it; what the packet then says of itself must be so.
-fn run(function: &mut dyn Function, frame: &[u8], room: usize) -> Option<Vec<u8>> {
-    const FRONT: [u8; 16] = [0xa5; 16];
-    let mut buffer = [&FRONT[..], frame, &vec![0x5a; room]].concat();
-    let meta = Meta::new(1, 2, 3, 0, &parse(frame).unwrap());
-    let mut packet = Packet::new(&mut buffer, FRONT.len(), frame.len(), meta, 0).unwrap();
-    let verdict = function.process(&mut packet, &mut Discard);
-    let (out, headers) = (packet.bytes().to_vec(), *packet.headers());
-    assert_eq!(buffer[..FRONT.len()], FRONT);
-    (verdict == Verdict::Forward).then(|| {
-        assert_eq!(Ok(headers), parse(&out));
-        out
-    })
-}
-
-/// As [`run`], with room for whatever may come.
+/// As [`run_with_room`], with room for whatever may come.
 fn pass(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
-    run(function, frame, 2048)
-}
-
-fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
-    let mut counters = BTreeMap::new();
-    function.read_counters(&mut |name, count| {
-        assert!(counters.insert(name, count).is_none(), "{name} twice");
-    });
-    counters
-}
-
-fn payload_of(frame: &[u8]) -> &[u8] {
-    let headers = parse(frame).unwrap();
-    &frame[headers.payload.into()..headers.end.into()]
+    run_with_room(function, frame, 2048)
 }
 
 /// The frame up to its padding.
@@ -216,7 +188,7 @@ fn what_begins_like_a_marker_is_stored_and_must_fit() {
             [&STORED[..], payload_of(&frame)].concat()
         );
         assert_eq!(pass(&mut *decompress, &made), Some(frame.clone()));
-        assert_eq!(run(&mut *compress, &frame, 3), None, "no room");
+        assert_eq!(run_with_room(&mut *compress, &frame, 3), None, "no room");
         let longer = build::udp(build::client_v4(), build::server_v4(), &marked(1469));
         assert_eq!(pass(&mut *compress, &longer), None, "too long");
     }
@@ -239,10 +211,13 @@ fn padding_is_cut_and_used_up() {
     assert_eq!(made, pass(&mut *compress, &frame).unwrap());
     assert!(made.len() < 80);
     let missing = frame.len() - made.len();
-    assert_eq!(run(&mut *decompress, &made, missing - 1), None);
+    assert_eq!(run_with_room(&mut *decompress, &made, missing - 1), None);
     let padded = build::padded(made.clone(), made.len() + 10);
     for (frame_in, room) in [(&made, missing), (&padded, missing - 10)] {
-        assert_eq!(run(&mut *decompress, frame_in, room), Some(frame.clone()));
+        assert_eq!(
+            run_with_room(&mut *decompress, frame_in, room),
+            Some(frame.clone())
+        );
     }
     assert_eq!(counters(&*decompress)["too-long"], 1);
 }

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use aho_corasick::AhoCorasick;
+use common::counters;
 use myelin_functions::dpi::{self, library};
 use myelin_functions::{Error, Function, Packet, States, Verdict, instantiate};
 use myelin_packet::fixtures::{self, build};
@@ -69,12 +70,6 @@ fn config(patterns: &[(&str, DpiAction)]) -> DpiConfig {
 
 fn function(config: &DpiConfig) -> Box<dyn Function> {
     common::function(&FunctionConfig::Dpi(config.clone()))
-}
-
-fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
-    let mut counters = BTreeMap::new();
-    function.read_counters(&mut |name, count| assert!(counters.insert(name, count).is_none()));
-    counters
 }
 
 /// The counters that are not zero.

@@ -1,7 +1,8 @@
 //! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` on frames.
 
-use std::collections::BTreeMap;
+mod common;
 
+use common::{assert_valid, counters};
 use myelin_functions::{Batch, Function, Packet, States, Verdict, instantiate};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, checksum, parse};
@@ -55,14 +56,8 @@ fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .chain(emitted.into_iter().map(|(_, frame)| frame))
         .collect();
     for frame in &out {
-        let headers = parse(frame).unwrap();
-        assert_eq!(usize::from(headers.end), frame.len(), "no padding is left");
-        assert_eq!(checksum::l4_is_valid(frame, &headers), Some(true));
-        if !headers.flags.is_ipv6() {
-            let header = &frame[headers.l3.into()..headers.l4.into()];
-            assert_eq!(checksum::checksum(header), 0);
-        }
-        assert!(frame.len() - usize::from(headers.l3) <= 1500);
+        assert_valid(frame);
+        assert!(frame.len() - usize::from(parse(frame).unwrap().l3) <= 1500);
     }
     out
 }
@@ -71,14 +66,6 @@ fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn run_each(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let one = |frame: &Vec<u8>| run(function, std::slice::from_ref(frame));
     frames.iter().flat_map(one).collect()
-}
-
-fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
-    let mut counters = BTreeMap::new();
-    function.read_counters(&mut |name, count| {
-        assert_eq!(counters.insert(name, count), None);
-    });
-    counters
 }
 
 /// Frames of all kinds that can be coded: both families, tags, options, extension headers, no checksum, all sizes; each

@@ -1,6 +1,6 @@
 //! `timestamp` against a plain reference: the datagram put together anew, its checksums too.
 
-use std::net::SocketAddr;
+mod common;
 
 use myelin_functions::timestamp::{MTU, STAMPS_LEN, Timestamp};
 use myelin_functions::{Discard, Function, Packet, Verdict};
@@ -138,25 +138,12 @@ fn what_cannot_grow_is_dropped() {
     }
 }
 
-fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
-    let end = |v6: bool| {
-        (any::<[u8; 16]>(), any::<u16>()).prop_map(move |(a, port)| {
-            if v6 {
-                SocketAddr::from((a, port))
-            } else {
-                SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
-            }
-        })
-    };
-    prop_oneof![(end(false), end(false)), (end(true), end(true))]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_packets_come_out_as_the_reference_says(
-        (source, destination) in ends(),
+        (source, destination) in common::ends::ends(),
         payload in prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..1500),
         tags in 0..3_usize,
         has_checksum: bool,

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::net::SocketAddr;
-
 use myelin_functions::Function;
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Headers, checksum};
@@ -148,25 +146,12 @@ fn a_checksum_that_becomes_zero_is_written_as_computed_anew() {
     assert!(zeros >= 2, "neither UDP nor TCP came to zero");
 }
 
-fn address() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
-    let end = |v6: bool| {
-        (any::<[u8; 16]>(), any::<u16>()).prop_map(move |(a, port)| {
-            if v6 {
-                SocketAddr::from((a, port))
-            } else {
-                SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
-            }
-        })
-    };
-    prop_oneof![(end(false), end(false)), (end(true), end(true))]
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_packets_come_out_as_the_reference_says(
-        (source, destination) in address(),
+        (source, destination) in common::ends::ends(),
         tcp: bool,
         payload in prop::collection::vec(any::<u8>(), 0..2500),
         tags in 0..3_usize,

@@ -7,8 +7,6 @@ use crate::words::word_enum;
 
 /// Keys in one key file at most.
 pub const MAX_KEYS: usize = 16;
-/// Least value of `mtu`, bytes: what every IPv4 host takes (RFC 791, section 3.1).
-pub const MIN_MTU: u16 = 576;
 /// Greatest value of `mtu`, bytes: jumbo frames.
 pub const MAX_MTU: u16 = 9216;
 /// Longest replay window, packets.

@@ -8,6 +8,7 @@ mod aes;
 mod compression;
 mod dpi;
 mod lossy_link;
+mod mtu;
 mod rlnc;
 
 use serde::Serialize;

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::mtu::DEFAULT_MTU;
 use crate::words::word_enum;
 
 /// Longest dictionary, bytes. Of one for LZ4 the last 64 KiB are used.
@@ -14,12 +15,8 @@ pub const MAX_DICTIONARY: usize = 128 << 10;
 pub const MIN_DICTIONARY: usize = 8;
 /// The greatest level.
 pub const MAX_LEVEL: u8 = 19;
-/// The least longest IP packet that may be asked for, bytes: what every IPv4 host must take (RFC 791, section 3.1).
-pub const MIN_MTU: u16 = 576;
-/// And the greatest: what is usual of jumbo frames.
+/// Greatest value of `mtu`, bytes: what is usual of jumbo frames.
 pub const MAX_MTU: u16 = 9000;
-/// The usual one: Ethernet's.
-pub const DEFAULT_MTU: u16 = 1500;
 
 word_enum! {
     /// How a payload is compressed.

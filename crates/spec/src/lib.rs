@@ -44,6 +44,7 @@ pub mod function;
 pub mod isolation;
 pub mod load_balancer;
 pub mod lossy_link;
+pub mod mtu;
 pub mod nat;
 mod printable;
 mod read;

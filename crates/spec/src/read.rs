@@ -17,6 +17,7 @@ mod list_file;
 mod load_balancer;
 mod lossy_link;
 mod matching;
+mod mtu;
 mod name;
 mod nat;
 mod pattern;

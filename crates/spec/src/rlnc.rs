@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mtu::DEFAULT_MTU;
 use crate::words::word_enum;
 
 word_enum! {
@@ -48,8 +49,6 @@ pub const MAX_REDUNDANCY: u32 = 4;
 pub const MAX_WINDOW: u8 = 64;
 /// Longest IP packet that may be asked for, bytes: what a worker's frame holds beside its headroom.
 pub const MAX_MTU: u16 = 1700;
-/// Longest IP packet where nothing is said, bytes: that of Ethernet.
-pub const DEFAULT_MTU: u16 = 1500;
 
 /// Configuration of an `rlnc-encode` function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! Why packets were dropped.
 
 use crate::Verdict;
+use crate::datagram::NoDatagram;
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,17 @@ impl Refusal {
     fn is_of_both(self) -> bool {
         use Refusal::{Fragment, NoSession, NotUdp, Surplus};
         matches!(self, Fragment | NotUdp | Surplus | NoSession)
+    }
+}
+
+impl From<NoDatagram> for Refusal {
+    #[inline]
+    fn from(reason: NoDatagram) -> Self {
+        match reason {
+            NoDatagram::Fragment => Self::Fragment,
+            NoDatagram::NotUdp => Self::NotUdp,
+            NoDatagram::Surplus => Self::Surplus,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use myelin_packet::{Headers, checksum};
 use myelin_spec::Side;
 
 use super::{Endpoint, is_translated};
+use crate::word::{set_word, word};
 
 /// Offsets of the fields in a frame.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +89,7 @@ impl Fields {
         }
         Some(Endpoint {
             address,
-            port: read(frame, self.port)?,
+            port: word(frame, self.port)?,
             protocol: self.headers.protocol,
             is_ipv6,
         })
@@ -105,13 +106,13 @@ impl Fields {
         frame
             .get_mut(self.address..self.address + length)?
             .copy_from_slice(&new.address[..length]);
-        write(frame, self.port, new.port)?;
+        set_word(frame, self.port, new.port)?;
         if !is_ipv6 {
             let at = usize::from(self.headers.l3) + 10;
-            let held = read(frame, at)?;
-            write(frame, at, checksum::l4_add(0, held, address))?;
+            let held = word(frame, at)?;
+            set_word(frame, at, checksum::l4_add(0, held, address))?;
         }
-        let held = read(frame, self.l4_checksum)?;
+        let held = word(frame, self.l4_checksum)?;
         let (protocol, delta) = match self.headers.protocol {
             UDP if held == 0 => return Some(()),
             // The one checksum that covers no addresses.
@@ -119,7 +120,7 @@ impl Fields {
             protocol @ (TCP | UDP | ICMPV6) => (protocol, address + port),
             _ => return None,
         };
-        write(
+        set_word(
             frame,
             self.l4_checksum,
             checksum::l4_add(protocol, held, delta),
@@ -164,13 +165,4 @@ fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {
     pairs
         .map(|(old, new)| u64::from(new) + u64::from(!old))
         .sum()
-}
-
-fn read(frame: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?))
-}
-
-fn write(frame: &mut [u8], at: usize, value: u16) -> Option<()> {
-    *frame.get_mut(at..)?.first_chunk_mut()? = value.to_be_bytes();
-    Some(())
 }

@@ -4,8 +4,9 @@ use myelin_packet::checksum;
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::{Meta, parse};
 
-use super::datagram::{Datagram, set_word, word};
 use crate::Packet;
+use crate::datagram::Datagram;
+use crate::word::set_word;
 
 /// Ethernet header with two VLAN tags, the longest that is parsed.
 const MAX_L3: usize = 22;
@@ -35,7 +36,7 @@ impl Carrier {
             ip: [0; 40],
             is_ipv6: datagram.is_ipv6,
             ports: *frame.get(datagram.l4..)?.first_chunk()?,
-            has_checksum: word(frame, datagram.l4 + 6)? != 0,
+            has_checksum: datagram.has_checksum(),
         };
         let (l3, ip_len) = (datagram.l3, carrier.ip_len());
         carrier

@@ -5,8 +5,8 @@ use myelin_packet::Meta;
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
 use super::carrier::Carrier;
-use super::datagram::Datagram;
-use super::{MAX_UNIT, frame_memory};
+use super::unit::Unit;
+use super::{MAX_UNIT, datagram, frame_memory};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// What a decoder remembers: packets, equations, and what it counted.
@@ -75,7 +75,7 @@ impl Decode {
 struct Sender<'w> {
     carrier: &'w Carrier,
     frame: &'w mut [u8],
-    stamps_ns: &'w [u64],
+    stamps_ns: &'w mut [u64],
     emitter: &'w mut dyn Emitter,
     has_emitted: &'w mut bool,
     corrupt: &'w mut u64,
@@ -122,7 +122,7 @@ impl Work {
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
-        let mut datagram = Datagram::find(packet)?;
+        let mut datagram = datagram(packet)?;
         let mut source = None;
         if let Coded::Source { esi, .. } = Coded::parse(packet.payload()).ok()? {
             datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
@@ -135,30 +135,6 @@ impl Work {
             corrupt,
             ..
         } = state;
-        let mut arrival = Arrival::Discard;
-        if let Some(esi) = source {
-            let ((head, len), rest) = datagram.unit(packet.bytes())?;
-            let parts = [&head[..len], rest];
-            let mut sender = Sender {
-                carrier,
-                frame: &mut self.frame,
-                stamps_ns,
-                emitter,
-                has_emitted: &mut self.has_emitted,
-                corrupt,
-            };
-            let mut sink = |packet: Delivered<'_>| sender.send(packet);
-            arrival = decoder.source(esi, &parts, self.now_ns, &mut sink);
-            if arrival == Arrival::Hold {
-                let mask = stamps_ns.len() - 1;
-                stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
-            }
-            if arrival == Arrival::Deliver && self.delivery == Delivery::InOrder && self.has_emitted
-            {
-                emitter.emit(packet.meta(), packet.bytes());
-                arrival = Arrival::Hold;
-            }
-        }
         let mut sender = Sender {
             carrier,
             frame: &mut self.frame,
@@ -167,6 +143,21 @@ impl Work {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
+        let mut arrival = Arrival::Discard;
+        if let Some(esi) = source {
+            let unit = Unit::of(&datagram, packet.bytes())?;
+            let mut sink = |packet: Delivered<'_>| sender.send(packet);
+            arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
+            if arrival == Arrival::Hold {
+                let mask = sender.stamps_ns.len() - 1;
+                sender.stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
+            }
+            let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
+            if arrival == Arrival::Deliver && is_behind {
+                sender.emitter.emit(packet.meta(), packet.bytes());
+                arrival = Arrival::Hold;
+            }
+        }
         let mut sink = |packet: Delivered<'_>| sender.send(packet);
         if source.is_none() {
             match Coded::parse(packet.payload()).ok()? {

@@ -4,8 +4,8 @@ use myelin_coding::{Code, Encoder, wire};
 use myelin_spec::{RlncCode, RlncEncodeConfig};
 
 use super::carrier::Carrier;
-use super::datagram::Datagram;
-use super::{MAX_UNIT, frame_memory, redundancy};
+use super::unit::Unit;
+use super::{MAX_UNIT, datagram, frame_memory, redundancy};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// What an encoder remembers: the code, when the last packet came, and what it counted.
@@ -90,7 +90,7 @@ impl Work {
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Verdict {
-        let found = Datagram::find(packet).and_then(|datagram| {
+        let found = datagram(packet).and_then(|datagram| {
             let carrier = Carrier::of(packet, &datagram)?;
             Some((datagram, carrier))
         });
@@ -113,9 +113,8 @@ impl Work {
             state.encoder.restart((mixed >> 32) as u32);
             state.has_begun = true;
         }
-        let esi = datagram
-            .unit(packet.bytes())
-            .and_then(|((head, len), rest)| state.encoder.push(&[&head[..len], rest]));
+        let unit = Unit::of(&datagram, packet.bytes());
+        let esi = unit.and_then(|unit| state.encoder.push(&unit.parts()));
         let sent = esi.and_then(|esi| datagram.append(packet, &wire::source_trailer(esi)));
         if sent.is_none() {
             state.counters.unsupported += 1;

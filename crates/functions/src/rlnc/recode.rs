@@ -4,8 +4,8 @@ use myelin_coding::{Coded, Recoder, wire};
 use myelin_spec::{RlncCoded, RlncRecodeConfig};
 
 use super::carrier::Carrier;
-use super::datagram::Datagram;
-use super::{MAX_UNIT, frame_memory, redundancy};
+use super::unit::Unit;
+use super::{MAX_UNIT, datagram, frame_memory, redundancy};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 
 /// What a recoder remembers: the latest packets, and what it counted.
@@ -87,14 +87,14 @@ impl Work {
         packet: &mut Packet<'_>,
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
-        let mut datagram = Datagram::find(packet)?;
+        let mut datagram = datagram(packet)?;
         let carrier = Carrier::of(packet, &datagram)?;
         match Coded::parse(packet.payload()).ok()? {
             Coded::Source { esi, .. } => {
                 // The unit is the packet without its trailer, which is put back.
                 datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
-                let ((head, len), rest) = datagram.unit(packet.bytes())?;
-                state.recoder.source(esi, &[&head[..len], rest])?;
+                let unit = Unit::of(&datagram, packet.bytes())?;
+                state.recoder.source(esi, &unit.parts())?;
                 datagram.append(packet, &wire::source_trailer(esi))?;
                 state.counters.source += 1;
                 let at = carrier.payload_at();

@@ -1,13 +1,12 @@
 //! What was encrypted is decrypted to the same packet.
 
-use std::net::SocketAddr;
-
 use myelin_functions::{Batch, Discard, Packet};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::Cipher;
 use proptest::prelude::*;
 
+use super::common::ends::ends;
 use super::{CIPHERS, assert_valid, counter, decrypter, drops, encrypter, run};
 
 #[test]
@@ -88,19 +87,6 @@ fn a_batch_is_handled_as_its_packets_are() {
     batch.push(Packet::new(&mut full[0], 0, len, meta, 0).unwrap());
     assert_eq!(there.process_batch(&mut batch, &mut Discard), 1);
     assert_eq!(counter(&*there, "no-room"), 1);
-}
-
-fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
-    let end = |v6: bool| {
-        (any::<[u8; 16]>(), any::<u16>()).prop_map(move |(a, port)| {
-            if v6 {
-                SocketAddr::from((a, port))
-            } else {
-                SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
-            }
-        })
-    };
-    prop_oneof![(end(false), end(false)), (end(true), end(true))]
 }
 
 proptest! {

@@ -1,7 +1,13 @@
-//! Runs a function on one frame.
+//! Runs a function on one frame, and looks at what came out.
 
-use myelin_functions::{Emitter, Function, Packet, Verdict, instantiate};
-use myelin_packet::{Meta, parse};
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub(crate) mod ends;
+
+use std::collections::BTreeMap;
+
+use myelin_functions::{Discard, Emitter, Function, Packet, Verdict, instantiate};
+use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::FunctionConfig;
 
 /// Emits nothing and says so.
@@ -36,4 +42,49 @@ pub(crate) fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> 
     assert_eq!(buffer[..32], AROUND, "headroom was written");
     assert_eq!(buffer[buffer.len() - 32..], AROUND, "tailroom was written");
     (verdict == Verdict::Forward).then_some(out)
+}
+
+/// What `function` makes of `frame` with that much room behind it, `None` when it drops it. What the packet then says of itself
+/// must be so.
+pub(crate) fn run_with_room(
+    function: &mut dyn Function,
+    frame: &[u8],
+    room: usize,
+) -> Option<Vec<u8>> {
+    const FRONT: [u8; 16] = [0xa5; 16];
+    let mut buffer = [&FRONT[..], frame, &vec![0x5a; room]].concat();
+    let meta = Meta::new(1, 2, 3, 0, &parse(frame).expect("a frame that parses"));
+    let mut packet = Packet::new(&mut buffer, FRONT.len(), frame.len(), meta, 0).expect("a packet");
+    let verdict = function.process(&mut packet, &mut Discard);
+    let (out, headers) = (packet.bytes().to_vec(), *packet.headers());
+    assert_eq!(buffer[..FRONT.len()], FRONT, "headroom was written");
+    (verdict == Verdict::Forward).then(|| {
+        assert_eq!(Ok(headers), parse(&out));
+        out
+    })
+}
+
+/// What `function` counted.
+pub(crate) fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
+    let mut counters = BTreeMap::new();
+    function.read_counters(&mut |name, count| {
+        assert_eq!(counters.insert(name, count), None, "{name} twice");
+    });
+    counters
+}
+
+/// The payload of `frame`.
+pub(crate) fn payload_of(frame: &[u8]) -> &[u8] {
+    let headers = parse(frame).expect("a frame that parses");
+    &frame[headers.payload.into()..headers.end.into()]
+}
+
+/// Asserts that lengths and checksums are right and that nothing follows the IP packet.
+#[track_caller]
+pub(crate) fn assert_valid(frame: &[u8]) {
+    let headers = parse(frame).expect("a frame that parses");
+    assert_eq!(usize::from(headers.end), frame.len(), "bytes behind it");
+    assert_eq!(checksum::l4_is_valid(frame, &headers), Some(true));
+    let header = &frame[headers.l3.into()..headers.l4.into()];
+    assert!(headers.flags.is_ipv6() || checksum::checksum(header) == 0);
 }

@@ -1,7 +1,8 @@
 //! `aes-encrypt` and `aes-decrypt`.
 
+use super::mtu::mtu;
 use super::{Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType};
-use crate::aes::{MAX_MTU, MAX_REPLAY_WINDOW, MAX_SESSIONS, MIN_MTU};
+use crate::aes::{MAX_MTU, MAX_REPLAY_WINDOW, MAX_SESSIONS};
 
 const KEY_FILE: ConfigKey = ConfigKey {
     key: "keyFile",
@@ -40,17 +41,11 @@ pub static AES_ENCRYPT: Kind = Kind {
     config: &[
         KEY_FILE,
         CIPHER,
-        ConfigKey {
-            key: "mtu",
-            value: ValueType::Integer {
-                min: MIN_MTU as u64,
-                max: MAX_MTU as u64,
-            },
-            required: false,
-            default: Some("1500"),
-            doc: "the longest IP packet that may leave, bytes; encryption adds 44 bytes (28 with `ctr`), and a packet that would \
-                  become longer is dropped",
-        },
+        mtu(
+            MAX_MTU,
+            "the longest IP packet that may leave, bytes; encryption adds 44 bytes (28 with `ctr`), and a packet that would \
+             become longer is dropped",
+        ),
     ],
     description: "Encrypts and authenticates the UDP payload (AES-GCM), in place, and appends what `aes-decrypt` needs. Drops \
                   what it cannot encrypt: fragments, other protocols, and packets that would become longer than the MTU.",

@@ -1,5 +1,6 @@
 //! `compress` and `decompress`.
 
+use super::mtu::mtu;
 use super::{Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType};
 
 const DICTIONARY: ConfigKey = ConfigKey {
@@ -11,16 +12,10 @@ const DICTIONARY: ConfigKey = ConfigKey {
           samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB",
 };
 
-const MTU: ConfigKey = ConfigKey {
-    key: "mtu",
-    value: ValueType::Integer {
-        min: crate::compression::MIN_MTU as u64,
-        max: crate::compression::MAX_MTU as u64,
-    },
-    required: false,
-    default: Some("1500"),
-    doc: "the longest IP packet that it may make, bytes; what would be longer is dropped and counted",
-};
+const MTU: ConfigKey = mtu(
+    crate::compression::MAX_MTU,
+    "the longest IP packet that it may make, bytes; what would be longer is dropped and counted",
+);
 
 /// `compress`. Its costs are those of lz4 on JSON: a kind has one cost, and zstd takes some ten times that.
 pub static COMPRESS: Kind = Kind {

@@ -3,6 +3,7 @@
 //! The costs are those of the default configurations without loss, for each source packet, repair packets included, on a
 //! Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions --bench rlnc`, less those of `forward`.
 
+use super::mtu::mtu;
 use super::{Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType};
 use crate::rlnc::{MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW};
 
@@ -30,13 +31,8 @@ const REDUNDANCY: ValueType = ValueType::Number {
     max: MAX_REDUNDANCY,
 };
 
-const MTU: ConfigKey = optional(
-    "mtu",
-    ValueType::Integer {
-        min: 576,
-        max: MAX_MTU as u64,
-    },
-    "1500",
+const MTU: ConfigKey = mtu(
+    MAX_MTU,
     "longest IP packet that may leave, bytes; what would be longer is dropped and counted",
 );
 

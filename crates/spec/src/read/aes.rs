@@ -1,15 +1,14 @@
 //! Reads the configurations of `aes-encrypt` and `aes-decrypt`.
 
 use super::field::Fields;
-use super::key_file;
+use super::{key_file, mtu};
 use crate::aes::{
-    AesDecryptConfig, AesEncryptConfig, Cipher, MAX_MTU, MAX_REPLAY_WINDOW, MAX_SESSIONS, MIN_MTU,
+    AesDecryptConfig, AesEncryptConfig, Cipher, MAX_MTU, MAX_REPLAY_WINDOW, MAX_SESSIONS,
 };
 use crate::error::Report;
 use crate::files::FileResolver;
 use crate::secret::SecretKey;
 
-const MTU: u16 = 1500;
 const REPLAY_WINDOW: u32 = 1024;
 const SESSIONS: u16 = 16;
 
@@ -19,17 +18,10 @@ pub(super) fn encrypt(
     report: &mut Report<'_>,
 ) -> Option<AesEncryptConfig> {
     let (cipher, keys) = cipher_and_keys(fields, files, report);
-    let mtu = fields.get("mtu").and_then(|field| {
-        field.integer(
-            report,
-            MIN_MTU.into()..=MAX_MTU.into(),
-            "bytes of an IP packet",
-        )
-    });
     Some(AesEncryptConfig {
         cipher,
         keys: keys?,
-        mtu: mtu.map_or(MTU, |mtu| mtu as u16),
+        mtu: mtu::read(fields, MAX_MTU, report),
     })
 }
 

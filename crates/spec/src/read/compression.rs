@@ -3,9 +3,10 @@
 use std::ops::RangeInclusive;
 
 use super::field::Fields;
+use super::mtu;
 use crate::compression::{
-    CompressConfig, CompressionAlgorithm, DEFAULT_MTU, DecompressConfig, Dictionary,
-    MAX_DICTIONARY, MAX_LEVEL, MAX_MTU, MIN_DICTIONARY, MIN_MTU,
+    CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, MAX_DICTIONARY, MAX_LEVEL,
+    MAX_MTU, MIN_DICTIONARY,
 };
 use crate::error::{Fault, Report};
 use crate::files::FileResolver;
@@ -27,7 +28,7 @@ pub(super) fn compress(
         algorithm: algorithm.unwrap_or_default(),
         level: level.map_or(default.level, |level| level as u8),
         dictionary: dictionary(fields, files, report),
-        mtu: mtu(fields, report),
+        mtu: mtu::read(fields, MAX_MTU, report),
     }
 }
 
@@ -38,15 +39,8 @@ pub(super) fn decompress(
 ) -> DecompressConfig {
     DecompressConfig {
         dictionary: dictionary(fields, files, report),
-        mtu: mtu(fields, report),
+        mtu: mtu::read(fields, MAX_MTU, report),
     }
-}
-
-fn mtu(fields: &Fields<'_>, report: &mut Report<'_>) -> u16 {
-    let range = u64::from(MIN_MTU)..=u64::from(MAX_MTU);
-    let field = fields.get("mtu");
-    let mtu = field.and_then(|field| field.integer(report, range, "bytes of an IP packet"));
-    mtu.map_or(DEFAULT_MTU, |mtu| mtu as u16)
 }
 
 fn dictionary(

@@ -1,11 +1,12 @@
 //! Reads the configurations of `rlnc-encode`, `rlnc-recode` and `rlnc-decode`.
 
 use super::field::Fields;
+use super::mtu;
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
 use crate::rlnc::{
-    DEFAULT_MTU, MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded,
-    RlncDecodeConfig, RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
+    MAX_MTU, MAX_REDUNDANCY, MAX_WINDOW, REDUNDANCY_PARTS, RlncCode, RlncCoded, RlncDecodeConfig,
+    RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
 };
 use crate::units::parse_duration_ns;
 
@@ -26,7 +27,7 @@ pub(super) fn encode(fields: &Fields<'_>, report: &mut Report<'_>) -> RlncEncode
             .and_then(|field| field.integer(report, 0..=15, "a density threshold"))
             .map_or(default.density, |density| density as u8),
         flush_ns: duration(fields, "flush", "1ms", report).unwrap_or(default.flush_ns),
-        mtu: mtu(fields, report),
+        mtu: mtu::read(fields, MAX_MTU, report),
     }
 }
 
@@ -39,7 +40,7 @@ pub(super) fn recode(fields: &Fields<'_>, report: &mut Report<'_>) -> RlncRecode
             .get("coded")
             .and_then(|field| field.word(report, RlncCoded::WORDS))
             .unwrap_or_default(),
-        mtu: mtu(fields, report),
+        mtu: mtu::read(fields, MAX_MTU, report),
     }
 }
 
@@ -62,13 +63,6 @@ fn packets(fields: &Fields<'_>, key: &str, report: &mut Report<'_>) -> Option<u8
     let field = fields.get(key)?;
     let packets = field.integer(report, 1..=MAX_WINDOW.into(), "a number of packets")?;
     Some(packets as u8)
-}
-
-fn mtu(fields: &Fields<'_>, report: &mut Report<'_>) -> u16 {
-    fields
-        .get("mtu")
-        .and_then(|field| field.integer(report, 576..=MAX_MTU.into(), "a length in bytes"))
-        .map_or(DEFAULT_MTU, |mtu| mtu as u16)
 }
 
 fn duration(fields: &Fields<'_>, key: &str, example: &str, report: &mut Report<'_>) -> Option<u64> {

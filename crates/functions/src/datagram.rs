@@ -1,0 +1,400 @@
+//! A UDP datagram that becomes longer or shorter.
+//!
+//! Lengths and checksums follow; Ethernet padding is used up or cut off. The UDP checksum is corrected by what changed, not
+//! computed anew: zero means none and stays, and one that was wrong stays as wrong as it was, so that nothing that was
+//! damaged on its way here gets a valid one.
+
+use myelin_packet::checksum;
+use myelin_packet::five_tuple::UDP;
+
+use crate::Packet;
+use crate::wide::Sum;
+use crate::word::{set_word, word};
+
+/// Where a whole UDP datagram lies in its frame, at the end of its IP packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram {
+    /// Where the IP header begins.
+    pub(crate) l3: usize,
+    /// Where the UDP header begins.
+    pub(crate) l4: usize,
+    /// Where the payload begins.
+    pub(crate) payload: usize,
+    /// Where the datagram ends, and the IP packet with it.
+    pub(crate) end: usize,
+    /// Otherwise it is IPv4.
+    pub(crate) is_ipv6: bool,
+    /// UDP checksum, zero for none.
+    checksum: u16,
+    sum: Sum,
+}
+
+/// Why a packet holds no datagram to work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoDatagram {
+    /// It is a fragment.
+    Fragment,
+    /// It is no UDP, or was cut off.
+    NotUdp,
+    /// Something follows the datagram in the IP packet (RFC 9868).
+    Surplus,
+}
+
+impl Datagram {
+    /// The datagram in `packet`; `sum` is what its checksum is computed with.
+    #[inline]
+    pub(crate) fn of(packet: &Packet<'_>, sum: Sum) -> Result<Self, NoDatagram> {
+        let headers = packet.headers();
+        if headers.flags.is_fragment() {
+            return Err(NoDatagram::Fragment);
+        }
+        if !headers.flags.has_ports()
+            || headers.protocol != UDP
+            || usize::from(headers.end) > packet.len()
+        {
+            return Err(NoDatagram::NotUdp);
+        }
+        let mut datagram = Self {
+            l3: headers.l3.into(),
+            l4: headers.l4.into(),
+            payload: headers.payload.into(),
+            end: headers.end.into(),
+            is_ipv6: headers.flags.is_ipv6(),
+            checksum: 0,
+            sum,
+        };
+        let frame = packet.bytes();
+        let (at, counted_from) = datagram.ip_length();
+        let length = word(frame, at).ok_or(NoDatagram::NotUdp)?;
+        if counted_from + usize::from(length) != datagram.end {
+            return Err(NoDatagram::Surplus);
+        }
+        datagram.checksum = word(frame, datagram.l4 + 6).ok_or(NoDatagram::NotUdp)?;
+        Ok(datagram)
+    }
+
+    /// Whether it has a checksum.
+    #[inline]
+    pub(crate) fn has_checksum(&self) -> bool {
+        self.checksum != 0
+    }
+
+    /// Length of the IP packet, bytes.
+    #[inline]
+    pub(crate) fn ip_len(&self) -> usize {
+        self.end - self.l3
+    }
+
+    /// Length of the IP packet with a payload of `payload` bytes.
+    #[inline]
+    pub(crate) fn ip_len_with(&self, payload: usize) -> usize {
+        self.payload - self.l3 + payload
+    }
+
+    /// What the checksum covers of the payload: to be asked for before the payload is changed in place.
+    #[inline]
+    pub(crate) fn payload_sum(&self, packet: &Packet<'_>) -> u64 {
+        if !self.has_checksum() {
+            return 0;
+        }
+        let payload = packet.bytes().get(self.payload..self.end);
+        (self.sum)(payload.unwrap_or_default())
+    }
+
+    /// Lets datagram, IP packet and frame end at `end`, after the payload was changed in place; `old` is the
+    /// [`payload_sum`](Self::payload_sum) from before. `None` when there is no room, or an IP packet cannot be as long.
+    #[inline]
+    pub(crate) fn finish(&mut self, packet: &mut Packet<'_>, end: usize, old: u64) -> Option<()> {
+        fit(packet, end)?;
+        let changed = Self { end, ..*self };
+        let growth = changed.payload_sum(packet) + negative(old);
+        self.set_end(packet, end, growth)
+    }
+
+    /// Puts `new` in the payload's place. `None` when there is no room, or an IP packet cannot be as long; the packet is then as
+    /// it was.
+    #[inline]
+    pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
+        let old = self.payload_sum(packet);
+        let end = self.payload + new.len();
+        fit(packet, end)?;
+        packet.bytes_mut()[self.payload..].copy_from_slice(new);
+        self.finish(packet, end, old)
+    }
+
+    /// Appends `trailer`. Ethernet padding is used up first, and what is more of it stays. `None` when there is no room, or an
+    /// IP packet cannot be as long; the packet is then as it was.
+    #[inline]
+    pub(crate) fn append(&mut self, packet: &mut Packet<'_>, trailer: &[u8]) -> Option<()> {
+        let end = self.end + trailer.len();
+        fit(packet, end.max(packet.len()))?;
+        packet.bytes_mut()[self.end..end].copy_from_slice(trailer);
+        let growth = self.sum_from(self.end, trailer);
+        self.set_end(packet, end, growth)
+    }
+
+    /// Takes `n` bytes off the payload's end. `None` when it has not as many; the packet is then as it was.
+    #[inline]
+    pub(crate) fn cut(&mut self, packet: &mut Packet<'_>, n: usize) -> Option<()> {
+        let end = self.end.checked_sub(n).filter(|&end| end >= self.payload)?;
+        let tail = packet.bytes().get(end..self.end)?;
+        let growth = negative(self.sum_from(end, tail));
+        fit(packet, end)?;
+        self.set_end(packet, end, growth)
+    }
+
+    /// Cuts Ethernet padding off the packet.
+    #[inline]
+    pub(crate) fn cut_padding(&self, packet: &mut Packet<'_>) -> Option<()> {
+        fit(packet, self.end)
+    }
+
+    /// What the bytes from `at` on add to the checksum's sum: behind an odd number of bytes, each of them is the other half of its
+    /// word (RFC 1071, section 2B).
+    #[inline]
+    fn sum_from(&self, at: usize, bytes: &[u8]) -> u64 {
+        let sum = (self.sum)(bytes);
+        if (at - self.l4).is_multiple_of(2) {
+            sum
+        } else {
+            checksum::fold(sum).swap_bytes().into()
+        }
+    }
+
+    /// Writes lengths and checksums for an end that fits; the sum over the payload grew by `growth`.
+    #[inline]
+    fn set_end(&mut self, packet: &mut Packet<'_>, end: usize, growth: u64) -> Option<()> {
+        let frame = packet.bytes_mut();
+        let (at, counted_from) = self.ip_length();
+        let (old, new) = (word(frame, at)?, (end - counted_from) as u16);
+        set_word(frame, at, new)?;
+        if !self.is_ipv6 {
+            let held = word(frame, self.l3 + 10)?;
+            set_word(frame, self.l3 + 10, checksum::update(held, old, new))?;
+        }
+        let (old, new) = (self.end - self.l4, end - self.l4);
+        set_word(frame, self.l4 + 4, new as u16)?;
+        if self.has_checksum() {
+            // The length counts twice: in the UDP header and in the pseudo-header.
+            let lengths = 2 * (new as u64 + negative(old as u64));
+            self.checksum = checksum::l4_add(UDP, self.checksum, growth + lengths);
+            set_word(frame, self.l4 + 6, self.checksum)?;
+        }
+        self.end = end;
+        packet.set_end(end as u16);
+        Some(())
+    }
+
+    /// Where the length in the IP header stands, and where what it counts begins.
+    #[inline]
+    fn ip_length(&self) -> (usize, usize) {
+        if self.is_ipv6 {
+            (self.l3 + 4, self.l3 + 40)
+        } else {
+            (self.l3 + 2, self.l3)
+        }
+    }
+}
+
+/// Lets the frame end at `end`; `None` when it cannot, with the packet as it was.
+#[inline]
+pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
+    // Where a packet ends is told in 16 bits, and so are the lengths, which are less.
+    u16::try_from(end).ok()?;
+    match end.checked_sub(packet.len()) {
+        Some(missing) => packet.extend_tail(missing).ok().map(|_| ()),
+        None => packet.trim_tail(packet.len() - end).ok(),
+    }
+}
+
+/// What takes `sum` out of a sum: in ones' complement the negative of a number is its complement.
+#[inline]
+fn negative(sum: u64) -> u64 {
+    u64::from(!checksum::fold(sum))
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::fixtures::{self, build};
+    use myelin_packet::{Meta, parse};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ends::ends;
+    use crate::wide;
+
+    const ROOM: usize = 32;
+
+    /// Does `work` to a frame that has some room behind it, and gives what it gives and the frame then; what the packet says of
+    /// itself must be so.
+    fn on<T>(frame: &[u8], work: impl FnOnce(&mut Packet<'_>) -> T) -> (T, Vec<u8>) {
+        let mut buffer = [frame, &[0x5a; ROOM]].concat();
+        let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
+        let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
+        let given = work(&mut packet);
+        assert_eq!(packet.headers(), &parse(packet.bytes()).unwrap());
+        assert_eq!(
+            packet.meta().headers(packet.bytes()),
+            parse(packet.bytes()).ok()
+        );
+        (given, packet.bytes().to_vec())
+    }
+
+    fn datagram(packet: &Packet<'_>) -> Datagram {
+        Datagram::of(packet, wide::fastest_sum()).unwrap()
+    }
+
+    /// The frame with another payload, put together anew. Its checksum is as wrong as it was.
+    fn reference(frame: &[u8], payload: &[u8]) -> Vec<u8> {
+        let old = parse(frame).unwrap();
+        let (l3, l4, at) = (old.l3.into(), usize::from(old.l4), usize::from(old.payload));
+        let mut new = [&frame[..at], payload].concat();
+        if old.flags.is_ipv6() {
+            let len = (new.len() - l3 - 40) as u16;
+            new[l3 + 4..l3 + 6].copy_from_slice(&len.to_be_bytes());
+        } else {
+            let len = (new.len() - l3) as u16;
+            new[l3 + 2..l3 + 4].copy_from_slice(&len.to_be_bytes());
+            new[l3 + 10..l3 + 12].fill(0);
+            let checksum = checksum::checksum(&new[l3..l4]);
+            new[l3 + 10..l3 + 12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        let len = (new.len() - l4) as u16;
+        new[l4 + 4..l4 + 6].copy_from_slice(&len.to_be_bytes());
+        let held = word(frame, l4 + 6).unwrap();
+        if held != 0 {
+            let was = checksum::l4_checksum(frame, &old).unwrap();
+            let is = checksum::l4_checksum(&new, &parse(&new).unwrap()).unwrap();
+            // What is wrong, modulo 65535; of the two zeros, 0 would mean none.
+            let sum = u32::from(is) + u32::from(held) + 65_535 - u32::from(was);
+            let checksum = match sum % 65_535 {
+                0 => 0xffff,
+                other => other as u16,
+            };
+            new[l4 + 6..l4 + 8].copy_from_slice(&checksum.to_be_bytes());
+        }
+        new
+    }
+
+    fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..most)
+    }
+
+    /// Frames with tags, padding, and right, wrong and no checksums.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let checksum = prop_oneof![Just(None), Just(Some(0)), any::<u16>().prop_map(Some)];
+        (ends(), bytes(100), 0..3_usize, 0..200_usize, checksum).prop_map(
+            |((source, destination), payload, tags, len, checksum)| {
+                let mut frame = build::udp(source, destination, &payload);
+                if let Some(checksum) = checksum {
+                    let l4 = usize::from(parse(&frame).unwrap().l4);
+                    set_word(&mut frame, l4 + 6, checksum).unwrap();
+                }
+                let frame = build::with_tags(frame, &[build::QINQ, build::VLAN][..tags]);
+                let len = len.max(frame.len());
+                build::padded(frame, len)
+            },
+        )
+    }
+
+    fn payload_of(frame: &[u8]) -> &[u8] {
+        let headers = parse(frame).unwrap();
+        &frame[headers.payload.into()..headers.end.into()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn another_payload_is_as_if_the_packet_were_put_together_anew(
+            frame in frames(),
+            new in bytes(150),
+        ) {
+            let room = frame.len() + ROOM - usize::from(parse(&frame).unwrap().payload);
+            let expected = if new.len() <= room {
+                (Some(()), reference(&frame, &new))
+            } else {
+                (None, frame.clone())
+            };
+            let replaced = on(&frame, |packet| datagram(packet).replace(packet, &new));
+            prop_assert_eq!(&replaced, &expected, "replaced");
+            let in_place = on(&frame, |packet| {
+                let mut datagram = datagram(packet);
+                let old = datagram.payload_sum(packet);
+                let end = datagram.payload + new.len();
+                fit(packet, end)?;
+                packet.bytes_mut()[datagram.payload..].copy_from_slice(&new);
+                datagram.finish(packet, end, old)
+            });
+            prop_assert_eq!(&in_place, &expected, "in place");
+        }
+
+        #[test]
+        fn a_trailer_that_comes_and_goes_is_as_if_the_packet_were_put_together_anew(
+            frame in frames(),
+            trailer in bytes(20),
+        ) {
+            let mut with = reference(&frame, &[payload_of(&frame), &trailer].concat());
+            with.extend(frame.get(with.len()..).unwrap_or_default());
+            let without = reference(&frame, payload_of(&frame));
+            on(&frame, |packet| {
+                let mut datagram = datagram(packet);
+                datagram.append(packet, &trailer).unwrap();
+                assert_eq!(packet.bytes(), with);
+                assert_eq!(datagram.ip_len(), datagram.ip_len_with(payload_of(&with).len()));
+                datagram.cut(packet, trailer.len()).unwrap();
+                assert_eq!(packet.bytes(), without);
+            });
+            let cut = on(&frame, |packet| {
+                datagram(packet).cut_padding(packet)?;
+                Some(datagram(packet).end)
+            });
+            let end = usize::from(parse(&frame).unwrap().end);
+            prop_assert_eq!(cut, (Some(end), frame[..end].to_vec()));
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_cannot_be_cut_or_made() {
+        let frame = build::udp_v4(4);
+        for n in [5, 100, usize::MAX] {
+            let cut = on(&frame, |packet| datagram(packet).cut(packet, n));
+            assert_eq!(cut, (None, frame.clone()));
+        }
+        let long = [0; ROOM + 1];
+        let appended = on(&frame, |packet| datagram(packet).append(packet, &long));
+        assert_eq!(appended, (None, frame.clone()), "no room");
+        let mut buffer = frame.clone();
+        buffer.resize(70_000, 0);
+        let meta = Meta::new(1, 2, 3, 4, &parse(&frame).unwrap());
+        let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
+        let mut payload = vec![7; 65_535 - 41];
+        let replaced = datagram(&packet).replace(&mut packet, &payload);
+        assert_eq!(replaced, None, "longer than 16 bits can say");
+        assert_eq!(packet.bytes(), frame);
+        payload.pop();
+        let replaced = datagram(&packet).replace(&mut packet, &payload);
+        assert_eq!(replaced, Some(()));
+        assert_eq!(packet.bytes(), reference(&frame, &payload));
+    }
+
+    #[test]
+    fn what_is_no_datagram_has_its_reason() {
+        for (name, reason) in [
+            ("ipv4-fragment-padded", NoDatagram::Fragment),
+            ("tcp-v4", NoDatagram::NotUdp),
+            ("icmp", NoDatagram::NotUdp),
+            ("udp-v4-surplus", NoDatagram::Surplus),
+        ] {
+            let frame = fixtures::named(name).frame;
+            let (found, _) = on(&frame, |packet| Datagram::of(packet, checksum::sum).err());
+            assert_eq!(found, Some(reason), "{name}");
+        }
+        let (mut frame, len) = (build::udp_v6(9), build::udp_v6(9).len());
+        let meta = Meta::new(1, 2, 3, 4, &parse(&frame).unwrap());
+        let mut packet = Packet::new(&mut frame, 0, len, meta, 0).unwrap();
+        packet.trim_tail(1).unwrap();
+        let found = Datagram::of(&packet, checksum::sum).err();
+        assert_eq!(found, Some(NoDatagram::NotUdp), "cut off");
+    }
+}

@@ -1,0 +1,41 @@
+//! The unit that is coded of a packet.
+
+use crate::datagram::Datagram;
+
+/// An IP packet as it is coded: without what routers change on the way (time to live, congestion bits, and the header
+/// checksum that follows them).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit<'f> {
+    start: [u8; 40],
+    start_len: usize,
+    rest: &'f [u8],
+}
+
+impl<'f> Unit<'f> {
+    /// The unit of the packet with that datagram.
+    pub(super) fn of(datagram: &Datagram, frame: &'f [u8]) -> Option<Self> {
+        let packet = frame.get(datagram.l3..datagram.end)?;
+        let start_len = if datagram.is_ipv6 { 40 } else { 20 };
+        let (head, rest) = packet.split_at_checked(start_len)?;
+        let mut start = [0; 40];
+        start[..start_len].copy_from_slice(head);
+        if datagram.is_ipv6 {
+            start[1] &= !0x30;
+            start[7] = 0;
+        } else {
+            start[1] &= !0x03;
+            start[8] = 0;
+            start[10..12].fill(0);
+        }
+        Some(Self {
+            start,
+            start_len,
+            rest,
+        })
+    }
+
+    /// Its bytes, in two parts.
+    pub(super) fn parts(&self) -> [&[u8]; 2] {
+        [&self.start[..self.start_len], self.rest]
+    }
+}

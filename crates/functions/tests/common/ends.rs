@@ -1,0 +1,19 @@
+//! Random ends of a flow.
+
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+
+/// Source and destination, of the same family.
+pub(crate) fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
+    let end = |v6: bool| {
+        any::<([u8; 16], u16)>().prop_map(move |(a, port)| {
+            if v6 {
+                SocketAddr::from((a, port))
+            } else {
+                SocketAddr::from(([a[0], a[1], a[2], a[3]], port))
+            }
+        })
+    };
+    prop_oneof![(end(false), end(false)), (end(true), end(true))]
+}
