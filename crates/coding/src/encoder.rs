@@ -33,7 +33,7 @@ impl Code {
 /// beyond the 64th or behind a change of redundancy or density within the block, and those of a sparse draw of nothing.
 ///
 /// Memory, allocated by [`Encoder::new`]: a power of two, not below the window, of symbols of the longest length; with a
-/// block 64 more, whatever the redundancy, which may change. At most 128 symbols, 192 KiB with units of 1500 bytes.
+/// block 64 more, whatever the redundancy, which may change. At most 128 symbols, some 200 KiB with units of 1500 bytes.
 #[derive(Debug)]
 pub struct Encoder {
     kernel: Kernel,

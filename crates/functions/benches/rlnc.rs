@@ -109,7 +109,7 @@ fn single_packets(_: &mut Criterion) {
         };
         let mut function = instantiate(&FunctionConfig::RlncEncode(config)).expect("a function");
         let mut places: Vec<Vec<f64>> = vec![Vec::with_capacity(BLOCKS); block.into()];
-        let mut buffer = buffers(&[frame.clone()]);
+        let mut buffer = buffers(std::slice::from_ref(&frame));
         for _ in 0..BLOCKS {
             for times in &mut places {
                 buffer[0].0[..frame.len()].copy_from_slice(&frame);
