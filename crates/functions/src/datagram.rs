@@ -4,6 +4,8 @@
 //! computed anew: zero means none and stays, and one that was wrong stays as wrong as it was, so that nothing that was
 //! damaged on its way here gets a valid one.
 
+use std::cmp::Ordering;
+
 use myelin_packet::checksum;
 use myelin_packet::five_tuple::UDP;
 
@@ -201,9 +203,11 @@ impl Datagram {
 pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     // Where a packet ends is told in 16 bits, and so are the lengths, which are less.
     u16::try_from(end).ok()?;
-    match end.checked_sub(packet.len()) {
-        Some(missing) => packet.extend_tail(missing).ok().map(|_| ()),
-        None => packet.trim_tail(packet.len() - end).ok(),
+    let len = packet.len();
+    match end.cmp(&len) {
+        Ordering::Less => packet.trim_tail(len - end).ok(),
+        Ordering::Equal => Some(()),
+        Ordering::Greater => packet.extend_tail(end - len).ok().map(|_| ()),
     }
 }
 
