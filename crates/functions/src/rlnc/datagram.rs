@@ -17,8 +17,8 @@ pub(super) struct Datagram {
     pub(super) is_ipv6: bool,
 }
 
-/// The start of an IP packet without what routers change on the way (time to live, congestion bits, and the header
-/// checksum that follows them), and how many of the bytes count.
+/// The start of an IP packet without what is changed on the way (time to live, traffic class, and the header checksum that
+/// follows them), and how many of the bytes count.
 pub(super) type UnitHead = ([u8; 40], usize);
 
 impl Datagram {
@@ -134,10 +134,11 @@ fn unit(packet: &[u8]) -> Option<(UnitHead, &[u8])> {
     let mut head = [0; 40];
     head[..len].copy_from_slice(start);
     if is_ipv6 {
-        head[1] &= !0x30;
+        head[0] &= 0xf0;
+        head[1] &= 0x0f;
         head[7] = 0;
     } else {
-        head[1] &= !0x03;
+        head[1] = 0;
         head[8] = 0;
         head[10..12].fill(0);
     }
