@@ -18,6 +18,9 @@ use ring::Ring;
 /// How far behind the newest packet one is late; one farther behind is of a stream that began anew.
 const LATE_RANGE: u32 = 1 << 16;
 
+/// After so many packets in a row that lie before the ring, the stream began anew there.
+const LATE_RUN: u32 = 8;
+
 /// In which order packets leave the decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
@@ -64,8 +67,8 @@ pub struct Counters {
     pub recovered: u64,
     /// Source packets that were given up: not delivered so far, and not any more.
     pub lost: u64,
-    /// Packets of which all or part lies before what is kept, and source packets that came or were worked out when they had been
-    /// given up.
+    /// Packets of which all or part lies before what is kept, source packets that came or were worked out when they had been
+    /// given up, and packets that jumped where none had been before: dropped, as they may be foreign or damaged.
     pub late: u64,
     /// Source packets that were known already.
     pub duplicate: u64,
@@ -73,7 +76,8 @@ pub struct Counters {
     pub oversized: u64,
     /// Symbols that were worked out and hold no unit: a packet was forged or damaged. All equations go then.
     pub corrupt: u64,
-    /// Jumps of the numbers by more than is kept: everything began anew.
+    /// Jumps of the numbers by more than is kept, seen in two packets in a row, and runs of 8 packets that lie before what
+    /// is kept: everything began anew.
     pub reset: u64,
 }
 
@@ -90,6 +94,10 @@ pub struct Decoder {
     ahead: Box<Ahead>,
     /// A first packet has come.
     started: bool,
+    /// The end of the packet that jumped, if no packet has come since that did not.
+    jumped_to: Option<u32>,
+    /// Packets in a row that lie before the ring.
+    late_run: u32,
     /// Behind the newest source packet that is known of. The ring holds this one's `capacity` predecessors.
     next: u32,
     /// Numbers in the ring that lie before the first packet: who never knew of them has not lost them.
@@ -122,6 +130,8 @@ impl Decoder {
             equations: Equations::new(capacity, max_len),
             ahead: Box::new(Ahead::new()),
             started: false,
+            jumped_to: None,
+            late_run: 0,
             next: 0,
             before_first: 0,
             head: 0,
@@ -360,6 +370,8 @@ impl Decoder {
     /// Begins with `first`, the ring ending at `next`.
     fn start(&mut self, first: u32, next: u32) {
         self.started = true;
+        self.jumped_to = None;
+        self.late_run = 0;
         self.next = next;
         self.head = first;
         self.covered_from = first;
@@ -369,24 +381,59 @@ impl Decoder {
         self.recovered.clear();
     }
 
-    /// Moves on so that the ring ends at `end` or later, and begins anew where that is a jump. Returns whether `first` is in
-    /// the ring then, and not before it.
+    /// Moves on so that the ring ends at `end` or later. Returns whether `first` is in the ring then, and not before it.
+    ///
+    /// A single packet far away may be foreign or damaged. So everything begins anew only when a second one in a row comes
+    /// from near there, or when packets from before the ring do not end.
     fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
         let capacity = self.ring.capacity();
         let ahead = end.wrapping_sub(self.next).cast_signed();
-        let jumps = ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed();
-        if jumps {
-            self.counters.reset += 1;
-            self.leave_all(sink);
-            self.start(first, end);
-            return true;
+        if ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed() {
+            let is_near = |before: u32| {
+                // The same number twice may be one packet that was doubled.
+                end != before && end.wrapping_sub(before).wrapping_add(capacity) <= 2 * capacity
+            };
+            let is_confirmed = self.jumped_to.is_some_and(is_near);
+            if is_confirmed {
+                self.begin_anew(first, end, sink);
+            } else {
+                self.jumped_to = Some(end);
+            }
+            return is_confirmed;
         }
         for esi in serial::range(self.next, end).take(ahead.max(0) as usize) {
             self.leave(esi.wrapping_sub(capacity), sink);
             self.ring.slot_mut(esi).known = false;
             self.next = esi.wrapping_add(1);
         }
-        self.next.wrapping_sub(first) <= capacity
+        if self.next.wrapping_sub(first) <= capacity {
+            self.jumped_to = None;
+            self.late_run = 0;
+            return true;
+        }
+        self.late_run += 1;
+        let is_anew = self.late_run == LATE_RUN;
+        if is_anew {
+            self.begin_anew(first, end, sink);
+        }
+        is_anew
+    }
+
+    /// Gives up what there is and begins with `first`.
+    fn begin_anew(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
+        self.counters.reset += 1;
+        self.leave_all(sink);
+        let (before, capacity) = (self.next, self.ring.capacity());
+        self.start(first, end);
+        let gap = first.wrapping_sub(before);
+        if gap <= LATE_RANGE {
+            // A long burst of losses. Of those in the ring, some may still come where packets need no order.
+            self.counters.lost += u64::from(match self.delivery {
+                Delivery::Immediate => end.wrapping_sub(before).saturating_sub(capacity),
+                Delivery::InOrder => gap,
+            });
+            self.before_first = 0;
+        }
     }
 
     /// A number leaves the ring.

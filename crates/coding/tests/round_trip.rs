@@ -240,12 +240,60 @@ fn held_packets_survive_a_change_of_the_order() {
 #[test]
 fn a_jump_begins_anew_and_nothing_held_is_lost() {
     let mut receiver = Receiver::new(Delivery::InOrder);
-    for esi in [5, 7, 8, 1_000_000, 1_000_001, 3] {
+    for esi in [5, 7, 8, 1_000_000, 1_000_001, 1_000_002, 3, 4] {
         receiver.receive(&source(esi));
     }
-    assert_eq!(receiver.delivered, [5, 7, 8, 1_000_000, 1_000_001, 3]);
+    // The first packet of each jump is dropped.
+    assert_eq!(receiver.delivered, [5, 7, 8, 1_000_001, 1_000_002, 4]);
     let counters = receiver.decoder.counters();
-    assert_eq!((counters.reset, counters.lost), (2, 1));
+    assert_eq!((counters.reset, counters.lost, counters.late), (2, 1, 2));
+}
+
+#[test]
+fn a_wild_packet_changes_nothing() {
+    for delivery in [Delivery::Immediate, Delivery::InOrder] {
+        let mut receiver = Receiver::new(delivery);
+        for esi in 0..1000 {
+            receiver.receive(&source(esi));
+            if esi % 100 == 50 {
+                // A doubled one, and one far behind.
+                for wild in [40_000 + esi, 40_000 + esi, u32::MAX - 100_000] {
+                    receiver.receive(&source(wild));
+                }
+            }
+        }
+        let all: Vec<u32> = (0..1000).collect();
+        assert_eq!(receiver.delivered, all);
+        let counters = receiver.decoder.counters();
+        assert_eq!((counters.reset, counters.lost, counters.late), (0, 0, 30));
+    }
+}
+
+#[test]
+fn a_decoder_follows_an_encoder_that_began_anew_a_little_before() {
+    for delivery in [Delivery::Immediate, Delivery::InOrder] {
+        let mut receiver = Receiver::new(delivery);
+        let numbers = (30_000..30_300).chain(100..120);
+        numbers.for_each(|esi| receiver.receive(&source(esi)));
+        let all: Vec<u32> = (30_000..30_300).chain(107..120).collect();
+        assert_eq!(receiver.delivered, all);
+        let counters = receiver.decoder.counters();
+        assert_eq!((counters.reset, counters.lost, counters.late), (1, 0, 7));
+    }
+}
+
+#[test]
+fn a_gap_longer_than_the_ring_is_lost() {
+    for delivery in [Delivery::Immediate, Delivery::InOrder] {
+        let mut receiver = Receiver::new(delivery);
+        let numbers = (0..10).chain(1000..2000).chain(200_000..200_010);
+        numbers.for_each(|esi| receiver.receive(&source(esi)));
+        let all: Vec<u32> = (0..10).chain(1001..2000).chain(200_001..200_010).collect();
+        assert_eq!(receiver.delivered, all);
+        // The packet of 1000 is dropped; what lies before 200 000 is of another stream.
+        let counters = receiver.decoder.counters();
+        assert_eq!((counters.reset, counters.lost, counters.late), (2, 991, 2));
+    }
 }
 
 #[test]

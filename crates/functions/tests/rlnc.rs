@@ -172,6 +172,41 @@ fn in_order_holds_within_and_over_batches() {
 }
 
 #[test]
+fn a_held_packet_keeps_its_own_headers() {
+    let header = |mut frame: Vec<u8>, vlan: u8, hops: u8, class: u8| {
+        frame[15] = vlan;
+        if parse(&frame).unwrap().flags.is_ipv6() {
+            frame[18] = 0x60 | class >> 4;
+            frame[19] = class << 4;
+            frame[25] = hops;
+        } else {
+            frame[19] = class;
+            frame[26] = hops;
+            frame[28..30].fill(0);
+            let sum = checksum::checksum(&frame[18..38]);
+            frame[28..30].copy_from_slice(&sum.to_be_bytes());
+        }
+        frame
+    };
+    let tagged = |frame| build::with_tags(frame, &[build::VLAN]);
+    let frames = [
+        header(tagged(build::udp_v4(1)), 1, 64, 0),
+        header(tagged(build::udp_v4(2)), 2, 63, 0xb8),
+        header(tagged(build::udp_v4(3)), 3, 62, 0x21),
+        header(tagged(build::udp_v6(4)), 4, 61, 0xa5),
+        build::udp_v6(5),
+    ];
+    let config = RlncEncodeConfig {
+        redundancy: 0,
+        ..RlncEncodeConfig::default()
+    };
+    let mut sent = run_each(&mut *encoder(config), &frames);
+    sent[1..].rotate_left(1);
+    let mut decoder = decoder(RlncDelivery::InOrder);
+    assert_eq!(run_each(&mut *decoder, &sent), frames);
+}
+
+#[test]
 fn in_order_a_lost_frame_holds_the_others_up_until_the_timer() {
     let frames: Vec<_> = (0..4).map(|i| build::udp_v4(100 + i)).collect();
     let config = RlncEncodeConfig {
@@ -276,10 +311,12 @@ fn routers_on_the_way_do_not_harm() {
         let mut frame = frame.to_vec();
         if parse(&frame).unwrap().flags.is_ipv6() {
             frame[21] -= 1;
-            frame[15] |= 0x30;
+            // A traffic class of 0xbb: another DSCP (46), and congestion.
+            frame[14] = 0x6b;
+            frame[15] = 0xb0 | frame[15] & 0x0f;
         } else {
             frame[22] -= 1;
-            frame[15] |= 3;
+            frame[15] = 0xbb;
             frame[24..26].fill(0);
             let sum = checksum::checksum(&frame[14..34]);
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -381,6 +418,46 @@ fn the_code_goes_on_when_the_chain_is_changed() {
     assert_eq!(counters(&*new)["source"], 16);
     let out = run_each(&mut *decoder(RlncDelivery::InOrder), &sent);
     assert_eq!(out, frames);
+}
+
+#[test]
+fn what_waits_leaves_by_the_timer_of_the_next_generation() {
+    let frames: Vec<_> = (0..3).map(|i| build::udp_v4(100 + i)).collect();
+    let mut states = States::default();
+    let mut make = |config| {
+        let instance = FunctionInstance {
+            state: Some(StateKey {
+                chain: "tactile".into(),
+                function: "coder".into(),
+            }),
+            ..FunctionInstance::from(config)
+        };
+        states.instantiate(&instance).unwrap()
+    };
+    let config = FunctionConfig::RlncEncode(RlncEncodeConfig::default());
+    let mut old = make(config.clone());
+    let mut sent = run_each(&mut *old, &frames);
+    let mut new = make(config);
+    drop(old);
+    let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
+    new.expire(1_000_000, &mut emitted);
+    assert_eq!(emitted.len(), 1);
+    assert_eq!(emitted[0].0.stamp_ns, 1_000_000, "made by the timer");
+
+    let config = FunctionConfig::RlncDecode(RlncDecodeConfig {
+        delivery: RlncDelivery::InOrder,
+        ..RlncDecodeConfig::default()
+    });
+    let mut old = make(config.clone());
+    sent.remove(1);
+    assert_eq!(run(&mut *old, &sent), frames[..1]);
+    let mut new = make(config);
+    drop(old);
+    emitted.clear();
+    new.expire(10_000_000, &mut emitted);
+    assert_eq!(emitted.len(), 1);
+    assert_eq!(emitted[0].1, frames[2]);
+    assert_eq!(emitted[0].0.stamp_ns, 1, "it did wait");
 }
 
 #[test]

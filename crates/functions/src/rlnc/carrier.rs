@@ -99,7 +99,20 @@ impl Carrier {
         Some(end)
     }
 
-    /// Writes to `frame` the packet that a unit is of; what routers change is taken over. Returns its length, or `None`
+    fn hops(&self) -> u8 {
+        self.ip[if self.is_ipv6 { 7 } else { 8 }]
+    }
+
+    /// DSCP and ECN: IPv6's traffic class or the byte of IPv4 that was the type of service.
+    fn traffic_class(&self) -> u8 {
+        if self.is_ipv6 {
+            self.ip[0] << 4 | self.ip[1] >> 4
+        } else {
+            self.ip[1]
+        }
+    }
+
+    /// Writes to `frame` the packet that a unit is of; what is changed on the way is taken over. Returns its length, or `None`
     /// when the unit is no UDP packet, or its checksum is wrong.
     pub(super) fn restore(&self, frame: &mut [u8], unit: &[u8]) -> Option<usize> {
         let end = self.l3 + unit.len();
@@ -107,22 +120,18 @@ impl Carrier {
         let (ethernet, ip) = frame.split_at_mut_checked(self.l3)?;
         ethernet.copy_from_slice(&self.ethernet[..self.l3]);
         ip.copy_from_slice(unit);
-        let (hops, congestion) = if self.is_ipv6 {
-            (self.ip[7], self.ip[1] >> 4 & 3)
-        } else {
-            (self.ip[8], self.ip[1] & 3)
-        };
         let ethertype = match ip.first()? >> 4 {
             4 if ip.len() >= 20 => {
-                ip[1] |= congestion;
-                ip[8] = hops;
+                ip[1] = self.traffic_class();
+                ip[8] = self.hops();
                 let header_len = usize::from(ip[0] & 0x0f) * 4;
                 seal_ipv4(ip.get_mut(..header_len.max(20))?)?;
                 0x0800
             }
             6 if ip.len() >= 40 => {
-                ip[1] |= congestion << 4;
-                ip[7] = hops;
+                ip[0] = 0x60 | self.traffic_class() >> 4;
+                ip[1] = self.traffic_class() << 4 | ip[1] & 0x0f;
+                ip[7] = self.hops();
                 0x86dd
             }
             _ => return None,

@@ -1,7 +1,6 @@
 //! `rlnc-decode`: gives the packets of an encoder on as they were, and works out those that were lost.
 
 use myelin_coding::{Arrival, Coded, Decoder, Delivered, Delivery, wire};
-use myelin_packet::Meta;
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
 use super::carrier::Carrier;
@@ -13,8 +12,10 @@ use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 #[derive(Debug)]
 pub struct DecodeState {
     decoder: Decoder,
-    /// Of the packets that are held, by the lower bits of their numbers: when they passed the front door.
-    stamps_ns: Box<[u64]>,
+    /// The latest packet; without one, nothing can be sent.
+    latest: Option<Carrier>,
+    /// Of the packets that are held, by the lower bits of their numbers: what is not in their units.
+    held: Box<[Option<Carrier>]>,
     malformed: u64,
     corrupt: u64,
 }
@@ -25,7 +26,8 @@ impl DecodeState {
         let capacity = usize::from(config.buffer).next_power_of_two();
         Self {
             decoder: Decoder::new(capacity, MAX_UNIT),
-            stamps_ns: vec![0; capacity].into(),
+            latest: None,
+            held: vec![None; capacity].into(),
             malformed: 0,
             corrupt: 0,
         }
@@ -46,8 +48,6 @@ struct Work {
     delivery: Delivery,
     timeout_ns: u64,
     now_ns: u64,
-    /// The latest packet; without one, nothing can be sent.
-    carrier: Option<Carrier>,
     frame: Box<[u8]>,
     /// A packet of this batch was emitted: it will be behind the batch, and so must be those behind it.
     has_emitted: bool,
@@ -63,7 +63,6 @@ impl Decode {
             },
             timeout_ns: config.timeout_ns,
             now_ns: 0,
-            carrier: None,
             frame: frame_memory(),
             has_emitted: false,
         };
@@ -71,11 +70,11 @@ impl Decode {
     }
 }
 
-/// Emits what leaves the decoder's memory, as packets that came behind `carrier`.
+/// Emits what leaves the decoder's memory: what was worked out as packets that came behind `latest`.
 struct Sender<'w> {
-    carrier: &'w Carrier,
+    latest: &'w Carrier,
+    held: &'w mut [Option<Carrier>],
     frame: &'w mut [u8],
-    stamps_ns: &'w mut [u64],
     emitter: &'w mut dyn Emitter,
     has_emitted: &'w mut bool,
     corrupt: &'w mut u64,
@@ -83,16 +82,13 @@ struct Sender<'w> {
 
 impl Sender<'_> {
     fn send(&mut self, packet: Delivered<'_>) {
-        let Some(len) = self.carrier.restore(self.frame, packet.adu) else {
+        let held = self.held[packet.esi as usize & (self.held.len() - 1)].as_ref();
+        let carrier = held.filter(|_| !packet.recovered).unwrap_or(self.latest);
+        let Some(len) = carrier.restore(self.frame, packet.adu) else {
             *self.corrupt += 1;
             return;
         };
-        let mut meta: Meta = *self.carrier.meta();
-        if !packet.recovered {
-            let mask = self.stamps_ns.len() - 1;
-            meta.stamp_ns = self.stamps_ns[packet.esi as usize & mask];
-        }
-        self.emitter.emit(&meta, &self.frame[..len]);
+        self.emitter.emit(carrier.meta(), &self.frame[..len]);
         *self.has_emitted = true;
     }
 }
@@ -128,17 +124,18 @@ impl Work {
             datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
             source = Some(esi);
         }
-        let carrier = self.carrier.insert(Carrier::of(packet, &datagram)?);
         let DecodeState {
             decoder,
-            stamps_ns,
+            latest,
+            held,
             corrupt,
             ..
         } = state;
+        let latest = latest.insert(Carrier::of(packet, &datagram)?);
         let mut sender = Sender {
-            carrier,
+            latest,
+            held,
             frame: &mut self.frame,
-            stamps_ns,
             emitter,
             has_emitted: &mut self.has_emitted,
             corrupt,
@@ -149,8 +146,8 @@ impl Work {
             let mut sink = |packet: Delivered<'_>| sender.send(packet);
             arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
             if arrival == Arrival::Hold {
-                let mask = sender.stamps_ns.len() - 1;
-                sender.stamps_ns[esi as usize & mask] = packet.meta().stamp_ns;
+                let mask = sender.held.len() - 1;
+                sender.held[esi as usize & mask] = Some(*sender.latest);
             }
             let is_behind = self.delivery == Delivery::InOrder && *sender.has_emitted;
             if arrival == Arrival::Deliver && is_behind {
@@ -211,19 +208,23 @@ impl Function for Decode {
     }
 
     fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
-        let (Some(mut state), Some(carrier)) = (self.state.enter(), &self.work.carrier) else {
+        let Some(mut state) = self.state.enter() else {
             return;
         };
         let DecodeState {
             decoder,
-            stamps_ns,
+            latest: Some(latest),
+            held,
             corrupt,
             ..
-        } = &mut *state;
+        } = &mut *state
+        else {
+            return;
+        };
         let mut sender = Sender {
-            carrier,
+            latest,
+            held,
             frame: &mut self.work.frame,
-            stamps_ns,
             emitter,
             has_emitted: &mut self.work.has_emitted,
             corrupt,

@@ -1,6 +1,7 @@
 //! `rlnc-encode`: numbers packets and sends repair packets with them.
 
 use myelin_coding::{Code, Encoder, wire};
+use myelin_packet::Meta;
 use myelin_spec::{RlncCode, RlncEncodeConfig};
 
 use super::carrier::Carrier;
@@ -14,6 +15,8 @@ pub struct EncodeState {
     encoder: Encoder,
     has_begun: bool,
     last_ns: u64,
+    /// The latest packet; without one, nothing can be sent.
+    latest: Option<Carrier>,
     counters: Counters,
 }
 
@@ -37,6 +40,7 @@ impl EncodeState {
             encoder: Encoder::new(code, redundancy(config.redundancy), MAX_UNIT, 0),
             has_begun: false,
             last_ns: 0,
+            latest: None,
             counters: Counters::default(),
         }
     }
@@ -58,8 +62,6 @@ pub struct Encode {
 struct Work {
     config: RlncEncodeConfig,
     now_ns: u64,
-    /// The latest packet; without one, nothing can be sent.
-    carrier: Option<Carrier>,
     frame: Box<[u8]>,
 }
 
@@ -69,7 +71,6 @@ impl Encode {
         let work = Work {
             config: *config,
             now_ns: 0,
-            carrier: None,
             frame: frame_memory(),
         };
         Self { work, state }
@@ -122,14 +123,14 @@ impl Work {
         }
         state.counters.source += 1;
         state.last_ns = self.now_ns;
-        self.carrier = Some(carrier);
-        self.emit_repairs(state, emitter);
+        state.latest = Some(carrier);
+        self.emit_repairs(state, carrier.meta(), emitter);
         Verdict::Forward
     }
 
-    /// Sends the repair packets that are due.
-    fn emit_repairs(&mut self, state: &mut EncodeState, emitter: &mut dyn Emitter) {
-        let Some(carrier) = &self.carrier else {
+    /// Sends the repair packets that are due, with that metadata.
+    fn emit_repairs(&mut self, state: &mut EncodeState, meta: &Meta, emitter: &mut dyn Emitter) {
+        let Some(carrier) = &state.latest else {
             return;
         };
         let at = carrier.payload_at();
@@ -137,7 +138,7 @@ impl Work {
             match carrier.wrap(&mut self.frame, len, self.config.mtu.into()) {
                 Some(len) => {
                     state.counters.repair += 1;
-                    emitter.emit(carrier.meta(), &self.frame[..len]);
+                    emitter.emit(meta, &self.frame[..len]);
                 }
                 // An IPv6 header is longer than the IPv4 header of the longest packet of the window.
                 None => state.counters.too_long += 1,
@@ -180,10 +181,15 @@ impl Function for Encode {
             return;
         };
         let silent_ns = now_ns.saturating_sub(state.last_ns);
-        if self.work.carrier.is_some() && silent_ns >= self.work.config.flush_ns {
+        let Some(mut meta) = state.latest.as_ref().map(|latest| *latest.meta()) else {
+            return;
+        };
+        if silent_ns >= self.work.config.flush_ns {
+            // They are made now: the time that the latest packet is gone is not theirs.
+            meta.stamp_ns = now_ns;
             self.work.tune(&mut state);
             state.encoder.flush();
-            self.work.emit_repairs(&mut state, emitter);
+            self.work.emit_repairs(&mut state, &meta, emitter);
         }
     }
 

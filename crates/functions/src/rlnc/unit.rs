@@ -2,8 +2,8 @@
 
 use crate::datagram::Datagram;
 
-/// An IP packet as it is coded: without what routers change on the way (time to live, congestion bits, and the header
-/// checksum that follows them).
+/// An IP packet as it is coded: without what is changed on the way (time to live, traffic class, and the header checksum
+/// that follows them).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit<'f> {
     start: [u8; 40],
@@ -20,10 +20,11 @@ impl<'f> Unit<'f> {
         let mut start = [0; 40];
         start[..start_len].copy_from_slice(head);
         if datagram.is_ipv6 {
-            start[1] &= !0x30;
+            start[0] &= 0xf0;
+            start[1] &= 0x0f;
             start[7] = 0;
         } else {
-            start[1] &= !0x03;
+            start[1] = 0;
             start[8] = 0;
             start[10..12].fill(0);
         }
