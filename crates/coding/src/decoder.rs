@@ -6,13 +6,14 @@
 mod equations;
 mod ring;
 
+use std::collections::VecDeque;
 use std::mem;
 
 use crate::coefficients::Ahead;
 use crate::kernel::Kernel;
 use crate::serial;
 use crate::wire::{MAX_WINDOW, RepairId};
-use equations::{Equations, MAX_ROWS};
+use equations::{Equations, MAX_ROWS, News};
 use ring::Ring;
 
 /// How far behind the newest packet one is late; one farther behind is of a stream that began anew.
@@ -74,7 +75,8 @@ pub struct Counters {
     pub duplicate: u64,
     /// Packets longer than the longest.
     pub oversized: u64,
-    /// Symbols that were worked out and hold no unit: a packet was forged or damaged. All equations go then.
+    /// Symbols that were worked out and hold no unit, and coded packets that contradict the equations: a packet was forged
+    /// or damaged. All equations go then.
     pub corrupt: u64,
     /// Jumps of the numbers by more than is kept, seen in two packets in a row, and runs of 8 packets that lie before what
     /// is kept: everything began anew.
@@ -104,8 +106,12 @@ pub struct Decoder {
     before_first: u32,
     /// In order: the number to be delivered next.
     head: u32,
+    /// In order: what is held, as it came or was worked out; and some of what is not any more.
+    held: VecDeque<u32>,
     /// The first number that coded packets to come may cover, as far as the latest told.
     covered_from: u32,
+    /// A recoded packet has come.
+    is_recoded: bool,
     /// Immediate delivery: what was worked out and not delivered so far.
     recovered: Vec<u32>,
     counters: Counters,
@@ -135,7 +141,10 @@ impl Decoder {
             next: 0,
             before_first: 0,
             head: 0,
+            // The oldest is in the ring, and so was each of the others when it came.
+            held: VecDeque::with_capacity(2 * capacity),
             covered_from: 0,
+            is_recoded: false,
             // A ring's turn may solve as many as there are equations, more than once.
             recovered: Vec::with_capacity(capacity + MAX_ROWS),
             counters: Counters::default(),
@@ -153,6 +162,7 @@ impl Decoder {
             }
             self.delivery = delivery;
             self.head = self.next;
+            self.held.clear();
             self.covered_from = self.next;
         }
         self.timeout_ns = timeout_ns;
@@ -210,7 +220,10 @@ impl Decoder {
                 self.head = esi.wrapping_add(1);
                 Arrival::Deliver
             }
-            Delivery::InOrder => Arrival::Hold,
+            Delivery::InOrder => {
+                self.hold(esi);
+                Arrival::Hold
+            }
         }
     }
 
@@ -224,7 +237,7 @@ impl Decoder {
     ) {
         let mut all = [0; MAX_WINDOW];
         let count = usize::from(id.count).min(MAX_WINDOW);
-        if self.wanted(id.first, count as u32, sink) {
+        if self.wanted(id.first, count as u32, false, sink) {
             self.ahead
                 .generate_received(id.key, id.density, &mut all[..count]);
             self.combination(id.first, &all[..count], symbol, now_ns);
@@ -242,7 +255,7 @@ impl Decoder {
         sink: &mut dyn FnMut(Delivered<'_>),
     ) {
         let coefficients = &coefficients[..coefficients.len().min(MAX_WINDOW)];
-        if self.wanted(first, coefficients.len() as u32, sink) {
+        if self.wanted(first, coefficients.len() as u32, true, sink) {
             self.combination(first, coefficients, symbol, now_ns);
         }
     }
@@ -274,21 +287,42 @@ impl Decoder {
     }
 
     /// Whether a missing packet will not be waited for any longer: coded packets to come do not cover it and those that came do not
-    /// suffice, or the first one behind it has waited long enough.
-    fn is_given_up(&self, esi: u32, now_ns: u64) -> bool {
+    /// suffice, or one behind it has waited long enough.
+    fn is_given_up(&mut self, esi: u32, now_ns: u64) -> bool {
         if serial::before(esi, self.covered_from)
             && !self.equations.may_solve(esi, self.covered_from)
         {
             return true;
         }
-        serial::range(esi, self.next)
-            .map(|later| self.ring.slot(later))
-            .find(|slot| slot.known)
-            .is_some_and(|slot| now_ns.saturating_sub(slot.known_ns) >= self.timeout_ns)
+        self.forget_delivered();
+        self.held.front().is_some_and(|&oldest| {
+            let known_ns = self.ring.slot(oldest).known_ns;
+            now_ns.saturating_sub(known_ns) >= self.timeout_ns
+        })
+    }
+
+    fn hold(&mut self, esi: u32) {
+        self.forget_delivered();
+        self.held.push_back(esi);
+    }
+
+    /// Makes the first of `held` one that is held.
+    fn forget_delivered(&mut self) {
+        while let Some(&esi) = self.held.front()
+            && serial::before(esi, self.head)
+        {
+            self.held.pop_front();
+        }
     }
 
     /// Whether a coded packet can be of use; moves on to where it is.
-    fn wanted(&mut self, first: u32, count: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
+    fn wanted(
+        &mut self,
+        first: u32,
+        count: u32,
+        is_recoded: bool,
+        sink: &mut dyn FnMut(Delivered<'_>),
+    ) -> bool {
         self.counters.coded += 1;
         if count == 0 {
             self.counters.redundant += 1;
@@ -301,8 +335,17 @@ impl Decoder {
             self.counters.late += 1;
             return false;
         }
-        if serial::before(self.covered_from, first) {
-            self.covered_from = first;
+        // Windows slide on, so no repair packet to come begins before this one. But a recoder combines whatever lies
+        // within the longest window of its newest.
+        let is_first_recoded = is_recoded && !self.is_recoded;
+        self.is_recoded |= is_recoded;
+        let from = if self.is_recoded {
+            first.wrapping_add(count).wrapping_sub(MAX_WINDOW as u32)
+        } else {
+            first
+        };
+        if is_first_recoded || serial::before(self.covered_from, from) {
+            self.covered_from = from;
         }
         let complete =
             serial::range(first, first.wrapping_add(count)).all(|esi| self.ring.slot(esi).known);
@@ -317,11 +360,16 @@ impl Decoder {
             self.counters.oversized += 1;
             return;
         }
-        let is_new = self
+        let news = self
             .equations
             .insert(first, coefficients, symbol, &self.ring, self.next);
-        if !is_new {
-            self.counters.redundant += 1;
+        match news {
+            News::New => {}
+            News::Redundant => self.counters.redundant += 1,
+            News::Contradiction => {
+                self.counters.corrupt += 1;
+                self.equations.clear();
+            }
         }
         self.collect_solved(now_ns);
     }
@@ -329,10 +377,12 @@ impl Decoder {
     /// Moves solved symbols from the equations into the ring.
     fn collect_solved(&mut self, now_ns: u64) {
         let mut is_corrupt = false;
+        self.forget_delivered();
         loop {
             let Self {
                 ring,
                 recovered,
+                held,
                 counters,
                 ..
             } = self;
@@ -353,7 +403,9 @@ impl Decoder {
                     return;
                 }
                 counters.recovered += 1;
-                if !in_order {
+                if in_order {
+                    held.push_back(esi);
+                } else {
                     recovered.push(esi);
                 }
             });
@@ -375,10 +427,12 @@ impl Decoder {
         self.next = next;
         self.head = first;
         self.covered_from = first;
+        self.is_recoded = false;
         self.before_first = self.ring.capacity() - next.wrapping_sub(first);
         self.ring.forget_all();
         self.equations.clear();
         self.recovered.clear();
+        self.held.clear();
     }
 
     /// Moves on so that the ring ends at `end` or later. Returns whether `first` is in the ring then, and not before it.
@@ -386,6 +440,10 @@ impl Decoder {
     /// A single packet far away may be foreign or damaged. So everything begins anew only when a second one in a row comes
     /// from near there, or when packets from before the ring do not end.
     fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
+        if self.delivery == Delivery::Immediate {
+            // After a change of the order, what was held is still there.
+            self.release(0, sink);
+        }
         let capacity = self.ring.capacity();
         let ahead = end.wrapping_sub(self.next).cast_signed();
         if ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed() {

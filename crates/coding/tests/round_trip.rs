@@ -190,6 +190,27 @@ fn in_order_a_packet_waits_only_so_long() {
 }
 
 #[test]
+fn in_order_the_packet_that_waits_longest_counts() {
+    let mut receiver = Receiver::new(Delivery::InOrder);
+    for (now_ns, esi) in [(0, 10), (1, 15), (999_999, 12), (1_000_000, 14)] {
+        receiver.now_ns = now_ns;
+        receiver.receive(&source(esi));
+    }
+    assert_eq!(receiver.delivered, [10]);
+    receiver.now_ns = 1_000_001;
+    receiver.release();
+    assert_eq!(receiver.delivered, [10, 12, 14, 15]);
+    // Those behind them wait as long as the first of their own.
+    receiver.receive(&source(17));
+    receiver.now_ns = 2_000_000;
+    receiver.receive(&source(18));
+    assert_eq!(receiver.delivered, [10, 12, 14, 15]);
+    receiver.now_ns = 2_000_001;
+    receiver.release();
+    assert_eq!(receiver.delivered, [10, 12, 14, 15, 17, 18]);
+}
+
+#[test]
 fn in_order_what_no_repair_packet_covers_any_more_is_given_up() {
     let mut encoder = Encoder::new(Code::Window(4), redundancy(1, 4), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::InOrder);
@@ -230,11 +251,39 @@ fn held_packets_survive_a_change_of_the_order() {
     }
     receiver.decoder.tune(Delivery::Immediate, 0);
     receiver.receive(&source(1));
-    assert_eq!(receiver.delivered, [0, 1, 2, 3]);
+    // What was held goes out first.
+    assert_eq!(receiver.delivered, [0, 2, 3, 1]);
     receiver.decoder.tune(Delivery::InOrder, 1_000_000);
     receiver.receive(&source(5));
     receiver.receive(&source(4));
-    assert_eq!(receiver.delivered, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(receiver.delivered, [0, 2, 3, 1, 4, 5]);
+}
+
+#[test]
+fn a_change_of_the_order_gives_held_packets_out_before_the_ring_moves_on() {
+    let mut receiver = Receiver::new(Delivery::InOrder);
+    for esi in [0, 2, 3] {
+        receiver.receive(&source(esi));
+    }
+    receiver.decoder.tune(Delivery::Immediate, 0);
+    // In the place of packet 2.
+    receiver.receive(&source(258));
+    assert_eq!(receiver.delivered, [0, 2, 3, 258]);
+}
+
+#[test]
+fn equations_that_contradict_each_other_go() {
+    let mut receiver = Receiver::new(Delivery::Immediate);
+    receiver.receive(&source(0));
+    receiver.receive(&source(3));
+    // The sum of packets 1 and 2, twice the same and then another one.
+    for last in [7, 7, 8] {
+        receiver.receive(&[0, 0, 0, 1, 2, 1, 1, 0, 0, 1, last, 0xa3]);
+    }
+    let counters = receiver.decoder.counters();
+    assert_eq!((counters.redundant, counters.corrupt), (1, 1));
+    receiver.receive(&source(1));
+    assert_eq!(receiver.delivered, [0, 3, 1]);
 }
 
 #[test]
@@ -483,20 +532,33 @@ proptest! {
         prop_assert_eq!((counters.reset, counters.corrupt, counters.oversized), (0, 0, 0));
     }
 
-    /// Whatever comes, nothing panics, and memory stays what it is.
     /// What is given up in order could not have been worked out: whoever waits for nothing gets no more.
     #[test]
     fn nothing_is_given_up_too_early(
         code in prop_oneof![(1..20_u8).prop_map(Code::Window), (1..20_u8).prop_map(Code::Block)],
         numerator in 1..4_u32,
+        relay in prop_oneof![Just(None), (1..20_usize, any::<bool>()).prop_map(Some)],
         lost in prop::collection::vec(prop::bool::weighted(0.2), 400),
     ) {
         let mut encoder = Encoder::new(code, redundancy(numerator, 4), MAX_LEN, 0);
         let mut receivers = [Delivery::InOrder, Delivery::Immediate].map(Receiver::new);
         let mut losses = lost.into_iter().cycle();
         // The last packets may still wait for others.
-        let packets = send(&mut encoder, 200);
-        for packet in packets.iter().filter(|_| losses.next() == Some(false)) {
+        let mut packets = send(&mut encoder, 200);
+        let mut is_lossy = true;
+        if let Some((window, replaces)) = relay {
+            packets.retain(|_| losses.next() == Some(false));
+            let mut recoder = Recoder::new(window, redundancy(1, 2), MAX_LEN);
+            packets = recode(&mut recoder, &packets);
+            packets.retain(|packet| !replaces || packet.last() != Some(&0xa2));
+            // A decoder must see once that there is a recoder.
+            is_lossy = false;
+        }
+        for packet in &packets {
+            if is_lossy && losses.next() == Some(true) {
+                continue;
+            }
+            is_lossy |= packet.last() == Some(&0xa3);
             for receiver in &mut receivers {
                 receiver.receive(packet);
             }
@@ -511,6 +573,7 @@ proptest! {
         prop_assert_eq!(known, []);
     }
 
+    /// Whatever comes, nothing panics, and memory stays what it is.
     #[test]
     fn any_packets_are_survived(
         packets in prop::collection::vec(

@@ -81,6 +81,16 @@ impl Row {
     }
 }
 
+/// What a coded packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    New,
+    /// It follows from the equations.
+    Redundant,
+    /// Of it and the equations, something is wrong.
+    Contradiction,
+}
+
 /// The equations.
 #[derive(Debug)]
 pub(super) struct Equations {
@@ -125,7 +135,7 @@ impl Equations {
     }
 
     /// Takes in that `symbol` is the combination of the source symbols from `first` on, all of them before `next`. Returns
-    /// whether that says anything new.
+    /// what that says.
     pub(super) fn insert(
         &mut self,
         first: u32,
@@ -133,7 +143,7 @@ impl Equations {
         symbol: &[u8],
         ring: &Ring,
         next: u32,
-    ) -> bool {
+    ) -> News {
         if self.rank == MAX_ROWS {
             self.remove_oldest(next);
         }
@@ -159,13 +169,8 @@ impl Equations {
                     terms.push((factor, other.sum.bytes()));
                 }
             }
-            let Some(pivot) = row.first_missing(first, next) else {
-                return false;
-            };
-            row.pivot = pivot;
-            let scale = inverse(row.coefficient(pivot));
-            row.weigh();
-            row.scale_coefficients(scale);
+            let pivot = row.first_missing(first, next);
+            let scale = pivot.map_or(1, |pivot| inverse(row.coefficient(pivot)));
             for (factor, _) in &mut terms {
                 *factor = mul(*factor, scale);
             }
@@ -173,10 +178,20 @@ impl Equations {
             let longest = terms.iter().map(|(_, symbol)| symbol.len()).max();
             let sum = row.sum.overwrite(longest.unwrap_or(0));
             self.kernel.dot(sum, &terms);
+            let Some(pivot) = pivot else {
+                return if row.sum.bytes().iter().all(|&byte| byte == 0) {
+                    News::Redundant
+                } else {
+                    News::Contradiction
+                };
+            };
+            row.pivot = pivot;
+            row.weigh();
+            row.scale_coefficients(scale);
         }
         self.rank += 1;
         self.eliminate_pivot_of(self.rank - 1);
-        true
+        News::New
     }
 
     /// A symbol that was missing has come: it is no longer an unknown.
