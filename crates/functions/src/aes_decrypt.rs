@@ -13,7 +13,7 @@ use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 ///
 /// A packet is dropped and counted when it cannot have been encrypted (a fragment, not UDP, too short), when its key is none of
 /// the key file's, when it is not authentic, and when it came before or too late. A session is remembered once a packet of
-/// it was decrypted.
+/// it was decrypted; the packets of one for which there is no place are dropped too.
 pub struct AesDecrypt {
     keys: Keys,
     sessions: Shared<Sessions>,
@@ -63,6 +63,7 @@ impl Keys {
     /// Decrypts; after an error the packet is in any state.
     #[inline]
     fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
+        sessions.advance(packet.meta().stamp_ns);
         let datagram = Datagram::of(packet, self.sum)?;
         let sealed = packet
             .bytes_mut()
@@ -103,7 +104,8 @@ impl Keys {
         } else {
             let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
                 .map_err(|_| Refusal::NoSession)?;
-            opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
+            opened(&key, payload)?;
+            sessions.add(trailer.key_id, trailer.salt, key)
         }?;
         sessions.note(at, trailer.counter);
         let new_end = datagram.payload + payload_len;
