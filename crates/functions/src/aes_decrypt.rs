@@ -3,8 +3,8 @@
 use myelin_spec::{AesDecryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    Arrival, Datagram, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN,
-    TRAILER_LEN, Trailer, key_id, overhead,
+    Arrival, Datagram, KeyError, KeyId, Refusal, SessionKey, Sessions, TAG_LEN, TRAILER_LEN,
+    Trailer, key_id, overhead,
 };
 use crate::wide::{self, Sum};
 use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
@@ -17,7 +17,6 @@ use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 pub struct AesDecrypt {
     keys: Keys,
     sessions: Shared<Sessions>,
-    refusals: Refusals,
 }
 
 /// The keys of the key file, and what they are used with.
@@ -33,7 +32,6 @@ impl AesDecrypt {
         Ok(Self {
             keys: Keys::new(config)?,
             sessions,
-            refusals: Refusals::default(),
         })
     }
 }
@@ -118,20 +116,23 @@ impl Function for AesDecrypt {
         let Some(mut sessions) = self.sessions.enter() else {
             return Verdict::Drop;
         };
-        self.refusals.verdict(self.keys.open(&mut sessions, packet))
+        let opened = self.keys.open(&mut sessions, packet);
+        sessions.refusals.verdict(opened)
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
         let Some(mut sessions) = self.sessions.enter() else {
             return batch.retain(|_| Verdict::Drop);
         };
-        let refusals = &mut self.refusals;
-        batch.retain(|packet| refusals.verdict(self.keys.open(&mut sessions, packet)))
+        batch.retain(|packet| {
+            let opened = self.keys.open(&mut sessions, packet);
+            sessions.refusals.verdict(opened)
+        })
     }
 
     fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.refusals.read_decrypter(sink);
         if let Some(sessions) = self.sessions.enter() {
+            sessions.refusals.read_decrypter(sink);
             sink("sessions-begun", sessions.begun);
             sink("sessions-forgotten", sessions.forgotten);
         }

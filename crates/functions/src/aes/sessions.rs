@@ -1,6 +1,6 @@
 //! The sessions that a decrypter knows.
 
-use super::{Arrival, KeyId, Refusal, ReplayWindow, SessionKey};
+use super::{Arrival, KeyId, Refusal, Refusals, ReplayWindow, SessionKey};
 
 /// A session is in use until none of its packets came for this long.
 const IN_USE_NS: u64 = 10_000_000_000;
@@ -29,6 +29,8 @@ pub struct Sessions {
     pub(crate) begun: u64,
     /// Sessions that were put out.
     pub(crate) forgotten: u64,
+    /// Packets that were dropped, by all generations.
+    pub(crate) refusals: Refusals,
 }
 
 struct Slot {
@@ -54,6 +56,7 @@ impl Sessions {
             last: 0,
             begun: 0,
             forgotten: 0,
+            refusals: Refusals::default(),
         }
     }
 

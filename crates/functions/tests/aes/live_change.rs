@@ -4,7 +4,7 @@ use myelin_functions::{Function, States};
 use myelin_packet::fixtures::build;
 use myelin_spec::{Cipher, FunctionConfig, FunctionInstance, Side, StateKey};
 
-use super::{assert_refused, decrypt_config, encrypt_config, run};
+use super::{assert_refused, counter, decrypt_config, encrypt_config, run};
 
 const GCM: Cipher = Cipher::Aes128Gcm;
 
@@ -37,6 +37,8 @@ fn an_encrypter_goes_on_with_its_numbers_as_long_as_its_key_stays() {
     let mut new = deploy(&mut states, "there", encrypt_config(GCM, &[1, 2]));
     assert_eq!(number(&run(&mut *new, &frame).unwrap()), (salt, 1));
     assert_eq!(number(&run(&mut *old, &frame).unwrap()), (salt, 2));
+    assert_refused(&mut *old, &build::udp_v4(1500), "too-long");
+    assert_eq!(counter(&*new, "too-long"), 1, "counters begin anew");
     let mut rotated = deploy(&mut states, "there", encrypt_config(GCM, &[2, 1]));
     let (other, counter) = number(&run(&mut *rotated, &frame).unwrap());
     assert!(other != salt && counter == 0);
@@ -63,8 +65,11 @@ fn keys_are_exchanged_without_loss_and_replays_stay_known() {
         assert_refused(&mut *back, sealed, "replayed");
     }
 
+    assert_eq!(counter(&*back, "replayed"), 3);
+
     // A key that is taken away opens nothing, though its session is still known.
     let mut back = deploy(&mut states, "back", decrypt_config(GCM, &[2]));
     assert_refused(&mut *back, &early, "unknown-key");
     assert_refused(&mut *back, &new, "replayed");
+    assert_eq!(counter(&*back, "replayed"), 4, "counters begin anew");
 }
