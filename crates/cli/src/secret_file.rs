@@ -12,31 +12,25 @@ use nix::unistd::geteuid;
 /// Longest file that is read, bytes: a key file is far shorter.
 const LONGEST: u64 = 64 * 1024;
 
-/// Why a file was not read.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
-    /// It cannot be read, whoever it belongs to.
-    Unreadable,
-    /// Others have access to it; the text names the file, what is wrong and what to do.
-    Unsafe(String),
-}
-
-impl From<io::Error> for Unread {
-    fn from(_: io::Error) -> Self {
-        Self::Unreadable
-    }
-}
-
 /// Who names this file wants a key that nobody has seen, as in crypttab(5).
 const RANDOM: &str = "/dev/urandom";
 
-/// The text of the file at `path`; of [`RANDOM`], a key of 256 bits in hexadecimal digits.
+/// The text of the file at `path`, `None` when there is none; of [`RANDOM`], a key of 256 bits in hexadecimal digits.
 ///
 /// # Errors
-/// Its group or others have access to it, or it belongs to neither the user nor root.
-pub(crate) fn read(path: &Path) -> Result<String, Unread> {
+/// It cannot be read, is too long, its group or others have access to it, or it belongs to neither the user nor root. The error
+/// names the file and says what to do.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
+    match read_text(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
     if path == Path::new(RANDOM) {
-        return Ok(random_key()?);
+        return random_key();
     }
     // What is checked is what is open, not what the path may lead to a moment later. A pipe must not hold anybody up.
     let file = OpenOptions::new()
@@ -44,19 +38,28 @@ pub(crate) fn read(path: &Path) -> Result<String, Unread> {
         .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)?;
     let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
     if !metadata.is_file() {
-        return Err(Unread::Unreadable);
+        return Err(io::Error::other(
+            "it is no regular file; name one that holds keys",
+        ));
     }
     let users = [geteuid().as_raw(), behind_sudo().unwrap_or(0), 0];
-    if let Some(fault) = fault(&metadata, &users) {
-        let path = path.display();
-        return Err(Unread::Unsafe(format!(
-            "{path}: {fault}: `chmod 600 {path}`"
+    if let Some(fault) = fault(path, &metadata, &users) {
+        return Err(io::Error::other(fault));
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::other(format!(
+            "it is longer than {LONGEST} bytes, so no file of keys; name one that is"
         )));
     }
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
-    Ok(text)
+    // The error of the library would hold the bytes.
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::other("it is not text (UTF-8); write keys in hexadecimal digits"))
 }
 
 fn random_key() -> io::Result<String> {
@@ -77,20 +80,21 @@ fn behind_sudo() -> Option<u32> {
     user?.parse().ok()
 }
 
-/// What is wrong with the access to a file with secrets that may belong to one of `users`.
-fn fault(metadata: &Metadata, users: &[u32]) -> Option<String> {
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Some(format!(
-            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; think of the keys as known \
-             to others, or take the access away"
-        ));
-    }
+/// What is wrong with the access to a file with secrets that may belong to one of `users`, and what to do.
+fn fault(path: &Path, metadata: &Metadata, users: &[u32]) -> Option<String> {
     let owner = metadata.uid();
-    (!users.contains(&owner)).then(|| {
-        format!(
+    if !users.contains(&owner) {
+        return Some(format!(
             "the file holds keys and belongs to the user with number {owner}, neither to you nor to root; name a copy of your own, \
              and let nobody else have access to it"
+        ));
+    }
+    let mode = metadata.mode() & 0o7777;
+    (mode & 0o077 != 0).then(|| {
+        format!(
+            "the file holds keys and its mode is {mode:04o}, so others than its owner have access to it; think of the keys as known \
+             to others, or take the access away: `chmod 600 {}`",
+            path.display()
         )
     })
 }
@@ -104,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_random_key_is_another_one_each_time() {
-        let read = || read(Path::new(RANDOM)).unwrap();
+        let read = || read(Path::new(RANDOM)).unwrap().unwrap();
         let key = read();
         assert!(key.len() == 64 && key.bytes().all(|digit| digit.is_ascii_hexdigit()));
         assert_ne!(key, read());
@@ -126,14 +130,13 @@ mod tests {
         ] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             match read(&path) {
-                Ok(text) => assert!(is_safe && text == "secret", "{mode:o}"),
-                Err(Unread::Unsafe(message)) => {
+                Ok(text) => assert!(is_safe && text.as_deref() == Some("secret"), "{mode:o}"),
+                Err(message) => {
                     assert!(!is_safe, "{mode:o}: {message}");
                     for part in ["tactile.key", &format!("{mode:04o}"), "chmod 600"] {
                         assert!(message.contains(part), "{message}");
                     }
                 }
-                Err(Unread::Unreadable) => panic!("{mode:o}"),
             }
         }
     }
@@ -146,21 +149,46 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let metadata = fs::metadata(&path).unwrap();
         let owner = metadata.uid();
-        assert_eq!(fault(&metadata, &[owner + 1, owner]), None);
-        let fault = fault(&metadata, &[owner + 1]).unwrap();
-        assert!(fault.contains(&owner.to_string()), "{fault}");
+        let fault = |users: &[u32]| fault(&path, &metadata, users);
+        assert_eq!(fault(&[owner + 1, owner]), None);
+        let fault = fault(&[owner + 1]).unwrap();
+        assert!(
+            fault.contains(&format!("number {owner}")) && !fault.contains("chmod"),
+            "{fault}"
+        );
     }
 
     #[test]
     fn what_is_no_file_is_not_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(read(directory.path()), Err(Unread::Unreadable));
-        assert_eq!(
-            read(&directory.path().join("none")),
-            Err(Unread::Unreadable)
-        );
+        let refused = |path: &Path| read(path).unwrap_err();
+        let refusal = refused(directory.path());
+        assert!(refusal.contains("is a directory"), "{refusal}");
+        assert_eq!(read(&directory.path().join("none")), Ok(None));
         let pipe = directory.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(read(&pipe), Err(Unread::Unreadable));
+        assert!(refused(&pipe).contains("no regular file"));
+        let refusal = refused(&pipe.join("below"));
+        assert!(
+            refusal.contains("below") && refusal.contains("ot a directory"),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_of_keys_is_refused_as_what_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tactile.key");
+        let read_of = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            read(&path)
+        };
+        let longest = vec![b'#'; LONGEST as usize];
+        assert_eq!(read_of(&longest).unwrap().unwrap().len(), longest.len());
+        let refusal = read_of(&[&longest[..], b"#"].concat()).unwrap_err();
+        assert!(refusal.contains("longer than 65536 bytes"), "{refusal}");
+        let refusal = read_of(&[b'5', 0xff]).unwrap_err();
+        assert!(refusal.contains("tactile.key: it is not text"), "{refusal}");
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use myelin_agent::api::{ApiError, ChainSource};
 use myelin_spec::FileContents;
 
-use crate::secret_file::{self, Unread};
+use crate::secret_file;
 
 /// Reads FILE (`-`: standard input) and every file named in it.
 ///
 /// # Errors
-/// The chain file cannot be read; a file of keys that others have access to.
+/// The chain file cannot be read; a file of keys cannot, or others have access to it.
 pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     let (name, text) = if file == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin())
@@ -30,10 +30,9 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
     for named in myelin_spec::referenced_files(&source.text) {
         let path = directory.join(&named.path);
         let contents = if named.is_secret {
-            match secret_file::read(&path) {
-                Err(Unread::Unsafe(message)) => return Err(ApiError::usage(message)),
-                read => read.ok().map(FileContents::Text),
-            }
+            secret_file::read(&path)
+                .map_err(ApiError::usage)?
+                .map(FileContents::Text)
         } else {
             std::fs::read(path).ok().map(FileContents::from)
         };

@@ -484,7 +484,9 @@ impl Control {
             }
             Request::RemoveChain { spi, generation } => {
                 std::thread::sleep(STRAGGLERS);
-                self.outbox.change(Change::RemoveSegments(spi, generation))
+                let removed = self.outbox.change(Change::RemoveSegments(spi, generation));
+                self.states.prune();
+                removed
             }
             Request::ReadFlows {
                 spi,

@@ -3,8 +3,8 @@
 use myelin_spec::{AesDecryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    Arrival, KeyError, KeyId, Refusal, Refusals, SessionKey, Sessions, TAG_LEN, TRAILER_LEN,
-    Trailer, key_id, overhead,
+    Arrival, KeyError, KeyId, Refusal, SessionKey, Sessions, TAG_LEN, TRAILER_LEN, Trailer, key_id,
+    overhead,
 };
 use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
@@ -14,11 +14,13 @@ use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 ///
 /// A packet is dropped and counted when it cannot have been encrypted (a fragment, not UDP, too short), when its key is none of
 /// the key file's, when it is not authentic, and when it came before or too late. A session is remembered once a packet of
-/// it was decrypted.
+/// it was decrypted; the packets of one for which there is no place are dropped too.
 pub struct AesDecrypt {
     keys: Keys,
     sessions: Shared<Sessions>,
-    refusals: Refusals,
+    /// Whether the sessions were rid of keys that are not in the file. Not in `new`, which another thread calls than the one that is in
+    /// the sessions.
+    is_rid: bool,
 }
 
 /// The keys of the key file, and what they are used with.
@@ -34,7 +36,7 @@ impl AesDecrypt {
         Ok(Self {
             keys: Keys::new(config)?,
             sessions,
-            refusals: Refusals::default(),
+            is_rid: false,
         })
     }
 }
@@ -61,9 +63,19 @@ impl Keys {
         })
     }
 
+    /// Once, frees the keys of sessions of other keys.
+    #[inline]
+    fn rid(&self, is_rid: &mut bool, sessions: &mut Sessions) {
+        if !*is_rid {
+            sessions.keep_keys(|key_id| self.keys.iter().any(|(id, _)| *id == key_id));
+            *is_rid = true;
+        }
+    }
+
     /// Decrypts; after an error the packet is in any state.
     #[inline]
     fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
+        sessions.advance(packet.meta().stamp_ns);
         let mut datagram = Datagram::of(packet, self.sum)?;
         let old = datagram.payload_sum(packet);
         let sealed = packet
@@ -105,7 +117,8 @@ impl Keys {
         } else {
             let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
                 .map_err(|_| Refusal::NoSession)?;
-            opened(&key, payload).map(|()| sessions.add(trailer.key_id, trailer.salt, key))
+            opened(&key, payload)?;
+            sessions.add(trailer.key_id, trailer.salt, key)
         }?;
         sessions.note(at, trailer.counter);
         let new_end = datagram.payload + payload_len;
@@ -120,20 +133,25 @@ impl Function for AesDecrypt {
         let Some(mut sessions) = self.sessions.enter() else {
             return Verdict::Drop;
         };
-        self.refusals.verdict(self.keys.open(&mut sessions, packet))
+        self.keys.rid(&mut self.is_rid, &mut sessions);
+        let opened = self.keys.open(&mut sessions, packet);
+        sessions.refusals.verdict(opened)
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
         let Some(mut sessions) = self.sessions.enter() else {
             return batch.retain(|_| Verdict::Drop);
         };
-        let refusals = &mut self.refusals;
-        batch.retain(|packet| refusals.verdict(self.keys.open(&mut sessions, packet)))
+        self.keys.rid(&mut self.is_rid, &mut sessions);
+        batch.retain(|packet| {
+            let opened = self.keys.open(&mut sessions, packet);
+            sessions.refusals.verdict(opened)
+        })
     }
 
     fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.refusals.read_decrypter(sink);
         if let Some(sessions) = self.sessions.enter() {
+            sessions.refusals.read_decrypter(sink);
             sink("sessions-begun", sessions.begun);
             sink("sessions-forgotten", sessions.forgotten);
         }

@@ -20,6 +20,8 @@ pub struct Session {
     key: SessionKey,
     next: u64,
     begun: u64,
+    /// Packets that were dropped, by all generations.
+    refusals: Refusals,
 }
 
 impl Session {
@@ -35,6 +37,7 @@ impl Session {
             key,
             next: 0,
             begun: 1,
+            refusals: Refusals::default(),
         })
     }
 
@@ -72,7 +75,6 @@ pub struct AesEncrypt {
     overhead: usize,
     sum: Sum,
     session: Shared<Session>,
-    refusals: Refusals,
 }
 
 impl AesEncrypt {
@@ -83,7 +85,6 @@ impl AesEncrypt {
             overhead: overhead(config.cipher),
             sum: wide::fastest_sum(),
             session,
-            refusals: Refusals::default(),
         }
     }
 
@@ -125,23 +126,22 @@ impl Function for AesEncrypt {
             return Verdict::Drop;
         };
         let sealed = self.seal(&mut session, packet);
-        self.refusals.verdict(sealed)
+        session.refusals.verdict(sealed)
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
         let Some(mut session) = self.session.enter() else {
             return batch.retain(|_| Verdict::Drop);
         };
-        let mut refusals = self.refusals;
-        let dropped = batch.retain(|packet| refusals.verdict(self.seal(&mut session, packet)));
-        drop(session);
-        self.refusals = refusals;
-        dropped
+        batch.retain(|packet| {
+            let sealed = self.seal(&mut session, packet);
+            session.refusals.verdict(sealed)
+        })
     }
 
     fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.refusals.read_encrypter(sink);
         if let Some(session) = self.session.enter() {
+            session.refusals.read_encrypter(sink);
             sink("sessions-begun", session.begun);
         }
     }

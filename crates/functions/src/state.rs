@@ -80,7 +80,7 @@ impl States {
         shape: &FunctionConfig,
         make: impl FnOnce() -> T,
     ) -> Shared<T> {
-        self.entries.retain(|entry| entry.state.strong_count() > 0);
+        self.prune();
         let Some(key) = key else {
             return Shared::new(make());
         };
@@ -101,6 +101,11 @@ impl States {
             state: Arc::downgrade(&any),
         });
         Shared(state)
+    }
+
+    /// Forgets states that nobody uses any more, and so what their shapes hold: keys among it. To be called when a chain is removed.
+    pub fn prune(&mut self) {
+        self.entries.retain(|entry| entry.state.strong_count() > 0);
     }
 }
 
@@ -164,6 +169,12 @@ mod tests {
         assert_eq!(count(&states.get(Some(&key("a")), &shape(1), || 0)), 1);
         states.get(Some(&key("b")), &shape(1), || 0);
         assert_eq!(states.entries.len(), 1, "dead entries stay");
+        let living = states.get(Some(&key("c")), &shape(1), || 0);
+        drop(states.get(Some(&key("d")), &shape(1), || 0));
+        states.prune();
+        let kept: Vec<_> = states.entries.iter().map(|entry| &entry.key).collect();
+        assert_eq!(kept, [&key("c")]);
+        drop(living);
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod identity;
 mod live_change;
 #[path = "aes/plain_aes.rs"]
 mod plain_aes;
+#[path = "aes/replay.rs"]
+mod replay;
 #[path = "aes/standards.rs"]
 mod standards;
 #[path = "aes/wire_format.rs"]
@@ -41,11 +43,15 @@ fn encrypt_config(cipher: Cipher, keys: &[u8]) -> FunctionConfig {
 }
 
 fn decrypt_config(cipher: Cipher, keys: &[u8]) -> FunctionConfig {
+    decrypt_config_of(cipher, keys, 3)
+}
+
+fn decrypt_config_of(cipher: Cipher, keys: &[u8], sessions: u16) -> FunctionConfig {
     FunctionConfig::AesDecrypt(AesDecryptConfig {
         cipher,
         keys: keys.iter().map(|seed| key(*seed)).collect(),
         replay_window: 64,
-        sessions: 3,
+        sessions,
     })
 }
 
@@ -55,6 +61,11 @@ fn encrypter(cipher: Cipher) -> Box<dyn Function> {
 
 fn decrypter(cipher: Cipher) -> Box<dyn Function> {
     instantiate(&decrypt_config(cipher, &[1])).unwrap()
+}
+
+/// As [`run`], at that time.
+fn run_at(function: &mut dyn Function, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
+    common::run_stamped(function, frame, ROOM, stamp_ns)
 }
 
 fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
@@ -68,7 +79,8 @@ fn counter(function: &dyn Function, name: &str) -> u64 {
 /// All that was dropped.
 fn drops(function: &dyn Function) -> u64 {
     let counters = common::counters(function).into_iter();
-    let drops = counters.filter(|(name, _)| !name.starts_with("sessions-"));
+    let drops =
+        counters.filter(|(name, _)| !["sessions-begun", "sessions-forgotten"].contains(name));
     drops.map(|(_, count)| count).sum()
 }
 

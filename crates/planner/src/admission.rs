@@ -1,7 +1,7 @@
 //! Comparing a plan with the contract of its chain.
 
 use myelin_spec::units::format_duration_ns;
-use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space, WorkerSpec};
+use myelin_spec::{FunctionConfig, Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
@@ -21,6 +21,7 @@ pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
         worker_without_work(plan, chain),
         spinning_side_by_side(plan, chain),
         cores_that_never_sleep(chain),
+        guards_passed_by(chain),
     ]
     .into_iter()
     .flatten()
@@ -61,6 +62,22 @@ fn refusal(plan: &Plan) -> Option<String> {
         nanoseconds(plan.predicted_ns),
         format_duration_ns(bound_ns),
     ))
+}
+
+/// Functions that guard something and are passed by when they fail.
+fn guards_passed_by(chain: &ServiceChain) -> Option<String> {
+    let guards: Vec<String> = chain
+        .functions
+        .iter()
+        .filter(|function| function.kind().guards)
+        .map(|function| format!("`{}`", function.name))
+        .collect();
+    (chain.on_failure == Some(OnFailure::Pass) && !guards.is_empty()).then(|| {
+        format!(
+            "with `onFailure: pass` packets pass by {} when the chain fails, unchecked or in clear; leave it out, and they are dropped",
+            guards.join(", ")
+        )
+    })
 }
 
 /// Functions that encrypt without authenticating.

@@ -393,6 +393,22 @@ fn what_the_user_should_know_is_told() {
 }
 
 #[test]
+fn guards_that_are_passed_by_on_failure_are_warned_of() {
+    let functions = [XOR, FIREWALL, FORWARD];
+    let warnings = planned(&functions, "  onFailure: pass\n").warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("`onFailure: pass`") && warnings[0].contains("pass by `f1` when"),
+        "{warnings:?}"
+    );
+    for more in ["", "  onFailure: drop\n"] {
+        assert_eq!(planned(&functions, more).warnings, [""; 0], "{more}");
+    }
+    let unguarded = planned(&[XOR], "  onFailure: pass\n").warnings;
+    assert_eq!(unguarded, [""; 0]);
+}
+
+#[test]
 fn costs_are_of_the_frame_that_the_profile_implies() {
     assert_eq!(
         planned(&[XOR], "").frame_bytes,

@@ -79,7 +79,7 @@ pub struct AesDecryptConfig {
     /// How far a packet may lie behind the newest of its session, packets, at most [`MAX_REPLAY_WINDOW`]; 0 accepts
     /// every packet, also one that came before.
     pub replay_window: u32,
-    /// Sessions that are kept, 1 to [`MAX_SESSIONS`]: an encrypter begins one whenever it starts.
+    /// Encrypters that may be live at once, 1 to [`MAX_SESSIONS`]: as many sessions are kept, and each start begins one.
     pub sessions: u16,
 }
 

@@ -28,11 +28,15 @@ pub enum Refusal {
     Replayed,
     /// It lies behind the replay window.
     TooOld,
+    /// Its session was put out.
+    PutOut,
+    /// Its session is new, and all that are kept are in use.
+    SessionsFull,
 }
 
 impl Refusal {
     /// Every reason.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Fragment,
         Self::NotUdp,
         Self::Surplus,
@@ -44,6 +48,8 @@ impl Refusal {
         Self::NotAuthentic,
         Self::Replayed,
         Self::TooOld,
+        Self::PutOut,
+        Self::SessionsFull,
     ];
 
     /// The name of its counter.
@@ -60,6 +66,8 @@ impl Refusal {
             Self::NotAuthentic => "not-authentic",
             Self::Replayed => "replayed",
             Self::TooOld => "too-old",
+            Self::PutOut => "put-out",
+            Self::SessionsFull => "sessions-full",
         }
     }
 

@@ -51,9 +51,25 @@ pub(crate) fn run_with_room(
     frame: &[u8],
     room: usize,
 ) -> Option<Vec<u8>> {
+    run_stamped(function, frame, room, 1)
+}
+
+/// The same for a packet that came at `stamp_ns`.
+pub(crate) fn run_stamped(
+    function: &mut dyn Function,
+    frame: &[u8],
+    room: usize,
+    stamp_ns: u64,
+) -> Option<Vec<u8>> {
     const FRONT: [u8; 16] = [0xa5; 16];
     let mut buffer = [&FRONT[..], frame, &vec![0x5a; room]].concat();
-    let meta = Meta::new(1, 2, 3, 0, &parse(frame).expect("a frame that parses"));
+    let meta = Meta::new(
+        stamp_ns,
+        2,
+        3,
+        0,
+        &parse(frame).expect("a frame that parses"),
+    );
     let mut packet = Packet::new(&mut buffer, FRONT.len(), frame.len(), meta, 0).expect("a packet");
     let verdict = function.process(&mut packet, &mut Discard);
     let (out, headers) = (packet.bytes().to_vec(), *packet.headers());

@@ -82,8 +82,8 @@ pub static AES_DECRYPT: Kind = Kind {
             },
             required: false,
             default: Some("16"),
-            doc: "sessions it keeps, one for each start of an encrypter; when one more comes, the one that was used longest ago \
-                  goes",
+            doc: "encrypters that may be live at once: each start of one begins a session, and one that was used within 10 s is never put \
+                  out for another",
         },
     ],
     description: "Decrypts what `aes-encrypt` encrypted. Drops and counts what is not genuine: another key, changed on the way, \

@@ -1,0 +1,131 @@
+//! A packet is opened at most once, whatever else comes between, and sessions in use are kept.
+
+use std::collections::BTreeSet;
+
+use myelin_functions::{Function, instantiate};
+use myelin_packet::fixtures::build;
+use myelin_spec::Cipher;
+use proptest::prelude::*;
+
+use super::bad_input::changed;
+use super::{assert_refused, counter, decrypt_config_of, decrypter, encrypter, run, run_at};
+
+const GCM: Cipher = Cipher::Aes128Gcm;
+/// After that much time without packets a session may be put out.
+const PAUSE_NS: u64 = 10_000_000_000;
+
+fn decrypter_of(sessions: u16) -> Box<dyn Function> {
+    instantiate(&decrypt_config_of(GCM, &[1], sessions)).unwrap()
+}
+
+/// The packets of a session.
+fn session(packets: usize) -> Vec<Vec<u8>> {
+    let mut there = encrypter(GCM);
+    let frame = build::udp_v4(10);
+    (0..packets)
+        .map(|_| run(&mut *there, &frame).unwrap())
+        .collect()
+}
+
+/// Three sessions are kept. Salts that nobody encrypted with put none of them out.
+#[test]
+fn a_session_is_put_out_by_packets_of_others_only() {
+    let mut back = decrypter(GCM);
+    let first = session(1);
+    let early = &first[0];
+    assert!(run(&mut *back, early).is_some());
+    for salt in 0..100 {
+        let forged = changed(early, early.len() - 40 + salt % 16, 1 + salt as u8);
+        assert_eq!(run_at(&mut *back, &forged, PAUSE_NS * salt as u64), None);
+    }
+    assert_eq!(counter(&*back, "not-authentic"), 100);
+    assert_refused(&mut *back, early, "replayed");
+    for _ in 0..3 {
+        assert!(run(&mut *back, &session(1)[0]).is_some());
+    }
+    assert_eq!(counter(&*back, "sessions-forgotten"), 1);
+    assert_refused(&mut *back, early, "put-out");
+}
+
+#[test]
+fn the_place_of_a_session_that_was_put_out_remembers_nothing_of_it() {
+    let mut back = decrypter(GCM);
+    for at in 1..=5 {
+        for sealed in session(3) {
+            assert!(run_at(&mut *back, &sealed, at * PAUSE_NS).is_some());
+        }
+    }
+    assert_eq!(counter(&*back, "sessions-forgotten"), 2);
+}
+
+/// With room for one, two sessions in turns must not make each other new.
+#[test]
+fn sessions_in_turns_do_not_make_each_other_new() {
+    for pause_ns in [0, 1, PAUSE_NS] {
+        let mut back = decrypter_of(1);
+        let sealed = [session(1), session(1)].concat();
+        let mut opened = [0; 2];
+        for turn in 0..10 {
+            let packet = turn as usize % 2;
+            let done = run_at(&mut *back, &sealed[packet], turn * pause_ns);
+            opened[packet] += u32::from(done.is_some());
+        }
+        let other = u32::from(pause_ns == PAUSE_NS);
+        assert_eq!(opened, [1, other], "{pause_ns}");
+    }
+}
+
+/// Old sessions that the decrypter never saw, as many as it keeps, replayed between two packets of the one in use.
+#[test]
+fn replayed_sessions_do_not_put_out_the_one_in_use() {
+    const KEPT: u16 = 16;
+    for pause_ns in [1, PAUSE_NS] {
+        let mut back = decrypter_of(KEPT);
+        let live = session(2);
+        let old: Vec<_> = (0..KEPT).flat_map(|_| session(1)).collect();
+        assert!(run_at(&mut *back, &live[0], PAUSE_NS).is_some());
+        for sealed in &old {
+            run_at(&mut *back, sealed, PAUSE_NS + pause_ns);
+        }
+        let in_use = pause_ns < PAUSE_NS;
+        assert_eq!(counter(&*back, "sessions-full"), u64::from(in_use));
+        let now = PAUSE_NS + pause_ns + 1;
+        assert_eq!(run_at(&mut *back, &live[1], now).is_some(), in_use);
+        // Nothing is opened again, at once or later; only the one that was refused, once there is room.
+        for rounds in 0..40_u64 {
+            let replayed = live[..1].iter().chain(&old[..old.len() - 1]);
+            for sealed in replayed {
+                let now = now + rounds * PAUSE_NS / 4;
+                assert_eq!(run_at(&mut *back, sealed, now), None, "{rounds}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+
+    /// Three sessions are kept, of six; time goes on by leaps, and some stamps are missing or go backwards.
+    #[test]
+    fn every_packet_is_opened_at_most_once(
+        steps in prop::collection::vec((0..6_usize, 0..4_usize, 0..8_u64), 0..300),
+    ) {
+        let sessions: Vec<_> = (0..6).map(|_| session(4)).collect();
+        let mut back = decrypter(GCM);
+        let mut opened = BTreeSet::new();
+        let mut now = 0;
+        for (session, packet, leap) in steps {
+            let stamp_ns = match leap {
+                0 => 0,
+                1 => now / 2,
+                _ => {
+                    now += (leap - 2) * PAUSE_NS / 4;
+                    now
+                }
+            };
+            if run_at(&mut *back, &sessions[session][packet], stamp_ns).is_some() {
+                prop_assert!(opened.insert((session, packet)), "{} of {}", packet, session);
+            }
+        }
+    }
+}
