@@ -151,7 +151,10 @@ pub(crate) fn supervise(pairs: &Watched<u32, Pair>) {
         } else if let Err(error) = pair.handle.restart() {
             tracing::error!(%one, %other, %error, "the worker of these devices did not come up again");
             pair.failed_starts += 1;
-            pair.failed = pair.failed_starts >= MAX_DEATHS;
+            if pair.failed_starts >= MAX_DEATHS {
+                pair.failed = true;
+                tracing::error!(%one, %other, "the worker of these devices does not come up and is given up");
+            }
         } else {
             pair.failed_starts = 0;
             tracing::warn!(%one, %other, "the worker of these devices died and was started again");
