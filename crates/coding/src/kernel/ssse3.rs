@@ -5,137 +5,52 @@ use std::arch::x86_64::{
     _mm_srli_epi64, _mm_storeu_si128, _mm_xor_si128,
 };
 
+use super::blocks::kernel_of_blocks;
 use super::{Operations, Term, piece};
 use crate::field::NIBBLES;
 
-/// Bytes of a vector.
-const VECTOR: usize = 16;
-/// Bytes of the result that are held in registers.
-const BLOCK: usize = 4 * VECTOR;
+kernel_of_blocks!(16, "ssse3", "ssse3");
 
-/// The kernel, where the processor can run it.
-pub(super) fn detect() -> Option<Operations> {
-    std::arch::is_x86_feature_detected!("ssse3").then_some(Operations {
-        // SAFETY: the processor has what `combine` is compiled for, as was just found.
-        combine: |result, terms, keep| unsafe { combine(result, terms, keep) },
-        // SAFETY: the same holds for `spread`.
-        spread: |sums, stride, coefficients, source, keep| unsafe {
-            spread(sums, stride, coefficients, source, keep);
-        },
-    })
-}
-
-#[target_feature(enable = "ssse3")]
-fn combine(result: &mut [u8], terms: &[Term<'_>], keep: bool) {
-    let (blocks, rest) = result.as_chunks_mut::<BLOCK>();
-    let rest_at = blocks.len() * BLOCK;
-    for (i, block) in blocks.iter_mut().enumerate() {
-        sum::<4>(block.as_chunks_mut().0, i * BLOCK, terms, keep);
-    }
-    for (i, part) in rest.chunks_mut(VECTOR).enumerate() {
-        let mut whole = [0; VECTOR];
-        whole[..part.len()].copy_from_slice(part);
-        let mut vector = [whole];
-        sum::<1>(&mut vector, rest_at + i * VECTOR, terms, keep);
-        part.copy_from_slice(&vector[0][..part.len()]);
-    }
-}
-
-/// The `N` vectors of the result that begin at byte `at` of it.
-#[target_feature(enable = "ssse3")]
+/// The products of the low and of the high nibbles.
 #[inline]
-fn sum<const N: usize>(result: &mut [[u8; VECTOR]], at: usize, terms: &[Term<'_>], keep: bool) {
-    let mut sums = [_mm_setzero_si128(); N];
-    if keep {
-        for (sum, bytes) in sums.iter_mut().zip(&*result) {
-            *sum = load(bytes);
-        }
-    }
-    let low = _mm_set1_epi8(0x0f);
-    for &(coefficient, symbol) in terms {
-        let [low_products, high_products] = tables(coefficient);
-        for (i, sum) in sums.iter_mut().enumerate() {
-            let mut padded = [0; VECTOR];
-            let Some(bytes) = piece(symbol, at + i * VECTOR, &mut padded) else {
-                break;
-            };
-            let bytes = load(bytes);
-            let low_nibbles = _mm_and_si128(bytes, low);
-            let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);
-            *sum = _mm_xor_si128(*sum, _mm_shuffle_epi8(low_products, low_nibbles));
-            *sum = _mm_xor_si128(*sum, _mm_shuffle_epi8(high_products, high_nibbles));
-        }
-    }
-    for (sum, bytes) in sums.iter().zip(result) {
-        // SAFETY: the array has the 16 bytes that are written.
-        unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), *sum) };
-    }
-}
-
-#[target_feature(enable = "ssse3")]
-fn spread(sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8], keep: bool) {
-    let (blocks, rest) = source.as_chunks::<BLOCK>();
-    let rest_at = blocks.len() * BLOCK;
-    for (i, block) in blocks.iter().enumerate() {
-        let at = i * BLOCK;
-        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
-            if let Some(sum) = sum.get_mut(at..at + BLOCK) {
-                add_products::<4>(
-                    sum.as_chunks_mut().0,
-                    coefficient,
-                    block.as_chunks().0,
-                    keep,
-                );
-            }
-        }
-    }
-    for (i, part) in rest.chunks(VECTOR).enumerate() {
-        let at = rest_at + i * VECTOR;
-        let mut padded = [0; VECTOR];
-        padded[..part.len()].copy_from_slice(part);
-        for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
-            if let Some(sum) = sum.get_mut(at..at + part.len()) {
-                let mut whole = [0; VECTOR];
-                whole[..part.len()].copy_from_slice(sum);
-                let mut vector = [whole];
-                add_products::<1>(&mut vector, coefficient, &[padded], keep);
-                sum.copy_from_slice(&vector[0][..part.len()]);
-            }
-        }
-    }
-}
-
-/// Adds the products of `N` vectors of a source to those of a sum, or puts them there.
-#[target_feature(enable = "ssse3")]
-#[inline]
-fn add_products<const N: usize>(
-    sum: &mut [[u8; VECTOR]],
-    coefficient: u8,
-    source: &[[u8; VECTOR]],
-    keep: bool,
-) {
-    let low = _mm_set1_epi8(0x0f);
-    let [low_products, high_products] = tables(coefficient);
-    for (sum, bytes) in sum.iter_mut().zip(source).take(N) {
-        let own = if keep { load(sum) } else { _mm_setzero_si128() };
-        let bytes = load(bytes);
-        let low_nibbles = _mm_and_si128(bytes, low);
-        let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);
-        let vector = _mm_xor_si128(own, _mm_shuffle_epi8(low_products, low_nibbles));
-        let vector = _mm_xor_si128(vector, _mm_shuffle_epi8(high_products, high_nibbles));
-        // SAFETY: the array has the 16 bytes that are written.
-        unsafe { _mm_storeu_si128(sum.as_mut_ptr().cast(), vector) };
-    }
-}
-
-#[inline]
-fn tables(coefficient: u8) -> [__m128i; 2] {
+fn factor(coefficient: u8) -> [__m128i; 2] {
     let (halves, _) = NIBBLES[usize::from(coefficient)].as_chunks();
     [load(&halves[0]), load(&halves[1])]
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn times(bytes: __m128i, [low_products, high_products]: [__m128i; 2]) -> __m128i {
+    let low = _mm_set1_epi8(0x0f);
+    let low_nibbles = _mm_and_si128(bytes, low);
+    let high_nibbles = _mm_and_si128(_mm_srli_epi64::<4>(bytes), low);
+    xor(
+        _mm_shuffle_epi8(low_products, low_nibbles),
+        _mm_shuffle_epi8(high_products, high_nibbles),
+    )
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn zero() -> __m128i {
+    _mm_setzero_si128()
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn xor(one: __m128i, other: __m128i) -> __m128i {
+    _mm_xor_si128(one, other)
 }
 
 #[inline]
 fn load(bytes: &[u8; VECTOR]) -> __m128i {
     // SAFETY: the array has the 16 bytes that are read; SSE2 is part of x86-64.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn store(bytes: &mut [u8; VECTOR], vector: __m128i) {
+    // SAFETY: the array has the 16 bytes that are written.
+    unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), vector) };
 }
