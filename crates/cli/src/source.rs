@@ -1,5 +1,7 @@
 //! Reads a chain file and the files it names, with the user's own rights.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use myelin_agent::api::{ApiError, ChainSource};
@@ -34,7 +36,7 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
                 .map_err(ApiError::usage)?
                 .map(FileContents::Text)
         } else {
-            std::fs::read(path).ok().map(FileContents::from)
+            read_bounded(&path)?.map(FileContents::from)
         };
         // A missing file is reported by the parser, which knows the line that names it.
         if let Some(contents) = contents {
@@ -42,6 +44,23 @@ pub(crate) fn read(file: &Path) -> Result<ChainSource, ApiError> {
         }
     }
     Ok(source)
+}
+
+/// Longest file that a chain file may name, bytes: 131 072 routes are a tenth of it.
+const LONGEST: u64 = 64 << 20;
+
+/// A file's bytes, `None` when it cannot be read. A device without an end is refused like a file that is too long.
+fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ApiError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+    if bytes.len() as u64 > LONGEST {
+        let path = path.display();
+        return Err(ApiError::usage(format!(
+            "{path}: longer than {} MiB, which no file that a chain file names is: name another one",
+            LONGEST >> 20
+        )));
+    }
+    Ok(read.is_ok().then_some(bytes))
 }
 
 #[cfg(test)]
@@ -74,6 +93,16 @@ mod tests {
         fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
         let refused = read(&chain).unwrap_err().to_string();
         assert!(refused.contains("a.key") && refused.contains("chmod 600"));
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let chain = directory.path().join("chain.yaml");
+        let text = "spec: { functions: [ { kind: firewall, config: { rulesFile: /dev/zero } } ] }";
+        fs::write(&chain, text).unwrap();
+        let refused = read(&chain).unwrap_err().to_string();
+        assert!(refused.contains("/dev/zero") && refused.contains("64 MiB"));
     }
 
     /// From the disk to the parsed chain, by the way that the agent's socket takes.
