@@ -1,15 +1,25 @@
 //! The kinds of service functions, as data.
 //!
 //! Everything that is said of a kind in general is said here: the planner places by it, `myelin functions` prints it,
-//! and the chain reader takes the configuration keys from it. A new kind is an entry here, a variant of
+//! and the chain reader takes the configuration keys from it. A new kind is a file here, a variant of
 //! [`FunctionConfig`](crate::FunctionConfig) and a reader of its values.
 
 mod aes;
 mod compression;
 mod dpi;
+mod external;
+mod firewall;
+mod flow_tracker;
+mod forward;
+mod load_balancer;
 mod lossy_link;
+mod monitor;
 mod mtu;
+mod nat;
 mod rlnc;
+mod router;
+mod timestamp;
+mod xor;
 
 use serde::Serialize;
 
@@ -19,8 +29,18 @@ use crate::words::word_enum;
 pub use aes::{AES_DECRYPT, AES_ENCRYPT};
 pub use compression::{COMPRESS, DECOMPRESS};
 pub use dpi::{DPI, MIRROR_KEYS, PATTERN_KEYS};
+pub use external::EXTERNAL;
+pub use firewall::FIREWALL;
+pub use flow_tracker::FLOW_TRACKER;
+pub use forward::FORWARD;
+pub use load_balancer::LOAD_BALANCER;
 pub use lossy_link::LOSSY_LINK;
+pub use monitor::MONITOR;
+pub use nat::NAT;
 pub use rlnc::{RLNC_DECODE, RLNC_ENCODE, RLNC_RECODE};
+pub use router::ROUTER;
+pub use timestamp::TIMESTAMP;
+pub use xor::XOR;
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
@@ -199,184 +219,6 @@ pub const ROUTE_KEYS: &[&str] = &["prefix", "mac", "sourceMac"];
 /// Keys of a backend.
 pub const BACKEND_KEYS: &[&str] = &["address", "weight", "mac"];
 
-/// `forward`.
-pub static FORWARD: Kind = Kind {
-    name: "forward",
-    class: Class::Elementary,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 1.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 0.5,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Nothing,
-    state: State::None,
-    guards: false,
-    config: &[],
-    description: "Hands packets on unchanged: the least a function can do, and so the baseline of every other.",
-    example: "{ name: pass-on, kind: forward }",
-};
-
-/// `xor`. Basic, though it works on the payload: it computes little and needs no run-time environment (CALVIN, section
-/// IV-A).
-pub static XOR: Kind = Kind {
-    name: "xor",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 15.0,
-        per_byte_ns: 0.05,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 9.0,
-        per_byte_ns: 0.03,
-    }),
-    touches: Touches::Payload,
-    state: State::None,
-    guards: false,
-    config: &[ConfigKey {
-        key: "key",
-        value: ValueType::Integer { min: 0, max: 255 },
-        required: true,
-        default: None,
-        doc: "the byte that every byte of the payload is XORed with; 0x5a and 90 are the same",
-    }],
-    description: "XORs every byte of the UDP or TCP payload with one static key and corrects the checksum. Drops packets that \
-                  have no such payload to find: fragments and other protocols.",
-    example: "{ name: coder, kind: xor, config: { key: 0x5a } }",
-};
-
-/// `firewall`.
-pub static FIREWALL: Kind = Kind {
-    name: "firewall",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 15.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 17.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::None,
-    guards: true,
-    config: &[
-        ConfigKey {
-            key: "rules",
-            value: ValueType::Rules,
-            required: false,
-            default: Some("[]"),
-            doc: "rules, first match wins: { action: allow|deny, source: PREFIX, destination: PREFIX, protocol: \
-                  udp|tcp|icmp|icmpv6|NUMBER, sourcePort: PORT|\"FROM-TO\", destinationPort: PORT|\"FROM-TO\" }; a field left out \
-                  fits every packet; at most 1024 with those of rulesFile",
-        },
-        ConfigKey {
-            key: "rulesFile",
-            value: ValueType::File,
-            required: false,
-            default: None,
-            doc: "a YAML file with a list of further rules, which come after those of `rules`",
-        },
-        ConfigKey {
-            key: "default",
-            value: ValueType::Choice(&["allow", "deny"]),
-            required: false,
-            default: Some("allow"),
-            doc: "what happens to a packet that no rule matches",
-        },
-        ConfigKey {
-            key: "fragments",
-            value: ValueType::Choice(&["drop", "match"]),
-            required: false,
-            default: Some("drop"),
-            doc: "fragments show no ports: when a rule names one, drop them, or match them as packets without ports",
-        },
-    ],
-    description: "Lets packets pass or drops them by prefix, protocol and port; the cost hardly depends on the number of rules.",
-    example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
-};
-
-/// `timestamp`. Basic, as `xor` is.
-pub static TIMESTAMP: Kind = Kind {
-    name: "timestamp",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 90.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 60.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Payload,
-    state: State::None,
-    guards: false,
-    config: &[],
-    description: "Appends 16 bytes to the UDP payload: when the packet passed the front door and when this function handled it, \
-                  each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \
-                  are not UDP, fragments, and packets that would become longer than 1500 bytes.",
-    example: "{ name: clock, kind: timestamp }",
-};
-
-/// `router`.
-pub static ROUTER: Kind = Kind {
-    name: "router",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 10.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 8.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::None,
-    guards: false,
-    config: &[
-        ConfigKey {
-            key: "routes",
-            value: ValueType::Routes,
-            required: false,
-            default: Some("[]"),
-            doc: "routes, the longest prefix wins: { prefix: PREFIX, mac: MAC, sourceMac: MAC }; `mac` is the next hop's Ethernet \
-                  address and becomes the frame's destination, `sourceMac` its source; what is left out stays; at most 131072 with those of \
-                  routesFile, of both address families",
-        },
-        ConfigKey {
-            key: "routesFile",
-            value: ValueType::File,
-            required: false,
-            default: None,
-            doc: "a YAML file with a list of further routes",
-        },
-        ConfigKey {
-            key: "addresses",
-            value: ValueType::Addresses,
-            required: false,
-            default: Some("[]"),
-            doc: "the router's own addresses, at most one of each family: a router in user space tells the sender of a packet \
-                  whose time ran out (ICMP time exceeded) from the one of the packet's family; without it, it does not",
-        },
-        ConfigKey {
-            key: "icmpRate",
-            value: ValueType::Integer {
-                min: 0,
-                max: 1_000_000,
-            },
-            required: false,
-            default: Some("100"),
-            doc: "such messages a second at most; up to ten may go at once",
-        },
-    ],
-    description: "Sends packets to the next hop of the longest prefix that holds their destination, and counts the time to live \
-                  (hop limit) down. Drops packets without a route, and those whose time to live is used up; these \
-                  senders are told from user space only.",
-    example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
-};
-
 /// The bound of a table of flows.
 const FLOWS: ConfigKey = ConfigKey {
     key: "flows",
@@ -390,26 +232,6 @@ const FLOWS: ConfigKey = ConfigKey {
           of late), and this is counted",
 };
 
-/// `monitor`.
-pub static MONITOR: Kind = Kind {
-    name: "monitor",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 30.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 25.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::PerFlow,
-    guards: false,
-    config: &[FLOWS],
-    description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
-    example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",
-};
-
 /// The key by which a function is the reply side of one in the reverse chain; it stands alone.
 pub const REVERSE_OF: ConfigKey = ConfigKey {
     key: "reverseOf",
@@ -418,210 +240,6 @@ pub const REVERSE_OF: ConfigKey = ConfigKey {
     default: None,
     doc: "alone: this function undoes for the replies what that one does, a function of the chain that `spec.reverse` names; it has \
           that one's configuration and space, and shares its state",
-};
-
-/// `flow-tracker`.
-pub static FLOW_TRACKER: Kind = Kind {
-    name: "flow-tracker",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 42.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 25.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::PerFlow,
-    guards: true,
-    config: &[
-        FLOWS,
-        ConfigKey {
-            key: "invalid",
-            value: ValueType::Choice(&["pass", "drop"]),
-            required: false,
-            default: Some("pass"),
-            doc: "what happens to a TCP segment that belongs to no known connection and opens none; it is counted in any case",
-        },
-        ConfigKey {
-            key: "timeout",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("120s"),
-            doc: "how long a flow lives after its last packet",
-        },
-        ConfigKey {
-            key: "tcpTimeout",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("7440s"),
-            doc: "the same for an established TCP connection; at most 240s while it is opened or closed, and 10s once it is closed",
-        },
-        REVERSE_OF,
-    ],
-    description: "Follows each flow through new, established, closing and closed, and counts what both sides send; `myelin ps \
-                  --flows` shows them. Sees one direction, unless a `flow-tracker` with `reverseOf` stands in the reverse chain.",
-    example: "{ name: connections, kind: flow-tracker, config: { invalid: drop } }",
-};
-
-/// `nat`.
-pub static NAT: Kind = Kind {
-    name: "nat",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 45.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 50.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::PerFlow,
-    guards: true,
-    config: &[
-        ConfigKey {
-            key: "address",
-            value: ValueType::Addresses,
-            required: true,
-            default: None,
-            doc: "the external address, or a list of at most 16, IPv4, IPv6 or both; all flows of an inside address get the same one",
-        },
-        ConfigKey {
-            key: "ports",
-            value: ValueType::Ports,
-            required: false,
-            default: Some("1024-65535"),
-            doc: "external ports, and identifiers of echoes; a flow keeps its own where that is in the range and free",
-        },
-        ConfigKey {
-            key: "timeout",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("120s"),
-            doc: "how long a UDP or ICMP mapping lives after the last packet from inside",
-        },
-        ConfigKey {
-            key: "tcpTimeout",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("7440s"),
-            doc: "the same for TCP; at most 240s after a SYN, and from a FIN or RST to the next SYN",
-        },
-        ConfigKey {
-            key: "flows",
-            value: ValueType::Integer {
-                min: 1,
-                max: crate::nat::MAX_FLOWS,
-            },
-            required: false,
-            default: Some("16384"),
-            doc: "mappings it keeps at most; when one more comes and none has expired, its packets are dropped and counted",
-        },
-        REVERSE_OF,
-    ],
-    description: "Gives UDP, TCP and ICMP echo packets an external source address and port (NAPT, RFC 3022 and 4787), of IPv4 and \
-                  IPv6; in the reverse chain a `nat` with `reverseOf` gives the replies their destination back. Drops fragments, \
-                  everything else that it cannot translate, and replies to no living mapping.",
-    example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
-};
-
-/// `load-balancer`.
-pub static LOAD_BALANCER: Kind = Kind {
-    name: "load-balancer",
-    class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 50.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 40.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::Header,
-    state: State::PerFlow,
-    guards: false,
-    config: &[
-        ConfigKey {
-            key: "backends",
-            value: ValueType::Backends,
-            required: true,
-            default: None,
-            doc: "where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC }; \
-                  `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an \
-                  empty list every packet is dropped",
-        },
-        ConfigKey {
-            key: "timeout",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("300s"),
-            doc: "how long a flow without packets stays with its backend",
-        },
-        ConfigKey {
-            key: "flows",
-            value: ValueType::Integer {
-                min: 1024,
-                max: 1_048_576,
-            },
-            required: false,
-            default: Some("65536"),
-            doc: "flows it keeps; when one more comes, it forgets one that has not been used for long",
-        },
-        REVERSE_OF,
-    ],
-    description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev), rewriting the destination address, and \
-                  keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \
-                  answers their source back. Drops packets without ports, and answers of no living flow.",
-    example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
-};
-
-/// `external`. Of the class that belongs into user space, since nothing is known of it but that it is a program.
-pub static EXTERNAL: Kind = Kind {
-    name: "external",
-    class: Class::Advanced,
-    kernel: None,
-    // Nobody knows its cost: the planner says so, and leaves it out.
-    user: Some(DefaultCost {
-        per_packet_ns: 0.0,
-        per_byte_ns: 0.0,
-    }),
-    touches: Touches::HeaderAndPayload,
-    state: State::Unknown,
-    guards: false,
-    config: &[
-        ConfigKey {
-            key: "command",
-            value: ValueType::Command,
-            required: true,
-            default: None,
-            doc: "the program, by its whole path or by a name to be found in PATH, and its arguments; `{ingress}` and `{egress}` in \
-                  them become the names of its interfaces, which it also finds in MYELIN_INGRESS and MYELIN_EGRESS, beside \
-                  MYELIN_CHAIN and MYELIN_FUNCTION; it is root in a network namespace of its own, and must stay in the \
-                  foreground",
-        },
-        ConfigKey {
-            key: "environment",
-            value: ValueType::Environment,
-            required: false,
-            default: None,
-            doc: "further variables: { NAME: VALUE }",
-        },
-        ConfigKey {
-            key: "startup",
-            value: ValueType::Duration,
-            required: false,
-            default: Some("1s"),
-            doc: "how long it may take until it is up, at most 60s: packets are led to it as soon as it has taken both of its interfaces \
-                  (by a packet socket, a bridge, an XDP program or promiscuous mode), and in any case when this time is \
-                  over; if it ends before, the chain does not come up",
-        },
-    ],
-    description: "A black box: any program that takes packets from the interface `ingress` and sends them on at `egress`, in a network \
-                  namespace of its own. Nothing is known of what it does; it is started, watched, limited and, when it \
-                  ends, started again. Needs `mapping: distributed`, which is chosen by itself.",
-    example: "{ name: bump, kind: external, config: { command: [bump-in-the-wire, \"{ingress}\", \"{egress}\"] } }",
 };
 
 /// Every kind.
