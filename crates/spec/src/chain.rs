@@ -1,6 +1,7 @@
 //! A service function chain as its file states it.
 
 use myelin_packet::Match;
+use myelin_traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Place;
@@ -65,6 +66,25 @@ word_enum! {
         Pass = "pass",
         /// They are dropped.
         Drop = "drop",
+    }
+}
+
+word_enum! {
+    /// What holds a chain's traffic to its profile.
+    #[derive(Default)]
+    pub enum Enforce {
+        /// The policer; and the shaper where packets may have clustered on the way, which those of a chain that runs in
+        /// the kernel alone, to completion, do not.
+        #[default]
+        Auto = "auto",
+        /// The policer at the front door and the shaper at the egress.
+        Both = "both",
+        /// The policer alone.
+        Policer = "policer",
+        /// The shaper alone.
+        Shaper = "shaper",
+        /// Nothing: the profile is what is expected, and counted against.
+        None = "none",
     }
 }
 
@@ -232,6 +252,21 @@ pub struct Sla {
     pub burst_packets: Option<u64>,
     /// Burst of the traffic profile, bits.
     pub burst_bits: Option<u64>,
+    /// Burst that the policer allows, packets, where it is wider than the profile's.
+    #[serde(default)]
+    pub policing_burst_packets: Option<u64>,
+    /// The same in bits.
+    #[serde(default)]
+    pub policing_burst_bits: Option<u64>,
+    /// What holds the traffic to the profile.
+    #[serde(default)]
+    pub enforce: Enforce,
+    /// Packets that may wait in the shaper; [`Sla::shaper_queue`] is what applies.
+    #[serde(default)]
+    pub shaper_queue: Option<u32>,
+    /// How long a packet may wait in the shaper, ns; [`Sla::shaper_delay_ns`] is what applies.
+    #[serde(default)]
+    pub shaper_delay_ns: Option<u64>,
     /// One-way delay from the ingress port to the departure from the egress port, ns.
     pub latency_ns: Option<u64>,
     /// The percentile of the measured sojourn that `latency_ns` applies to; above 0, at most 100.
@@ -249,6 +284,11 @@ impl Default for Sla {
             rate_bps: None,
             burst_packets: None,
             burst_bits: None,
+            policing_burst_packets: None,
+            policing_burst_bits: None,
+            enforce: Enforce::default(),
+            shaper_queue: None,
+            shaper_delay_ns: None,
             latency_ns: None,
             percentile: 99.0,
             loss_percent: None,
@@ -257,12 +297,75 @@ impl Default for Sla {
     }
 }
 
+/// Bytes of a full Ethernet frame as a bucket counts it: 1500 B and the header.
+pub const FULL_FRAME: u64 = 1514;
+
+/// The burst of a profile that states none: so many packets, or full frames.
+const DEFAULT_BURST: u64 = 32;
+
+/// How long a packet may wait in a shaper where neither that nor a latency is agreed, ns.
+const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
+
+/// The longest queue of a shaper, packets: what waits in it lies in the worker's packet memory.
+pub const MAX_SHAPER_QUEUE: u32 = 1024;
+
 impl Sla {
+    /// What the chain may send. A burst that is not given is 32 packets or full frames, or what the rate
+    /// brings in a millisecond, if that is more.
+    pub fn profile(&self) -> Profile {
+        profile(self, self.burst_packets, self.burst_bits)
+    }
+
+    /// What the policer lets through: the profile, with the wider burst where `policingBurst` gives one.
+    pub fn policing_profile(&self) -> Profile {
+        profile(
+            self,
+            self.policing_burst_packets.or(self.burst_packets),
+            self.policing_burst_bits.or(self.burst_bits),
+        )
+    }
+
+    /// Packets that may wait in the shaper: what the file says, else twice what the policer lets through at once, from 64 to [`MAX_SHAPER_QUEUE`].
+    pub fn shaper_queue(&self) -> u32 {
+        self.shaper_queue.unwrap_or_else(|| {
+            let profile = self.policing_profile();
+            let packets = profile.packets.map(Bucket::burst);
+            let frames = profile.bits.map(|bits| bits.burst() / 8 / FULL_FRAME);
+            let most = packets.or(frames).unwrap_or(0).saturating_mul(2);
+            u32::try_from(most)
+                .unwrap_or(u32::MAX)
+                .clamp(64, MAX_SHAPER_QUEUE)
+        })
+    }
+
+    /// How long a packet may wait in the shaper, ns: what the file says, else the agreed latency, else 10 ms.
+    pub fn shaper_delay_ns(&self) -> u64 {
+        self.shaper_delay_ns
+            .or(self.latency_ns)
+            .unwrap_or(DEFAULT_SHAPER_DELAY_NS)
+    }
+
     /// Mean frame size that the profile implies when it gives the rate (or else the burst) both in packets and in
     /// bits, bytes.
     pub fn mean_frame_bytes(&self) -> Option<u64> {
         let mean = |bits: Option<u64>, packets: Option<u64>| Some(bits? / 8 / packets?.max(1));
         mean(self.rate_bps, self.rate_pps).or_else(|| mean(self.burst_bits, self.burst_packets))
+    }
+}
+
+/// The buckets of the rates that are given. Reading a file has seen to it that each can be one.
+fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Profile {
+    let bucket = |rate: Option<u64>, burst: Option<u64>, each: u64| {
+        let rate = rate?;
+        let burst = burst.unwrap_or_else(|| {
+            let of_a_millisecond = (rate / 1000).min(Bucket::MAX_BURST);
+            of_a_millisecond.max(DEFAULT_BURST * each)
+        });
+        Bucket::new(rate, burst).ok()
+    };
+    Profile {
+        packets: bucket(sla.rate_pps, burst_packets, 1),
+        bits: bucket(sla.rate_bps, burst_bits, FULL_FRAME * 8),
     }
 }
 
@@ -310,5 +413,34 @@ mod tests {
         sla.rate_pps = Some(1000);
         sla.rate_bps = Some(1000 * 1400 * 8);
         assert_eq!(sla.mean_frame_bytes(), Some(1400));
+    }
+
+    #[test]
+    fn a_profile_has_a_burst_in_any_case() {
+        let burst = |sla: &Sla| sla.profile().packets.map(Bucket::burst);
+        let mut sla = Sla::default();
+        assert!(sla.profile().is_unlimited());
+        sla.rate_pps = Some(20_000);
+        assert_eq!(burst(&sla), Some(32));
+        sla.rate_pps = Some(1_000_000);
+        assert_eq!(burst(&sla), Some(1000));
+        sla.burst_packets = Some(5);
+        sla.rate_bps = Some(1_000_000);
+        assert_eq!(burst(&sla), Some(5));
+        let bits = sla.profile().bits.map(Bucket::burst);
+        assert_eq!(bits, Some(32 * 1514 * 8));
+    }
+
+    #[test]
+    fn the_policer_may_be_wider_than_the_profile() {
+        let sla = Sla {
+            rate_pps: Some(900_000),
+            burst_packets: Some(5),
+            policing_burst_packets: Some(20),
+            ..Sla::default()
+        };
+        assert_eq!(sla.profile().packets.map(Bucket::burst), Some(5));
+        assert_eq!(sla.policing_profile().packets.map(Bucket::burst), Some(20));
+        assert_eq!(sla.shaper_queue(), 64);
     }
 }

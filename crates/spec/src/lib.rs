@@ -59,8 +59,8 @@ mod yaml;
 
 pub use aes::{AesDecryptConfig, AesEncryptConfig, Cipher};
 pub use chain::{
-    Classify, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports, ServiceChain, Sla,
-    WorkerSpec,
+    Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports,
+    ServiceChain, Sla, WorkerSpec,
 };
 pub use compression::{CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary};
 pub use dpdk::DpdkDevice;

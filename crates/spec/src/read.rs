@@ -22,6 +22,7 @@ mod name;
 mod nat;
 mod pattern;
 mod ports;
+mod profile;
 mod rlnc;
 mod router;
 mod sla;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use myelin_packet::Match;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{
-    Classify, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Isolation, Limits,
-    Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla, Source,
-    Space, WorkerSpec, XorConfig, parse,
+    Classify, Enforce, FirewallConfig, FragmentPolicy, FunctionConfig, Hook, Idle, Isolation,
+    Limits, Mapping, NatConfig, NoFiles, OnFailure, PortDriver, Ports, ServiceChain, Side, Sla,
+    Source, Space, WorkerSpec, XorConfig, parse,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ spec:
         rulesFile: more.yaml
     - { name: coder, kind: xor, config: { key: '0x5a' }, space: user }
     - { name: last, kind: forward, config: {} }
-  sla: { rate: [ 20kpps, 100Mbit ], burst: [ 32, 64kbit ], latency: 350us, percentile: 99.9, loss: 0.1%, roundTrip: 1ms }
+  sla: { rate: [ 20kpps, 100Mbit ], burst: [ 32, 64kbit ], policingBurst: 64, enforce: both, shaper: { queue: 100, delay: 2ms }, latency: 350us, percentile: 99.9, loss: 0.1%, roundTrip: 1ms }
   mapping: compact
   classify: calvin
   hook: xdp
@@ -116,6 +116,11 @@ fn every_key_is_read() {
         rate_bps: Some(100_000_000),
         burst_packets: Some(32),
         burst_bits: Some(64_000),
+        policing_burst_packets: Some(64),
+        policing_burst_bits: None,
+        enforce: Enforce::Both,
+        shaper_queue: Some(100),
+        shaper_delay_ns: Some(2_000_000),
         latency_ns: Some(350_000),
         percentile: 99.9,
         loss_percent: Some(0.1),

@@ -1,25 +1,23 @@
 //! Reads `spec.sla`.
 
-use super::field::{Field, whole_number};
-use crate::chain::Sla;
+use super::field::Field;
+use super::profile::{self, Of, Quantity};
+use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
-use crate::units::{self, Rate};
+use crate::units;
 
 const KEYS: &[&str] = &[
     "rate",
     "burst",
+    "policingBurst",
+    "enforce",
+    "shaper",
     "latency",
     "percentile",
     "loss",
     "roundTrip",
 ];
-
-/// A quantity that may be given in packets, in bits, or in a list of both.
-struct Profile {
-    packets: Option<u64>,
-    bits: Option<u64>,
-}
 
 pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     let fields = field.map(report, KEYS)?;
@@ -28,22 +26,37 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             .get(key)?
             .quantity(report, units::parse_duration_ns, "350us")
     };
-    let profile = |key: &str, of: Of, report: &mut Report<'_>| {
-        fields.get(key).map_or(
-            Profile {
-                packets: None,
-                bits: None,
-            },
-            |field| profile(&field, of, report),
-        )
+    let quantity = |key: &str, of: Of, report: &mut Report<'_>| {
+        let field = fields.get(key)?;
+        Some((profile::read(&field, of, report), field))
     };
-    let rate = profile("rate", Of::Rate, report);
-    let burst = profile("burst", Of::Burst, report);
+    let rate = quantity("rate", Of::Rate, report);
+    let burst = quantity("burst", Of::Burst, report);
+    let policing = quantity("policingBurst", Of::Burst, report);
+    let bits = |of: &Option<(Quantity, Field<'_>)>| of.as_ref().and_then(|(of, _)| of.bits);
+    let packets = |of: &Option<(Quantity, Field<'_>)>| of.as_ref().and_then(|(of, _)| of.packets);
+    for (of, field) in [&burst, &policing].into_iter().flatten() {
+        profile::check_burst(of, field, (packets(&rate), bits(&rate)), report);
+    }
+    if let (Some((burst, _)), Some((policing, field))) = (&burst, &policing) {
+        profile::check_wider(policing, field, burst, report);
+    }
+    let (shaper_queue, shaper_delay_ns) = fields
+        .get("shaper")
+        .map_or((None, None), |field| shaper(&field, report));
     Some(Sla {
-        rate_pps: rate.packets,
-        rate_bps: rate.bits,
-        burst_packets: burst.packets,
-        burst_bits: burst.bits,
+        rate_pps: packets(&rate),
+        rate_bps: bits(&rate),
+        burst_packets: packets(&burst),
+        burst_bits: bits(&burst),
+        policing_burst_packets: packets(&policing),
+        policing_burst_bits: bits(&policing),
+        enforce: fields
+            .get("enforce")
+            .and_then(|field| field.word(report, Enforce::WORDS))
+            .unwrap_or_default(),
+        shaper_queue,
+        shaper_delay_ns,
         latency_ns: duration("latency", report),
         percentile: fields
             .get("percentile")
@@ -54,89 +67,22 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     })
 }
 
-#[derive(Clone, Copy)]
-enum Of {
-    Rate,
-    Burst,
-}
-
-impl Of {
-    fn example(self) -> &'static str {
-        match self {
-            Self::Rate => "20kpps, 100Mbit or [ 20kpps, 100Mbit ]",
-            Self::Burst => "32, 64kbit or [ 32, 64kbit ]",
-        }
-    }
-
-    fn expected(self) -> &'static str {
-        match self {
-            Self::Rate => "a rate in packets or in bits a second, or a list of one of each",
-            Self::Burst => "a number of packets, a size in bits or bytes, or a list of one of each",
-        }
-    }
-
-    /// A rate's unit says whether it counts packets. A burst in packets is a bare number: packets are its unit.
-    fn read(self, text: &str) -> Result<Rate, units::UnitError> {
-        match (self, whole_number(text)) {
-            (Self::Rate, _) => units::parse_rate(text),
-            (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
-            (Self::Burst, None) => units::parse_size_bits(text).map(Rate::Bits),
-        }
-    }
-}
-
-fn profile(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Profile {
-    let mut profile = Profile {
-        packets: None,
-        bits: None,
+/// The bounds of the shaper's queue: packets, ns.
+fn shaper(field: &Field<'_>, report: &mut Report<'_>) -> (Option<u32>, Option<u64>) {
+    let Some(fields) = field.map(report, &["queue", "delay"]) else {
+        return (None, None);
     };
-    let example = of.example();
-    let parts = if field.is_list() {
-        field.list(report, of.expected()).unwrap_or_default()
-    } else {
-        vec![field.clone()]
-    };
-    if parts.is_empty() {
-        let fault = Fault::new(
-            "the list is empty",
-            of.expected(),
-            format!("write for example {example}"),
-        );
-        field.fault(report, fault);
-    }
-    for part in parts {
-        let Some(text) = part.text(
+    let queue = fields.get("queue").and_then(|field| {
+        field.integer(
             report,
-            of.expected(),
-            &format!("write for example {example}"),
-        ) else {
-            continue;
-        };
-        let (slot, value, counted) = match of.read(text) {
-            Ok(Rate::Packets(value)) => (&mut profile.packets, value, "packets"),
-            Ok(Rate::Bits(value)) => (&mut profile.bits, value, "bits"),
-            Err(error) => {
-                part.unit_fault(report, error);
-                continue;
-            }
-        };
-        if value == 0 {
-            let fault = Fault::new(
-                format!("`{}` lets no packet through", Printable(text)),
-                "more than zero",
-                format!("write for example {example}, or remove the key"),
-            );
-            part.fault(report, fault);
-        } else if slot.replace(value).is_some() {
-            let fault = Fault::new(
-                format!("`{}` is the second one in {counted}", Printable(text)),
-                of.expected(),
-                "remove one of the two",
-            );
-            part.fault(report, fault);
-        }
-    }
-    profile
+            1..=u64::from(MAX_SHAPER_QUEUE),
+            "a number of packets",
+        )
+    });
+    let delay = fields
+        .get("delay")
+        .and_then(|field| field.quantity(report, units::parse_duration_ns, "2ms"));
+    (queue.map(|queue| queue as u32), delay)
 }
 
 fn percentile(field: &Field<'_>, report: &mut Report<'_>) -> Option<f64> {
