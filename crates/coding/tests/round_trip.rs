@@ -96,6 +96,21 @@ fn a_packet_without_the_missing_one_says_nothing() {
 }
 
 #[test]
+fn a_packet_shorter_than_what_it_is_made_of_is_damaged() {
+    let mut receiver = Receiver::new(Delivery::Immediate);
+    // Packet 4 is longer than packet 5.
+    receiver.receive(&source(4));
+    receiver.receive(&source(6));
+    let mut packet = recoded(4, &[1, 1]);
+    let kind = packet.pop();
+    packet.truncate(packet.len() + unit(5).len() - unit(4).len());
+    packet.extend(kind);
+    receiver.receive(&packet);
+    assert_eq!(receiver.delivered, [4, 6]);
+    assert_eq!(receiver.decoder.counters().corrupt, 1);
+}
+
+#[test]
 fn a_block_is_protected_behind_its_end_and_a_flush_ends_it() {
     let mut encoder = Encoder::new(Code::Block(8), redundancy(1, 4), MAX_LEN, 0);
     let packets = send(&mut encoder, 11);
