@@ -14,3 +14,15 @@ pub(crate) const KEPT_POLICED: Published = Published {
     value: 1.0,
     source: "Rathore et al., Section 7.2.3: all routers get their rate although more is offered than the system can take",
 };
+
+/// Throughput that policer and shaper together leave of what there is without.
+pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
+    Published {
+        value: 1451.0 / 1730.0,
+        source: "Rathore et al., Fig. 7(a): KVM 1730 -> 1451 kpps",
+    },
+    Published {
+        value: 1827.0 / 2052.0,
+        source: "Rathore et al., Fig. 7(b): LXC 2052 -> 1827 kpps",
+    },
+];
