@@ -82,6 +82,8 @@ impl Kind {
 /// The routers, and who sends to them. The fields' order is that of the end.
 pub(crate) struct Routers {
     stand: Arc<Stand>,
+    kind: Kind,
+    work: Vec<String>,
     chains: Vec<String>,
     senders: Vec<PacketSender>,
     workers: Vec<u32>,
@@ -129,13 +131,7 @@ impl Routers {
             let names: Vec<String> = (0..slas.len())
                 .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
                 .collect();
-            let texts: Vec<String> = names
-                .iter()
-                .zip(slas)
-                .enumerate()
-                .map(|(number, (name, sla))| text(kind, work, number, name, sla))
-                .collect::<Result<_, _>>()?;
-            stand.up_all(texts.join("---\n"))?;
+            stand.up_all(texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -157,6 +153,8 @@ impl Routers {
         })??;
         let routers = Self {
             stand,
+            kind,
+            work: work.iter().map(ToString::to_string).collect(),
             chains,
             senders,
             workers,
@@ -165,6 +163,19 @@ impl Routers {
         };
         routers.signal(Signal::SIGSTOP);
         Ok(routers)
+    }
+
+    /// Gives the routers other SLAs, by a live change.
+    pub(crate) fn set_slas(&self, slas: &[String]) -> Result<(), Error> {
+        let work: Vec<&str> = self.work.iter().map(String::as_str).collect();
+        let texts = texts(self.kind, &work, &self.chains, slas)?;
+        self.signal(Signal::SIGCONT);
+        let changed = match &self.network.middle {
+            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
+            None => Ok(Vec::new()),
+        };
+        self.signal(Signal::SIGSTOP);
+        changed.map(drop)
     }
 
     /// Who sends to router `number`.
@@ -217,7 +228,6 @@ impl Drop for Routers {
     fn drop(&mut self) {
         // Who stands still hears nothing.
         self.signal(Signal::SIGCONT);
-        let _ = &self.network;
     }
 }
 
@@ -242,6 +252,17 @@ pub(crate) fn frame(number: usize) -> Vec<u8> {
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     frame
+}
+
+/// All chains of a file.
+fn texts(kind: Kind, work: &[&str], names: &[String], slas: &[String]) -> Result<String, Error> {
+    let texts: Vec<String> = names
+        .iter()
+        .zip(slas)
+        .enumerate()
+        .map(|(number, (name, sla))| text(kind, work, number, name, sla))
+        .collect::<Result<_, _>>()?;
+    Ok(texts.join("---\n"))
 }
 
 /// A chain of one router, which rewrites the addresses of the link as routers do.

@@ -26,3 +26,15 @@ pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
         source: "Rathore et al., Fig. 7(b): LXC 2052 -> 1827 kpps",
     },
 ];
+
+/// What the first of eight routers gets of its target with a policer of 20 packets and a shaper of 1 to 5.
+pub(crate) const TARGET_REACHED: Published = Published {
+    value: 1.0,
+    source: "Rathore et al., Section 7.2.3 on Fig. 11: KVM and LXC reach the target throughput of 900 kp/s",
+};
+
+/// What the limited ones get of their limit.
+pub(crate) const LIMITED: Published = Published {
+    value: 1.0,
+    source: "Rathore et al., Section 7.2.3: the others are rate-limited to the desired throughput of 50 kp/s",
+};
