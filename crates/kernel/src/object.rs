@@ -48,6 +48,12 @@ pub(crate) const LEAVE: Program = Program {
     xdp: &[],
     tc: object!("leave.tc.o"),
 };
+/// The way out of a chain that the egress interface shapes.
+pub(crate) const DEPART: Program = Program {
+    name: "depart",
+    xdp: &[],
+    tc: object!("depart.tc.o"),
+};
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
     name: "closed",
@@ -115,11 +121,12 @@ pub(crate) const FLOW_TRACKER: Program = Program {
 
 /// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 14] = [
+pub(crate) const ALL: [Program; 15] = [
     DOOR,
     REENTRY,
     SFF,
     LEAVE,
+    DEPART,
     CLOSED,
     FORWARD,
     XOR,
