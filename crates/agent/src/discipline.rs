@@ -1,6 +1,6 @@
 //! Shapers of egress interfaces: one queueing discipline an interface, one class a chain, while chains need them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::ShaperStats;
@@ -63,15 +63,14 @@ impl Disciplines {
         journal: &mut Journal,
     ) -> Result<ClassId, ApiError> {
         let mut netlink = Netlink::open().map_err(ApiError::failed)?;
-        if !self.0.contains_key(&ifindex) {
-            let link = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
-            let discipline = Discipline::create(&mut netlink, link, journal)?;
-            self.0.insert(ifindex, discipline);
-        }
-        let made = self.0.get_mut(&ifindex).map_or_else(
-            || Err(ApiError::failed("an interface lost its discipline")),
-            |discipline| discipline.class(&mut netlink, spi, shaping),
-        );
+        let discipline = match self.0.entry(ifindex) {
+            btree_map::Entry::Occupied(there) => there.into_mut(),
+            btree_map::Entry::Vacant(free) => {
+                let link = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
+                free.insert(Discipline::create(&mut netlink, link, journal)?)
+            }
+        };
+        let made = discipline.class(&mut netlink, spi, shaping);
         if made.is_err() {
             self.leave(ifindex, journal);
         }
