@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::ShaperStats;
-use myelin_kernel::Hook;
+use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_spec::ServiceChain;
@@ -43,6 +43,8 @@ pub(crate) struct Form {
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
     pub(crate) generation: u16,
+    /// What holds it to its profile at the front door.
+    pub(crate) policer: Option<Arc<Policer>>,
     /// What stands behind the front door.
     pub(crate) layout: Box<dyn Layout>,
 }
@@ -72,6 +74,8 @@ impl Exchange {
 pub(crate) struct Past {
     pub(crate) packets_in: u64,
     pub(crate) bytes_in: u64,
+    pub(crate) policed: u64,
+    pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
     /// What the shaper did.
@@ -99,6 +103,7 @@ impl Node {
         plan: Plan,
     ) -> Result<Form, ApiError> {
         let generation = running.form.generation.wrapping_add(1);
+        let policer = self.policer(&chain, Some(&running.form))?;
         let layout = layout::build(
             self,
             Job {
@@ -106,6 +111,7 @@ impl Node {
                 plan: &plan,
                 place: &running.place,
                 spi: running.spi,
+                policer: policer.as_ref(),
                 generation,
                 is_called_off: order.is_called_off,
             },
@@ -115,6 +121,7 @@ impl Node {
             source: Arc::clone(order.source),
             plan,
             generation,
+            policer,
             layout,
         };
         if let Err(error) = self.need_hook(running, &next) {
@@ -256,7 +263,7 @@ impl Node {
         let (out, _) = form.layout.departures(self);
         let mut tally = Tally {
             entered: door.packets,
-            gone: door.drops + out,
+            gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
         // What the egress interface shapes has left.
@@ -310,6 +317,8 @@ impl Past {
         let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
         self.bytes_in += door.bytes;
+        self.policed += door.policed;
+        self.policed_bytes += door.policed_bytes;
         self.packets_out += out;
         self.drops += form
             .plan

@@ -35,6 +35,8 @@ pub struct PortConfig {
     pub ifindex: u32,
     /// Where unmatched traffic goes; `None` is the host's stack.
     pub opposite: Option<Opposite>,
+    /// It has one receive queue. A driver's hook then runs on one CPU at a time, and a policer there needs no lock.
+    pub single_queue: bool,
 }
 
 /// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
@@ -90,6 +92,7 @@ struct Door {
     port: u32,
     opposite: u32,
     opposite_is_peer: u32,
+    alone: u32,
     likely: u32,
 }
 
@@ -101,6 +104,8 @@ const NO_SLOT: u32 = u32::MAX;
 struct Doors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
+    /// The door at XDP stands behind the driver, where several CPUs may be at a time.
+    generic: bool,
     /// The chain that each door jumps to directly.
     likely: [Option<Likely>; 2],
 }
@@ -158,6 +163,11 @@ impl Port {
 
     /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
+        if mode == XdpMode::Generic {
+            let mut doors = lock(&self.doors);
+            doors.generic = true;
+            doors.programs[Hook::Xdp as usize] = None;
+        }
         self.attach(Hook::Xdp, |program, place, pin_dir| {
             Attachment::xdp(program, place, mode, pin_dir)
         })
@@ -211,17 +221,22 @@ impl Port {
     /// The front door's program for a hook, loaded when first asked for; for test runs.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
-        let likely = doors.likely[hook as usize];
+        let (likely, alone) = (doors.likely[hook as usize], self.is_alone(&doors));
         let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
         }
-        let program = Arc::new(self.load(hook, likely)?);
+        let program = Arc::new(self.load(hook, likely, alone)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
     }
 
-    fn load(&self, hook: Hook, likely: Option<Likely>) -> Result<OwnedFd, Error> {
+    /// In a driver a queue is served by one CPU at a time (NAPI).
+    fn is_alone(&self, doors: &Doors) -> bool {
+        self.config.single_queue && !doors.generic
+    }
+
+    fn load(&self, hook: Hook, likely: Option<Likely>, alone: bool) -> Result<OwnedFd, Error> {
         let door = Door {
             counting: self.shared.counters.counting(),
             line: self.lines.start(),
@@ -232,6 +247,7 @@ impl Port {
                 .opposite
                 .is_some_and(|opposite| opposite.peer)
                 .into(),
+            alone: (hook == Hook::Xdp && alone).into(),
             likely: likely.map_or(NO_SLOT, |likely| likely.slot),
         };
         let matches = lock(&self.matches);
@@ -239,6 +255,7 @@ impl Port {
             ("sockets", self.sockets.0.as_fd()),
             ("masks", matches.map().as_fd()),
             ("chains", self.shared.chains(hook).as_fd()),
+            ("policers", self.shared.policers.as_fd()),
         ];
         maps.extend(
             self.shared
@@ -268,7 +285,7 @@ impl Port {
         }
         if doors.programs[hook as usize].is_some() {
             // The door that is there does the same, only slower: no error.
-            let Ok(program) = self.load(hook, Some(likely)) else {
+            let Ok(program) = self.load(hook, Some(likely), self.is_alone(&doors)) else {
                 return;
             };
             if let Some(attachment) = &doors.attachments[hook as usize]
@@ -345,6 +362,7 @@ mod tests {
                 port,
                 opposite,
                 opposite_is_peer,
+                alone,
                 likely
             }
         );

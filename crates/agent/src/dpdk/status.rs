@@ -90,6 +90,8 @@ impl Running {
             egress,
             packets_in: past.packets_in + door.packets,
             bytes_in: past.bytes_in + door.bytes,
+            policed: past.policed + door.policed,
+            policed_bytes: past.policed_bytes + door.policed_bytes,
             packets_out: past.packets_out + figures.transmitted,
             drops: past.drops
                 + figures.shaper.drops()
@@ -123,6 +125,8 @@ impl Past {
     pub(super) fn add_figures(&mut self, figures: &Figures) {
         self.packets_in += figures.door.packets;
         self.bytes_in += figures.door.bytes;
+        self.policed += figures.door.policed;
+        self.policed_bytes += figures.door.policed_bytes;
         self.packets_out += figures.transmitted;
         self.drops += figures.drops() - figures.shaper.drops();
         self.add_shaper(&figures.shaper);

@@ -73,7 +73,7 @@ const PLOTS: &[Plot] = &[
 /// finds other packets' memory in the caches first.
 const RUNS: u32 = 64;
 /// The loopback interface: no packet of a test run reaches it.
-const OUT: u32 = 1;
+pub(crate) const OUT: u32 = 1;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
@@ -91,6 +91,7 @@ pub(crate) fn port(plane: &Plane) -> Result<Port, Error> {
         name: "lo".into(),
         ifindex: OUT,
         opposite: None,
+        single_queue: false,
     })?)
 }
 
@@ -101,6 +102,7 @@ pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: functions.len() as u8,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {
