@@ -8,7 +8,8 @@ use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
 use myelin_spec::{SandboxSpec, ServiceChain, Space};
 
 use crate::api::ApiError;
-use crate::deploy::{Place, kernel_hook};
+use crate::deploy::kernel_hook;
+use crate::discipline::ClassId;
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::workers::{Key, Start};
@@ -31,6 +32,8 @@ struct Steps {
     ports: Vec<u32>,
     chain_added: bool,
     paths: Vec<u8>,
+    /// Its class of the egress interface's queueing discipline.
+    class: Option<ClassId>,
 }
 
 /// Makes the worker and its sockets, loads the programs, connects both.
@@ -96,6 +99,9 @@ impl Layout for Compact {
     }
 
     fn shaper(&self, node: &Node) -> ShaperStats {
+        if let Some(class) = self.done.class {
+            return node.disciplines.stats(class);
+        }
         self.user_stats(node)
             .map_or_else(ShaperStats::default, |chain| chain.shaper)
     }
@@ -174,6 +180,13 @@ fn lay_out(
             .transpose()?;
         exits = Some((out, back));
     }
+    if let Some(shaping) = plan.qdisc_shaping() {
+        let made = node
+            .disciplines
+            .acquire(place.egress, job.spi, shaping, &mut node.journal)
+            .map_err(|error| shaper_error(chain, &error))?;
+        done.class = Some(made);
+    }
     let hook = kernel_hook(plan);
     let config = ChainConfig {
         spi: job.spi,
@@ -191,7 +204,7 @@ fn lay_out(
         } else {
             Entry::Kernel
         },
-        segments: kernel_segments(node, chain, plan, place, worker)?,
+        segments: kernel_segments(node, job, worker, done.class)?,
     };
     let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
     if let (Some(key), Some((out, back))) = (worker, exits) {
@@ -246,13 +259,23 @@ fn lay_out(
     Ok(loaded)
 }
 
+/// An error at the contract in the chain's file.
+fn shaper_error(chain: &ServiceChain, error: &ApiError) -> ApiError {
+    ApiError::failed(format!(
+        "{}: chain `{}`: spec.sla.enforce: {error}",
+        chain.places.sla, chain.name
+    ))
+}
+
 fn kernel_segments(
     node: &Node,
-    chain: &ServiceChain,
-    plan: &Plan,
-    place: &Place,
+    job: Job<'_>,
     worker: Option<&Key>,
+    class: Option<ClassId>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
+    let Job {
+        chain, plan, place, ..
+    } = job;
     let hosts = node.circuit(&place.circuit)?.hosts.is_some();
     segments(plan, Space::Kernel)
         .map(|segment| {
@@ -265,6 +288,11 @@ fn kernel_segments(
                     _ => node.ports.get(place.ingress)?.door.sockets(),
                 };
                 Exit::User { sockets }
+            } else if let Some(class) = class {
+                Exit::Qdisc {
+                    ifindex: place.egress,
+                    class: class.priority(),
+                }
             } else {
                 Exit::Egress {
                     ifindex: place.egress,
@@ -308,6 +336,9 @@ fn undo(
         }
     }
     drop(loaded);
+    if let Some(class) = done.class {
+        node.disciplines.release(class, &mut node.journal);
+    }
     if let (true, Some(key)) = (done.worker_acquired, worker) {
         node.workers.release(key, &mut node.journal);
     }

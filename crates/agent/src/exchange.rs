@@ -266,10 +266,12 @@ impl Node {
             gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
-        let shaper = form.layout.shaper(self);
-        tally.gone += shaper.drops();
-        // One that waits there moves nothing else.
-        tally.steps += shaper.drops() + shaper.delayed;
+        // What the egress interface shapes has left.
+        if form.plan.worker_shaping().is_some() {
+            let shaper = form.layout.shaper(self);
+            tally.gone += shaper.drops();
+            tally.steps += shaper.drops() + shaper.delayed;
+        }
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
             // What a function makes has to leave like what came in.
@@ -288,7 +290,7 @@ impl Node {
         if let Ok(port) = self.ports.get(running.place.ingress) {
             port.door.favour(running.form.layout.entry());
         }
-        running.past.add(self, &former);
+        running.past.add(self, &former, &running.form.plan);
         former.layout.retire(self);
     }
 }
@@ -309,7 +311,8 @@ impl Past {
         self.sections = sections;
     }
 
-    fn add(&mut self, node: &Node, form: &Form) {
+    /// Adds what a form did that `next` comes after.
+    fn add(&mut self, node: &Node, form: &Form, next: &Plan) {
         let door = node.plane.counters().read(form.layout.entry().door_slot());
         let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
@@ -324,7 +327,11 @@ impl Past {
             .map(|hop| form.layout.hop(node, hop))
             .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
-        self.add_shaper(&form.layout.shaper(node));
+        // The interface's class goes on with its counts where it stays the same.
+        let class = form.plan.qdisc_shaping();
+        if class.is_none() || class != next.qdisc_shaping() {
+            self.add_shaper(&form.layout.shaper(node));
+        }
         self.keep(sections);
     }
 

@@ -16,6 +16,7 @@ mod confinement;
 mod container;
 mod cpu_latency;
 mod deploy;
+mod discipline;
 mod distributed;
 mod dpdk;
 mod engine;

@@ -86,7 +86,12 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         bytes_in: past.bytes_in + door.bytes,
         policed: past.policed + door.policed,
         policed_bytes: past.policed_bytes + door.policed_bytes,
-        packets_out: out,
+        // The egress program has counted what the interface's class then dropped or holds.
+        packets_out: if form.plan.qdisc_shaping().is_some() {
+            out.saturating_sub(past.shaper.drops() + shaped.drops() + shaped.waiting)
+        } else {
+            out
+        },
         drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.drops).sum::<u64>(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),

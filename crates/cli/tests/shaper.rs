@@ -186,3 +186,136 @@ for i in range(50): s.sendto(b'x', ('10.0.0.2', 9000))\""
     assert_eq!(shaper("waiting"), 0);
     assert_eq!(myelin.status("shaped")["drops"].as_u64(), Some(lost));
 }
+
+const KERNEL: &str = "    - { name: one, kind: forward, space: kernel }";
+
+/// The discipline of the chain's egress interface, as `tc` shows it.
+fn discipline(myelin: &Myelin) -> String {
+    let egress = myelin.status("shaped")["egress"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    sh(&format!("tc qdisc show dev {egress} root"))
+}
+
+#[test]
+fn the_egress_interface_shapes_a_chain_of_the_kernel() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    for bits in [false, true] {
+        let myelin = Myelin::new();
+        let mut text = shaped(KERNEL, ", enforce: both");
+        if bits {
+            // Frames of 48 B: of both limits this is the one of 2000 packets a second, four at once.
+            text = text
+                .replace(
+                    "rate: 2kpps, burst: 4",
+                    "rate: [ 4kpps, 768kbit ], burst: [ 32, 1536bit ]",
+                )
+                // In time the queue is bounded as if all frames were full.
+                .replace("delay: 200ms", "delay: 5s")
+                .replace("policingBurst: 64", "policingBurst: [ 64, 64kbit ]");
+        }
+        let file = myelin.file(&text);
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        assert!(discipline(&myelin).contains("qdisc htb 6d79:"));
+        assert_shaped(&myelin);
+        let status = myelin.status("shaped");
+        let shaper = &status["shaper"];
+        assert_eq!(
+            (&shaper["by"], &shaper["in_sojourn"]),
+            (&"htb".into(), &false.into())
+        );
+        assert_eq!(
+            (&shaper["waiting"], &status["drops"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(status["packets_out"], CLUSTERS * CLUSTER);
+        myelin.ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
+/// Interfaces of somebody else, as a chain between them sees them.
+struct Foreign {
+    names: [String; 2],
+}
+
+impl Foreign {
+    fn new(tag: &str) -> Self {
+        let id = std::process::id() % 10_000;
+        let names = ["i", "o"].map(|end| format!("s{tag}{id}{end}"));
+        for name in &names {
+            sh(&format!(
+                "ip link add {name} type veth peer name {name}p; ip link set {name} up; ip link set {name}p up"
+            ));
+        }
+        Self { names }
+    }
+
+    fn chain(&self) -> String {
+        let [ingress, egress] = &self.names;
+        shaped(KERNEL, ", enforce: both")
+            + &format!("  ports: {{ ingress: {ingress}, egress: {egress} }}\n")
+    }
+
+    fn root(&self) -> String {
+        sh(&format!("tc qdisc show dev {} root", self.names[1]))
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = std::process::Command::new("ip")
+                .args(["link", "del", name])
+                .status();
+        }
+    }
+}
+
+#[test]
+fn a_discipline_of_somebody_else_is_never_replaced() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    let (foreign, myelin) = (Foreign::new("f"), Myelin::new());
+    let egress = &foreign.names[1];
+    sh(&format!(
+        "tc qdisc add dev {egress} root tbf rate 1gbit burst 100k limit 1m"
+    ));
+    let before = foreign.root();
+    let file = myelin.file(&foreign.chain());
+    let error = myelin.fails(1, &["up", file.to_str().unwrap()]);
+    for word in [egress, "`tbf`", "`enforce: policer`", "tc qdisc del"] {
+        assert!(error.contains(word), "{error}");
+    }
+    assert_eq!(foreign.root(), before);
+    myelin.chains(0);
+}
+
+#[test]
+fn the_default_discipline_comes_back_also_after_kill_9() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    let (foreign, myelin) = (Foreign::new("k"), Myelin::new());
+    let before = foreign.root();
+    let file = myelin.file(&foreign.chain());
+    let up = || myelin.ok(&["up", file.to_str().unwrap()]);
+    up();
+    assert!(foreign.root().contains("htb 6d79:"), "{}", foreign.root());
+    myelin.ok(&["down", &myelin.chain("shaped")]);
+    assert_eq!(foreign.root(), before);
+    up();
+    // Another profile: a class of its own beside the old one, which goes.
+    let other = myelin.file(&foreign.chain().replace("rate: 2kpps", "rate: 3kpps"));
+    myelin.ok(&["up", other.to_str().unwrap()]);
+    let classes = sh(&format!("tc class show dev {}", foreign.names[1]));
+    assert_eq!(classes.matches("class htb").count(), 1, "{classes}");
+    myelin.kill_agent();
+    myelin.ok(&["down", "--all"]);
+    assert_eq!(foreign.root(), before);
+    myelin.assert_clean();
+}
