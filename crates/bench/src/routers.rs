@@ -24,8 +24,8 @@ use crate::{Error, frames};
 pub(crate) const FRAME_BYTES: u64 = 256;
 /// Bytes of the headers of a UDP packet.
 const HEADERS: u64 = 42;
-/// Longest wait for what is under way.
-const DRAIN: Duration = Duration::from_millis(20);
+/// Longest wait for what is under way, shapers' queues included.
+const DRAIN: Duration = Duration::from_millis(10);
 
 /// What a router is, and what it shares with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Kind {
                 format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
             }
             Self::Process => {
-                format!("  mapping: distributed\n  worker: {{ idle: adaptive, core: {core} }}\n")
+                format!("  mapping: distributed\n  worker: {{ idle: sleep, core: {core} }}\n")
             }
         })
     }
