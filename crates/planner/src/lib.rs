@@ -12,6 +12,7 @@
 //! Start reading at [`plan()`].
 
 mod admission;
+pub mod calculus;
 mod classify;
 pub mod costs;
 mod dpdk;
