@@ -73,6 +73,7 @@ impl Engine {
             },
             steps,
             functions,
+            ..Costs::default()
         };
         keep(Path::new(&request.file), &costs)?;
         (monitor.emit)(Event::Costs(Box::new(costs)));

@@ -11,7 +11,7 @@
 //!
 //! Start reading at [`plan()`].
 
-mod admission;
+pub mod admission;
 pub mod calculus;
 mod classify;
 pub mod costs;
@@ -23,8 +23,9 @@ mod place;
 mod plan;
 mod planning;
 
+pub use admission::Bound;
 pub use classify::by_class;
-pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, StepCosts};
+pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, Stall, StepCosts};
 pub use dpdk::plan;
 pub use error::PlanError;
 pub use machine::{Machine, PortKind};
