@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 14] = [
+const PROGRAMS: [(&str, &[&str]); 15] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
@@ -20,6 +20,7 @@ const PROGRAMS: [(&str, &[&str]); 14] = [
     ("reentry", &["XDP"]),
     ("sff", &["XDP"]),
     ("leave", &["TC"]),
+    ("policer", &["XDP"]),
 ];
 
 fn main() {

@@ -273,6 +273,12 @@ pub struct ChainStatus {
     pub packets_in: u64,
     /// Bytes classified to it at the front door.
     pub bytes_in: u64,
+    /// Those of them that the policer dropped, above the chain's profile.
+    #[serde(default)]
+    pub policed: u64,
+    /// The bytes of these, as the policer counts them.
+    #[serde(default)]
+    pub policed_bytes: u64,
     /// Packets that left at its egress.
     pub packets_out: u64,
     /// Packets that its functions dropped.

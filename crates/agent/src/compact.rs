@@ -175,6 +175,7 @@ fn lay_out(
         generation: job.generation,
         hook,
         on_failure: plan.on_failure,
+        policer: job.policer.cloned(),
         positions: chain.functions.len() as u8,
         entry: if plan
             .segments

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use myelin_kernel::Hook;
+use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
@@ -52,6 +52,7 @@ impl Node {
         place: Place,
     ) -> Result<Deployed, ApiError> {
         let (spi, generation) = (self.take_spi(), 0);
+        let policer = self.policer(&chain, None)?;
         let layout = layout::build(
             self,
             Job {
@@ -59,6 +60,7 @@ impl Node {
                 plan: &plan,
                 place: &place,
                 spi,
+                policer: policer.as_ref(),
                 generation,
                 is_called_off: order.is_called_off,
             },
@@ -69,6 +71,7 @@ impl Node {
                 source: Arc::clone(order.source),
                 plan,
                 generation,
+                policer,
                 layout,
             },
             spi,
@@ -83,6 +86,26 @@ impl Node {
                 self.undeploy(deployed);
                 Err(error)
             }
+        }
+    }
+
+    /// What holds a chain to its profile at the front door: that of the form before, if the profile is the same, so that a
+    /// live change gives nobody a full bucket.
+    pub(crate) fn policer(
+        &self,
+        chain: &ServiceChain,
+        former: Option<&Form>,
+    ) -> Result<Option<Arc<Policer>>, ApiError> {
+        if !chain.sla.is_policed() {
+            return Ok(None);
+        }
+        let profile = chain.sla.policing_profile();
+        let same = former
+            .and_then(|form| form.policer.as_ref())
+            .filter(|policer| *policer.profile() == profile);
+        match same {
+            Some(policer) => Ok(Some(Arc::clone(policer))),
+            None => self.plane.policer(&profile).map_err(ApiError::failed),
         }
     }
 

@@ -197,6 +197,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
         spi: job.spi,
         generation: job.generation,
         on_failure: job.plan.on_failure,
+        policer: job.policer.cloned(),
         functions: made
             .places
             .iter()

@@ -14,6 +14,7 @@ use myelin_dpdk::{
 use myelin_linux::journal::{Journal, Resource};
 use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
+use myelin_traffic::Profile;
 
 use crate::api::{ApiError, ChainStatus, ChainUp, Change};
 use crate::chains::{Order, State};
@@ -530,6 +531,11 @@ fn place(chain: &ServiceChain, spi: u32, generation: u16, direction: Direction) 
     PlacedChain {
         matches: chain.matches,
         direction,
+        policing: if chain.sla.is_policed() {
+            chain.sla.policing_profile()
+        } else {
+            Profile::default()
+        },
         chain: UserChain {
             spi,
             generation,

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use myelin_kernel::Hook;
+use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_spec::ServiceChain;
@@ -42,6 +42,8 @@ pub(crate) struct Form {
     pub(crate) source: Arc<ChainSource>,
     pub(crate) plan: Plan,
     pub(crate) generation: u16,
+    /// What holds it to its profile at the front door.
+    pub(crate) policer: Option<Arc<Policer>>,
     /// What stands behind the front door.
     pub(crate) layout: Box<dyn Layout>,
 }
@@ -71,6 +73,8 @@ impl Exchange {
 pub(crate) struct Past {
     pub(crate) packets_in: u64,
     pub(crate) bytes_in: u64,
+    pub(crate) policed: u64,
+    pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
     /// Of the generations whose way has as many sections as that of the one before the present.
@@ -96,6 +100,7 @@ impl Node {
         plan: Plan,
     ) -> Result<Form, ApiError> {
         let generation = running.form.generation.wrapping_add(1);
+        let policer = self.policer(&chain, Some(&running.form))?;
         let layout = layout::build(
             self,
             Job {
@@ -103,6 +108,7 @@ impl Node {
                 plan: &plan,
                 place: &running.place,
                 spi: running.spi,
+                policer: policer.as_ref(),
                 generation,
                 is_called_off: order.is_called_off,
             },
@@ -112,6 +118,7 @@ impl Node {
             source: Arc::clone(order.source),
             plan,
             generation,
+            policer,
             layout,
         };
         if let Err(error) = self.need_hook(running, &next) {
@@ -253,7 +260,7 @@ impl Node {
         let (out, _) = form.layout.departures(self);
         let mut tally = Tally {
             entered: door.packets,
-            gone: door.drops + out,
+            gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
         for hop in &form.plan.hops {
@@ -300,6 +307,8 @@ impl Past {
         let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
         self.bytes_in += door.bytes;
+        self.policed += door.policed;
+        self.policed_bytes += door.policed_bytes;
         self.packets_out += out;
         self.drops += form
             .plan

@@ -5,8 +5,10 @@
 //! the same for every mapping (`deploy`). Two generations of a chain, also of different mappings, stand side by side during a
 //! live change, so nothing that a layout makes may be named after the chain alone.
 
+use std::sync::Arc;
+
 use myelin_dataplane::{ChainStats, Pipeline};
-use myelin_kernel::{Flows, LoadedChain};
+use myelin_kernel::{Flows, LoadedChain, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
 use myelin_spec::{Mapping, ServiceChain};
@@ -25,6 +27,8 @@ pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) place: &'a Place,
     pub(crate) spi: u32,
+    /// What holds the chain to its profile at the front door.
+    pub(crate) policer: Option<&'a Arc<Policer>>,
     pub(crate) generation: u16,
     /// Whether nobody wants it any more.
     pub(crate) is_called_off: &'a dyn Fn() -> bool,

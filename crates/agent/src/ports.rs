@@ -57,6 +57,7 @@ impl Ports {
                 name: link.name.clone(),
                 ifindex: link.index,
                 opposite,
+                single_queue: told_queues(link) == Some(1),
             })
             .map_err(ApiError::failed)?;
         let promiscuous =
@@ -191,9 +192,14 @@ fn make_promiscuous(
 
 /// Queues that the interface receives on: what its driver says, else one.
 fn receive_queues(link: &Link) -> u32 {
-    Ethtool::open()
+    told_queues(link).unwrap_or(1)
+}
+
+/// The same where the driver tells.
+fn told_queues(link: &Link) -> Option<u32> {
+    let channels = Ethtool::open()
         .and_then(|ethtool| ethtool.channels(&link.name))
         .ok()
-        .flatten()
-        .map_or(1, |channels| (channels.combined + channels.receive).max(1))
+        .flatten()?;
+    Some((channels.combined + channels.receive).max(1))
 }

@@ -82,6 +82,8 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         egress: name(deployed.place.egress),
         packets_in: past.packets_in + door.packets,
         bytes_in: past.bytes_in + door.bytes,
+        policed: past.policed + door.policed,
+        policed_bytes: past.policed_bytes + door.policed_bytes,
         packets_out: out,
         drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
         last_packet_ms_ago: (door.last_ns > 0)

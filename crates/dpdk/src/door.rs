@@ -1,10 +1,11 @@
 //! The front door of a device that the kernel does not see: the twin of `kernel/src/bpf/door.bpf.c`.
 //!
-//! Parses, classifies (most specific match first), counts, and makes the metadata that travels with a packet. The kernel's door and this one are tested on the
+//! Parses, classifies (most specific match first), counts, polices, and makes the metadata that travels with a packet. The kernel's door and this one are tested on the
 //! same frames.
 
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::{FiveTuple, Match, Meta, Unparsed, parse};
+use myelin_traffic::{Profile, TokenBucket};
 use serde::{Deserialize, Serialize};
 
 /// The chain that takes a packet.
@@ -34,6 +35,30 @@ pub struct ChainDoorCounters {
     pub bytes: u64,
     /// When the last one came: CLOCK_MONOTONIC, ns.
     pub last_ns: u64,
+    /// Those of them above the chain's profile, which were dropped.
+    pub policed: u64,
+    /// The bytes of these.
+    pub policed_bytes: u64,
+}
+
+/// What becomes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// A chain takes it; this travels with it.
+    Taken(Meta),
+    /// A chain takes it, and it is above that chain's profile: to be dropped.
+    Policed,
+    /// No chain takes it.
+    Unmatched,
+}
+
+/// A chain that enters here.
+#[derive(Debug)]
+struct Entrant {
+    matches: Match,
+    counters: ChainDoorCounters,
+    /// What it is held to; `None` lets everything through.
+    policer: Option<(Profile, TokenBucket)>,
 }
 
 /// The classifier of one port, and what it has counted.
@@ -43,7 +68,7 @@ pub struct FrontDoor {
     /// The last flow that was looked up: packets come in trains.
     last: Option<(FiveTuple, Chosen)>,
     counters: DoorCounters,
-    chains: Vec<Option<(Match, ChainDoorCounters)>>,
+    chains: Vec<Option<Entrant>>,
 }
 
 impl FrontDoor {
@@ -52,7 +77,8 @@ impl FrontDoor {
         Self::default()
     }
 
-    /// Lets a generation of a chain take the packets of `matches` from now on; its counters go on when another generation did before.
+    /// Lets a generation of a chain take the packets of `matches` from now on, within `profile`. Its counters go on when another generation did
+    /// before, and so does the bucket when the profile is the same.
     ///
     /// # Errors
     /// Another chain's match is as specific, or takes nothing, or there are too many different masks.
@@ -61,6 +87,7 @@ impl FrontDoor {
         matches: &Match,
         spi: u32,
         generation: u16,
+        profile: &Profile,
     ) -> Result<(), ClassifierError> {
         let before = self.table.remove(matches);
         if let Some(other) = before.filter(|before| before.spi != spi) {
@@ -78,8 +105,22 @@ impl FrontDoor {
         };
         self.last = None;
         self.table.insert(matches, chosen)?;
-        if before.is_none() {
-            self.chains[slot] = Some((*matches, ChainDoorCounters::default()));
+        let policer = (!profile.is_unlimited()).then(|| (*profile, TokenBucket::new(profile)));
+        match &mut self.chains[slot] {
+            Some(entrant) if before.is_some() => {
+                if entrant.policer.map(|(profile, _)| profile)
+                    != policer.map(|(profile, _)| profile)
+                {
+                    entrant.policer = policer;
+                }
+            }
+            entrant => {
+                *entrant = Some(Entrant {
+                    matches: *matches,
+                    counters: ChainDoorCounters::default(),
+                    policer,
+                });
+            }
         }
         Ok(())
     }
@@ -98,31 +139,45 @@ impl FrontDoor {
         let chosen = self.table.remove(matches)?;
         self.chains[chosen.slot]
             .take()
-            .map(|(_, counters)| counters)
+            .map(|entrant| entrant.counters)
     }
 
-    /// The metadata of a frame that arrived at `stamp_ns`; `None` when no chain takes it.
+    /// What becomes of a frame that arrived at `stamp_ns`.
     #[inline]
-    pub fn admit(&mut self, frame: &[u8], stamp_ns: u64) -> Option<Meta> {
+    pub fn admit(&mut self, frame: &[u8], stamp_ns: u64) -> Admission {
         let headers = match parse(frame) {
             Ok(headers) => headers,
             Err(reason) => {
                 self.counters.unparsed[reason as usize - 1] += 1;
-                return None;
+                return Admission::Unmatched;
             }
         };
         let tuple = headers.five_tuple(frame);
         let chosen = match self.last {
             Some((last, chosen)) if last == tuple => chosen,
-            _ => self.look_up(tuple)?,
+            _ => match self.look_up(tuple) {
+                Some(chosen) => chosen,
+                None => return Admission::Unmatched,
+            },
         };
-        if let Some(Some((_, counters))) = self.chains.get_mut(chosen.slot) {
+        if let Some(Some(Entrant {
+            counters, policer, ..
+        })) = self.chains.get_mut(chosen.slot)
+        {
+            let bytes = frame.len() as u64;
             counters.packets += 1;
-            counters.bytes += frame.len() as u64;
+            counters.bytes += bytes;
             counters.last_ns = stamp_ns;
+            if let Some((_, bucket)) = policer
+                && !bucket.take(stamp_ns, 1, bytes)
+            {
+                counters.policed += 1;
+                counters.policed_bytes += bytes;
+                return Admission::Policed;
+            }
         }
         let meta = Meta::new(stamp_ns, chosen.spi, chosen.generation, 0, &headers);
-        Some(meta)
+        Admission::Taken(meta)
     }
 
     fn look_up(&mut self, tuple: FiveTuple) -> Option<Chosen> {
@@ -142,8 +197,8 @@ impl FrontDoor {
     /// What the chain of a match took; `None` when it does not enter here.
     pub fn chain(&self, matches: &Match) -> Option<ChainDoorCounters> {
         let entries = self.chains.iter().flatten();
-        let mut of_match = entries.filter(|(entry, _)| entry == matches);
-        of_match.next().map(|(_, counters)| *counters)
+        let mut of_match = entries.filter(|entrant| entrant.matches == *matches);
+        of_match.next().map(|entrant| entrant.counters)
     }
 }
 
@@ -151,6 +206,7 @@ impl FrontDoor {
 mod tests {
     use myelin_packet::classifier::most_specific;
     use myelin_packet::fixtures::{self, build};
+    use myelin_traffic::Bucket;
 
     use super::*;
 
@@ -171,19 +227,57 @@ mod tests {
         vec![udp, to_server, to_port]
     }
 
+    fn taken_by(admission: Admission) -> Option<Meta> {
+        match admission {
+            Admission::Taken(meta) => Some(meta),
+            Admission::Policed | Admission::Unmatched => None,
+        }
+    }
+
+    /// So many packets a second, and at once.
+    fn packets(rate: u64, burst: u64) -> Profile {
+        Profile {
+            packets: Bucket::new(rate, burst).ok(),
+            bits: None,
+        }
+    }
+
+    #[test]
+    fn what_is_above_the_profile_is_dropped_and_counted() {
+        let mut door = FrontDoor::new();
+        let [udp, ..] = matches()[..] else {
+            unreachable!()
+        };
+        let frame = build::udp_v4(8);
+        door.set(&udp, 1, 0, &packets(1000, 2)).unwrap();
+        let policed = |door: &mut FrontDoor, at_ns| door.admit(&frame, at_ns) == Admission::Policed;
+        let found = [1, 1, 1, 1_000_000, 1_000_001].map(|at_ns| policed(&mut door, at_ns));
+        assert_eq!(found, [false, false, true, true, false]);
+        // A live change with the same profile fills no bucket; another profile does.
+        door.set(&udp, 1, 1, &packets(1000, 2)).unwrap();
+        assert!(policed(&mut door, 1_000_001));
+        door.set(&udp, 1, 2, &packets(1000, 1)).unwrap();
+        assert!(!policed(&mut door, 1_000_001));
+        door.set(&udp, 1, 3, &Profile::default()).unwrap();
+        assert!((0..100).all(|_| !policed(&mut door, 1_000_001)));
+        let counters = door.chain(&udp).unwrap();
+        assert_eq!((counters.packets, counters.policed), (107, 3));
+        assert_eq!(counters.policed_bytes, 3 * frame.len() as u64);
+    }
+
     /// On the frames that the kernel's door is tested on, against the plain classifier.
     #[test]
     fn every_fixture_goes_to_the_most_specific_chain_and_is_counted() {
         let mut door = FrontDoor::new();
         let entries: Vec<(Match, u32)> = matches().into_iter().zip(10..).collect();
         for (matches, spi) in &entries {
-            door.set(matches, *spi, 3).unwrap();
+            door.set(matches, *spi, 3, &Profile::default()).unwrap();
         }
         let (mut unmatched, mut unparsed) = (0, 0);
         let mut taken = vec![(0_u64, 0_u64); entries.len()];
         // Twice, so that both the table and the last flow are asked.
         for fixture in fixtures::all().into_iter().flat_map(|f| [f.clone(), f]) {
-            let found = door.admit(&fixture.frame, 77);
+            let found = taken_by(door.admit(&fixture.frame, 77));
             let expected = fixture.expected.ok().and_then(|headers| {
                 let spi = *most_specific(&entries, &fixture.five_tuple()?)?;
                 Some(Meta::new(77, spi, 3, 0, &headers))
@@ -207,6 +301,7 @@ mod tests {
                 packets,
                 bytes,
                 last_ns: 77,
+                ..ChainDoorCounters::default()
             };
             assert_eq!(door.chain(matches), Some(counters));
         }
@@ -219,17 +314,20 @@ mod tests {
             unreachable!()
         };
         let frame = build::udp_v4(8);
-        door.set(&udp, 1, 0).unwrap();
-        assert_eq!(door.admit(&frame, 1).unwrap().generation, 0);
-        assert_eq!(door.set(&udp, 2, 0), Err(ClassifierError::Tie));
-        door.set(&udp, 1, 1).unwrap();
-        let meta = door.admit(&frame, 2).unwrap();
+        door.set(&udp, 1, 0, &Profile::default()).unwrap();
+        assert_eq!(taken_by(door.admit(&frame, 1)).unwrap().generation, 0);
+        assert_eq!(
+            door.set(&udp, 2, 0, &Profile::default()),
+            Err(ClassifierError::Tie)
+        );
+        door.set(&udp, 1, 1, &Profile::default()).unwrap();
+        let meta = taken_by(door.admit(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation, meta.stamp_ns), (1, 1, 2));
         assert_eq!(door.chain(&udp).unwrap().packets, 2, "they go on");
         assert_eq!(door.remove(&udp).unwrap().packets, 2);
-        assert_eq!(door.admit(&frame, 3), None);
+        assert_eq!(taken_by(door.admit(&frame, 3)), None);
         assert_eq!((door.remove(&udp), door.chain(&udp)), (None, None));
-        door.set(&udp, 2, 0).unwrap();
-        assert_eq!(door.admit(&frame, 4).unwrap().spi, 2);
+        door.set(&udp, 2, 0, &Profile::default()).unwrap();
+        assert_eq!(taken_by(door.admit(&frame, 4)).unwrap().spi, 2);
     }
 }

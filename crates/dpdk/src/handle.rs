@@ -271,6 +271,7 @@ mod tests {
         PlacedChain {
             matches: Match::default(),
             direction: Direction::Forward,
+            policing: myelin_traffic::Profile::default(),
             chain: UserChain {
                 spi: 1,
                 generation: 0,

@@ -22,7 +22,7 @@ mod protocol;
 mod sys;
 mod worker;
 
-pub use door::{ChainDoorCounters, DoorCounters, FrontDoor};
+pub use door::{Admission, ChainDoorCounters, DoorCounters, FrontDoor};
 pub use environment::{Environment, EnvironmentConfig, runtime_directory};
 pub use error::Error;
 pub use handle::{WorkerHandle, WorkerProgram};

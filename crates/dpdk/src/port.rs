@@ -8,7 +8,7 @@ use myelin_packet::meta::META_LEN;
 use myelin_spec::DpdkDevice;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::door::FrontDoor;
+use crate::door::{Admission, FrontDoor};
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing, PortCounters};
@@ -200,19 +200,26 @@ impl Port for DpdkPort {
         };
         let (start, len) = (buffer.offset as usize, buffer.len as usize);
         let bytes = memory.bytes_mut(&mut buffer.frame);
-        let admitted = bytes
+        let admission = bytes
             .split_at_mut_checked(start)
             .and_then(|(headroom, packet)| {
-                let meta = self.door.admit(packet.get(..len)?, self.stamp_ns)?;
-                let room = headroom.last_chunk_mut::<META_LEN>()?;
-                *room = meta.to_bytes();
-                Some(())
+                let admission = self.door.admit(packet.get(..len)?, self.stamp_ns);
+                if let Admission::Taken(meta) = admission {
+                    *headroom.last_chunk_mut::<META_LEN>()? = meta.to_bytes();
+                }
+                Some(admission)
             });
-        if admitted.is_none() {
-            self.pass(memory, buffer);
-            return None;
+        match admission {
+            Some(Admission::Taken(_)) => Some(buffer),
+            Some(Admission::Policed) => {
+                self.functions.give(memory, buffer.frame);
+                None
+            }
+            Some(Admission::Unmatched) | None => {
+                self.pass(memory, buffer);
+                None
+            }
         }
-        Some(buffer)
     }
 
     #[inline]

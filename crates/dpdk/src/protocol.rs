@@ -7,6 +7,7 @@ use myelin_dataplane::{NamedCount, UserChain};
 use myelin_packet::Match;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::DpdkDevice;
+use myelin_traffic::Profile;
 use serde::{Deserialize, Serialize};
 
 use crate::door::ChainDoorCounters;
@@ -60,6 +61,8 @@ pub struct PlacedChain {
     pub matches: Match,
     /// Which way.
     pub direction: Direction,
+    /// What the front door holds them to.
+    pub policing: Profile,
     /// Its functions: one segment, which leads out of the port where `direction` ends.
     pub chain: UserChain,
 }

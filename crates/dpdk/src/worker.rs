@@ -280,7 +280,9 @@ impl Worker {
                 .map_err(|error| error.to_string())?;
         }
         let led = self.door(placed).and_then(|port| {
-            let set = port.door().set(&placed.matches, spi, generation);
+            let set = port
+                .door()
+                .set(&placed.matches, spi, generation, &placed.policing);
             set.map_err(|error| format!("device {}: {error}", port.name()))
         });
         if let Err(error) = led {

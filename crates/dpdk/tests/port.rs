@@ -11,6 +11,7 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Match, Meta};
 use myelin_spec::{DpdkDevice, FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
+use myelin_traffic::Profile;
 
 const IN: usize = 0;
 const OUT: usize = 1;
@@ -148,7 +149,10 @@ fn bytes_are_the_same(environment: &Environment) {
         let names = [0, 1, 2].map(|at| format!("net_ring{batch}{at}"));
         let [mut ingress, mut egress, mut seen] =
             names.each_ref().map(|name| open(environment, name));
-        ingress.door().set(&Match::default(), SPI, 2).unwrap();
+        ingress
+            .door()
+            .set(&Match::default(), SPI, 2, &Profile::default())
+            .unwrap();
         egress.set_opposite(&seen);
         forwarder.add_port(IN, ingress);
         forwarder.add_port(OUT, egress);
@@ -191,7 +195,10 @@ fn unmatched_packets_pass(environment: &Environment) {
         protocol: Some(6),
         ..Match::default()
     };
-    ingress.door().set(&tcp, SPI, 2).unwrap();
+    ingress
+        .door()
+        .set(&tcp, SPI, 2, &Profile::default())
+        .unwrap();
     ingress.set_opposite(&egress);
     forwarder.add_port(IN, ingress);
     forwarder.start();
@@ -214,7 +221,10 @@ fn no_frame_is_lost(environment: &Environment) {
     let mut stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
     let mut ingress = open(environment, "net_ring30");
-    ingress.door().set(&Match::default(), SPI, 2).unwrap();
+    ingress
+        .door()
+        .set(&Match::default(), SPI, 2, &Profile::default())
+        .unwrap();
     forwarder.add_port(IN, ingress);
     forwarder.add_port(OUT, open(environment, "net_null30,size=64"));
     forwarder.deploy(&chain(), &mut stats).unwrap();

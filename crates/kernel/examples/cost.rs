@@ -327,6 +327,7 @@ fn port(plane: &Plane) -> Result<Port, Error> {
         name: "none".into(),
         ifindex: OUT,
         opposite: None,
+        single_queue: false,
     })
 }
 
@@ -336,6 +337,7 @@ fn config(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: functions.len() as u8,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {

@@ -178,6 +178,7 @@ fn chain(hook: Hook, spi: u32, function: &FunctionConfig) -> ChainConfig {
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: 1,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {

@@ -12,6 +12,7 @@ use myelin_spec::{FunctionInstance, OnFailure};
 use crate::blocks::Block;
 use crate::classifier::Target;
 use crate::plane::Shared;
+use crate::policer::Policer;
 use crate::port::Sockets;
 use crate::segment::{LoadedSegment, Loader};
 use crate::sojourn::Sojourn;
@@ -31,6 +32,8 @@ pub struct ChainConfig {
     pub hook: Hook,
     /// What happens to a packet when the function or the socket that is next is not there.
     pub on_failure: OnFailure,
+    /// What holds its packets to their profile at the front door.
+    pub policer: Option<Arc<Policer>>,
     /// Functions of the whole chain, in both spaces.
     pub positions: u8,
     /// Which space its first function is in.
@@ -87,7 +90,9 @@ pub(crate) struct ChainEntry {
     hook: u8,
     entry: u8,
     on_failure: u8,
-    spare: [u8; 15],
+    spare: [u8; 3],
+    policer: u32,
+    more: [u8; 8],
 }
 
 /// A chain's kernel functions, loaded. Take its matches and paths away, then drop it: the programs are unloaded and their
@@ -103,6 +108,7 @@ pub struct LoadedChain {
     sojourns: Vec<Sojourn>,
     segments: Vec<LoadedSegment>,
     entry: ChainEntry,
+    _policer: Option<Arc<Policer>>,
     /// The generation before, as long as packets may be led to it by this one's number: its places stay taken.
     late: Mutex<Option<Arc<Target>>>,
 }
@@ -177,7 +183,9 @@ impl LoadedChain {
                 Entry::User => 2,
             },
             on_failure: (config.on_failure == OnFailure::Pass).into(),
-            spare: [0; 15],
+            spare: [0; 3],
+            policer: config.policer.as_deref().map_or(0, Policer::number),
+            more: [0; 8],
         };
         let chain = Self {
             target: Arc::new(target),
@@ -188,6 +196,7 @@ impl LoadedChain {
             sojourns,
             segments,
             entry,
+            _policer: config.policer.clone(),
             late: Mutex::default(),
         };
         for hook in Hook::ALL {
@@ -396,7 +405,9 @@ mod tests {
                 hook,
                 entry,
                 on_failure,
-                spare
+                spare,
+                policer,
+                more
             }
         );
     }

@@ -51,6 +51,10 @@ pub struct HopCounters {
     pub sampled_ns: u64,
     /// Sampled runs: one packet in 1024.
     pub samples: u64,
+    /// At the front door: packets that the policer dropped; not among `drops`.
+    pub policed: u64,
+    /// Their bytes on the wire.
+    pub policed_bytes: u64,
 }
 
 /// `struct counting`: where each CPU's part of a map lies.
@@ -124,13 +128,24 @@ impl Counters {
     pub fn read(&self, slot: u32) -> HopCounters {
         let mut sum = HopCounters::default();
         for cpu in 0..self.cpus {
-            let [packets, bytes, drops, last_ns, sampled_ns, samples, ..] = self.line(cpu, slot);
+            let [
+                packets,
+                bytes,
+                drops,
+                last_ns,
+                sampled_ns,
+                samples,
+                policed,
+                policed_bytes,
+            ] = self.line(cpu, slot);
             sum.packets += packets;
             sum.bytes += bytes;
             sum.drops += drops;
             sum.last_ns = sum.last_ns.max(last_ns);
             sum.sampled_ns += sampled_ns;
             sum.samples += samples;
+            sum.policed += policed;
+            sum.policed_bytes += policed_bytes;
         }
         sum
     }
@@ -196,8 +211,13 @@ mod tests {
             "last_ns",
             "sampled_ns",
             "samples",
+            "policed",
+            "policed_bytes",
         ];
-        assert_eq!(order.map(|name| members[name]), [0, 8, 16, 24, 32, 40]);
+        assert_eq!(
+            order.map(|name| members[name]),
+            [0, 8, 16, 24, 32, 40, 48, 56]
+        );
         assert_eq!(size, WORDS * 8);
         assert_twins!(DOOR, "counting", Counting { lines, last_cpu });
     }

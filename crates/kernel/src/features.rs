@@ -202,6 +202,7 @@ fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: 1,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {
@@ -222,6 +223,7 @@ fn port(plane: &Plane) -> Result<crate::Port, Error> {
         name: "lo".into(),
         ifindex: LOOPBACK,
         opposite: None,
+        single_queue: false,
     })
 }
 

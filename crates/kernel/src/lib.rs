@@ -17,12 +17,13 @@
 //! use myelin_spec::{FunctionConfig, OnFailure};
 //!
 //! let plane = Plane::create(None, Capacity::default())?;
-//! let port = plane.add_port(PortConfig { name: "eth1".into(), ifindex: 2, opposite: None })?;
+//! let port = plane.add_port(PortConfig { name: "eth1".into(), ifindex: 2, opposite: None, single_queue: false })?;
 //! let chain = plane.load_chain(&ChainConfig {
 //!     spi: 1,
 //!     generation: 0,
 //!     hook: Hook::Tcx,
 //!     on_failure: OnFailure::Drop,
+//!     policer: None,
 //!     positions: 1,
 //!     entry: Entry::Kernel,
 //!     segments: vec![KernelSegment {
@@ -56,6 +57,7 @@ mod nat;
 mod object;
 mod pins;
 mod plane;
+mod policer;
 mod port;
 mod reentry;
 mod router;
@@ -78,6 +80,7 @@ pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::filled as fill_immediates;
 pub use plane::{Capacity, Plane};
+pub use policer::Policer;
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};
 pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 
-use libbpf_rs::{MapInfo, ObjectBuilder, PrintLevel, set_print};
+use libbpf_rs::{MapCore, MapHandle, MapInfo, ObjectBuilder, PrintLevel, set_print};
 
 use crate::{Error, Hook, immediate};
 
@@ -47,6 +47,12 @@ pub(crate) const LEAVE: Program = Program {
     name: "leave",
     xdp: &[],
     tc: object!("leave.tc.o"),
+};
+/// Declares the map of policers; its program is for tests.
+pub(crate) const POLICER: Program = Program {
+    name: "policer",
+    xdp: object!("policer.xdp.o"),
+    tc: &[],
 };
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
@@ -115,11 +121,12 @@ pub(crate) const FLOW_TRACKER: Program = Program {
 
 /// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 14] = [
+pub(crate) const ALL: [Program; 15] = [
     DOOR,
     REENTRY,
     SFF,
     LEAVE,
+    POLICER,
     CLOSED,
     FORWARD,
     XOR,
@@ -174,6 +181,35 @@ impl Program {
                 cause,
                 log: messages::take(),
             })
+    }
+
+    /// Makes a map of `entries` elements as the program declares it, with the type information that a lock in it needs.
+    pub(crate) fn declared_map(
+        &self,
+        name: &'static str,
+        entries: u32,
+    ) -> Result<MapHandle, Error> {
+        messages::take();
+        let make = || {
+            let mut open = ObjectBuilder::default().open_memory(self.xdp)?;
+            for mut program in open.progs_mut() {
+                program.set_autoload(false);
+            }
+            for mut map in open.maps_mut() {
+                if map.name() == name {
+                    map.set_max_entries(entries)?;
+                } else {
+                    map.set_autocreate(false)?;
+                }
+            }
+            let loaded = open.load()?;
+            let map = loaded.maps().find(|map| map.name() == name);
+            let map = map.ok_or_else(|| {
+                libbpf_rs::Error::from(std::io::Error::from(std::io::ErrorKind::NotFound))
+            })?;
+            MapHandle::try_from(&map)
+        };
+        make().map_err(|cause| Error::map(name, "create", &cause))
     }
 
     fn try_load(

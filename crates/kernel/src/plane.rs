@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use myelin_traffic::Profile;
 
 use crate::blocks::Blocks;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};
 use crate::classifier::Tables;
 use crate::counters::{COUNTERS, Counters};
 use crate::map::create;
-use crate::object::CLOSED;
+use crate::object::{CLOSED, POLICER};
+use crate::policer::Policer;
 use crate::port::{Port, PortConfig};
 use crate::reentry::{PathKey, Reentry};
 use crate::sff::{DistributedConfig, FunctionLink};
@@ -59,6 +61,8 @@ pub(crate) struct Shared {
     chains: [MapHandle; 2],
     pub(crate) chain_numbers: Arc<Mutex<Blocks>>,
     pub(crate) port_numbers: Arc<Mutex<Blocks>>,
+    pub(crate) policers: MapHandle,
+    pub(crate) policer_numbers: Arc<Mutex<Blocks>>,
     pub(crate) paths: MapHandle,
     pub(crate) states: States,
     programs: [MapHandle; 2],
@@ -196,6 +200,9 @@ impl Plane {
             chains: [chains()?, chains()?],
             chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),
             port_numbers: Blocks::new("ports", 0, u32::from(capacity.ports)),
+            // Number 0 is no policer.
+            policers: POLICER.declared_map("policers", capacity.chains + 1)?,
+            policer_numbers: Blocks::new("policers", 1, capacity.chains + 1),
             paths: create(
                 "paths",
                 MapType::Hash,
@@ -247,6 +254,17 @@ impl Plane {
     /// Makes an interface a port. Nothing is attached yet.
     pub fn add_port(&self, config: PortConfig) -> Result<Port, Error> {
         Port::new(&self.shared, config)
+    }
+
+    /// A policer for the packets of a chain, with a full bucket. Where neither packets nor bits are limited there is none.
+    pub fn policer(&self, profile: &Profile) -> Result<Option<Arc<Policer>>, Error> {
+        let policer = || Policer::new(&self.shared, profile).map(Arc::new);
+        (!profile.is_unlimited()).then(policer).transpose()
+    }
+
+    /// The map of policers.
+    pub(crate) fn policers(&self) -> BorrowedFd<'_> {
+        self.shared.policers.as_fd()
     }
 
     /// Makes the receiving end of an internal link a door back into the kernel. Nothing is attached yet.

@@ -35,6 +35,8 @@ pub struct PortConfig {
     pub ifindex: u32,
     /// Where unmatched traffic goes; `None` is the host's stack.
     pub opposite: Option<Opposite>,
+    /// It has one receive queue. A driver's hook then runs on one CPU at a time, and a policer there needs no lock.
+    pub single_queue: bool,
 }
 
 /// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
@@ -90,6 +92,7 @@ struct Door {
     port: u32,
     opposite: u32,
     opposite_is_peer: u32,
+    alone: u32,
     likely: u32,
 }
 
@@ -101,6 +104,8 @@ const NO_SLOT: u32 = u32::MAX;
 struct Doors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
+    /// The door at XDP runs on one CPU at a time: the driver's, and for one receive queue.
+    alone: bool,
     /// The chain that each door jumps to directly.
     likely: [Option<Likely>; 2],
 }
@@ -158,6 +163,8 @@ impl Port {
 
     /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
+        // In a driver a queue is served by one CPU at a time (NAPI); a generic hook is everybody's.
+        lock(&self.doors).alone = mode == XdpMode::Native && self.config.single_queue;
         self.attach(Hook::Xdp, |program, place, pin_dir| {
             Attachment::xdp(program, place, mode, pin_dir)
         })
@@ -211,17 +218,17 @@ impl Port {
     /// The front door's program for a hook, loaded when first asked for; for test runs.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
-        let likely = doors.likely[hook as usize];
+        let (likely, alone) = (doors.likely[hook as usize], doors.alone);
         let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
         }
-        let program = Arc::new(self.load(hook, likely)?);
+        let program = Arc::new(self.load(hook, likely, alone)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
     }
 
-    fn load(&self, hook: Hook, likely: Option<Likely>) -> Result<OwnedFd, Error> {
+    fn load(&self, hook: Hook, likely: Option<Likely>, alone: bool) -> Result<OwnedFd, Error> {
         let door = Door {
             counting: self.shared.counters.counting(),
             line: self.lines.start(),
@@ -232,6 +239,7 @@ impl Port {
                 .opposite
                 .is_some_and(|opposite| opposite.peer)
                 .into(),
+            alone: (hook == Hook::Xdp && alone).into(),
             likely: likely.map_or(NO_SLOT, |likely| likely.slot),
         };
         let matches = lock(&self.matches);
@@ -239,6 +247,7 @@ impl Port {
             ("sockets", self.sockets.0.as_fd()),
             ("masks", matches.map().as_fd()),
             ("chains", self.shared.chains(hook).as_fd()),
+            ("policers", self.shared.policers.as_fd()),
         ];
         maps.extend(
             self.shared
@@ -268,7 +277,7 @@ impl Port {
         }
         if doors.programs[hook as usize].is_some() {
             // The door that is there does the same, only slower: no error.
-            let Ok(program) = self.load(hook, Some(likely)) else {
+            let Ok(program) = self.load(hook, Some(likely), doors.alone) else {
                 return;
             };
             if let Some(attachment) = &doors.attachments[hook as usize]
@@ -345,6 +354,7 @@ mod tests {
                 port,
                 opposite,
                 opposite_is_peer,
+                alone,
                 likely
             }
         );

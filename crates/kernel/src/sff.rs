@@ -31,6 +31,7 @@ use crate::chain::{check_numbers, egress_line, function_line};
 use crate::instance::{self, Hop, Instance, Way};
 use crate::object::{LEAVE, SFF};
 use crate::plane::{Shared, devices};
+use crate::policer::Policer;
 use crate::port::Sockets;
 use crate::segment::LoadedSegment;
 use crate::sojourn::{SOJOURN, Sojourn};
@@ -43,6 +44,8 @@ pub struct DistributedConfig {
     pub spi: u32,
     /// Another one for each live change of the chain.
     pub generation: u16,
+    /// What holds its packets to their profile at the front door.
+    pub policer: Option<Arc<Policer>>,
     /// What the front door does with a packet when the chain's first program is gone. One that is under way to a function
     /// that is gone is dropped.
     pub on_failure: OnFailure,
@@ -165,6 +168,7 @@ pub(crate) fn load(
         generation: config.generation,
         hook: Hook::Xdp,
         on_failure: config.on_failure,
+        policer: config.policer.clone(),
         positions,
         entry: Entry::Kernel,
         segments: Vec::new(),

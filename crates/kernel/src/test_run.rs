@@ -1,5 +1,7 @@
 //! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
 
+pub mod policer;
+
 use std::os::fd::BorrowedFd;
 
 use bytemuck::{Pod, Zeroable};

@@ -325,6 +325,14 @@ impl Sla {
         )
     }
 
+    /// Whether the policer holds the traffic to the profile.
+    pub fn is_policed(&self) -> bool {
+        match self.enforce {
+            Enforce::Auto | Enforce::Both | Enforce::Policer => !self.profile().is_unlimited(),
+            Enforce::Shaper | Enforce::None => false,
+        }
+    }
+
     /// Packets that may wait in the shaper: what the file says, else twice what the policer lets through at once, from 64 to [`MAX_SHAPER_QUEUE`].
     pub fn shaper_queue(&self) -> u32 {
         self.shaper_queue.unwrap_or_else(|| {

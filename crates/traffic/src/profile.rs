@@ -1,12 +1,30 @@
 //! A traffic profile.
 
+use serde::{Deserialize, Serialize};
+
 use crate::CREDIT;
 
 /// Rate and burst of one quantity: packets or bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Bucket {
     rate: u64,
     burst: u64,
+}
+
+/// A bucket as somebody wrote it.
+#[derive(Deserialize)]
+struct Written {
+    rate: u64,
+    burst: u64,
+}
+
+impl TryFrom<Written> for Bucket {
+    type Error = ProfileError;
+
+    fn try_from(Written { rate, burst }: Written) -> Result<Self, ProfileError> {
+        Self::new(rate, burst)
+    }
 }
 
 /// What a bucket counts.
@@ -81,7 +99,7 @@ impl Bucket {
 }
 
 /// What a chain may send: in packets, in bits, or in both at once. With neither it may send anything.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// The bucket of packets.
     pub packets: Option<Bucket>,

@@ -95,6 +95,7 @@ fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost, ApiError> {
             name: "lo".to_owned(),
             ifindex: LOOPBACK,
             opposite: None,
+            single_queue: false,
         })
         .map_err(ApiError::failed)?;
     let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
@@ -141,6 +142,7 @@ fn load(
             generation: 0,
             hook,
             on_failure: OnFailure::Drop,
+            policer: None,
             positions: count,
             entry: Entry::Kernel,
             segments: vec![KernelSegment {

@@ -90,6 +90,8 @@ impl Running {
             egress,
             packets_in: past.packets_in + door.packets,
             bytes_in: past.bytes_in + door.bytes,
+            policed: past.policed + door.policed,
+            policed_bytes: past.policed_bytes + door.policed_bytes,
             packets_out: past.packets_out + figures.transmitted,
             drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
@@ -116,6 +118,8 @@ impl Past {
     pub(super) fn add_figures(&mut self, figures: &Figures) {
         self.packets_in += figures.door.packets;
         self.bytes_in += figures.door.bytes;
+        self.policed += figures.door.policed;
+        self.policed_bytes += figures.door.policed_bytes;
         self.packets_out += figures.transmitted;
         self.drops += figures.drops();
         self.keep(vec![figures.sojourn.clone()]);

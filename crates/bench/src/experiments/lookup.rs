@@ -91,6 +91,7 @@ pub(crate) fn port(plane: &Plane) -> Result<Port, Error> {
         name: "lo".into(),
         ifindex: OUT,
         opposite: None,
+        single_queue: false,
     })?)
 }
 
@@ -101,6 +102,7 @@ pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: functions.len() as u8,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {

@@ -153,7 +153,8 @@ fn not_running(name: &str) -> ApiError {
 
 fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
     let mut table = output::table([
-        "chain", "state", "hook", "ports", ">in", ">out", ">drops", ">p50 us", ">p99 us", "worker",
+        "chain", "state", "hook", "ports", ">in", ">policed", ">out", ">drops", ">p50 us",
+        ">p99 us", "worker",
     ]);
     for status in chains {
         table.add_row([
@@ -162,6 +163,7 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
             status.hook.clone(),
             format!("{} -> {}", status.ingress, status.egress),
             status.packets_in.to_string(),
+            status.policed.to_string(),
             status.packets_out.to_string(),
             status.drops.to_string(),
             sojourn(status, |sojourn| sojourn.p50_us),

@@ -109,7 +109,9 @@ struct chain {
 	__u8 hook;	 /* enum hook */
 	__u8 entry;	 /* enum entry */
 	__u8 on_failure; /* enum on_failure */
-	__u8 spare[15];
+	__u8 spare[3];
+	__u32 policer; /* 0: none */
+	__u8 more[8];
 };
 
 _Static_assert(sizeof(struct chain) == 32, "half a cache line");

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The front door of a port: parse, classify, count, stamp, hand on. Both hooks of a port run this
- * source. A chain belongs to one hook and is counted there; the XDP door passes on whatever is not
- * its own, so what no chain takes is seen, and counted, by the tc door.
+ * The front door of a port: parse, classify, count, police, stamp, hand on. Both hooks of a port
+ * run this source. A chain belongs to one hook and is counted there; the XDP door passes on
+ * whatever is not its own, so what no chain takes is seen, and counted, by the tc door.
  */
 #include "classify.h"
 #include "next.h"
+#include "policer.h"
 
 /* Lines of a port's block of counters; twin: myelin_kernel::port. */
 enum port_line {
@@ -23,6 +24,7 @@ const volatile struct door {
 	__u32 port;	/* the port's number in the classifier */
 	__u32 opposite; /* interface for what no chain takes; 0: the host's stack */
 	__u32 opposite_is_peer;
+	__u32 alone;  /* only one CPU at a time runs this program */
 	__u32 likely; /* slot where most packets go on; NO_SLOT: not known */
 } INSTANCE INSTANCE_SECTION;
 
@@ -53,6 +55,33 @@ static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
 	return HOOK_DROP;
 }
 
+/* Bytes on the wire: each segment of a GSO packet has headers of its own. */
+static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers)
+{
+	return hook_length(ctx) + (hook_arriving_segments(ctx) - 1) * headers->payload;
+}
+
+/* Whether the packet keeps to the chain's profile; counts it if not. */
+static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *chain,
+				     const struct headers *headers, __u64 now_ns,
+				     struct myelin_line *line)
+{
+	struct policer *policer = bpf_map_lookup_elem(&policers, &chain->policer);
+	__u32 packets = hook_arriving_segments(ctx), bytes = wire_length(ctx, headers);
+
+	if (!policer)
+		return true;
+	if (THIS_HOOK == HOOK_XDP && IMMEDIATE(alone)) {
+		if (police(policer, now_ns, packets, bytes, true))
+			return true;
+	} else if (police(policer, now_ns, packets, bytes, false)) {
+		return true;
+	}
+	line->policed += packets;
+	line->policed_bytes += bytes;
+	return false;
+}
+
 static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 				 const struct headers *headers)
 {
@@ -68,11 +97,13 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 		.end = headers->end,
 	};
 
-	bool saved = hook_save(ctx, &meta);
-
-	count(ctx, line);
+	line->packets += hook_arriving_segments(ctx);
+	line->bytes += hook_length(ctx);
 	line->last_ns = meta.stamp_ns;
-	if (!saved) {
+	/* Before anything is spent on it. */
+	if (chain->policer && !conforms(ctx, chain, headers, meta.stamp_ns, line))
+		return HOOK_DROP;
+	if (!hook_save(ctx, &meta)) {
 		count_at(ctx, PORT_LOST);
 		return failed(ctx, chain);
 	}

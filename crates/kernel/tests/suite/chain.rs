@@ -196,6 +196,7 @@ pub(crate) fn there_and_back(
     };
     ChainConfig {
         on_failure,
+        policer: None,
         positions: 3,
         segments: vec![
             segment(0, Exit::User { sockets }),
@@ -225,6 +226,7 @@ fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
         let program = port.program(Hook::Xdp).unwrap();
         let user = ChainConfig {
             on_failure,
+            policer: None,
             entry: Entry::User,
             segments: vec![],
             ..kernel_chain(Hook::Xdp, 9, &[FunctionConfig::Forward])
@@ -281,6 +283,7 @@ fn a_chain_that_is_gone_fails_as_it_said_and_leaves_its_places_to_others() {
             let door = port.program(hook).unwrap();
             let config = ChainConfig {
                 on_failure,
+                policer: None,
                 ..kernel_chain(hook, 1, &functions)
             };
             let chain = plane.load_chain(&config).unwrap();

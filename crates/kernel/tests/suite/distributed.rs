@@ -50,6 +50,7 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
         spi: SPI,
         generation: GENERATION,
         on_failure,
+        policer: None,
         functions: functions
             .iter()
             .map(|kernel| DistributedFunction {

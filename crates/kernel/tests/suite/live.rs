@@ -32,6 +32,7 @@ fn config(hook: Hook, functions: &[FunctionConfig], exit: Exit) -> ChainConfig {
         generation: 0,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: functions.len() as u8,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {

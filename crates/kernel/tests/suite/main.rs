@@ -16,6 +16,7 @@ mod nat;
 mod net;
 mod parse;
 mod pins;
+mod policer;
 mod reentry;
 mod router;
 mod stand;

@@ -85,6 +85,7 @@ fn port(host: &Host, opposite: &Host, peer: bool) -> PortConfig {
     PortConfig {
         name: host.link.clone(),
         ifindex: host.ifindex,
+        single_queue: false,
         opposite: Some(Opposite {
             ifindex: opposite.ifindex,
             peer,

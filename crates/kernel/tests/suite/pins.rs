@@ -89,6 +89,7 @@ fn killed_with_its_chain_up() {
         name: name.into(),
         ifindex: client.parse().unwrap(),
         opposite: None,
+        single_queue: false,
     };
     let port = plane.add_port(config).unwrap();
     let mut chain = kernel_chain(
@@ -292,6 +293,7 @@ fn pins_need_a_bpffs_and_a_place_of_their_own() {
             name: "lo".into(),
             ifindex: LOOPBACK,
             opposite: None,
+            single_queue: false,
         })
         .unwrap();
     drop((port, plane));

@@ -52,6 +52,7 @@ pub(crate) fn port(plane: &Plane) -> Port {
             name: "lo".into(),
             ifindex: LOOPBACK,
             opposite: None,
+            single_queue: false,
         })
         .unwrap()
 }
@@ -68,6 +69,7 @@ pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -
         generation: 7,
         hook,
         on_failure: OnFailure::Drop,
+        policer: None,
         positions: functions.len() as u8,
         entry: Entry::Kernel,
         segments: vec![KernelSegment {

@@ -1,0 +1,126 @@
+//! Policers of the front door: one for a chain, kept over its live changes.
+
+use bytemuck::{Pod, Zeroable};
+use libbpf_rs::{MapCore, MapFlags};
+use myelin_traffic::{Bucket, CREDIT, Profile};
+
+use crate::Error;
+use crate::blocks::Block;
+use crate::plane::Shared;
+
+/// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Its place is free for others when it is dropped.
+#[derive(Debug)]
+pub struct Policer {
+    number: Block,
+    profile: Profile,
+}
+
+/// `struct bucket`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Limit {
+    rate: u64,
+    full: u64,
+    fill_ns: u64,
+    each: u64,
+}
+
+/// `struct policer`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Entry {
+    lock: u32,
+    spare: u32,
+    last_ns: u64,
+    packets: u64,
+    bits: u64,
+    more: [u64; 4],
+    of_packets: Limit,
+    of_bits: Limit,
+}
+
+impl Limit {
+    fn new(bucket: Option<Bucket>) -> Self {
+        bucket.map_or_else(Self::zeroed, |bucket| Self {
+            rate: bucket.rate(),
+            full: bucket.full(),
+            fill_ns: bucket.fill_ns(),
+            each: CREDIT,
+        })
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let (of_packets, of_bits) = (Limit::new(profile.packets), Limit::new(profile.bits));
+        Self {
+            packets: of_packets.full,
+            bits: of_bits.full,
+            of_packets,
+            of_bits,
+            ..Self::zeroed()
+        }
+    }
+}
+
+impl Policer {
+    pub(crate) fn new(shared: &Shared, profile: &Profile) -> Result<Self, Error> {
+        let number = Block::take(&shared.policer_numbers, 1)?;
+        shared
+            .policers
+            .update(
+                &number.start().to_ne_bytes(),
+                bytemuck::bytes_of(&Entry::new(profile)),
+                MapFlags::ANY,
+            )
+            .map_err(|cause| Error::map("policers", "add a policer to", &cause))?;
+        Ok(Self {
+            number,
+            profile: *profile,
+        })
+    }
+
+    /// What it lets through.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number.start()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::POLICER;
+    use crate::twin::assert_twins;
+
+    #[test]
+    fn entries_lie_as_in_c() {
+        assert_twins!(
+            POLICER,
+            "bucket",
+            Limit {
+                rate,
+                full,
+                fill_ns,
+                each
+            }
+        );
+        assert_twins!(
+            POLICER,
+            "policer",
+            Entry {
+                lock,
+                spare,
+                last_ns,
+                packets,
+                bits,
+                more,
+                of_packets,
+                of_bits
+            }
+        );
+    }
+}

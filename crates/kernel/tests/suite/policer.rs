@@ -1,0 +1,361 @@
+//! The policer against its twin in user space, on one CPU and on several, and at the front door.
+
+use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Barrier};
+
+use myelin_kernel::test_run::policer::{Arrival, MAX_ARRIVALS, Trial};
+use myelin_kernel::test_run::{TestRun, run};
+use myelin_kernel::{ChainConfig, Hook, Plane, Policer, Port, PortConfig, XdpMode};
+use myelin_packet::Match;
+use myelin_packet::fixtures::build;
+use myelin_traffic::{Bucket, Meter, Profile, TokenBucket};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::net::Net;
+use crate::stand::{forwards, is_root, kernel_chain, plane, port};
+
+fn bucket(rate: u64, burst: u64) -> Bucket {
+    Bucket::new(rate, burst).unwrap()
+}
+
+fn of_packets(rate: u64, burst: u64) -> Profile {
+    Profile {
+        packets: Some(bucket(rate, burst)),
+        bits: None,
+    }
+}
+
+fn policer(plane: &Plane, profile: &Profile) -> Arc<Policer> {
+    plane.policer(profile).unwrap().unwrap()
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    let rate = prop_oneof![
+        1..10_u64,
+        1000..2_000_000_u64,
+        Just(300_000),
+        Just(Bucket::MAX_RATE)
+    ];
+    let burst = prop_oneof![1..40_u64, Just(Bucket::MAX_BURST)];
+    let packets = (rate.clone(), burst);
+    let bits = (rate, prop_oneof![480..500_000_u64, Just(Bucket::MAX_BURST)]);
+    (packets, bits, 0..3).prop_map(|(packets, bits, which)| Profile {
+        packets: Some(bucket(packets.0, packets.1)).filter(|_| which != 1),
+        bits: Some(bucket(bits.0, bits.1)).filter(|_| which != 0),
+    })
+}
+
+/// Times may stand, jump, and go back, as those of two CPUs do.
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let step = prop_oneof![
+        6 => Just(0_i64),
+        6 => 0..5_000_i64,
+        2 => 0..2_000_000_i64,
+        1 => 0..50_000_000_000_i64,
+        1 => -2_000..0_i64,
+    ];
+    let packets = prop_oneof![9 => Just(1_u32), 1 => 1..50_u32];
+    let each = prop_oneof![Just(60_u32), Just(1514), 60..1514_u32];
+    let arrival = (step, packets, each);
+    (
+        1_000_000_000..u64::MAX / 2,
+        prop::collection::vec(arrival, 1..600),
+    )
+        .prop_map(|(start, arrivals)| {
+            let mut at_ns = start;
+            let arrival = |(step, packets, each): (i64, u32, u32)| {
+                at_ns = at_ns.saturating_add_signed(step);
+                Arrival {
+                    at_ns,
+                    packets,
+                    bytes: packets * each,
+                }
+            };
+            arrivals.into_iter().map(arrival).collect()
+        })
+}
+
+#[test]
+fn it_decides_as_its_twin() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
+    runner
+        .run(
+            &(profiles(), arrivals(), any::<bool>()),
+            |(profile, trace, alone)| {
+                let trial = Trial::new(&plane, &policer(&plane, &profile), alone).unwrap();
+                let mut twin = TokenBucket::new(&profile);
+                for arrivals in trace.chunks(MAX_ARRIVALS) {
+                    let mut policed = arrivals.to_vec();
+                    trial.police(&mut policed).unwrap();
+                    for (arrival, policed) in arrivals.iter().zip(policed) {
+                        let expected =
+                            twin.take(arrival.at_ns, arrival.packets.into(), arrival.bytes.into());
+                        prop_assert_eq!(policed.bytes == 1, expected, "{:?}", arrival);
+                    }
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+}
+
+/// Ten million packets at a rate whose period is no whole number of nanoseconds.
+#[test]
+fn a_long_trace_is_exact_to_one_packet() {
+    if !is_root() {
+        return;
+    }
+    let (rate, burst) = (300_000, 20);
+    let plane = plane();
+    let profile = of_packets(rate, burst);
+    let trial = Trial::new(&plane, &policer(&plane, &profile), true).unwrap();
+    let mut meter = Meter::new(&profile);
+    let (start, mut at_ns, mut passed) = (7_u64, 7_u64, 0_u64);
+    let mut seed = 1_u64;
+    let mut sent = 0;
+    while sent < 10_000_000 {
+        let mut arrivals: Vec<Arrival> = (0..MAX_ARRIVALS)
+            .map(|_| {
+                // About 1.5 times the rate, in clusters and with pauses that never fill the bucket.
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                at_ns += if seed >> 62 == 0 {
+                    0
+                } else {
+                    seed >> 40 & 0xfff
+                };
+                Arrival {
+                    at_ns,
+                    packets: 1,
+                    bytes: 60,
+                }
+            })
+            .collect();
+        sent += arrivals.len();
+        trial.police(&mut arrivals).unwrap();
+        for arrival in arrivals.iter().filter(|arrival| arrival.bytes == 1) {
+            assert!(meter.see(arrival.at_ns, 60), "above the profile");
+            passed += 1;
+        }
+        let due = u128::from(at_ns - start) * u128::from(rate) / 1_000_000_000 + u128::from(burst);
+        assert!(u128::from(passed) <= due, "{passed} of {due}");
+        assert!(u128::from(passed) + 1 >= due, "{passed} of {due}");
+    }
+}
+
+/// Two CPUs that take from one bucket as fast as they can get no more than one would, and no less.
+#[test]
+fn cpus_share_a_bucket_to_the_packet() {
+    if !is_root() {
+        return;
+    }
+    let (rate, burst) = (500_000, 100);
+    let plane = plane();
+    let policer = policer(&plane, &of_packets(rate, burst));
+    let barrier = Barrier::new(2);
+    let run = || {
+        let trial = Trial::new(&plane, &policer, false).unwrap();
+        barrier.wait();
+        let mut passed = Vec::new();
+        for _ in 0..2000 {
+            let mut arrivals = [Arrival {
+                at_ns: 0,
+                packets: 1,
+                bytes: 60,
+            }; MAX_ARRIVALS];
+            trial.police(&mut arrivals).unwrap();
+            passed.extend(
+                arrivals
+                    .iter()
+                    .map(|arrival| (arrival.at_ns, arrival.bytes)),
+            );
+        }
+        passed
+    };
+    let mut trace = std::thread::scope(|scope| {
+        let threads = [scope.spawn(run), scope.spawn(run)];
+        threads.map(|thread| thread.join().unwrap()).concat()
+    });
+    trace.sort_unstable();
+    let elapsed_ns = u128::from(trace[trace.len() - 1].0 - trace[0].0);
+    let passed = trace
+        .iter()
+        .filter(|(_, conformed)| *conformed == 1)
+        .count() as u128;
+    let earned = elapsed_ns * u128::from(rate) / 1_000_000_000;
+    assert!(passed <= earned + u128::from(burst), "{passed} of {earned}");
+    // Where the machine held both up, the bucket may have been full for a while.
+    let longest = trace.windows(2).map(|pair| pair[1].0 - pair[0].0).max();
+    let lost = u128::from(longest.unwrap_or(0)) * u128::from(rate) / 1_000_000_000;
+    assert!(passed * 10 > earned * 9 || lost > 0, "{passed} of {earned}");
+}
+
+struct Door {
+    port: Port,
+    chain: myelin_kernel::LoadedChain,
+    plane: Plane,
+    hook: Hook,
+}
+
+impl Door {
+    fn new(hook: Hook, profile: &Profile) -> Self {
+        let plane = plane();
+        let port = port(&plane);
+        let config = ChainConfig {
+            policer: plane.policer(profile).unwrap(),
+            ..kernel_chain(hook, 9, &forwards(1))
+        };
+        let chain = plane.load_chain(&config).unwrap();
+        port.insert(&Match::default(), &chain).unwrap();
+        Self {
+            port,
+            chain,
+            plane,
+            hook,
+        }
+    }
+
+    fn passes(&self, test: &TestRun<'_>) -> bool {
+        let program = self.port.program(self.hook).unwrap();
+        let verdict = run(program.as_fd(), self.hook, test).unwrap().verdict;
+        assert!([self.hook.drop(), self.hook.redirect()].contains(&verdict));
+        verdict == self.hook.redirect()
+    }
+}
+
+#[test]
+fn the_door_drops_what_is_above_the_profile_and_counts_it() {
+    if !is_root() {
+        return;
+    }
+    let frame = build::udp_v4(100);
+    for hook in Hook::ALL {
+        // So slow that nothing is earned meanwhile.
+        let door = Door::new(hook, &of_packets(1, 3));
+        let passed = (0..8)
+            .filter(|_| door.passes(&TestRun::new(&frame)))
+            .count();
+        assert_eq!(passed, 3, "{hook}");
+        let counted = door.plane.counters().read(door.chain.door_slot());
+        assert_eq!((counted.packets, counted.policed, counted.drops), (8, 5, 0));
+        assert_eq!(counted.policed_bytes, 5 * frame.len() as u64);
+        let first = door.chain.counter_slot(0).unwrap();
+        assert_eq!(door.plane.counters().read(first).packets, 3);
+    }
+}
+
+#[test]
+fn the_door_counts_bits_as_well() {
+    if !is_root() {
+        return;
+    }
+    let frame = build::udp_v4(100);
+    let two = frame.len() as u64 * 8 * 2;
+    for hook in Hook::ALL {
+        let profile = Profile {
+            packets: Some(bucket(1, 100)),
+            bits: Some(bucket(1, two + 1)),
+        };
+        let door = Door::new(hook, &profile);
+        let passed = (0..8)
+            .filter(|_| door.passes(&TestRun::new(&frame)))
+            .count();
+        assert_eq!(passed, 2, "{hook}");
+    }
+}
+
+#[test]
+fn segments_of_a_large_packet_count_each_with_its_headers() {
+    if !is_root() {
+        return;
+    }
+    let frame = build::udp_v4(1000);
+    let segments = |gso_segs, gso_size| TestRun {
+        gso_segs,
+        gso_size,
+        ..TestRun::new(&frame)
+    };
+    let door = Door::new(Hook::Tcx, &of_packets(1, 10));
+    assert!(!door.passes(&segments(11, 91)));
+    assert!(door.passes(&segments(10, 100)));
+    assert!(!door.passes(&TestRun::new(&frame)));
+    let headers = frame.len() as u64 - 1000;
+    let counted = door.plane.counters().read(door.chain.door_slot());
+    assert_eq!(counted.policed, 12);
+    assert_eq!(
+        counted.policed_bytes,
+        frame.len() as u64 + 10 * headers + frame.len() as u64
+    );
+}
+
+#[test]
+fn a_place_is_free_again_when_its_policer_is_gone() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let profile = of_packets(1, 1);
+    for _ in 0..3 {
+        let held: Vec<_> = (0..64).map(|_| policer(&plane, &profile)).collect();
+        assert!(plane.policer(&profile).is_err());
+        drop(held);
+    }
+    assert!(plane.policer(&Profile::default()).unwrap().is_none());
+}
+
+/// In the driver of an interface with one queue the door needs no lock, and polices the same.
+#[test]
+fn a_single_queue_and_a_generic_hook_police_the_same() {
+    let Some(net) = Net::new() else { return };
+    for host in net.hosts() {
+        host.offloads(&["tx", "off", "gro", "on"]);
+    }
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let plane = plane();
+        let client = plane
+            .add_port(PortConfig {
+                single_queue: true,
+                ..net.client_port(false)
+            })
+            .unwrap();
+        let server = plane.add_port(net.server_port(false)).unwrap();
+        let mut config = ChainConfig {
+            policer: plane.policer(&of_packets(1, 5)).unwrap(),
+            ..kernel_chain(Hook::Xdp, 9, &forwards(1))
+        };
+        config.segments[0].exit = net.to_server(false);
+        let chain = plane.load_chain(&config).unwrap();
+        let udp = Match {
+            destination_port: Some(4000),
+            ..Match::default()
+        };
+        client.insert(&udp, &chain).unwrap();
+        client.attach_tcx().unwrap();
+        server.attach_tcx().unwrap();
+        client.attach_xdp(mode).unwrap();
+        let (sender, receiver) = (net.client.udp(1000), net.server.udp(4000));
+        let to = SocketAddrV4::new(net.server.address, 4000);
+        for _ in 0..20 {
+            sender.send_to(b"a packet", to).unwrap();
+        }
+        let mut arrived = 0;
+        receiver
+            .set_read_timeout(Some(crate::net::SILENCE))
+            .unwrap();
+        while receiver.recv(&mut [0; 64]).is_ok() {
+            arrived += 1;
+        }
+        let counted = plane.counters().read(chain.door_slot());
+        assert_eq!(counted.packets, 20, "{mode:?}");
+        // One a second may come on top, however long the machine takes.
+        assert!((5..10).contains(&arrived), "{mode:?}: {arrived}");
+        assert_eq!(counted.policed, 20 - arrived, "{mode:?}");
+    }
+}
