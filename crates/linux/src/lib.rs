@@ -9,7 +9,7 @@
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | how deeply cores sleep | [`pm_qos`] |
-//! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`] |
+//! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`], [`rlimit`] |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
 //! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
@@ -40,6 +40,7 @@ pub mod ethtool;
 pub mod feature;
 pub mod journal;
 pub mod link;
+mod link_losses;
 pub mod machine;
 pub mod neighbour;
 pub mod netlink;
@@ -51,6 +52,7 @@ mod qdisc;
 pub mod rlimit;
 pub mod route;
 pub mod sched;
+pub mod schedstat;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;
