@@ -35,6 +35,7 @@ mod revision;
 mod roster;
 mod sandbox;
 mod server;
+mod sla;
 mod status;
 mod verdict;
 mod workers;
