@@ -1,14 +1,15 @@
 //! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop; and `pipeline`, where further processes stand behind that
 //! worker.
 
-use myelin_dataplane::{Pipeline, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{Pipeline, ShaperStats, UserChain, UserExit, UserSegment};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
 use myelin_spec::{SandboxSpec, ServiceChain, Space};
 
 use crate::api::ApiError;
-use crate::deploy::{Place, kernel_hook};
+use crate::deploy::kernel_hook;
+use crate::discipline::ClassId;
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sla::{Crossing, Station};
@@ -34,6 +35,8 @@ struct Steps {
     ports: Vec<u32>,
     chain_added: bool,
     paths: Vec<u8>,
+    /// Its class of the egress interface's queueing discipline.
+    class: Option<ClassId>,
 }
 
 /// Makes the worker and its sockets, loads the programs, connects both.
@@ -145,6 +148,14 @@ impl Layout for Compact {
         crossings
     }
 
+    fn shaper(&self, node: &Node) -> ShaperStats {
+        if let Some(class) = self.done.class {
+            return node.disciplines.stats(class);
+        }
+        self.user_stats(node)
+            .map_or_else(ShaperStats::default, |chain| chain.shaper)
+    }
+
     fn is_failed(&self, node: &Node) -> bool {
         let worker = self.worker.as_ref().and_then(|key| node.workers.get(key));
         worker.is_some_and(|entry| entry.failed || entry.has_failed(self.spi, self.generation))
@@ -219,6 +230,13 @@ fn lay_out(
             .transpose()?;
         exits = Some((out, back));
     }
+    if let Some(shaping) = plan.qdisc_shaping() {
+        let made = node
+            .disciplines
+            .acquire(place.egress, job.spi, shaping, &mut node.journal)
+            .map_err(|error| shaper_error(chain, &error))?;
+        done.class = Some(made);
+    }
     let hook = kernel_hook(plan);
     let config = ChainConfig {
         spi: job.spi,
@@ -236,11 +254,14 @@ fn lay_out(
         } else {
             Entry::Kernel
         },
-        segments: kernel_segments(node, chain, plan, place, worker)?,
+        segments: kernel_segments(node, job, worker, done.class)?,
     };
     let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
     if let (Some(key), Some((out, back))) = (worker, exits) {
         let mut entry = node.workers.reach(key)?;
+        let last_user = segments(plan, Space::User)
+            .last()
+            .map_or(0, |segment| segment.first_position);
         let user = UserChain {
             spi: job.spi,
             generation: job.generation,
@@ -255,10 +276,13 @@ fn lay_out(
                         },
                         _ => UserExit::Port(out),
                     };
+                    // Behind the last queue: kernel functions that follow run to completion.
+                    let is_last = segment.first_position == last_user;
                     UserSegment {
                         first_position: segment.first_position,
                         functions: chain.instances(segment.positions()),
                         exit,
+                        shaping: plan.worker_shaping().filter(|_| is_last),
                     }
                 })
                 .collect(),
@@ -285,13 +309,23 @@ fn lay_out(
     Ok(loaded)
 }
 
+/// An error at the contract in the chain's file.
+fn shaper_error(chain: &ServiceChain, error: &ApiError) -> ApiError {
+    ApiError::failed(format!(
+        "{}: chain `{}`: spec.sla.enforce: {error}",
+        chain.places.sla, chain.name
+    ))
+}
+
 fn kernel_segments(
     node: &Node,
-    chain: &ServiceChain,
-    plan: &Plan,
-    place: &Place,
+    job: Job<'_>,
     worker: Option<&Key>,
+    class: Option<ClassId>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
+    let Job {
+        chain, plan, place, ..
+    } = job;
     let hosts = node.circuit(&place.circuit)?.hosts.is_some();
     segments(plan, Space::Kernel)
         .map(|segment| {
@@ -304,6 +338,11 @@ fn kernel_segments(
                     _ => node.ports.get(place.ingress)?.door.sockets(),
                 };
                 Exit::User { sockets }
+            } else if let Some(class) = class {
+                Exit::Qdisc {
+                    ifindex: place.egress,
+                    class: class.priority(),
+                }
             } else {
                 Exit::Egress {
                     ifindex: place.egress,
@@ -347,6 +386,9 @@ fn undo(
         }
     }
     drop(loaded);
+    if let Some(class) = done.class {
+        node.disciplines.release(class, &mut node.journal);
+    }
     if let (true, Some(key)) = (done.worker_acquired, worker) {
         node.workers.release(key, &mut node.journal);
     }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use myelin_dataplane::{ChainStats, Pipeline};
+use myelin_dataplane::{ChainStats, Pipeline, ShaperStats};
 use myelin_kernel::{Flows, LoadedChain, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
@@ -125,6 +125,11 @@ pub(crate) trait Layout: Send {
 
     /// Where packets may be lost between functions, with what was lost there.
     fn crossings(&self, node: &Node) -> Vec<Crossing>;
+
+    /// What its shaper did.
+    fn shaper(&self, _node: &Node) -> ShaperStats {
+        ShaperStats::default()
+    }
 
     /// The black box at this position, if there is one.
     fn black_box(&self, _node: &Node, _position: u8) -> Option<BlackBoxStatus> {

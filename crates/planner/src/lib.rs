@@ -21,6 +21,7 @@ mod mapping;
 mod place;
 mod plan;
 mod planning;
+mod shaping;
 
 pub use classify::by_class;
 pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, StepCosts};
@@ -29,3 +30,4 @@ pub use error::PlanError;
 pub use machine::{Machine, PortKind};
 pub use plan::{Entry, Exit, Hop, Plan, Segment, Step};
 pub use planning::REFERENCE_FRAME_BYTES;
+pub use shaping::{ShaperPlace, ShaperPlan};

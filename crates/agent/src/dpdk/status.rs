@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::exchange::Past;
 use crate::sla::{Counts, HopCounts, Reading, WorkerTimes};
-use crate::status;
+use crate::{shaper, status};
 
 /// What stands for the functions of former generations, which a worker does not tell by name.
 const FORMER: &str = "former generations";
@@ -45,6 +45,7 @@ impl Running {
         let mut counts = self.past.counts.clone();
         counts.add(&self::counts(&figures));
         counts.add_hops(&hops);
+        counts.shaper = self.past.shaper.drops() + figures.shaper.drops();
         let mut sojourn = figures.sojourn;
         self.past.add_to(std::slice::from_mut(&mut sojourn));
         let pid = pair.handle.pid();
@@ -59,6 +60,7 @@ impl Running {
             tells_bytes_out: false,
             entered: figures.door.packets - figures.door.policed,
             hops,
+            waiting: figures.shaper.waiting,
             sojourn: Some(sojourn),
             crossings: Vec::new(),
             workers: vec![WorkerTimes {
@@ -155,10 +157,17 @@ impl Running {
             policed: past.policed + door.policed,
             policed_bytes: past.policed_bytes + door.policed_bytes,
             packets_out: past.packets_out + figures.transmitted,
-            drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
+            drops: past.drops
+                + figures.shaper.drops()
+                + hops.iter().map(|hop| hop.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
                 .then(|| myelin_probe::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
             hops,
+            shaper: self.form.plan.shaper.map(|plan| {
+                let mut all = past.shaper;
+                all.add(&figures.shaper);
+                shaper::status(plan, &all)
+            }),
             sojourn: Some(sojourn),
             sojourn_sections: Vec::new(),
             worker: Some(WorkerStatus {
@@ -196,13 +205,15 @@ impl Past {
         self.policed += figures.door.policed;
         self.policed_bytes += figures.door.policed_bytes;
         self.packets_out += figures.transmitted;
-        self.drops += figures.drops();
+        let drops = figures.drops() - figures.shaper.drops();
+        self.drops += drops;
         self.counts.add(&counts(figures));
-        if figures.drops() > 0 {
+        if drops > 0 {
             for by_name in [&mut self.counts.drops, &mut self.counts.lost] {
-                *by_name.entry(FORMER.to_owned()).or_default() += figures.drops();
+                *by_name.entry(FORMER.to_owned()).or_default() += drops;
             }
         }
+        self.add_shaper(&figures.shaper);
         self.keep(vec![figures.sojourn.clone()]);
     }
 }

@@ -1,6 +1,6 @@
 //! A chain's packets: what came in, and where each of them went. Pure.
 //!
-//! All figures count up. At rest `in + made = policed + door + rings + functions + out`; what is missing is under way, or was
+//! All figures count up. At rest `in + made = policed + door + rings + functions + shaper + out`; what is missing is under way, or was
 //! lost where nobody counts.
 
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub(crate) struct Counts {
     pub(crate) drops: BTreeMap<String, u64>,
     /// Of these and of what functions made, what counts as lost, by name.
     pub(crate) lost: BTreeMap<String, u64>,
+    /// Dropped by the shaper.
+    pub(crate) shaper: u64,
     /// Made by functions.
     pub(crate) made: u64,
     pub(crate) packets_out: u64,
@@ -117,6 +119,8 @@ pub(crate) struct Reading {
     /// Packets of the present generation that went on from the front door.
     pub(crate) entered: u64,
     pub(crate) hops: Vec<HopCounts>,
+    /// They wait in the shaper.
+    pub(crate) waiting: u64,
     /// From the front door to the egress; `None` where black boxes cut the way.
     pub(crate) sojourn: Option<Histogram>,
     pub(crate) crossings: Vec<Crossing>,
@@ -172,6 +176,7 @@ impl Counts {
         self.policed += other.policed;
         self.policed_bytes += other.policed_bytes;
         self.door += other.door;
+        self.shaper += other.shaper;
         self.made += other.made;
         self.packets_out += other.packets_out;
         self.bytes_out += other.bytes_out;
@@ -185,7 +190,8 @@ impl Counts {
 
     /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
     pub(crate) fn missing(&self, between: u64) -> u64 {
-        let gone = self.policed + self.door + self.drops.values().sum::<u64>() + between;
+        let in_functions: u64 = self.drops.values().sum();
+        let gone = self.policed + self.door + in_functions + self.shaper + between;
         (self.packets_in + self.made).saturating_sub(gone + self.packets_out)
     }
 }
@@ -265,7 +271,8 @@ mod tests {
             packets_in: 1000,
             policed: 100,
             door: 2,
-            packets_out: 845,
+            shaper: 3,
+            packets_out: 842,
             ..Counts::default()
         };
         counts.add_hops(&[hop("firewall", 890, 40, 0), hop("xor", 850, 5, 5)]);

@@ -219,7 +219,7 @@ impl History {
         }
         let came = |counts: &Counts| counts.packets_in + counts.made;
         let fresh = came(&now.counts).saturating_sub(came(&self.last.counts));
-        let old = self.missing(now).saturating_sub(fresh);
+        let old = self.missing(now).saturating_sub(fresh + now.waiting);
         self.unseen += old;
     }
 
@@ -242,7 +242,7 @@ impl History {
             door: counts.door,
             ring: self.ring,
             function: counts.lost.values().sum::<u64>() + self.stuck.values().sum::<u64>(),
-            shaper: 0,
+            shaper: counts.shaper,
             link: self.inner + self.egress,
             unseen: self.unseen,
         }

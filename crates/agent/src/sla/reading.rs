@@ -28,6 +28,13 @@ pub(super) fn of(deployed: &Deployed, node: &Node, netlink: Option<&mut Netlink>
     let mut counts = deployed.past.counts.clone();
     counts.add(&ends(form, node));
     counts.add_hops(&settled);
+    let (shaped, past) = (form.layout.shaper(node), &deployed.past.shaper);
+    counts.shaper = past.drops() + shaped.drops();
+    if form.plan.qdisc_shaping().is_some() {
+        // The egress program has counted what the interface's class then dropped or holds.
+        let not_out = counts.shaper + shaped.waiting;
+        counts.packets_out = counts.packets_out.saturating_sub(not_out);
+    }
     Reading {
         name: form.chain.name.clone(),
         spi: deployed.spi,
@@ -38,6 +45,7 @@ pub(super) fn of(deployed: &Deployed, node: &Node, netlink: Option<&mut Netlink>
         tells_bytes_out: form.layout.bytes_out(node).is_some(),
         entered: door.packets.saturating_sub(door.policed + door.drops),
         hops,
+        waiting: shaped.waiting,
         sojourn: if sections.len() == 1 {
             sections.pop()
         } else {

@@ -169,6 +169,12 @@ fn what_is_missing_for_a_second_is_lost_and_what_has_just_come_is_under_way() {
     };
     let second = take(&mut history, with_missing(4.0, 300, 7), between);
     assert_eq!((second.lost.unseen, second.lost.ring), (0, 2));
+    // What waits in the shaper is not missing, and what it drops has its own place.
+    let mut shaped = with_missing(4.5, 300, 50);
+    shaped.waiting = 40;
+    shaped.counts.shaper = 3;
+    let second = take(&mut history, shaped, Between::default());
+    assert_eq!((second.lost.shaper, second.lost.unseen), (3, 1));
     // Where they may have passed by, nothing is said.
     let mut passing = with_missing(5.0, 300, 50);
     passing.may_pass_by = true;
