@@ -5,6 +5,7 @@
 //! | `GET /v1/agent` | - | [`AgentInfo`] |
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
 //! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `GET /v1/events?after=SERIAL`, `GET /v1/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
 //! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
@@ -14,6 +15,8 @@
 //!
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
+mod sla;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -22,6 +25,10 @@ pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
+
+pub use sla::{
+    Losses, SlaCause, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -360,6 +367,9 @@ pub struct ChainStatus {
     pub rings: Vec<RingStatus>,
     /// Its end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
+    /// Its contract against what was measured; absent in its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sla: Option<Box<SlaStatus>>,
     /// Seconds since it came up.
     pub up_s: f64,
 }

@@ -12,6 +12,7 @@ use crate::deploy::kernel_hook;
 use crate::discipline::ClassId;
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
+use crate::sla::{Crossing, Station};
 use crate::workers::{Key, Start};
 
 /// A generation in this mapping.
@@ -20,6 +21,8 @@ struct Compact {
     spi: u32,
     generation: u16,
     ends_in_user: bool,
+    /// The positions at which user functions follow kernel functions or the front door.
+    user_entries: Vec<u8>,
     worker: Option<Key>,
     done: Steps,
 }
@@ -53,6 +56,9 @@ pub(crate) fn build(node: &mut Node, job: Job<'_>) -> Result<Box<dyn Layout>, Ap
                 .segments
                 .last()
                 .is_some_and(|last| last.space == Space::User),
+            user_entries: segments(job.plan, Space::User)
+                .map(|segment| segment.first_position)
+                .collect(),
             worker,
             done,
         })),
@@ -96,6 +102,50 @@ impl Layout for Compact {
             let egress = node.plane.counters().read(self.loaded.egress_slot());
             (egress.packets, vec![self.loaded.sojourn()])
         }
+    }
+
+    fn bytes_out(&self, node: &Node) -> Option<u64> {
+        let egress = || node.plane.counters().read(self.loaded.egress_slot());
+        (!self.ends_in_user).then(|| egress().bytes)
+    }
+
+    fn crossings(&self, node: &Node) -> Vec<Crossing> {
+        let Some((key, entry)) = self
+            .worker
+            .as_ref()
+            .and_then(|key| Some((key, node.workers.get(key)?)))
+        else {
+            return Vec::new();
+        };
+        // The first user functions' packets come in at the port, later ones' over the internal link.
+        let port = self.done.ports.first().copied();
+        let mut ways = port.into_iter().chain(entry.internal_interface());
+        let mut crossings: Vec<_> = self
+            .user_entries
+            .iter()
+            .map_while(|&position| {
+                let interface = ways.next()?;
+                Some(Crossing {
+                    station: Station::Sockets {
+                        worker: format!("{key:?}"),
+                        interface,
+                    },
+                    leads_to: Some(position),
+                    lost: entry.overflowed(interface),
+                })
+            })
+            .collect();
+        let transmit = entry.chain_stats(self.spi, self.generation);
+        crossings.push(Crossing {
+            station: Station::Transmit {
+                spi: self.spi,
+                generation: self.generation,
+                position: 0,
+            },
+            leads_to: None,
+            lost: transmit.map_or(0, |chain| chain.transmit_drops),
+        });
+        crossings
     }
 
     fn shaper(&self, node: &Node) -> ShaperStats {

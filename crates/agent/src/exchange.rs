@@ -25,6 +25,7 @@ use crate::deploy::{Deployed, kernel_hook, match_error};
 use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::quiesce::{self, Urgent};
+use crate::sla::{self, Counts};
 
 /// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
 const BACKLOG: Duration = Duration::from_millis(10);
@@ -78,6 +79,8 @@ pub(crate) struct Past {
     pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
+    /// The same for the SLA monitor, by place.
+    pub(crate) counts: Counts,
     /// What the shaper did.
     pub(crate) shaper: ShaperStats,
     /// Of the generations whose way has as many sections as that of the one before the present.
@@ -327,6 +330,7 @@ impl Past {
             .map(|hop| form.layout.hop(node, hop))
             .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
+        self.counts.add(&sla::form_counts(form, node));
         // The interface's class goes on with its counts where it stays the same.
         let class = form.plan.qdisc_shaping();
         if class.is_none() || class != next.qdisc_shaping() {

@@ -38,6 +38,7 @@ mod roster;
 mod sandbox;
 mod server;
 mod shaper;
+mod sla;
 mod status;
 mod verdict;
 mod workers;

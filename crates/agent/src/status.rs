@@ -119,6 +119,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
             .circuit(&deployed.place.circuit)
             .map(crate::circuit::Circuit::host_infos)
             .unwrap_or_default(),
+        sla: None,
         up_s: deployed.started.elapsed().as_secs_f64(),
     }
 }
