@@ -57,6 +57,8 @@ enum Command {
     Ps(commands::ps::Arguments),
     /// Measure a running chain from its end hosts.
     Probe(commands::probe::Arguments),
+    /// Check what passes an interface against a rate and a burst. Needs no agent.
+    Conform(commands::conform::Arguments),
     /// Run a program on an emulated end host, with this terminal.
     Exec(commands::exec::Arguments),
     /// Show the catalogue of function kinds.
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Down(arguments) => commands::down::execute(&run_dir, &arguments),
         Command::Ps(arguments) => commands::ps::execute(&run_dir, &arguments),
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),
+        Command::Conform(arguments) => commands::conform::execute(&run_dir, &arguments),
         Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
         Command::Functions(arguments) => commands::functions::execute(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),

@@ -30,6 +30,7 @@
 //! Start reading at [`chain`].
 
 pub mod aes;
+pub mod arguments;
 pub mod catalogue;
 pub mod chain;
 mod check;
@@ -52,7 +53,7 @@ mod replies;
 pub mod rlnc;
 pub mod router;
 pub mod secret;
-mod suggest;
+pub mod suggest;
 pub mod units;
 mod words;
 mod yaml;
