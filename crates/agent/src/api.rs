@@ -239,7 +239,7 @@ pub struct SojournStatus {
 /// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShaperStatus {
-    /// Who shapes: `worker`, or the egress interface's queueing discipline, `htb`.
+    /// Who shapes: `worker`, or the egress interface's queueing discipline, `fq` or `htb`.
     pub by: String,
     /// Rate, packets a second.
     pub rate_pps: Option<u64>,
@@ -253,7 +253,7 @@ pub struct ShaperStatus {
     pub queue: u32,
     /// How long a packet may wait, us.
     pub delay_us: f64,
-    /// Packets that had to wait; the kernel does not count them.
+    /// Packets that had to wait; `htb` does not count them.
     pub delayed: Option<u64>,
     /// How long they waited in the mean, us.
     pub mean_wait_us: Option<f64>,

@@ -150,10 +150,16 @@ impl Layout for Compact {
 
     fn shaper(&self, node: &Node) -> ShaperStats {
         if let Some(class) = self.done.class {
-            return node.disciplines.stats(class);
+            return node.disciplines.stats(&node.plane, class);
         }
         self.user_stats(node)
             .map_or_else(ShaperStats::default, |chain| chain.shaper)
+    }
+
+    fn shaped_by(&self, node: &Node) -> &'static str {
+        self.done
+            .class
+            .map_or("worker", |class| node.disciplines.kind(class))
     }
 
     fn is_failed(&self, node: &Node) -> bool {
@@ -233,7 +239,13 @@ fn lay_out(
     if let Some(shaping) = plan.qdisc_shaping() {
         let made = node
             .disciplines
-            .acquire(place.egress, job.spi, shaping, &mut node.journal)
+            .acquire(
+                &node.plane,
+                place.egress,
+                job.spi,
+                shaping,
+                &mut node.journal,
+            )
             .map_err(|error| shaper_error(chain, &error))?;
         done.class = Some(made);
     }
@@ -339,10 +351,7 @@ fn kernel_segments(
                 };
                 Exit::User { sockets }
             } else if let Some(class) = class {
-                Exit::Qdisc {
-                    ifindex: place.egress,
-                    class: class.priority(),
-                }
+                node.disciplines.exit(class)
             } else {
                 Exit::Egress {
                     ifindex: place.egress,

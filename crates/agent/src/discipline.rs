@@ -1,9 +1,15 @@
 //! Shapers of egress interfaces: one queueing discipline an interface, one class a chain, while chains need them.
+//!
+//! Where the kernel has `fq`, that holds packets back until the departure time that the chain's last program gives them; a class
+//! is the shaper that this asks then. Else the discipline is HTB, and the class one of its own.
 
 use std::collections::{BTreeMap, btree_map};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::ShaperStats;
+use myelin_kernel::{Exit, Plane, Policer};
+use myelin_linux::fq;
 use myelin_linux::htb::{self, Class, Counters};
 use myelin_linux::journal::{Journal, Resource};
 use myelin_linux::link::Link;
@@ -14,6 +20,8 @@ use crate::api::ApiError;
 
 /// How long a chain that goes waits for what is in its class, at most.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
+/// What departs later than 10 s from now, `fq` drops.
+const FQ_HORIZON_NS: u64 = 9_000_000_000;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A class of an interface's discipline.
@@ -24,10 +32,18 @@ pub(crate) struct ClassId {
 }
 
 impl ClassId {
-    /// What leads packets to it.
-    pub(crate) fn priority(self) -> u32 {
+    fn priority(self) -> u32 {
         htb::priority(self.minor)
     }
+}
+
+/// What an interface can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Departure times (EDT).
+    Fq,
+    /// Classes.
+    Htb,
 }
 
 /// A class, and who needs it.
@@ -36,12 +52,15 @@ struct Entry {
     shaping: Shaping,
     /// Generations of the chain.
     users: u32,
+    /// What tells departure times, with `fq`.
+    shaper: Option<Arc<Policer>>,
 }
 
 /// The discipline of one interface.
 struct Discipline {
     link: Link,
     resource: Resource,
+    kind: Kind,
     classes: BTreeMap<u16, Entry>,
 }
 
@@ -57,6 +76,7 @@ impl Disciplines {
     /// The interface has a discipline of somebody else, or the kernel refuses.
     pub(crate) fn acquire(
         &mut self,
+        plane: &Plane,
         ifindex: u32,
         spi: u32,
         shaping: Shaping,
@@ -70,7 +90,7 @@ impl Disciplines {
                 free.insert(Discipline::create(&mut netlink, link, journal)?)
             }
         };
-        let made = discipline.class(&mut netlink, spi, shaping);
+        let made = discipline.class(plane, &mut netlink, spi, shaping);
         if made.is_err() {
             self.leave(ifindex, journal);
         }
@@ -91,6 +111,14 @@ impl Disciplines {
         }
         let limit = Duration::from_nanos(entry.shaping.delay_ns).min(MAX_DRAIN);
         discipline.classes.remove(&class.minor);
+        if discipline.kind == Kind::Fq {
+            // Nobody tells which chain the packets belong to that wait: with the last one the discipline goes.
+            if discipline.classes.is_empty() {
+                std::thread::sleep(limit);
+            }
+            self.leave(class.ifindex, journal);
+            return;
+        }
         // A link that is gone took its classes along.
         let removed = Netlink::open().and_then(|mut netlink| {
             let start = Instant::now();
@@ -109,8 +137,43 @@ impl Disciplines {
         self.leave(class.ifindex, journal);
     }
 
+    /// The way to a class.
+    pub(crate) fn exit(&self, class: ClassId) -> Exit {
+        let ifindex = class.ifindex;
+        let shaper = self.entry(class).and_then(|entry| entry.shaper.clone());
+        match shaper {
+            Some(shaper) => Exit::Departure { ifindex, shaper },
+            None => Exit::Qdisc {
+                ifindex,
+                class: class.priority(),
+            },
+        }
+    }
+
+    /// The name of the discipline that a class belongs to.
+    pub(crate) fn kind(&self, class: ClassId) -> &'static str {
+        match self.0.get(&class.ifindex).map(|one| one.kind) {
+            Some(Kind::Fq) => "fq",
+            Some(Kind::Htb) | None => "htb",
+        }
+    }
+
+    fn entry(&self, class: ClassId) -> Option<&Entry> {
+        self.0.get(&class.ifindex)?.classes.get(&class.minor)
+    }
+
     /// What a class did.
-    pub(crate) fn stats(&self, class: ClassId) -> ShaperStats {
+    pub(crate) fn stats(&self, plane: &Plane, class: ClassId) -> ShaperStats {
+        let shaper = self.entry(class).and_then(|entry| entry.shaper.as_ref());
+        if let Some(shaper) = shaper {
+            let told = plane.departures(shaper).unwrap_or_default();
+            return ShaperStats {
+                delayed: told.delayed,
+                late: told.late,
+                big: told.big,
+                ..ShaperStats::default()
+            };
+        }
         let counted = self.0.get(&class.ifindex).and_then(|discipline| {
             let mut netlink = Netlink::open().ok()?;
             discipline.counted(&mut netlink, class.minor).ok()
@@ -149,23 +212,30 @@ impl Discipline {
                 link.name, link.name
             )));
         }
-        let resource = Resource::Htb {
+        let resource = Resource::Qdisc {
             name: link.name.clone(),
         };
         journal.intend(&resource).map_err(ApiError::failed)?;
-        if let Err(error) = netlink.apply([htb::create(&link.id())]) {
+        let id = link.id();
+        let kind = if netlink.apply([fq::create(&id)]).is_ok() {
+            Kind::Fq
+        } else if let Err(error) = netlink.apply([htb::create(&id)]) {
             let _ = journal.removed(&resource);
             return Err(ApiError::failed(error));
-        }
+        } else {
+            Kind::Htb
+        };
         Ok(Self {
             link,
             resource,
+            kind,
             classes: BTreeMap::new(),
         })
     }
 
     fn class(
         &mut self,
+        plane: &Plane,
         netlink: &mut Netlink,
         spi: u32,
         shaping: Shaping,
@@ -185,20 +255,39 @@ impl Discipline {
                     htb::MAX_CLASSES
                 ))
             })?;
-        let requests =
-            htb::add_class(&self.link, minor, &class_of(&shaping)).map_err(ApiError::failed)?;
-        if let Err(error) = netlink.apply(requests) {
-            // As far as it got.
-            let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
-            return Err(ApiError::failed(error));
-        }
+        let shaper = match self.kind {
+            Kind::Fq => {
+                let shaper = plane.shaper(&shaping.profile(), limit_ns(&shaping));
+                Some(shaper.map_err(ApiError::failed)?)
+            }
+            Kind::Htb => {
+                self.add_class(netlink, minor, &shaping)?;
+                None
+            }
+        };
         let entry = Entry {
             spi,
             shaping,
             users: 1,
+            shaper,
         };
         self.classes.insert(minor, entry);
         Ok(minor)
+    }
+
+    fn add_class(
+        &self,
+        netlink: &mut Netlink,
+        minor: u16,
+        shaping: &Shaping,
+    ) -> Result<(), ApiError> {
+        let requests =
+            htb::add_class(&self.link, minor, &class_of(shaping)).map_err(ApiError::failed)?;
+        netlink.apply(requests).map_err(|error| {
+            // As far as it got.
+            let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
+            ApiError::failed(error)
+        })
     }
 
     fn counted(&self, netlink: &mut Netlink, minor: u16) -> myelin_linux::Result<Counters> {
@@ -206,6 +295,21 @@ impl Discipline {
         let found = all.into_iter().find(|(number, _)| *number == minor);
         Ok(found.map_or_else(Counters::default, |(_, counters)| counters))
     }
+}
+
+/// How long a packet may wait for its departure: as long as agreed, and no longer than the queue takes to leave, of full
+/// frames where only bits are limited.
+fn limit_ns(shaping: &Shaping) -> u64 {
+    let queued = |rate: u64, each: u64| {
+        let ns = u128::from(shaping.queue) * u128::from(each) * 1_000_000_000 / u128::from(rate);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    };
+    let of_packets = shaping.packets.map(|limit| queued(limit.rate, 1));
+    let of_frames = shaping.bits.map(|limit| queued(limit.rate, FULL_FRAME * 8));
+    [of_packets, of_frames]
+        .into_iter()
+        .flatten()
+        .fold(shaping.delay_ns.min(FQ_HORIZON_NS), u64::min)
 }
 
 /// The class that shapes so. A queue of the kernel has no bound in time, so it is no longer than what leaves in that time:
@@ -255,5 +359,24 @@ mod tests {
         let bits = limit(1514 * 8 * 1000, 20_000);
         assert_eq!(queue(None, bits, 10_000_000), 10);
         assert_eq!(queue(limit(5000, 4), bits, 1_000_000), 1);
+    }
+
+    #[test]
+    fn a_departure_is_no_later_than_the_queue_allows() {
+        let told = |delay_ns, queue| {
+            let packets = Some(Limit {
+                rate: 1000,
+                burst: 4,
+            });
+            limit_ns(&Shaping {
+                packets,
+                bits: None,
+                queue,
+                delay_ns,
+            })
+        };
+        assert_eq!(told(5_000_000, 64), 5_000_000);
+        assert_eq!(told(5_000_000, 2), 2_000_000);
+        assert_eq!(told(u64::MAX, u32::MAX), FQ_HORIZON_NS);
     }
 }

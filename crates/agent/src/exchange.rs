@@ -269,12 +269,14 @@ impl Node {
             gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
-        // What the egress interface shapes has left.
-        if form.plan.worker_shaping().is_some() {
-            let shaper = form.layout.shaper(self);
-            tally.gone += shaper.drops();
-            tally.steps += shaper.drops() + shaper.delayed;
+        let shaper = form.layout.shaper(self);
+        let mut drops = shaper.drops();
+        if form.plan.qdisc_shaping().is_some() {
+            // Counted out before they came into the queue.
+            drops -= shaper.full;
         }
+        tally.gone += drops;
+        tally.steps += drops + shaper.delayed;
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
             // What a function makes has to leave like what came in.
@@ -334,7 +336,13 @@ impl Past {
         // The interface's class goes on with its counts where it stays the same.
         let class = form.plan.qdisc_shaping();
         if class.is_none() || class != next.qdisc_shaping() {
-            self.add_shaper(&form.layout.shaper(node));
+            let mut shaper = form.layout.shaper(node);
+            if class.is_some() {
+                // Counted out before they came into the queue; what waits there still leaves.
+                self.packets_out -= shaper.full.min(out);
+                shaper.waiting = 0;
+            }
+            self.add_shaper(&shaper);
         }
         self.keep(sections);
     }

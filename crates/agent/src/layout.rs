@@ -131,6 +131,11 @@ pub(crate) trait Layout: Send {
         ShaperStats::default()
     }
 
+    /// Who shapes, where anybody does: `worker`, or the queueing discipline's name.
+    fn shaped_by(&self, _node: &Node) -> &'static str {
+        "worker"
+    }
+
     /// The black box at this position, if there is one.
     fn black_box(&self, _node: &Node, _position: u8) -> Option<BlackBoxStatus> {
         None

@@ -97,7 +97,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         policed_bytes: past.policed_bytes + door.policed_bytes,
         // The egress program has counted what the interface's class then dropped or holds.
         packets_out: if form.plan.qdisc_shaping().is_some() {
-            out.saturating_sub(past.shaper.drops() + shaped.drops() + shaped.waiting)
+            out.saturating_sub(shaped.full + shaped.waiting)
         } else {
             out
         },
@@ -108,7 +108,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         shaper: form.plan.shaper.map(|plan| {
             let mut all = past.shaper;
             all.add(&shaped);
-            shaper::status(plan, &all)
+            shaper::status(plan, form.layout.shaped_by(node), &all)
         }),
         sojourn,
         sojourn_sections,

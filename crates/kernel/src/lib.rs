@@ -83,7 +83,7 @@ pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::filled as fill_immediates;
 pub use plane::{Capacity, Plane};
-pub use policer::Policer;
+pub use policer::{Departures, Policer};
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};
 pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};

@@ -52,6 +52,10 @@ pub struct Outcome {
     pub frame: Vec<u8>,
     /// The metadata as the program left it; of the tc hook, the path identifier, generation and position are 0.
     pub meta: Option<Meta>,
+    /// The packet's priority as the program left it; tc only.
+    pub priority: u32,
+    /// When the packet may leave, CLOCK_MONOTONIC, ns, as the program left it; 0 for at once; tc only.
+    pub departs_ns: u64,
     /// Mean time of a run, nanoseconds.
     pub mean_ns: u32,
 }
@@ -87,6 +91,10 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, cb) == 48);
 const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
+
+/// Places in [`SkbContext::before_cb`] and [`SkbContext::between`].
+const PRIORITY: usize = 32 / 4;
+const TSTAMP: usize = (152 - 68) / 4;
 
 /// The kernel wants room for all of its `struct __sk_buff`, 192 bytes today.
 const SKB_CONTEXT_ROOM: usize = 512;
@@ -140,6 +148,8 @@ fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outco
         verdict,
         frame: frame.to_vec(),
         meta,
+        priority: 0,
+        departs_ns: 0,
         mean_ns,
     })
 }
@@ -179,8 +189,12 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
             repeat: test.repeat,
         },
     )?;
-    let SkbContext { cb, .. } =
-        bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
+    let SkbContext {
+        cb,
+        before_cb,
+        between,
+        ..
+    } = bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
     let meta = Meta {
         stamp_ns: u64::from(cb[0]) | u64::from(cb[1]) << 32,
         l3: cb[2] as u16,
@@ -195,6 +209,8 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         verdict,
         frame: data_out,
         meta,
+        priority: before_cb[PRIORITY],
+        departs_ns: u64::from(between[TSTAMP]) | u64::from(between[TSTAMP + 1]) << 32,
         mean_ns,
     })
 }

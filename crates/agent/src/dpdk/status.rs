@@ -168,7 +168,7 @@ impl Running {
             shaper: self.form.plan.shaper.map(|plan| {
                 let mut all = past.shaper;
                 all.add(&figures.shaper);
-                shaper::status(plan, &all)
+                shaper::status(plan, "worker", &all)
             }),
             sojourn: Some(sojourn),
             sojourn_sections: Vec::new(),

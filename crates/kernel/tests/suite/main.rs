@@ -5,6 +5,7 @@
 mod chain;
 mod classify;
 mod conform;
+mod depart;
 mod distributed;
 mod exchange;
 mod flows;

@@ -41,7 +41,7 @@ fn a_link_gets_the_discipline_and_its_default_back() {
     let id = link.id();
     assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
     netlink.apply([create(&id)]).unwrap();
-    assert!(is_there(&mut netlink, &id).unwrap());
+    assert_eq!(ours(&mut netlink, &id).unwrap().as_deref(), Some("htb"));
     assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
     let both = Class {
         bits: Some(Limit {
@@ -64,8 +64,8 @@ fn a_link_gets_the_discipline_and_its_default_back() {
     assert_eq!(numbers(&mut netlink), [7, 8]);
     netlink.apply([delete_class(&id, 7)]).unwrap();
     assert_eq!(numbers(&mut netlink), [8]);
-    netlink.apply([delete(&id)]).unwrap();
-    assert!(!is_there(&mut netlink, &id).unwrap());
+    netlink.apply([delete(&id, "htb")]).unwrap();
+    assert_eq!(ours(&mut netlink, &id).unwrap(), None);
 }
 
 #[test]
