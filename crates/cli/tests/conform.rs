@@ -201,24 +201,31 @@ fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
     assert_eq!(report["conforms_strictly"], false, "{report}");
 }
 
-/// Whatever comes in, what leaves the chain keeps to its profile.
+/// Whatever comes in, what leaves the chain keeps to its profile: behind a policer alone, and behind a shaper.
 #[test]
-fn what_leaves_a_policed_chain_conforms() {
+fn what_leaves_a_chain_conforms() {
     if cannot_run() {
         return;
     }
+    flood("{ name: fwd, kind: forward }", "policer");
+    let coder = "{ name: coder, kind: xor, space: user, config: { key: 0x21 } }";
+    flood(coder, "both");
+}
+
+/// Sends a chain twenty times what it may have.
+fn flood(function: &str, enforce: &str) {
     let myelin = Myelin::new();
-    let file = myelin.file(
+    let file = myelin.file(&format!(
         "
 apiVersion: myelin.dev/v1alpha1
 kind: ServiceChain
-metadata: { name: @p }
+metadata: {{ name: @p }}
 spec:
-  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
-  functions: [ { name: fwd, kind: forward } ]
-  sla: { rate: 1kpps, burst: 8, enforce: policer }
-",
-    );
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions: [ {function} ]
+  sla: {{ rate: 1kpps, burst: 8, enforce: {enforce} }}
+"
+    ));
     myelin.ok(&["up", file.to_str().expect("a path")]);
     // Half a second's packets for a machine that stands still between the policer and the monitor; the flood is of twenty
     // seconds' worth.

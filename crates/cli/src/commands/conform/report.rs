@@ -81,6 +81,15 @@ fn seconds(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e9
 }
 
+/// A number of packets with its fraction, which says something where it is small.
+fn packets(number: f64) -> String {
+    if number < 1.0 {
+        format!("{number:.4}")
+    } else {
+        format!("{number:.2}")
+    }
+}
+
 /// To four figures: more are noise.
 fn rounded(value: f64) -> u64 {
     let unit = 10_f64.powi((value.max(1.0).log10() as i32 - 3).max(0));
@@ -145,7 +154,7 @@ impl BucketReport {
         if self.excess == 0.0 {
             "-".to_owned()
         } else if self.counts_packets() {
-            format!("{:.2}", self.excess)
+            packets(self.excess)
         } else {
             units::format_size_bits(self.excess.ceil() as u64)
         }
@@ -278,7 +287,7 @@ impl Report {
         for one in self.first_violations.iter().take(SHOWN) {
             let mut over = Vec::new();
             if one.excess_packets > 0.0 {
-                over.push(format!("{:.2} packets", one.excess_packets));
+                over.push(format!("{} packets", packets(one.excess_packets)));
             }
             if one.excess_bits > 0.0 {
                 over.push(units::format_size_bits(one.excess_bits.ceil() as u64));
