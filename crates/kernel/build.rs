@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 15] = [
+const PROGRAMS: [(&str, &[&str]); 17] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
@@ -21,6 +21,8 @@ const PROGRAMS: [(&str, &[&str]); 15] = [
     ("sff", &["XDP"]),
     ("leave", &["TC"]),
     ("policer", &["XDP"]),
+    ("depart", &["TC"]),
+    ("conform", &["TC"]),
 ];
 
 fn main() {

@@ -5,6 +5,7 @@
 //! | `GET /v1/agent` | - | [`AgentInfo`] |
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
 //! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `GET /v1/events?after=SERIAL`, `GET /v1/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
 //! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
@@ -14,6 +15,8 @@
 //!
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
+mod sla;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -22,6 +25,10 @@ pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
+
+pub use sla::{
+    Losses, SlaCause, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,6 +236,43 @@ pub struct SojournStatus {
     pub max_us: f64,
 }
 
+/// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShaperStatus {
+    /// Who shapes: `worker`, or the egress interface's queueing discipline, `htb`.
+    pub by: String,
+    /// Rate, packets a second.
+    pub rate_pps: Option<u64>,
+    /// Burst, packets.
+    pub burst_packets: Option<u64>,
+    /// Rate, bits a second.
+    pub rate_bps: Option<u64>,
+    /// Burst, bits.
+    pub burst_bits: Option<u64>,
+    /// Packets that may wait.
+    pub queue: u32,
+    /// How long a packet may wait, us.
+    pub delay_us: f64,
+    /// Packets that had to wait; the kernel does not count them.
+    pub delayed: Option<u64>,
+    /// How long they waited in the mean, us.
+    pub mean_wait_us: Option<f64>,
+    /// Packets dropped because the queue was full.
+    pub drops_full: u64,
+    /// Packets dropped because they would have waited too long.
+    pub drops_late: u64,
+    /// Packets dropped because they are larger than the burst.
+    pub drops_too_big: u64,
+    /// Packets that waited in a worker that died.
+    pub lost: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+    /// The most that ever waited.
+    pub most_waiting: Option<u64>,
+    /// Whether the time in the queue is part of the sojourn.
+    pub in_sojourn: bool,
+}
+
 /// A worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerStatus {
@@ -298,12 +342,15 @@ pub struct ChainStatus {
     pub policed_bytes: u64,
     /// Packets that left at its egress.
     pub packets_out: u64,
-    /// Packets that its functions dropped.
+    /// Packets that its functions and its shaper dropped.
     pub drops: u64,
     /// When its last packet came in, ms ago; absent when none ever came.
     pub last_packet_ms_ago: Option<f64>,
     /// Its functions.
     pub hops: Vec<HopStatus>,
+    /// What shapes its traffic where it leaves; absent where nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaper: Option<ShaperStatus>,
     /// Its in-band sojourn; absent where black boxes cut it into sections, for nothing tells how long a packet was in them.
     pub sojourn: Option<SojournStatus>,
     /// The sojourn of each section, where there are black boxes: from the front door to the first one, from one to the next,
@@ -320,6 +367,9 @@ pub struct ChainStatus {
     pub rings: Vec<RingStatus>,
     /// Its end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
+    /// Its contract against what was measured; absent in its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sla: Option<Box<SlaStatus>>,
     /// Seconds since it came up.
     pub up_s: f64,
 }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{ChainStats, ShaperStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
     DistributedConfig, DistributedFunction, Flows, FunctionLink, LoadedChain, Occupant as Stands,
 };
@@ -19,7 +19,8 @@ use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
-use crate::workers::{Key, Start, lead};
+use crate::sla::{Crossing, Station};
+use crate::workers::{Key, Start, lead, overflowed};
 
 /// A generation in this mapping.
 struct Distributed {
@@ -143,6 +144,49 @@ impl Layout for Distributed {
         (packets, sections)
     }
 
+    fn bytes_out(&self, node: &Node) -> Option<u64> {
+        let egress = || node.plane.counters().read(self.loaded.egress_slot());
+        (!self.ends_in_worker).then(|| egress().bytes)
+    }
+
+    fn crossings(&self, node: &Node) -> Vec<Crossing> {
+        let mut crossings = Vec::new();
+        for (place, position) in self.made.places.iter().zip(0..) {
+            let interface = place.sandbox.near.index;
+            crossings.push(Crossing {
+                station: Station::Inner { interface },
+                leads_to: Some(position),
+                // Whoever reads it asks the interface.
+                lost: 0,
+            });
+            let worker = place.worker.as_ref();
+            let Some((key, entry)) = worker.and_then(|key| Some((key, node.workers.get(key)?)))
+            else {
+                continue;
+            };
+            let socket = place.socket.and_then(|id| entry.handle.socket(id));
+            crossings.push(Crossing {
+                station: Station::Sockets {
+                    worker: format!("{key:?}"),
+                    interface,
+                },
+                leads_to: Some(position),
+                lost: socket.map_or(0, overflowed),
+            });
+            let stats = entry.handle.stats().chain(self.spi, self.generation);
+            crossings.push(Crossing {
+                station: Station::Transmit {
+                    spi: self.spi,
+                    generation: self.generation,
+                    position,
+                },
+                leads_to: None,
+                lost: stats.map_or(0, |chain| chain.transmit_drops),
+            });
+        }
+        crossings
+    }
+
     fn black_box(&self, node: &Node, position: u8) -> Option<BlackBoxStatus> {
         let place = self.made.places.get(usize::from(position))?;
         let slots = place.link.as_ref()?.black_box()?;
@@ -153,6 +197,12 @@ impl Layout for Distributed {
             packets_back: counted(slots.back),
             ..status
         })
+    }
+
+    fn shaper(&self, node: &Node) -> ShaperStats {
+        let last = self.made.places.last();
+        last.and_then(|place| self.user_stats(node, place))
+            .map_or_else(ShaperStats::default, |chain| chain.shaper)
     }
 
     fn is_failed(&self, node: &Node) -> bool {
@@ -245,8 +295,11 @@ fn answers(job: Job<'_>, hop: &Hop) -> bool {
 /// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which
 /// only the forwarder can tell from what goes on.
 fn leaves(job: Job<'_>, hop: &Hop) -> bool {
-    let is_last = usize::from(hop.position) + 1 == job.plan.hops.len();
-    is_last && hop.space == Space::User && !answers(job, hop)
+    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
+}
+
+fn is_last(job: Job<'_>, hop: &Hop) -> bool {
+    usize::from(hop.position) + 1 == job.plan.hops.len()
 }
 
 fn ends_in_worker(job: Job<'_>) -> bool {
@@ -360,6 +413,7 @@ impl FunctionPlace {
                         position: hop.position + 1,
                     }
                 },
+                shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
             }],
         };
         let added = entry.handle.add_chain(chain);

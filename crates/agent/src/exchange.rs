@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
@@ -24,6 +25,7 @@ use crate::deploy::{Deployed, kernel_hook, match_error};
 use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::quiesce::{self, Urgent};
+use crate::sla::{self, Counts};
 
 /// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
 const BACKLOG: Duration = Duration::from_millis(10);
@@ -77,6 +79,10 @@ pub(crate) struct Past {
     pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
+    /// The same for the SLA monitor, by place.
+    pub(crate) counts: Counts,
+    /// What the shaper did.
+    pub(crate) shaper: ShaperStats,
     /// Of the generations whose way has as many sections as that of the one before the present.
     pub(crate) sections: Vec<Histogram>,
 }
@@ -263,6 +269,12 @@ impl Node {
             gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
+        // What the egress interface shapes has left.
+        if form.plan.worker_shaping().is_some() {
+            let shaper = form.layout.shaper(self);
+            tally.gone += shaper.drops();
+            tally.steps += shaper.drops() + shaper.delayed;
+        }
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
             // What a function makes has to leave like what came in.
@@ -281,7 +293,7 @@ impl Node {
         if let Ok(port) = self.ports.get(running.place.ingress) {
             port.door.favour(running.form.layout.entry());
         }
-        running.past.add(self, &former);
+        running.past.add(self, &former, &running.form.plan);
         former.layout.retire(self);
     }
 }
@@ -302,7 +314,8 @@ impl Past {
         self.sections = sections;
     }
 
-    fn add(&mut self, node: &Node, form: &Form) {
+    /// Adds what a form did that `next` comes after.
+    fn add(&mut self, node: &Node, form: &Form, next: &Plan) {
         let door = node.plane.counters().read(form.layout.entry().door_slot());
         let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
@@ -317,6 +330,24 @@ impl Past {
             .map(|hop| form.layout.hop(node, hop))
             .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
+        self.counts.add(&sla::form_counts(form, node));
+        // The interface's class goes on with its counts where it stays the same.
+        let class = form.plan.qdisc_shaping();
+        if class.is_none() || class != next.qdisc_shaping() {
+            self.add_shaper(&form.layout.shaper(node));
+        }
         self.keep(sections);
+    }
+
+    /// What is in a shaper's queue goes on, or is lost, with the form; its other counts are kept.
+    pub(crate) fn add_shaper(&mut self, shaper: &ShaperStats) {
+        let lost = shaper.lost + shaper.waiting;
+        let shaper = ShaperStats {
+            lost,
+            waiting: 0,
+            ..*shaper
+        };
+        self.drops += shaper.drops();
+        self.shaper.add(&shaper);
     }
 }

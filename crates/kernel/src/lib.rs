@@ -42,7 +42,9 @@ mod attach;
 mod blocks;
 mod chain;
 mod classifier;
+mod conform;
 mod counters;
+mod depart;
 mod error;
 mod features;
 mod firewall;
@@ -70,8 +72,9 @@ pub mod test_run;
 #[cfg(test)]
 mod twin;
 
-pub use attach::XdpMode;
+pub use attach::{Direction, XdpMode};
 pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
+pub use conform::{Conformance, Fill, Seen, Violation, Watch};
 pub use counters::{Counters, HopCounters};
 pub use error::Error;
 pub use features::{Feature, Features, State, features};

@@ -1,5 +1,6 @@
 //! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
 
+pub mod conform;
 pub mod policer;
 
 use std::os::fd::BorrowedFd;
@@ -22,6 +23,8 @@ pub struct TestRun<'a> {
     pub gso_segs: u32,
     /// Payload bytes of a segment; tc only.
     pub gso_size: u32,
+    /// When the packet arrived, ns; tc only, for programs that take the time from it.
+    pub arrival_ns: u64,
     /// Runs, one after another on the same frame; at least 1.
     pub repeat: u32,
 }
@@ -34,6 +37,7 @@ impl<'a> TestRun<'a> {
             meta: None,
             gso_segs: 0,
             gso_size: 0,
+            arrival_ns: 0,
             repeat: 1,
         }
     }
@@ -70,7 +74,9 @@ struct XdpContext {
 struct SkbContext {
     before_cb: [u32; 12],
     cb: [u32; 5],
-    between: [u32; 24],
+    between: [u32; 21],
+    tstamp: [u32; 2],
+    wire_len: u32,
     gso_segs: u32,
     sk: [u32; 2],
     gso_size: u32,
@@ -78,6 +84,7 @@ struct SkbContext {
 
 // Offsets of `linux/bpf.h`, which never change.
 const _: () = assert!(std::mem::offset_of!(SkbContext, cb) == 48);
+const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 
@@ -141,6 +148,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
     let mut context = SkbContext {
         gso_segs: test.gso_segs,
         gso_size: test.gso_size,
+        tstamp: [test.arrival_ns as u32, (test.arrival_ns >> 32) as u32],
         ..SkbContext::zeroed()
     };
     if let Some(meta) = test.meta {

@@ -30,6 +30,7 @@
 //! Start reading at [`chain`].
 
 pub mod aes;
+pub mod arguments;
 pub mod catalogue;
 pub mod chain;
 mod check;
@@ -52,7 +53,8 @@ mod replies;
 pub mod rlnc;
 pub mod router;
 pub mod secret;
-mod suggest;
+pub mod shaping;
+pub mod suggest;
 pub mod units;
 mod words;
 mod yaml;
@@ -83,6 +85,7 @@ pub use rlnc::{
 };
 pub use router::RouterConfig;
 pub use secret::SecretKey;
+pub use shaping::{Limit, Shaping};
 
 use error::{Fault, Report};
 use yaml::Span;

@@ -4,16 +4,16 @@ use std::process::ExitCode;
 
 use myelin_agent::api::{
     ApiError, BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, SandboxStatus,
-    SojournStatus,
+    ShaperStatus, SojournStatus,
 };
 use myelin_agent::{Client, RunDir};
 
-use crate::output;
+use crate::{output, sla};
 
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain, and its contract against what was measured\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -40,7 +40,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if let Some(name) = &arguments.chain {
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
-            return Err(not_running(name));
+            return Err(output::not_running(name));
         }
     }
     if arguments.json {
@@ -71,7 +71,7 @@ fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> 
     let functions = match Client::connect(run_dir)? {
         Some(client) => client.flows(chain)?,
         None => match chain {
-            Some(name) => return Err(not_running(name)),
+            Some(name) => return Err(output::not_running(name)),
             None => Vec::new(),
         },
     };
@@ -145,16 +145,10 @@ fn tell_what_is_left(run_dir: &RunDir) {
     }
 }
 
-fn not_running(name: &str) -> ApiError {
-    ApiError::failed(format!(
-        "no chain `{name}` runs; `myelin ps` lists those that do"
-    ))
-}
-
 fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
     let mut table = output::table([
         "chain", "state", "hook", "ports", ">in", ">policed", ">out", ">drops", ">p50 us",
-        ">p99 us", "worker",
+        ">p99 us", "sla", "worker",
     ]);
     for status in chains {
         table.add_row([
@@ -172,6 +166,7 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
             status.drops.to_string(),
             sojourn(status, |sojourn| sojourn.p50_us),
             sojourn(status, |sojourn| sojourn.p99_us),
+            sla::verdict(status),
             workers(status),
         ]);
     }
@@ -219,6 +214,12 @@ fn details(status: &ChainStatus) {
         ]);
     }
     println!("{table}");
+    if let Some(told) = &status.sla {
+        println!("{}", sla::table(told));
+        if let Some(event) = &told.last_event {
+            println!("last violation: {}", sla::line(event));
+        }
+    }
     for hop in &status.hops {
         if !hop.counters.is_empty() {
             let counts = hop.counters.iter();
@@ -233,6 +234,9 @@ fn details(status: &ChainStatus) {
         if let Some(sandbox) = &hop.sandbox {
             println!("{}: {}", hop.name, described(sandbox));
         }
+    }
+    if let Some(shaper) = &status.shaper {
+        println!("{}", shaped(shaper));
     }
     for ring in &status.rings {
         let end = |position: Option<u8>| {
@@ -250,6 +254,42 @@ fn details(status: &ChainStatus) {
     for host in &status.hosts {
         println!("{}: {} in {}", host.role, host.address, host.netns);
     }
+}
+
+/// What holds departing packets to the profile, and what that did.
+fn shaped(shaper: &ShaperStatus) -> String {
+    let limit = |rate: Option<u64>, burst: Option<u64>, what: &str| {
+        Some(format!("{} {what}/s, burst {}", rate?, burst?))
+    };
+    let profile = [
+        limit(shaper.rate_pps, shaper.burst_packets, "packets"),
+        limit(shaper.rate_bps, shaper.burst_bits, "bits"),
+    ];
+    let profile: Vec<_> = profile.into_iter().flatten().collect();
+    let mut parts = vec![format!(
+        "shaper ({}): {}; {} wait of {} for up to {:.0} us",
+        shaper.by,
+        profile.join(", "),
+        shaper.waiting,
+        shaper.queue,
+        shaper.delay_us
+    )];
+    if let Some(delayed) = shaper.delayed {
+        let mean = shaper.mean_wait_us.unwrap_or_default();
+        parts.push(format!("{delayed} delayed, {mean:.1} us in the mean"));
+    }
+    if !shaper.in_sojourn {
+        parts.push("the wait is not in the sojourn".to_owned());
+    }
+    let drops = [
+        (shaper.drops_full, "found the queue full"),
+        (shaper.drops_late, "would have waited too long"),
+        (shaper.drops_too_big, "were larger than the burst"),
+        (shaper.lost, "were lost with a worker"),
+    ];
+    let drops = drops.iter().filter(|(count, _)| *count > 0);
+    parts.extend(drops.map(|(count, why)| format!("{count} {why}")));
+    parts.join("; ")
 }
 
 /// What a function stands in, its limits, and what it has used of them.

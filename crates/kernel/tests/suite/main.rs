@@ -4,6 +4,7 @@
 
 mod chain;
 mod classify;
+mod conform;
 mod distributed;
 mod exchange;
 mod flows;

@@ -1,0 +1,259 @@
+//! Shapers of egress interfaces: one queueing discipline an interface, one class a chain, while chains need them.
+
+use std::collections::{BTreeMap, btree_map};
+use std::time::{Duration, Instant};
+
+use myelin_dataplane::ShaperStats;
+use myelin_linux::htb::{self, Class, Counters};
+use myelin_linux::journal::{Journal, Resource};
+use myelin_linux::link::Link;
+use myelin_linux::netlink::Netlink;
+use myelin_spec::{FULL_FRAME, Limit, Shaping};
+
+use crate::api::ApiError;
+
+/// How long a chain that goes waits for what is in its class, at most.
+const MAX_DRAIN: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A class of an interface's discipline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClassId {
+    ifindex: u32,
+    minor: u16,
+}
+
+impl ClassId {
+    /// What leads packets to it.
+    pub(crate) fn priority(self) -> u32 {
+        htb::priority(self.minor)
+    }
+}
+
+/// A class, and who needs it.
+struct Entry {
+    spi: u32,
+    shaping: Shaping,
+    /// Generations of the chain.
+    users: u32,
+}
+
+/// The discipline of one interface.
+struct Discipline {
+    link: Link,
+    resource: Resource,
+    classes: BTreeMap<u16, Entry>,
+}
+
+/// Those of all interfaces.
+#[derive(Default)]
+pub(crate) struct Disciplines(BTreeMap<u32, Discipline>);
+
+impl Disciplines {
+    /// The class of a chain on an interface: that of a generation before, if it is to be the same, so that its bucket goes
+    /// on; else a new one.
+    ///
+    /// # Errors
+    /// The interface has a discipline of somebody else, or the kernel refuses.
+    pub(crate) fn acquire(
+        &mut self,
+        ifindex: u32,
+        spi: u32,
+        shaping: Shaping,
+        journal: &mut Journal,
+    ) -> Result<ClassId, ApiError> {
+        let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+        let discipline = match self.0.entry(ifindex) {
+            btree_map::Entry::Occupied(there) => there.into_mut(),
+            btree_map::Entry::Vacant(free) => {
+                let link = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
+                free.insert(Discipline::create(&mut netlink, link, journal)?)
+            }
+        };
+        let made = discipline.class(&mut netlink, spi, shaping);
+        if made.is_err() {
+            self.leave(ifindex, journal);
+        }
+        made.map(|minor| ClassId { ifindex, minor })
+    }
+
+    /// One generation less; with the last one the class goes, once it is empty, and with the last class the discipline.
+    pub(crate) fn release(&mut self, class: ClassId, journal: &mut Journal) {
+        let Some(discipline) = self.0.get_mut(&class.ifindex) else {
+            return;
+        };
+        let Some(entry) = discipline.classes.get_mut(&class.minor) else {
+            return;
+        };
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        let limit = Duration::from_nanos(entry.shaping.delay_ns).min(MAX_DRAIN);
+        discipline.classes.remove(&class.minor);
+        // A link that is gone took its classes along.
+        let removed = Netlink::open().and_then(|mut netlink| {
+            let start = Instant::now();
+            while discipline.counted(&mut netlink, class.minor)?.waiting > 0
+                && start.elapsed() < limit
+            {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            netlink.apply([htb::delete_class(&discipline.link.id(), class.minor)])
+        });
+        if let Err(error) = removed
+            && !error.is_not_found()
+        {
+            tracing::warn!(interface = discipline.link.name, %error, "a class stays");
+        }
+        self.leave(class.ifindex, journal);
+    }
+
+    /// What a class did.
+    pub(crate) fn stats(&self, class: ClassId) -> ShaperStats {
+        let counted = self.0.get(&class.ifindex).and_then(|discipline| {
+            let mut netlink = Netlink::open().ok()?;
+            discipline.counted(&mut netlink, class.minor).ok()
+        });
+        let Counters { drops, waiting, .. } = counted.unwrap_or_default();
+        ShaperStats {
+            full: drops,
+            waiting,
+            ..ShaperStats::default()
+        }
+    }
+
+    /// Takes a discipline away that has no class.
+    fn leave(&mut self, ifindex: u32, journal: &mut Journal) {
+        let is_empty = |one: &Discipline| one.classes.is_empty();
+        if !self.0.get(&ifindex).is_some_and(is_empty) {
+            return;
+        }
+        if let Some(discipline) = self.0.remove(&ifindex) {
+            let removed = myelin_linux::journal::remove(&discipline.resource)
+                .and_then(|()| journal.removed(&discipline.resource));
+            if let Err(error) = removed {
+                tracing::warn!(interface = discipline.link.name, %error, "a queueing discipline stays");
+            }
+        }
+    }
+}
+
+impl Discipline {
+    fn create(netlink: &mut Netlink, link: Link, journal: &mut Journal) -> Result<Self, ApiError> {
+        let foreign = htb::foreign(netlink, &link.id()).map_err(ApiError::failed)?;
+        if let Some(kind) = foreign {
+            return Err(ApiError::failed(format!(
+                "interface {} has the queueing discipline `{kind}`, which a shaper would replace: write `enforce: policer`, give a \
+                 function `space: user`, or remove it with `tc qdisc del dev {} root`",
+                link.name, link.name
+            )));
+        }
+        let resource = Resource::Htb {
+            name: link.name.clone(),
+        };
+        journal.intend(&resource).map_err(ApiError::failed)?;
+        if let Err(error) = netlink.apply([htb::create(&link.id())]) {
+            let _ = journal.removed(&resource);
+            return Err(ApiError::failed(error));
+        }
+        Ok(Self {
+            link,
+            resource,
+            classes: BTreeMap::new(),
+        })
+    }
+
+    fn class(
+        &mut self,
+        netlink: &mut Netlink,
+        spi: u32,
+        shaping: Shaping,
+    ) -> Result<u16, ApiError> {
+        let is_it = |entry: &Entry| (entry.spi, entry.shaping) == (spi, shaping);
+        let mut classes = self.classes.iter_mut();
+        if let Some((minor, entry)) = classes.find(|(_, entry)| is_it(entry)) {
+            entry.users += 1;
+            return Ok(*minor);
+        }
+        let minor = (1..=htb::MAX_CLASSES)
+            .find(|minor| !self.classes.contains_key(minor))
+            .ok_or_else(|| {
+                ApiError::failed(format!(
+                    "interface {} has {} shaped chains, which is all that it can have: write `enforce: policer`",
+                    self.link.name,
+                    htb::MAX_CLASSES
+                ))
+            })?;
+        let requests =
+            htb::add_class(&self.link, minor, &class_of(&shaping)).map_err(ApiError::failed)?;
+        if let Err(error) = netlink.apply(requests) {
+            // As far as it got.
+            let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
+            return Err(ApiError::failed(error));
+        }
+        let entry = Entry {
+            spi,
+            shaping,
+            users: 1,
+        };
+        self.classes.insert(minor, entry);
+        Ok(minor)
+    }
+
+    fn counted(&self, netlink: &mut Netlink, minor: u16) -> myelin_linux::Result<Counters> {
+        let all = htb::counters(netlink, &self.link.id())?;
+        let found = all.into_iter().find(|(number, _)| *number == minor);
+        Ok(found.map_or_else(Counters::default, |(_, counters)| counters))
+    }
+}
+
+/// The class that shapes so. A queue of the kernel has no bound in time, so it is no longer than what leaves in that time:
+/// of full frames, where only bits are limited.
+fn class_of(shaping: &Shaping) -> Class {
+    let limit = |limit: Limit| htb::Limit {
+        rate: limit.rate,
+        burst: limit.burst,
+    };
+    let in_time = |rate: u64| {
+        let packets = u128::from(rate) * u128::from(shaping.delay_ns) / 1_000_000_000;
+        u32::try_from(packets).unwrap_or(u32::MAX).max(1)
+    };
+    let of_packets = shaping.packets.map(|limit| in_time(limit.rate));
+    let of_frames = shaping
+        .bits
+        .map(|limit| in_time(limit.rate / 8 / FULL_FRAME));
+    Class {
+        packets: shaping.packets.map(limit),
+        bits: shaping.bits.map(limit),
+        queue: [of_packets, of_frames]
+            .into_iter()
+            .flatten()
+            .fold(shaping.queue, u32::min),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_holds_what_leaves_in_the_time_agreed() {
+        let limit = |rate, burst| Some(Limit { rate, burst });
+        let queue = |packets, bits, delay_ns| {
+            let shaping = Shaping {
+                packets,
+                bits,
+                queue: 128,
+                delay_ns,
+            };
+            class_of(&shaping).queue
+        };
+        assert_eq!(queue(limit(20_000, 4), None, 1_000_000), 20);
+        assert_eq!(queue(limit(20_000, 4), None, 1_000_000_000), 128);
+        assert_eq!(queue(limit(1, 1), None, 1000), 1);
+        let bits = limit(1514 * 8 * 1000, 20_000);
+        assert_eq!(queue(None, bits, 10_000_000), 10);
+        assert_eq!(queue(limit(5000, 4), bits, 1_000_000), 1);
+    }
+}
