@@ -1,6 +1,8 @@
 //! A circuit: the two ports that a chain lies between, with the end hosts behind them where Myelin made them.
 //! A chain and its reverse share one.
 
+use std::path::Path;
+
 use myelin_emulator::{Config, EndHosts, Role};
 use myelin_kernel::{Opposite, Plane};
 use myelin_linux::journal::Journal;
@@ -201,6 +203,19 @@ pub fn port_kind(interface: &str) -> PortKind {
     Netlink::open()
         .and_then(|mut netlink| netlink.link(interface))
         .map_or(PortKind::Native, |link| foreign_kind(&link))
+}
+
+/// Speed of a network card's link, bits a second; `None` where the interface has none, or it is not up.
+pub fn link_bps(interface: &str) -> Option<u64> {
+    if port_kind(interface) != PortKind::Native {
+        return None;
+    }
+    let path = Path::new("/sys/class/net").join(interface).join("speed");
+    let mbit: i64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    u64::try_from(mbit)
+        .ok()
+        .filter(|mbit| *mbit > 0)?
+        .checked_mul(1_000_000)
 }
 
 /// An error at the place in the chain file that names the interfaces.

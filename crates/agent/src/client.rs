@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunRequest, SlaEvent,
+    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, UpRequest,
 };
 use crate::paths::RunDir;
 
@@ -122,6 +122,11 @@ impl Client {
     /// Deploys all chains of a file, or none.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
         self.call(Method::POST, "/v1/chains", Some(source))
+    }
+
+    /// The same, with what is said beside the file.
+    pub fn up_as(&self, request: &UpRequest) -> Result<Vec<ChainUp>, ApiError> {
+        self.call(Method::POST, "/v1/chains", Some(request))
     }
 
     /// Removes one chain.

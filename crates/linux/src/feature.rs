@@ -201,6 +201,7 @@ mod tests {
             Feature::Netem => run("tc qdisc add dev lower root netem delay 1ms"),
             Feature::Tbf => run("tc qdisc add dev lower root tbf rate 8mbit burst 10k limit 100k"),
             Feature::Htb => run("tc qdisc add dev lower root htb"),
+            Feature::Fq => run("tc qdisc add dev lower root fq"),
             Feature::Clsact => run("tc qdisc add dev lower clsact"),
             Feature::ClsBpf => {
                 run("tc qdisc add dev lower clsact")

@@ -180,6 +180,45 @@ pub struct Costs {
     pub steps: StepCosts,
     /// The functions, by the name of their kind. A kind or space that is missing costs what the catalogue says.
     pub functions: BTreeMap<String, FunctionCosts>,
+    /// For how long each core that was looked at stands still. A core that is missing does so as long as the worst of them.
+    #[serde(default)]
+    pub stalls: BTreeMap<u32, Stall>,
+    /// What a packet costs at worst, as a multiple of the mean: its 99th percentile against its median.
+    #[serde(default = "default_worst_case")]
+    pub worst_case: f64,
+    /// The longest that a process keeps a core that another one wants too, ns: the scheduler's slice, or its tick if that is longer.
+    #[serde(default = "default_slice_ns")]
+    pub slice_ns: u64,
+}
+
+/// For how long a core stands still that nobody has looked at, ns: a timer interrupt with what hangs on it, and a wake-up of some other
+/// thread for a moment. An estimate for a machine with nothing else to do; `myelin calibrate` measures.
+pub const DEFAULT_STALL_NS: u64 = 20_000;
+
+/// Calibration files of earlier releases do not have it. An estimate; `myelin calibrate` measures.
+fn default_worst_case() -> f64 {
+    1.5
+}
+
+/// The slice of EEVDF (Linux 6.6 and later) with two cores is 1.4 ms and with eight or more 2.8 ms, the tick at most 10 ms, mostly 4.
+fn default_slice_ns() -> u64 {
+    4_000_000
+}
+
+/// For how long a core stands still, seen by a thread that does nothing but look at the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stall {
+    /// Gaps longer than this make up at most 0.1 % of the time, ns: interrupts, other threads, and the hypervisor.
+    pub stall_ns: u64,
+    /// Gaps that were seen.
+    pub gaps: u64,
+    /// The longest one, ns.
+    pub longest_ns: u64,
+    /// For how long it was looked at, ns.
+    pub observed_ns: u64,
+    /// Share of that time that the hypervisor took, percent.
+    pub steal_percent: f64,
 }
 
 impl Default for Costs {
@@ -200,6 +239,9 @@ impl Default for Costs {
             origin: Origin::Default,
             steps: StepCosts::default(),
             functions: functions.collect(),
+            stalls: BTreeMap::new(),
+            worst_case: default_worst_case(),
+            slice_ns: default_slice_ns(),
         }
     }
 }
@@ -255,9 +297,26 @@ impl Costs {
                 }
             }
         }
+        let name = "the worst case against the mean".to_owned();
+        if !(1.0..=MOST_TIMES).contains(&self.worst_case) {
+            let value = self.worst_case;
+            return Err(CostsError::Times { name, value });
+        }
+        let stalls = self.stalls.iter();
+        let stalls =
+            stalls.map(|(core, stall)| (format!("a stall of core {core}"), stall.stall_ns));
+        for (name, ns) in stalls.chain([("a slice of the scheduler".to_owned(), self.slice_ns)]) {
+            let value_ns = ns as f64;
+            if value_ns > MOST_NS {
+                return Err(CostsError::Figure { name, value_ns });
+            }
+        }
         Ok(())
     }
 }
+
+/// A worst case so much above the mean is none.
+const MOST_TIMES: f64 = 1000.0;
 
 /// A figure above one second is no cost of a packet.
 const MOST_NS: f64 = 1e9;
@@ -285,6 +344,16 @@ pub enum CostsError {
         name: String,
         /// The figure.
         value_ns: f64,
+    },
+    /// A multiple cannot be one.
+    #[error(
+        "{name} is {value}, expected 1 to {MOST_TIMES}; run `myelin calibrate` to measure it anew"
+    )]
+    Times {
+        /// What it is.
+        name: String,
+        /// The figure.
+        value: f64,
     },
 }
 

@@ -2,6 +2,7 @@
 
 use myelin_spec::{Mapping, ServiceChain, Space};
 
+use crate::admission::{Ledger, Node, Site, review};
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
@@ -10,8 +11,30 @@ use crate::plan::Plan;
 
 /// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
 ///
-/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
+/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted). It is alone on its node here;
+/// [`review`](crate::admission::review) looks at it beside others.
 pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
+    let mut plan = place(chain, costs, machine)?;
+    let site = Site::planned(chain, machine);
+    review(
+        &mut plan,
+        chain,
+        &Node {
+            costs,
+            machine,
+            ledger: &Ledger::default(),
+        },
+        &site,
+    );
+    Ok(plan)
+}
+
+/// The same, before admission.
+pub(crate) fn place(
+    chain: &ServiceChain,
+    costs: &Costs,
+    machine: &Machine,
+) -> Result<Plan, PlanError> {
     if !chain.is_over_dpdk() {
         return mapping::plan(chain, costs, machine);
     }

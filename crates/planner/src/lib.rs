@@ -11,7 +11,8 @@
 //!
 //! Start reading at [`plan()`].
 
-mod admission;
+pub mod admission;
+pub mod calculus;
 mod classify;
 pub mod costs;
 mod dpdk;
@@ -23,8 +24,9 @@ mod plan;
 mod planning;
 mod shaping;
 
+pub use admission::Bound;
 pub use classify::by_class;
-pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, StepCosts};
+pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, Stall, StepCosts};
 pub use dpdk::plan;
 pub use error::PlanError;
 pub use machine::{Machine, PortKind};

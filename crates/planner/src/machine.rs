@@ -24,6 +24,9 @@ pub struct Machine {
     pub ingress: PortKind,
     /// Where they leave.
     pub egress: PortKind,
+    /// Speed of the link where they leave, bits a second, if it has one.
+    #[serde(default)]
+    pub egress_bps: Option<u64>,
 }
 
 impl Machine {
@@ -33,6 +36,12 @@ impl Machine {
             cores,
             ingress: PortKind::EndHost,
             egress: PortKind::EndHost,
+            egress_bps: None,
         }
+    }
+
+    /// The core of a worker whose file names none: the last one, since the first ones are where interrupts and other work usually are.
+    pub fn default_core(&self) -> u32 {
+        self.cores.saturating_sub(1)
     }
 }

@@ -6,6 +6,7 @@ use myelin_spec::catalogue::Class;
 use myelin_spec::{Classify, Hook, Mapping, OnFailure, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
 
+use crate::admission::Bound;
 use crate::costs::Origin;
 use crate::shaping::{ShaperPlace, ShaperPlan};
 
@@ -59,6 +60,18 @@ pub struct Plan {
     pub admitted: bool,
     /// Why it may not.
     pub refusal: Option<String>,
+    /// What would be admitted instead, each by itself.
+    #[serde(default)]
+    pub remedies: Vec<String>,
+    /// Deployed all the same, as asked: nothing is promised.
+    #[serde(default)]
+    pub best_effort: bool,
+    /// The worst case, where the traffic is held to a profile.
+    #[serde(default)]
+    pub bound: Option<Bound>,
+    /// Why there is no worst case.
+    #[serde(default)]
+    pub no_bound: Option<String>,
     /// What the user should know.
     pub warnings: Vec<String>,
     /// Where the costs come from.

@@ -112,6 +112,10 @@ pub(crate) fn plan_as_asked(
         shaper: None,
         admitted: true,
         refusal: None,
+        remedies: Vec::new(),
+        best_effort: false,
+        bound: None,
+        no_bound: None,
         warnings: Vec::new(),
         costs_origin: costs.origin.clone(),
     };

@@ -125,11 +125,19 @@ impl BucketReport {
     }
 
     fn format_measured(&self) -> String {
-        let burst = self.format_burst(self.measured_burst);
+        self.at_least(self.format_burst(self.measured_burst))
+    }
+
+    fn format_tolerance(&self) -> String {
+        self.at_least(units::format_duration_ns(self.least_tolerance_ns))
+    }
+
+    /// A figure that may be larger than what could be counted.
+    fn at_least(&self, figure: String) -> String {
         if self.saturated {
-            format!("{burst} or more")
+            format!("{figure} or more")
         } else {
-            burst
+            figure
         }
     }
 
@@ -213,7 +221,7 @@ impl Report {
         let bursts: Vec<_> = self
             .buckets
             .iter()
-            .map(|one| one.format_measured())
+            .map(BucketReport::format_measured)
             .collect();
         format!(
             "{:6.1} s  {} packets  {}  {}  burst {}  {} above",
@@ -229,7 +237,9 @@ impl Report {
     /// For people.
     pub(super) fn print(&self) {
         println!(
-            "{} packets, {} bytes in {:.3} s: {}, {}",
+            "{} ({}): {} packets, {} bytes in {:.3} s: {}, {}",
+            self.interface,
+            self.direction,
             self.packets,
             self.bytes,
             self.span_s,
@@ -256,7 +266,7 @@ impl Report {
                 one.format_measured(),
                 one.format_excess(),
                 format!("{:.6}", one.fullest_s),
-                units::format_duration_ns(one.least_tolerance_ns),
+                one.format_tolerance(),
             ]);
         }
         println!("{table}");
@@ -289,8 +299,8 @@ impl Report {
 
     fn verdict(&self) -> String {
         let tolerance = units::format_duration_ns(self.tolerance_ns);
-        let least = self.buckets.iter().map(|one| one.least_tolerance_ns).max();
-        let least = units::format_duration_ns(least.unwrap_or(0));
+        let least = self.buckets.iter().max_by_key(|one| one.least_tolerance_ns);
+        let least = least.map_or_else(String::new, BucketReport::format_tolerance);
         match (self.conforms(), self.conforms_strictly) {
             (true, true) => "conforms".to_owned(),
             (true, false) => format!(
@@ -301,7 +311,8 @@ impl Report {
                 let bursts: Vec<_> = self
                     .buckets
                     .iter()
-                    .map(|one| one.format_measured())
+                    .filter(|one| one.excess > 0.0)
+                    .map(BucketReport::format_measured)
                     .collect();
                 format!(
                     "does not conform: {} of {} packets are above the profile{}; it would with a burst of {}, or with a \

@@ -1,0 +1,134 @@
+//! What a chain takes of a node, and what it is promised.
+
+use myelin_spec::{Enforce, ServiceChain, Space};
+use myelin_traffic::Profile;
+
+use super::flow::{self, Growth, Work};
+use super::site::{NS, Site};
+use super::way::{self, HopWork, Resource, Visit};
+use crate::calculus::{ArrivalCurve, SECOND};
+use crate::costs::Costs;
+use crate::plan::Plan;
+
+/// A chain as the ledger sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Booking {
+    /// The chain's name.
+    pub chain: String,
+    /// The delay that it is promised, ns.
+    pub latency_ns: Option<u64>,
+    /// What it may send; nothing is agreed where it has neither rate.
+    pub profile: Profile,
+    /// Whether a policer holds it to that.
+    pub policed: bool,
+    /// The servers on its way, in order; none where it has no bound.
+    pub visits: Vec<Visit>,
+    /// Why it has no bound whatever it sends.
+    pub unbounded: Option<String>,
+    pub(super) hops: Vec<HopWork>,
+    /// What functions and the shaper hold a packet back on purpose, fs.
+    pub(super) held_fs: u128,
+}
+
+/// What a planned chain takes where it stands.
+pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Booking {
+    let sla = &chain.sla;
+    let policed = matches!(
+        sla.enforce,
+        Enforce::Auto | Enforce::Both | Enforce::Policer
+    );
+    let shaped = matches!(sla.enforce, Enforce::Auto | Enforce::Both | Enforce::Shaper);
+    let profile = sla.policing_profile();
+    let way = way::way(chain, plan, costs, site);
+    let (way, unbounded) = match way {
+        Ok(way) => (Some(way), None),
+        Err(why) => (None, Some(why)),
+    };
+    let held_fs = way.as_ref().map_or(0, |way| way.held_fs);
+    let shaper_fs = if shaped {
+        shaper_fs(&sla.profile(), &profile)
+    } else {
+        0
+    };
+    let (visits, hops) = way.map_or_else(Default::default, |way| (way.visits, way.hops));
+    Booking {
+        chain: chain.name.clone(),
+        latency_ns: sla.latency_ns,
+        profile,
+        policed: policed && !profile.is_unlimited(),
+        visits: if visits.is_empty() {
+            where_it_stands(chain, plan, site)
+        } else {
+            visits
+        },
+        unbounded,
+        hops,
+        held_fs: held_fs.saturating_add(shaper_fs),
+    }
+}
+
+/// What it is in the way of all the same.
+fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit> {
+    let visit = |resource| Visit {
+        resource,
+        work: Work::default(),
+        returns: true,
+        growth: Growth::NONE,
+    };
+    let port = (!chain.is_over_dpdk()).then(|| visit(Resource::Port(site.ingress.clone())));
+    let worker = visit(Resource::Worker {
+        core: site.core,
+        name: site.worker.clone(),
+        polls: true,
+        wake_up_fs: 0,
+    });
+    let worker = plan.uses(Space::User).then_some(worker);
+    port.into_iter().chain(worker).collect()
+}
+
+/// How long a packet that the policer lets through waits in a shaper that is stricter. One that is not delays nothing that is
+/// not late already (LBT section 1.5).
+fn shaper_fs(shaped: &Profile, policed: &Profile) -> u128 {
+    let wait = |shaped: Option<myelin_traffic::Bucket>, policed: Option<myelin_traffic::Bucket>| {
+        let (shaped, policed) = shaped.zip(policed)?;
+        let more = u128::from(policed.burst().saturating_sub(shaped.burst()));
+        Some((more * SECOND).div_ceil(u128::from(shaped.rate())))
+    };
+    let packets = wait(shaped.packets, policed.packets).unwrap_or(0);
+    packets.max(wait(shaped.bits, policed.bits).unwrap_or(0))
+}
+
+impl Booking {
+    /// Its work at one of its servers.
+    pub(super) fn curve(&self, visit: &Visit) -> Option<ArrivalCurve> {
+        flow::curve(&self.profile, &visit.work, &visit.growth)
+    }
+
+    /// Its work where each packet counts with what it costs at the server that is dearest for it.
+    pub(super) fn most(&self) -> Option<ArrivalCurve> {
+        let visits = self.visits.iter();
+        let work = visits
+            .clone()
+            .fold(Work::default(), |most, visit| most.or_more(visit.work));
+        let growth = visits.last().map_or(Growth::NONE, |visit| visit.growth);
+        flow::curve(&self.profile, &work, &growth)
+    }
+
+    /// Whether it has a worst case at all, as far as it alone goes.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.policed && self.unbounded.is_none()
+    }
+
+    /// Whether it is promised a delay, fs.
+    pub(super) fn promise_fs(&self) -> Option<u128> {
+        let latency_ns = self.latency_ns.filter(|_| self.is_bounded())?;
+        Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs))
+    }
+
+    pub(super) fn route(&self) -> Vec<Resource> {
+        self.visits
+            .iter()
+            .map(|visit| visit.resource.clone())
+            .collect()
+    }
+}

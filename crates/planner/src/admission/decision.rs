@@ -1,0 +1,247 @@
+//! Whether a chain is admitted.
+
+use myelin_spec::units::format_duration_ns;
+
+use super::booking::Booking;
+use super::bound::{Bound, HopShare, ServerShare};
+use super::evaluate::{Evaluator, Unbounded, Worst};
+use super::flow::Work;
+use super::ledger::{Ledger, Route};
+use super::site::{NS, Platform};
+use super::way::Resource;
+use crate::calculus::SECOND;
+
+/// What admission says of a chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Its worst case beside all that was admitted.
+    pub bound: Option<Bound>,
+    /// Why it has none.
+    pub no_bound: Option<String>,
+    /// Why it is not admitted.
+    pub refusal: Option<String>,
+}
+
+/// Whether one more chain fits, in place of one of its own name. The ledger is not changed.
+///
+/// It is refused when its own promise could not be kept, or when that of another one could not be kept any more. Its own group of chains is looked at,
+/// and those whose delay it changes; of each the tightest promise.
+pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decision {
+    if ledger.get(&booking.chain).is_some() {
+        let mut without = ledger.clone();
+        without.remove(&booking.chain);
+        return admit(&without, booking, platform);
+    }
+    let evaluator = Evaluator::new(ledger, platform, Some(booking));
+    let route: Route = booking.route().into();
+    let mut decision = own(booking, &route, &evaluator);
+    if decision.refusal.is_none() {
+        decision.refusal = evaluator
+            .affected()
+            .iter()
+            .find_map(|one| broken(one, booking, ledger, platform, &evaluator));
+    }
+    decision
+}
+
+/// Its own worst case against its own promise.
+fn own(booking: &Booking, route: &Route, evaluator: &Evaluator<'_>) -> Decision {
+    let no_bound = |why: String| Decision {
+        no_bound: Some(why),
+        ..Decision::default()
+    };
+    if let Some(why) = &booking.unbounded {
+        return no_bound(why.clone());
+    }
+    if booking.profile.is_unlimited() {
+        return no_bound(
+            "no rate is agreed, so the chain is best effort: nothing polices it, and it may not wait for the same core as a chain \
+             with a promise; write `sla: { rate: ... }`"
+                .to_owned(),
+        );
+    }
+    if !booking.policed {
+        return no_bound(
+            "nothing polices the chain at its ingress; leave `enforce` out, or write `enforce: policer`".to_owned(),
+        );
+    }
+    match evaluator.worst(route) {
+        Ok(worst) => {
+            let bound = bound(booking, route, &worst);
+            let refusal = booking
+                .latency_ns
+                .filter(|latency_ns| bound.bound_ns > *latency_ns)
+                .map(|latency_ns| {
+                    format!(
+                        "the worst-case bound of {} is above the agreed latency of {}",
+                        time(bound.bound_ns),
+                        format_duration_ns(latency_ns)
+                    )
+                });
+            Decision {
+                bound: Some(bound),
+                no_bound: None,
+                refusal,
+            }
+        }
+        Err(why) => {
+            let is_promised = booking.latency_ns.is_some() || matches!(why, Unbounded::Full(_));
+            let why = reason(&why, booking);
+            Decision {
+                refusal: is_promised.then(|| format!("there is no worst-case bound: {why}")),
+                no_bound: Some(why),
+                bound: None,
+            }
+        }
+    }
+}
+
+/// A promise to others that would not be kept any more.
+fn broken(
+    route: &Route,
+    booking: &Booking,
+    ledger: &Ledger,
+    platform: &Platform,
+    evaluator: &Evaluator<'_>,
+) -> Option<String> {
+    let (promise_fs, chain) = ledger.group(route)?.tightest()?;
+    // What is found quickly is enough for nearly all.
+    if evaluator
+        .rough_fs(route)
+        .is_ok_and(|rough_fs| rough_fs <= promise_fs)
+    {
+        return None;
+    }
+    let worst = evaluator.worst(route);
+    let after = match &worst {
+        Ok(worst) if worst.bound_fs <= promise_fs => return None,
+        Ok(worst) => format!(
+            "its worst-case bound would be {}",
+            time(ns_up(worst.bound_fs))
+        ),
+        Err(why) => format!(
+            "it would have no worst-case bound: {}",
+            reason(why, booking)
+        ),
+    };
+    // What is broken already, by a chain that was deployed as best effort, is not this one's doing.
+    let before = Evaluator::new(ledger, platform, None).worst(route);
+    if before.is_ok_and(|before| before.bound_fs <= promise_fs) {
+        return Some(format!(
+            "the promise to chain `{chain}` could not be kept: {after}, and it was promised {}",
+            time((promise_fs / NS) as u64)
+        ));
+    }
+    None
+}
+
+fn reason(why: &Unbounded, booking: &Booking) -> String {
+    match why {
+        Unbounded::Full(resource) => format!(
+            "the rates agreed there need more than all of {resource}{}",
+            capacity(booking, resource)
+        ),
+        Unbounded::Unpoliced { chain, at } => {
+            let whose = if *chain == booking.chain {
+                "the chain itself"
+            } else {
+                "another chain"
+            };
+            format!(
+                "`{chain}` ({whose}) waits for {at} too, and nothing bounds what it sends; give it a `rate`, or another core \
+                 (`worker: {{ core: N }}`) or other interfaces"
+            )
+        }
+        Unbounded::Beyond(resource) => format!(
+            "packets come back to {resource}, where another process polls; write `worker: {{ idle: sleep }}` for all on that core, or take \
+             another core"
+        ),
+    }
+}
+
+fn capacity(booking: &Booking, resource: &Resource) -> String {
+    let visit = booking
+        .visits
+        .iter()
+        .find(|visit| visit.resource == *resource);
+    visit.map_or_else(String::new, |visit| {
+        let pps = SECOND / visit.work.most_fs().max(1);
+        format!(", which processes {pps} packets/s of this chain at worst")
+    })
+}
+
+/// The bound with its shares. Time that is not waiting for the core is divided among the hops by what they cost.
+fn bound(booking: &Booking, route: &Route, worst: &Worst) -> Bound {
+    let servers = || route.iter().zip(&worst.servers).zip(&booking.visits);
+    let standing_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
+    let working_fs = worst.bound_fs.saturating_sub(standing_fs);
+    let all_fs: u128 = worst
+        .servers
+        .iter()
+        .map(|served| served.delay_fs - served.latency_fs)
+        .sum();
+    // By server as the sum has it, within a server by cost.
+    let part =
+        |whole_fs: u128, share: u128, of: u128| (whole_fs / NS).saturating_mul(share) / of.max(1);
+    let hops = booking.hops.iter().map(|hop| {
+        let served = &worst.servers[hop.visit];
+        let here_fs = served.delay_fs.saturating_sub(served.latency_fs);
+        let work_ns = |work: &Work| work.most_fs() / NS;
+        let of_server = part(
+            here_fs,
+            work_ns(&hop.work),
+            work_ns(&booking.visits[hop.visit].work),
+        );
+        HopShare {
+            name: hop.name.clone(),
+            cost_ns: ns_up(hop.work.most_fs()),
+            share_ns: part(working_fs, of_server, all_fs / NS) as u64,
+            paper_ns: worst.sum_fs.map(|_| of_server as u64),
+        }
+    });
+    let mut hops: Vec<_> = hops.collect();
+    let bound_ns = ns_up(worst.bound_fs.saturating_add(booking.held_fs));
+    let latency_ns = ns_up(
+        standing_fs
+            .min(worst.bound_fs)
+            .saturating_add(booking.held_fs),
+    );
+    // What rounding left over belongs to the dearest hop.
+    let shown: u64 = hops.iter().map(|hop| hop.share_ns).sum();
+    if let Some(dearest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
+        let rest = i128::from(bound_ns) - i128::from(latency_ns) - i128::from(shown);
+        dearest.share_ns = u64::try_from(i128::from(dearest.share_ns) + rest).unwrap_or(0);
+    }
+    Bound {
+        bound_ns,
+        paper_sum_ns: worst
+            .sum_fs
+            .map(|sum| ns_up(sum.saturating_add(booking.held_fs))),
+        latency_ns,
+        servers: servers()
+            .map(|((resource, served), visit)| ServerShare {
+                name: resource.to_string(),
+                capacity_pps: (SECOND / visit.work.most_fs().max(1)) as u64,
+                reserved_ppm: crate::calculus::mul_div_up(
+                    served.total.long().rate,
+                    1_000_000,
+                    served.rate,
+                )
+                .unwrap_or(u128::MAX) as u64,
+                latency_ns: ns_up(served.latency_fs),
+                delay_ns: ns_up(served.delay_fs),
+            })
+            .collect(),
+        hops,
+    }
+}
+
+fn ns_up(fs: u128) -> u64 {
+    u64::try_from(fs.div_ceil(NS)).unwrap_or(u64::MAX)
+}
+
+/// A time for people.
+fn time(ns: u64) -> String {
+    const US: f64 = 1e3;
+    format!("{:.1} us", ns as f64 / US)
+}

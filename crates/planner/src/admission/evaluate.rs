@@ -1,0 +1,342 @@
+//! The worst case of each way, of what the ledger holds and one chain more.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::booking::Booking;
+use super::ledger::{Ledger, Route, Sums};
+use super::site::Platform;
+use super::way::Resource;
+use crate::calculus::{
+    ArrivalCurve, Passage, RateLatency, after_delay, busy_period, delay, fair_share, paper_sum,
+    tandem,
+};
+
+/// Why there is no bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unbounded {
+    /// More is promised than the server can do.
+    Full(Resource),
+    /// Nothing bounds what this chain sends.
+    Unpoliced { chain: String, at: Resource },
+    /// A packet comes back to a core whose other processes poll, or the figures are beyond all measure.
+    Beyond(Resource),
+}
+
+/// In which order a server works.
+#[derive(Debug, Clone)]
+enum Order {
+    /// First come, first served.
+    Fcfs(RateLatency),
+    /// Nobody knows: several processes, none of which polls.
+    Any(RateLatency),
+}
+
+/// The bound of the chains of one way.
+pub(super) struct Worst {
+    pub(super) bound_fs: u128,
+    pub(super) sum_fs: Option<u128>,
+    pub(super) servers: Vec<Served>,
+}
+
+/// The same at one server.
+pub(super) struct Served {
+    pub(super) latency_fs: u128,
+    pub(super) rate: u128,
+    /// All that is promised there.
+    pub(super) total: ArrivalCurve,
+    pub(super) delay_fs: u128,
+}
+
+type Delays = BTreeMap<Resource, Result<u128, Unbounded>>;
+
+pub(super) struct Evaluator<'a> {
+    ledger: &'a Ledger,
+    platform: &'a Platform,
+    added: Option<(Route, Sums)>,
+    /// The delay at each server for whoever passes it.
+    delays: RefCell<Delays>,
+    /// All that comes to each server.
+    totals: RefCell<BTreeMap<Resource, Result<ArrivalCurve, Unbounded>>>,
+    orders: RefCell<BTreeMap<Resource, Result<Order, Unbounded>>>,
+}
+
+impl<'a> Evaluator<'a> {
+    pub(super) fn new(
+        ledger: &'a Ledger,
+        platform: &'a Platform,
+        booking: Option<&Booking>,
+    ) -> Self {
+        let added = booking.map(|booking| {
+            let route: Route = booking.route().into();
+            let sums = match ledger.group(&route) {
+                Some(group) => group.sums.with(booking),
+                None => Sums::default().with(booking),
+            };
+            (route, sums)
+        });
+        Self {
+            ledger,
+            platform,
+            added,
+            delays: RefCell::default(),
+            totals: RefCell::default(),
+            orders: RefCell::default(),
+        }
+    }
+
+    fn sums(&self, route: &Route) -> Option<&Sums> {
+        match &self.added {
+            Some((added, sums)) if added == route => Some(sums),
+            _ => self.ledger.group(route).map(|group| &group.sums),
+        }
+    }
+
+    fn routes_at(&self, resource: &Resource) -> impl Iterator<Item = &Route> {
+        let added = self.added.iter().map(|(route, _)| route);
+        let added =
+            added.filter(|route| route.contains(resource) && self.ledger.group(route).is_none());
+        self.ledger.routes_at(resource).chain(added)
+    }
+
+    /// The workers of a core, the added chain's included.
+    fn workers_on(&self, core: u32) -> BTreeSet<&Resource> {
+        let added = self.added.iter().flat_map(|(route, _)| route.iter());
+        let added = added.filter(
+            |resource| matches!(resource, Resource::Worker { core: on, .. } if *on == core),
+        );
+        self.ledger.workers_on(core).chain(added).collect()
+    }
+
+    /// The ways whose delay the added chain changes: those that meet it at a server or at a worker's core, and those that meet them further on,
+    /// since they arrive there in other clusters.
+    pub(super) fn affected(&self) -> BTreeSet<Route> {
+        let mut routes = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<&Resource> = Vec::new();
+        if let Some((route, _)) = &self.added {
+            routes.insert(Arc::clone(route));
+            open.extend(route.iter());
+        }
+        while let Some(resource) = open.pop() {
+            if !seen.insert(resource) {
+                continue;
+            }
+            if let Resource::Worker { core, .. } = resource {
+                open.extend(self.workers_on(*core));
+            }
+            for route in self.routes_at(resource) {
+                routes.insert(Arc::clone(route));
+                open.extend(route.iter().skip_while(|one| *one != resource));
+            }
+        }
+        routes
+    }
+
+    /// The worst case of one way.
+    pub(super) fn worst(&self, route: &Route) -> Result<Worst, Unbounded> {
+        let beyond = || Unbounded::Beyond(route[0].clone());
+        let group = self.sums(route).ok_or_else(beyond)?;
+        let mut servers = Vec::with_capacity(route.len());
+        let mut passages = Vec::with_capacity(route.len());
+        let mut sum_fs = Some(0_u128);
+        let mut added_fs = 0_u128;
+        for (index, resource) in route.iter().enumerate() {
+            let full = || Unbounded::Full(resource.clone());
+            let order = self.order(resource)?;
+            let (Order::Fcfs(service) | Order::Any(service)) = order;
+            let own = group.curves[index];
+            let arrived = self.arrived(route, index)?;
+            let others = self.total(resource, &order)?;
+            let others = others.minus(&arrived).ok_or_else(full)?;
+            // Its own as it was sent: to move a flow's packets back in time until they keep to their profile again makes none of them
+            // leave earlier.
+            let total = own.plus(&others).ok_or_else(full)?;
+            let delay_fs = longest(&total, &order).ok_or_else(full)?;
+            added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
+            if let Order::Fcfs(service) = order {
+                passages.push(Passage {
+                    service,
+                    others,
+                    packet: group.packets_fs[index],
+                });
+                let short = total.short().rate <= service.rate;
+                let burst =
+                    |curve: &ArrivalCurve| if short { curve.short() } else { curve.long() }.burst;
+                let bursts = [burst(&own), burst(&others)];
+                let here_fs = paper_sum(bursts, service.rate, service.latency_fs);
+                sum_fs = sum_fs
+                    .zip(here_fs)
+                    .and_then(|(sum, here)| sum.checked_add(here));
+            } else {
+                sum_fs = None;
+            }
+            servers.push(Served {
+                latency_fs: service.latency_fs,
+                rate: service.rate,
+                total,
+                delay_fs,
+            });
+        }
+        // Where a burst is paid for once the bound is below the sum, unless the others need nearly all of a server.
+        let once_fs = (passages.len() == route.len())
+            .then(|| tandem(&group.most, &passages))
+            .flatten();
+        Ok(Worst {
+            bound_fs: once_fs.map_or(added_fs, |once| once.min(added_fs)),
+            sum_fs,
+            servers,
+        })
+    }
+
+    /// The longest that anybody's packet stays at a server.
+    fn delay_at(&self, resource: &Resource) -> Result<u128, Unbounded> {
+        if let Some(known) = self.delays.borrow().get(resource) {
+            return known.clone();
+        }
+        let delay = self.order(resource).and_then(|order| {
+            let total = self.total(resource, &order)?;
+            longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))
+        });
+        self.delays
+            .borrow_mut()
+            .insert(resource.clone(), delay.clone());
+        delay
+    }
+
+    /// A bound on the delay of a way that is quickly found, and not the best: of all servers, the longest that anybody stays.
+    pub(super) fn rough_fs(&self, route: &Route) -> Result<u128, Unbounded> {
+        let mut sum_fs = 0_u128;
+        for resource in route.iter() {
+            let beyond = || Unbounded::Beyond(resource.clone());
+            sum_fs = sum_fs
+                .checked_add(self.delay_at(resource)?)
+                .ok_or_else(beyond)?;
+        }
+        Ok(sum_fs)
+    }
+
+    /// What the chains of a way bring to one of its servers, as clustered as it is there.
+    fn arrived(&self, route: &Route, index: usize) -> Result<ArrivalCurve, Unbounded> {
+        let full = || Unbounded::Full(route[index].clone());
+        let mut before_fs = 0_u128;
+        for resource in &route[..index] {
+            before_fs = before_fs
+                .checked_add(self.delay_at(resource)?)
+                .ok_or_else(full)?;
+        }
+        let sums = self.sums(route).ok_or_else(full)?;
+        after_delay(&sums.curves[index], before_fs).ok_or_else(full)
+    }
+
+    /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
+    fn total(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
+        if let Some(known) = self.totals.borrow().get(resource) {
+            return known.clone();
+        }
+        let total = self.sum_up(resource, order);
+        self.totals
+            .borrow_mut()
+            .insert(resource.clone(), total.clone());
+        total
+    }
+
+    fn sum_up(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
+        let servers = match (resource, order) {
+            (Resource::Worker { core, .. }, Order::Any(_)) => self.workers_on(*core),
+            _ => BTreeSet::from([resource]),
+        };
+        let mut sum = ArrivalCurve::default();
+        for server in servers {
+            for route in self.routes_at(server) {
+                let full = || Unbounded::Full(resource.clone());
+                let sums = self.sums(route).ok_or_else(full)?;
+                if let Some(chain) = &sums.unpoliced {
+                    return Err(Unbounded::Unpoliced {
+                        chain: chain.clone(),
+                        at: resource.clone(),
+                    });
+                }
+                let index = route
+                    .iter()
+                    .position(|one| one == server)
+                    .ok_or_else(full)?;
+                sum = sum.plus(&self.arrived(route, index)?).ok_or_else(full)?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What a server does, and in which order.
+    fn order(&self, resource: &Resource) -> Result<Order, Unbounded> {
+        if let Some(known) = self.orders.borrow().get(resource) {
+            return known.clone();
+        }
+        let order = self.find_order(resource);
+        self.orders
+            .borrow_mut()
+            .insert(resource.clone(), order.clone());
+        order
+    }
+
+    fn find_order(&self, resource: &Resource) -> Result<Order, Unbounded> {
+        let Resource::Worker {
+            core, wake_up_fs, ..
+        } = resource
+        else {
+            return Ok(Order::Fcfs(match resource {
+                Resource::Port(_) => RateLatency::core(self.platform.worst_stall_fs()),
+                _ => RateLatency::core(0),
+            }));
+        };
+        let stall_fs = self.platform.stall_fs(*core);
+        let workers = self.workers_on(*core);
+        let returns = self.routes_at(resource).any(|route| {
+            let server = route.iter().position(|one| one == resource);
+            let group = self.sums(route);
+            server
+                .zip(group)
+                .is_some_and(|(server, group)| group.returns[server])
+        });
+        let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
+        let others = workers.iter().filter(|one| **one != resource);
+        if workers.len() <= 1 {
+            return Ok(if returns {
+                Order::Any(whole)
+            } else {
+                Order::Fcfs(whole)
+            });
+        }
+        let mut wake_ups_fs = *wake_up_fs;
+        for other in others.clone() {
+            if let Resource::Worker { wake_up_fs, .. } = other {
+                wake_ups_fs = wake_ups_fs.saturating_add(*wake_up_fs);
+            }
+        }
+        if !others
+            .clone()
+            .any(|other| matches!(other, Resource::Worker { polls: true, .. }))
+        {
+            return Ok(Order::Any(RateLatency::core(
+                stall_fs.saturating_add(wake_ups_fs),
+            )));
+        }
+        // One that polls takes its share whether it has work or not.
+        let beyond = || Unbounded::Beyond(resource.clone());
+        if returns {
+            return Err(beyond());
+        }
+        let others_weight = (workers.len() - 1) as u64;
+        fair_share(&whole, 1, others_weight, self.platform.slice_fs)
+            .map(Order::Fcfs)
+            .ok_or_else(beyond)
+    }
+}
+
+fn longest(total: &ArrivalCurve, order: &Order) -> Option<u128> {
+    match order {
+        Order::Fcfs(service) => delay(total, service),
+        Order::Any(service) => busy_period(total, service),
+    }
+}

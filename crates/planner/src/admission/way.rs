@@ -1,0 +1,288 @@
+//! The servers on a chain's way, and what a packet costs at each.
+
+use myelin_spec::rlnc::RlncDelivery;
+use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space};
+
+use super::flow::{Growth, Work};
+use super::site::{NS, Site};
+use crate::calculus::SECOND;
+use crate::costs::{Cost, Costs};
+use crate::plan::Plan;
+
+/// What several chains may wait for.
+///
+/// The order is that of the way, so that what comes in at one depends on those before it alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// The kernel's part behind an ingress port, run in softirq: on any core, but on one at a time, in the order in which packets come.
+    Port(String),
+    /// A worker process.
+    Worker {
+        /// The core that it is bound to.
+        core: u32,
+        /// Its name.
+        name: String,
+        /// Whether it keeps its core while there is nothing to do, for some time at least.
+        polls: bool,
+        /// What waking it takes, fs; 0 where it never sleeps.
+        wake_up_fs: u128,
+    },
+    /// A link with a speed.
+    Link(String),
+}
+
+impl std::fmt::Display for Resource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Port(name) => write!(f, "the kernel's part at {name}"),
+            Self::Worker { core, .. } => write!(f, "the worker on core {core}"),
+            Self::Link(name) => write!(f, "the link {name}"),
+        }
+    }
+}
+
+/// One server on the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visit {
+    /// What serves.
+    pub resource: Resource,
+    /// What a packet of the chain costs there, all visits together, at worst.
+    pub work: Work,
+    /// Whether packets come back to the same core, or pass several processes on it.
+    pub returns: bool,
+    pub(super) growth: Growth,
+}
+
+/// A step of the way, for the shares that are shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HopWork {
+    pub(super) name: String,
+    /// Index of its visit.
+    pub(super) visit: usize,
+    pub(super) work: Work,
+}
+
+/// The way of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) visits: Vec<Visit>,
+    pub(super) hops: Vec<HopWork>,
+    /// How long functions may hold a packet back on purpose, fs.
+    pub(super) held_fs: u128,
+}
+
+/// The way of a planned chain; why it has no bound where it has none.
+pub(super) fn way(
+    chain: &ServiceChain,
+    plan: &Plan,
+    costs: &Costs,
+    site: &Site,
+) -> Result<Way, String> {
+    if let Some(hop) = plan.black_boxes().next() {
+        return Err(format!(
+            "what happens in `{}` is unknown (black box)",
+            hop.name
+        ));
+    }
+    let mut functions = chain.functions.iter();
+    if let Some(function) =
+        functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
+    {
+        return Err(format!(
+            "`{}` stands still whenever its `limits: {{ cpu }}` is used up",
+            function.name
+        ));
+    }
+    if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
+        return Err(
+            "in mapping `pipeline` packets go from core to core and back to the first; `mapping: compact` has a bound".to_owned(),
+        );
+    }
+    let mut builder = Builder::new(chain, plan, costs, site);
+    builder.walk();
+    Ok(builder.finish())
+}
+
+struct Builder<'a> {
+    chain: &'a ServiceChain,
+    plan: &'a Plan,
+    costs: &'a Costs,
+    site: &'a Site,
+    way: Way,
+    /// The visit that kernel functions count for now.
+    here: usize,
+    growth: Growth,
+    worker: Option<usize>,
+    /// User segments so far.
+    entries: u32,
+}
+
+impl<'a> Builder<'a> {
+    fn new(chain: &'a ServiceChain, plan: &'a Plan, costs: &'a Costs, site: &'a Site) -> Self {
+        let way = Way {
+            visits: Vec::new(),
+            hops: Vec::new(),
+            held_fs: 0,
+        };
+        Self {
+            chain,
+            plan,
+            costs,
+            site,
+            way,
+            here: 0,
+            growth: Growth::NONE,
+            worker: None,
+            entries: 0,
+        }
+    }
+
+    fn walk(&mut self) {
+        let (plan, chain) = (self.plan, self.chain);
+        // A device of DPDK is the worker's; the kernel has no part in it.
+        if chain.is_over_dpdk() {
+            self.enter_worker();
+        } else {
+            self.way
+                .visits
+                .push(self.visit(Resource::Port(self.site.ingress.clone())));
+        }
+        self.step("front door", self.work_of(&plan.door.name));
+        let mut from = Space::Kernel;
+        for (hop, function) in plan.hops.iter().zip(&chain.functions) {
+            // In mapping `distributed` each user function has a worker of its own, and what follows it in the kernel runs where it
+            // transmits.
+            if hop.space == Space::User
+                && (from == Space::Kernel || plan.mapping == Mapping::Distributed)
+            {
+                self.enter_worker();
+            }
+            from = hop.space;
+            let own = self
+                .costs
+                .function(function.kind(), hop.space)
+                .unwrap_or_default();
+            let work = self.work_of(&hop.reach.name).plus(self.worst(own));
+            self.step(&hop.name, work);
+            match &function.config {
+                FunctionConfig::RlncEncode(config) => {
+                    let window = config.window.max(config.block);
+                    self.growth = self.growth.with_redundancy(config.redundancy, window);
+                }
+                FunctionConfig::RlncRecode(config) => {
+                    self.growth = self
+                        .growth
+                        .with_redundancy(config.redundancy, config.window);
+                }
+                FunctionConfig::RlncDecode(config) if config.delivery == RlncDelivery::InOrder => {
+                    self.way.held_fs += u128::from(config.timeout_ns) * NS;
+                }
+                _ => {}
+            }
+        }
+        self.step("egress", self.work_of(&plan.egress.name));
+        if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
+            self.link(bps);
+        }
+    }
+
+    fn visit(&self, resource: Resource) -> Visit {
+        Visit {
+            resource,
+            work: Work::default(),
+            returns: false,
+            growth: self.growth,
+        }
+    }
+
+    /// All workers of a chain have one core.
+    fn enter_worker(&mut self) {
+        self.entries += 1;
+        if let Some(worker) = self.worker {
+            self.way.visits[worker].returns = true;
+            // What the work of the earlier visits is counted for is at most as many packets.
+            self.way.visits[worker].growth = self.growth;
+            self.here = worker;
+            return;
+        }
+        let spec = &self.chain.worker;
+        let several = self.plan.mapping == Mapping::Distributed
+            && self
+                .plan
+                .hops
+                .iter()
+                .filter(|hop| hop.space == Space::User)
+                .count()
+                > 1;
+        let wake_up = self.worst(self.costs.steps.wake_up).most_fs();
+        self.way.visits.push(self.visit(Resource::Worker {
+            core: self.site.core,
+            name: if self.plan.mapping == Mapping::Distributed {
+                format!("{}.{}", self.chain.owner(), self.chain.name)
+            } else {
+                self.site.worker.clone()
+            },
+            // Workers of one chain that share a core do not poll before they sleep.
+            polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !several,
+            wake_up_fs: if spec.idle == Idle::Spin { 0 } else { wake_up },
+        }));
+        self.here = self.way.visits.len() - 1;
+        self.worker = Some(self.here);
+    }
+
+    fn step(&mut self, name: &str, work: Work) {
+        let visit = &mut self.way.visits[self.here];
+        visit.work = visit.work.plus(work);
+        if self.growth != Growth::NONE {
+            visit.growth = self.growth;
+        }
+        self.way.hops.push(HopWork {
+            name: name.to_owned(),
+            visit: self.here,
+            work,
+        });
+    }
+
+    /// What a frame takes on the wire: with preamble, frame check sequence and gap, 24 bytes.
+    fn link(&mut self, bps: u64) {
+        let byte_fs = (8 * SECOND).div_ceil(u128::from(bps));
+        let work = Work {
+            packet_fs: 24 * byte_fs,
+            byte_fs,
+        };
+        let visit = self.visit(Resource::Link(self.site.egress.clone()));
+        self.way.visits.push(visit);
+        self.here = self.way.visits.len() - 1;
+        self.step("egress link", work);
+    }
+
+    /// The costs of a step that is named as they are.
+    fn work_of(&self, name: &str) -> Work {
+        let parts = name.split(" + ").filter_map(|part| {
+            let mut steps = self.costs.steps.iter();
+            steps.find(|(step, _)| *step == part).map(|(_, cost)| cost)
+        });
+        parts.fold(Work::default(), |sum, cost| sum.plus(self.worst(cost)))
+    }
+
+    /// The mean cost, times what the worst case is of it.
+    fn worst(&self, cost: Cost) -> Work {
+        // Times of at most seconds: far below what an f64 holds exactly; rounded up.
+        let fs = |ns: f64| (ns * self.costs.worst_case * NS as f64).ceil() as u128;
+        Work {
+            packet_fs: fs(cost.per_packet_ns),
+            byte_fs: fs(cost.per_byte_ns),
+        }
+    }
+
+    fn finish(mut self) -> Way {
+        // Each user function of mapping `distributed` sleeps by itself.
+        if let Some(worker) = self.worker
+            && self.plan.mapping == Mapping::Distributed
+            && let Resource::Worker { wake_up_fs, .. } = &mut self.way.visits[worker].resource
+        {
+            *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.entries));
+        }
+        self.way
+    }
+}

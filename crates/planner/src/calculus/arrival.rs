@@ -1,0 +1,154 @@
+//! How much may arrive.
+
+use super::SECOND;
+use super::rounding::mul_div_up;
+
+/// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2). The arrival curve of what
+/// a token bucket lets through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeakyBucket {
+    /// What may come at once.
+    pub burst: u128,
+    /// What may come in the long run, a second.
+    pub rate: u128,
+}
+
+impl LeakyBucket {
+    /// A bucket of that burst and rate.
+    pub const fn new(burst: u128, rate: u128) -> Self {
+        Self { burst, rate }
+    }
+
+    /// The most that may arrive in an interval of `time_fs`.
+    pub fn at(&self, time_fs: u128) -> Option<u128> {
+        mul_div_up(self.rate, time_fs, SECOND)?.checked_add(self.burst)
+    }
+
+    fn plus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            burst: self.burst.checked_add(other.burst)?,
+            rate: self.rate.checked_add(other.rate)?,
+        })
+    }
+
+    fn minus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            burst: self.burst.checked_sub(other.burst)?,
+            rate: self.rate.checked_sub(other.rate)?,
+        })
+    }
+}
+
+/// The minimum of two leaky buckets: the one with the least burst and the one with the least rate.
+///
+/// A profile in packets and in bits at once is the minimum of several buckets of work, since a packet costs time by itself
+/// and for each of its bytes. Two of them are kept: [`short`](Self::short), which is below over short intervals, and
+/// [`long`](Self::long), which is below over long ones. Sums are taken of each by itself, and the minimum of the sums is not
+/// below the sum of the minima; so the curve of ten thousand flows is still two buckets, and a flow is taken out of it as
+/// exactly as it was put in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ArrivalCurve {
+    short: LeakyBucket,
+    long: LeakyBucket,
+}
+
+impl ArrivalCurve {
+    /// The curve of one bucket.
+    pub const fn of(bucket: LeakyBucket) -> Self {
+        Self {
+            short: bucket,
+            long: bucket,
+        }
+    }
+
+    /// The curve of what keeps to all of these buckets; `None` of no bucket, for then anything may come.
+    pub fn least_of(buckets: impl IntoIterator<Item = LeakyBucket>) -> Option<Self> {
+        let mut buckets = buckets.into_iter();
+        let mut curve = Self::of(buckets.next()?);
+        for bucket in buckets {
+            if (bucket.burst, bucket.rate) < (curve.short.burst, curve.short.rate) {
+                curve.short = bucket;
+            }
+            if (bucket.rate, bucket.burst) < (curve.long.rate, curve.long.burst) {
+                curve.long = bucket;
+            }
+        }
+        Some(curve)
+    }
+
+    /// The bucket with the least burst.
+    pub const fn short(&self) -> LeakyBucket {
+        self.short
+    }
+
+    /// The bucket with the least rate.
+    pub const fn long(&self) -> LeakyBucket {
+        self.long
+    }
+
+    /// Whether nothing ever comes.
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The most that may arrive in an interval of `time_fs`.
+    pub fn at(&self, time_fs: u128) -> Option<u128> {
+        match (self.short.at(time_fs), self.long.at(time_fs)) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            short: self.short.plus(&other.short)?,
+            long: self.long.plus(&other.long)?,
+        })
+    }
+
+    /// What is left of a sum without one of its parts; `None` when that is no part of it.
+    pub fn minus(&self, part: &Self) -> Option<Self> {
+        Some(Self {
+            short: self.short.minus(&part.short)?,
+            long: self.long.minus(&part.long)?,
+        })
+    }
+
+    /// The same with each bucket changed by `change`, which must keep their order.
+    pub(super) fn map(&self, change: impl Fn(LeakyBucket) -> Option<LeakyBucket>) -> Option<Self> {
+        Some(Self {
+            short: change(self.short)?,
+            long: change(self.long)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_curve_is_below_each_of_its_buckets_where_that_one_is_least() {
+        let (peak, mean) = (LeakyBucket::new(10, 1000), LeakyBucket::new(100, 10));
+        let useless = LeakyBucket::new(200, 2000);
+        let curve = ArrivalCurve::least_of([mean, useless, peak]).unwrap();
+        assert_eq!((curve.short(), curve.long()), (peak, mean));
+        assert_eq!(curve.at(0), Some(10));
+        assert_eq!(curve.at(SECOND), Some(110));
+        assert_eq!(curve.at(1), Some(11), "a part of a unit counts as one");
+        assert_eq!(ArrivalCurve::least_of([]), None);
+    }
+
+    #[test]
+    fn what_was_added_is_taken_out_exactly_and_nothing_else_is() {
+        let one = ArrivalCurve::of(LeakyBucket::new(3, 7));
+        let two = ArrivalCurve::least_of([LeakyBucket::new(1, 9), LeakyBucket::new(5, 2)]).unwrap();
+        let both = one.plus(&two).unwrap();
+        assert_eq!(both.minus(&two), Some(one));
+        assert_eq!(one.minus(&both), None);
+        let huge = ArrivalCurve::of(LeakyBucket::new(u128::MAX, 1));
+        assert_eq!(huge.plus(&one), None);
+        assert_eq!(huge.at(SECOND), None, "more than can be counted");
+    }
+}

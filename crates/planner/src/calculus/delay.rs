@@ -1,0 +1,97 @@
+//! The delay bound.
+
+use super::rounding::{mul_div_down, mul_div_up};
+use super::{ArrivalCurve, RateLatency, SECOND};
+
+/// The longest that anything waits and is served, fs: the horizontal deviation of the two curves (LBT theorem 1.4.2).
+///
+/// A packet counts when its last part is done, so the bound holds for whole packets (LBT theorem 1.7.1, the packetizer at the end adds
+/// nothing). `None`: more comes in the long run than is done, or the figures are beyond all measure.
+pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
+    if arrival.is_zero() {
+        return Some(service.latency_fs);
+    }
+    let (short, long) = (arrival.short(), arrival.long());
+    let rate = service.rate;
+    if long.rate > rate {
+        return None;
+    }
+    let by_long = mul_div_up(long.burst, SECOND, rate);
+    let by_short = if short.rate <= rate {
+        mul_div_up(short.burst, SECOND, rate)
+    } else {
+        at_the_bend(arrival, rate)
+    };
+    let least = match (by_long, by_short) {
+        (Some(one), Some(other)) => one.min(other),
+        (one, other) => one.or(other)?,
+    };
+    least.checked_add(service.latency_fs)
+}
+
+/// Work comes faster than it is done until the two buckets meet, so the wait is longest there.
+fn at_the_bend(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
+    let (short, long) = (arrival.short(), arrival.long());
+    let bend_fs = mul_div_down(
+        long.burst.checked_sub(short.burst)?,
+        SECOND,
+        short.rate.checked_sub(long.rate)?,
+    )?;
+    // The bend is between this femtosecond and the next: what has come by the later one, at the earlier one.
+    let come = short.at(bend_fs.checked_add(1)?)?;
+    Some(mul_div_up(come, SECOND, rate)?.saturating_sub(bend_fs))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::calculus::LeakyBucket;
+
+    #[test]
+    fn a_burst_waits_for_the_latency_and_its_own_service() {
+        let arrival = ArrivalCurve::of(LeakyBucket::new(30, 5));
+        let service = RateLatency::new(10, SECOND / 2);
+        assert_eq!(delay(&arrival, &service), Some(7 * SECOND / 2));
+        assert_eq!(
+            delay(&arrival, &RateLatency::new(4, 0)),
+            None,
+            "it grows without end"
+        );
+        assert_eq!(delay(&arrival, &RateLatency::new(0, 0)), None);
+        assert_eq!(delay(&ArrivalCurve::default(), &service), Some(SECOND / 2));
+        let huge = ArrivalCurve::of(LeakyBucket::new(u128::MAX, 1));
+        assert_eq!(delay(&huge, &service), None);
+    }
+
+    proptest! {
+        /// Greedy arrivals of single units through a server that gives exactly its curve: each comes as soon as both
+        /// buckets allow it.
+        #[test]
+        fn no_unit_waits_longer_and_one_waits_almost_as_long(
+            short_burst in 1_u128..40, more in 0_u128..200, short_rate in 20_u128..1000,
+            long_rate in 1_u128..20, rate in 20_u128..500, latency_us in 0_u128..100_000,
+        ) {
+            let arrival = ArrivalCurve::least_of([
+                LeakyBucket::new(short_burst, short_rate),
+                LeakyBucket::new(short_burst + more, long_rate),
+            ]).unwrap();
+            let service = RateLatency::new(rate, latency_us * 1_000_000_000);
+            let bound = delay(&arrival, &service).unwrap();
+            let mut longest = 0;
+            for unit in 1_u128..600 {
+                let earliest = |bucket: LeakyBucket| {
+                    mul_div_up(unit.saturating_sub(bucket.burst), SECOND, bucket.rate).unwrap()
+                };
+                let arrived = earliest(arrival.short()).max(earliest(arrival.long()));
+                let served = service.latency_fs + mul_div_up(unit, SECOND, rate).unwrap();
+                longest = longest.max(served.saturating_sub(arrived));
+            }
+            prop_assert!(longest <= bound, "{} above {}", longest, bound);
+            // At the bend part of a unit may be on the way.
+            let slack = SECOND / rate + 2;
+            prop_assert!(bound <= longest + slack, "{} far above {}", bound, longest);
+        }
+    }
+}

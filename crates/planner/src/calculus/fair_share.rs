@@ -1,0 +1,74 @@
+//! Fair sharing by weights.
+
+use super::RateLatency;
+use super::rounding::mul_div_up;
+
+/// What a fair scheduler (CFS, EEVDF) leaves to one of several that want to run: its share by weight, less one slice of the core's
+/// time (Parekh and Gallager 1993; Stoica and Abdel-Wahab 1995, theorem 1: the lag is never above one request). `slice_fs` is the
+/// longest time until the scheduler decides again: its slice, or the tick of its clock if that is longer. `None`: it has no weight.
+pub fn fair_share(
+    service: &RateLatency,
+    weight: u64,
+    others_weight: u64,
+    slice_fs: u128,
+) -> Option<RateLatency> {
+    let all = u128::from(weight).checked_add(u128::from(others_weight))?;
+    let rate = service
+        .rate
+        .checked_mul(u128::from(weight))?
+        .checked_div(all)
+        .filter(|rate| *rate > 0)?;
+    if others_weight == 0 {
+        return Some(*service);
+    }
+    // While the core stands still the scheduler may count the time as this one's.
+    let late_fs = slice_fs.checked_add(service.latency_fs)?;
+    Some(RateLatency::new(
+        rate,
+        mul_div_up(late_fs, all, u128::from(weight))?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::calculus::SECOND;
+
+    #[test]
+    fn a_share_is_late_by_a_slice_and_nobody_waits_for_nobody() {
+        let service = RateLatency::new(100, 5);
+        assert_eq!(fair_share(&service, 1024, 0, SECOND), Some(service));
+        let third = fair_share(&service, 1, 2, SECOND).unwrap();
+        assert_eq!(third, RateLatency::new(33, 3 * SECOND + 15));
+        assert_eq!(fair_share(&service, 0, 1, 1), None);
+        assert_eq!(fair_share(&service, 0, 0, 1), None);
+    }
+
+    proptest! {
+        /// A scheduler that gives each slice to the one with the earliest virtual deadline among those that are eligible.
+        #[test]
+        fn eevdf_gives_no_less(weight in 1_u64..20, others in prop::collection::vec(1_u64..20, 1..5), slice in 1_u64..5) {
+            let weights: Vec<u64> = std::iter::once(weight).chain(others.iter().copied()).collect();
+            let all: u64 = weights.iter().sum();
+            let share = fair_share(&RateLatency::core(0), weight, all - weight, u128::from(slice) * SECOND).unwrap();
+            let mut used = vec![0_u64; weights.len()];
+            for turn in 0..200_u64 {
+                let now = turn * slice;
+                // Eligible: not ahead of its share, used * all <= now * weight.
+                let next = (0..weights.len())
+                    .filter(|&one| used[one] * all <= now * weights[one])
+                    // The last one of equals, so that ours waits.
+                    .min_by(|&a, &b| {
+                        let deadline = |one: usize| (used[one] + slice) as f64 / weights[one] as f64;
+                        deadline(a).total_cmp(&deadline(b)).then(b.cmp(&a))
+                    })
+                    .unwrap();
+                used[next] += slice;
+                let promised = share.at(u128::from(now + slice) * SECOND).unwrap();
+                prop_assert!(promised <= u128::from(used[0]) * SECOND, "turn {}: {} used", turn, used[0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How bursty the output is.
+
+use super::rounding::mul_div_up;
+use super::{ArrivalCurve, LeakyBucket, RateLatency, SECOND};
+
+/// The arrival curve of what has been delayed by at most `delay_fs`, each part by another time: `arrival(t + delay)`. This is the
+/// clustering of packets that Rathore et al. 2022 describe in section 5.1.
+pub fn after_delay(arrival: &ArrivalCurve, delay_fs: u128) -> Option<ArrivalCurve> {
+    arrival.map(|bucket| {
+        let caught_up = mul_div_up(bucket.rate, delay_fs, SECOND)?;
+        Some(LeakyBucket::new(
+            bucket.burst.checked_add(caught_up)?,
+            bucket.rate,
+        ))
+    })
+}
+
+/// The arrival curve of what leaves a server: the deconvolution of the two curves (LBT theorem 1.4.3). `None`: more comes than is
+/// done.
+pub fn output(arrival: &ArrivalCurve, service: &RateLatency) -> Option<ArrivalCurve> {
+    if arrival.long().rate > service.rate {
+        return None;
+    }
+    // A bucket that is faster than the server grows by what waits at the bend; the other one bounds that already.
+    let arrival = if arrival.short().rate > service.rate {
+        ArrivalCurve::of(arrival.long())
+    } else {
+        *arrival
+    };
+    after_delay(&arrival, service.latency_fs)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_came_during_the_latency_leaves_with_the_burst() {
+        let bucket = LeakyBucket::new(30, 5);
+        let out = output(&ArrivalCurve::of(bucket), &RateLatency::new(10, 2 * SECOND)).unwrap();
+        assert_eq!(out.long(), LeakyBucket::new(40, 5));
+        assert_eq!(
+            output(&ArrivalCurve::of(bucket), &RateLatency::new(4, 0)),
+            None
+        );
+    }
+
+    proptest! {
+        /// Units that come by a leaky bucket, at random or as soon as they may, and leave by a server of that curve, keep to
+        /// the output's.
+        #[test]
+        fn departures_keep_to_the_output_curve(
+            burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,
+            pauses in prop::collection::vec(0_u128..100, 80),
+        ) {
+            let arrival = ArrivalCurve::of(LeakyBucket::new(burst, arrival_rate));
+            let service = RateLatency::new(arrival_rate + faster, latency_ms * (SECOND / 1000));
+            let out = output(&arrival, &service).unwrap();
+            let (mut finish, mut sent) = (0_u128, Vec::new());
+            let mut came: Vec<u128> = Vec::new();
+            let mut departures: Vec<u128> = Vec::new();
+            for pause_ms in pauses {
+                // The earliest time that the bucket allows, and a pause.
+                let mut at = came.last().copied().unwrap_or(0) + pause_ms * (SECOND / 1000);
+                if came.len() >= burst as usize {
+                    for (index, before) in came.iter().enumerate() {
+                        let count = (came.len() - index + 1) as u128;
+                        at = at.max(before + mul_div_up(count.saturating_sub(burst), SECOND, arrival_rate).unwrap());
+                    }
+                }
+                came.push(at);
+                finish = finish.max(at) + SECOND.div_ceil(service.rate);
+                // Some at the latest moment that the curve allows, some at once.
+                let late = if sent.len() % 7 < 5 { service.latency_fs } else { 0 };
+                let left = departures.last().copied().unwrap_or(0).max(finish + late);
+                departures.push(left);
+                sent.push(left);
+            }
+            for (first, from) in departures.iter().enumerate() {
+                for (last, to) in departures.iter().enumerate().skip(first) {
+                    let count = (last - first + 1) as u128;
+                    // A unit is in service for a while; it counts when it is done.
+                    prop_assert!(count <= out.at(to - from).unwrap() + 1);
+                }
+            }
+        }
+    }
+}

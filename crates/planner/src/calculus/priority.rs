@@ -1,0 +1,71 @@
+//! Static priority.
+
+use super::rounding::mul_div_up;
+use super::{ArrivalCurve, RateLatency, SECOND};
+
+/// What static priority (`SCHED_FIFO`) leaves to one level: the rate that the higher ones do not need, after their burst and what the
+/// lower ones may hold it up with, `blocking`, since a packet in the works is finished first (LBT theorem 6.2.1 and corollary 6.2.1).
+/// Nothing is supposed of the order among the higher ones. `None`: they need all.
+pub fn priority(
+    service: &RateLatency,
+    higher: &ArrivalCurve,
+    blocking: u128,
+) -> Option<RateLatency> {
+    let higher = higher.long();
+    let rate = service
+        .rate
+        .checked_sub(higher.rate)
+        .filter(|rate| *rate > 0)?;
+    let ahead_fs = mul_div_up(higher.burst.checked_add(blocking)?, SECOND, rate)?;
+    // During the latency the higher ones save up work.
+    let latency_fs = mul_div_up(service.latency_fs, service.rate, rate)?;
+    Some(RateLatency::new(rate, latency_fs.checked_add(ahead_fs)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::calculus::{LeakyBucket, delay};
+
+    #[test]
+    fn a_level_waits_for_those_above_and_for_one_packet_below() {
+        let higher = ArrivalCurve::of(LeakyBucket::new(50, 4));
+        let left = priority(&RateLatency::new(10, 3 * SECOND), &higher, 10).unwrap();
+        assert_eq!(left, RateLatency::new(6, 15 * SECOND));
+        assert_eq!(priority(&RateLatency::new(4, 0), &higher, 0), None);
+    }
+
+    proptest! {
+        /// A server of unit steps that serves the higher level first, after a unit of the lower one.
+        #[test]
+        fn no_unit_of_a_level_waits_longer(
+            high_burst in 0_u128..30, high_rate in 1_u128..50, own_burst in 1_u128..30, own_rate in 1_u128..49,
+        ) {
+            let rate = 100_u128;
+            let step = SECOND / rate;
+            let (higher, own) = (LeakyBucket::new(high_burst, high_rate), LeakyBucket::new(own_burst, own_rate));
+            let left = priority(&RateLatency::new(rate, 0), &ArrivalCurve::of(higher), 1).unwrap();
+            let bound = delay(&ArrivalCurve::of(own), &left).unwrap();
+            let arrival = |bucket: &LeakyBucket, unit: u128| {
+                mul_div_up((unit + 1).saturating_sub(bucket.burst), SECOND, bucket.rate).unwrap()
+            };
+            let (mut high, mut mine, mut now, mut longest) = (0, 0, step, 0);
+            while mine < 100 {
+                if arrival(&higher, high) <= now {
+                    high += 1;
+                } else if arrival(&own, mine) <= now {
+                    longest = longest.max(now + step - arrival(&own, mine));
+                    mine += 1;
+                } else {
+                    // What comes between two steps waits for no more than that of a lower level.
+                    now = arrival(&own, mine).min(arrival(&higher, high));
+                    continue;
+                }
+                now += step;
+            }
+            prop_assert!(longest <= bound, "{} above {}", longest, bound);
+        }
+    }
+}

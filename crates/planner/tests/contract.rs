@@ -1,0 +1,101 @@
+//! What a plan says of the contract, by the mean, and what the user should know.
+
+#[allow(dead_code)]
+mod common;
+
+use common::{EXTERNAL, FIREWALL, FORWARD, XOR, pinned, planned};
+use myelin_spec::Space;
+
+#[test]
+fn a_contract_below_the_predicted_cost_is_refused() {
+    let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
+    let tried = |sla| planned(&[&kernel, &user], sla);
+    let plan = tried("  sla: { latency: 2us }\n");
+    assert!(!plan.admitted);
+    let reason = plan.refusal.unwrap();
+    assert!(reason.starts_with("the predicted cost of "), "{reason}");
+    assert!(
+        reason.contains("above the agreed latency of 2us; most of it, "),
+        "{reason}"
+    );
+    assert!(reason.ends_with("is `f1` and the way to it"), "{reason}");
+    let plan = tried("  sla: { latency: 1ms, roundTrip: 2us }\n");
+    assert!(
+        plan.refusal
+            .unwrap()
+            .contains("the agreed roundTrip of 2us")
+    );
+    let plan = tried("  sla: { latency: 350us }\n");
+    assert!(plan.admitted && plan.refusal.is_none());
+}
+
+#[test]
+fn what_the_user_should_know_is_told() {
+    let user = pinned(XOR, Space::User);
+    let quiet = planned(&[&user], "  sla: { latency: 350us, rate: 20kpps }\n");
+    assert_eq!(quiet.warnings, [""; 0]);
+
+    let sleepy = planned(&[&user], "  sla: { latency: 20us }\n");
+    assert!(sleepy.warnings[0].starts_with("a packet that finds the worker asleep takes about "));
+    assert!(
+        sleepy
+            .worst_case_note
+            .contains("when the worker has to be woken")
+    );
+    let awake = planned(
+        &[&user],
+        "  sla: { latency: 20us }\n  worker: { idle: spin }\n",
+    );
+    assert_eq!(awake.warnings, [""; 0]);
+    assert!(!awake.worst_case_note.contains("woken"));
+
+    let busy = planned(&[&user], "  sla: { rate: 1Mpps }\n").warnings;
+    assert!(
+        busy[0].starts_with("at 1000000 packets/s the worker of the chain"),
+        "{busy:?}"
+    );
+    let busy = planned(&[FORWARD], "  sla: { rate: 100Gbit }\n").warnings;
+    assert!(busy[0].contains("the kernel part of the chain"), "{busy:?}");
+
+    let workless = planned(&[FORWARD], "  worker: { batch: 32 }\n").warnings;
+    assert_eq!(
+        workless,
+        ["`spec.worker` has no effect: no function runs in user space"]
+    );
+}
+
+#[test]
+fn guards_that_are_passed_by_on_failure_are_warned_of() {
+    let functions = [XOR, FIREWALL, FORWARD];
+    let warnings = planned(&functions, "  onFailure: pass\n").warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("`onFailure: pass`") && warnings[0].contains("pass by `f1` when"),
+        "{warnings:?}"
+    );
+    for more in ["", "  onFailure: drop\n"] {
+        assert_eq!(planned(&functions, more).warnings, [""; 0], "{more}");
+    }
+    let unguarded = planned(&[XOR], "  onFailure: pass\n").warnings;
+    assert_eq!(unguarded, [""; 0]);
+}
+
+#[test]
+fn costs_are_of_the_frame_that_the_profile_implies() {
+    assert_eq!(
+        planned(&[XOR], "").frame_bytes,
+        myelin_planner::REFERENCE_FRAME_BYTES
+    );
+    let large = planned(&[XOR], "  sla: { rate: [ 1kpps, 11.2Mbit ] }\n");
+    assert_eq!(large.frame_bytes, 1400);
+    assert!(large.predicted_ns > planned(&[XOR], "").predicted_ns);
+    let tiny = planned(&[XOR], "  sla: { rate: [ 1kpps, 8kbit ] }\n");
+    assert_eq!(tiny.frame_bytes, 60);
+}
+
+#[test]
+fn a_contract_that_the_rest_of_the_chain_breaks_is_refused() {
+    let plan = planned(&[EXTERNAL], "  sla: { latency: 100ns }\n");
+    assert!(!plan.admitted);
+    assert!(planned(&[EXTERNAL], "  sla: { latency: 1ms }\n").admitted);
+}
