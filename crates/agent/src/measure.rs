@@ -12,9 +12,10 @@ use myelin_probe::cpu::{CpuMeter, CpuUse};
 use myelin_probe::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
 use myelin_spec::{FunctionConfig, ServiceChain};
 
-use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply};
+use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply, SlaWindow};
 use crate::chains::State;
 use crate::engine::{Engine, Monitor};
+use crate::sla::Span;
 use crate::status;
 use crate::verdict::Probed;
 
@@ -40,6 +41,8 @@ pub(crate) struct Measured {
     /// The sojourn over all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
     pub(crate) hops: Vec<HopStatus>,
+    /// Where the packets of all rows went, and all others of that time.
+    pub(crate) account: SlaWindow,
 }
 
 impl Measured {
@@ -71,6 +74,7 @@ pub(crate) fn chain(
     let modes = parse_modes(options)?;
     let sockets = target.sockets()?;
     let before = sojourn(engine, name)?;
+    let span = Span::begin(engine, name)?;
     let mut rows = Vec::new();
     for payload in &options.payloads {
         for mode in &modes {
@@ -95,6 +99,7 @@ pub(crate) fn chain(
             });
         }
     }
+    let account = span.end(engine, name)?;
     let (sojourn, hops) = engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
         let sojourn = since(&deployed.departures(&state.node).1, &before);
@@ -114,6 +119,7 @@ pub(crate) fn chain(
             rows,
             sojourn,
             hops,
+            account,
         },
         options,
     )

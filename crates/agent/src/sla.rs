@@ -12,6 +12,7 @@ mod history;
 mod judge;
 mod reading;
 mod sampler;
+mod span;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -23,6 +24,7 @@ use crate::api::{SlaEvent, SlaStatus};
 pub(crate) use account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
 pub(crate) use reading::form_counts;
 pub(crate) use sampler::{Shared, start};
+pub(crate) use span::Span;
 
 use account::divide;
 use cause::{Circumstances, CoreLoad, WorkerLoad};

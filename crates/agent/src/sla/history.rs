@@ -330,15 +330,15 @@ impl History {
 
 /// Sums over some time.
 #[derive(Default)]
-struct Figures {
-    seconds: f64,
-    packets_in: u64,
-    bytes_in: u64,
-    policed: u64,
-    packets_out: u64,
-    bytes_out: Option<u64>,
-    lost: Losses,
-    lost_in: BTreeMap<String, u64>,
+pub(super) struct Figures {
+    pub(super) seconds: f64,
+    pub(super) packets_in: u64,
+    pub(super) bytes_in: u64,
+    pub(super) policed: u64,
+    pub(super) packets_out: u64,
+    pub(super) bytes_out: Option<u64>,
+    pub(super) lost: Losses,
+    pub(super) lost_in: BTreeMap<String, u64>,
 }
 
 impl Figures {
@@ -357,7 +357,8 @@ impl Figures {
         }
     }
 
-    fn window(self, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
+    /// With rates and percentiles.
+    pub(super) fn window(self, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
         let rate = |count: u64| {
             if self.seconds > 0.0 {
                 count as f64 / self.seconds
@@ -396,7 +397,11 @@ fn figures(sojourn: &Histogram, sla: &Sla) -> Option<SlaSojourn> {
     })
 }
 
-fn since(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+/// What has grown, by how much.
+pub(super) fn since(
+    now: &BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
     let grown = now.iter().map(|(name, lost)| {
         let before = before.get(name).copied().unwrap_or_default();
         (name.clone(), lost.saturating_sub(before))

@@ -100,16 +100,8 @@ fn a_shared_ring_s_losses_go_to_the_chain_whose_packets_did_not_come() {
         (SlaCause::Overload, "b-function")
     );
     assert_eq!(of_b.terms, [SlaTerm::Loss]);
-    assert_eq!(
-        monitor
-            .status("b", 2)
-            .unwrap()
-            .second
-            .worker_cores
-            .unwrap()
-            .round(),
-        1.0
-    );
+    let cores = monitor.status("b", 2).unwrap().second.worker_cores;
+    assert!((cores.unwrap() - 0.99).abs() < 1e-6, "{cores:?}");
 }
 
 #[test]
