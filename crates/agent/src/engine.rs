@@ -130,6 +130,14 @@ impl Engine {
         self.up_unless(source, false, &AtomicBool::new(false))
     }
 
+    /// As [`up`](Self::up); what admission refuses is deployed as best effort.
+    ///
+    /// # Errors
+    /// As those of `up`, but for admission.
+    pub fn up_by_force(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
+        self.up_unless(source, true, &AtomicBool::new(false))
+    }
+
     /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set. With `force` what admission refuses is deployed
     /// as best effort.
     ///

@@ -131,7 +131,8 @@ impl Routers {
             let names: Vec<String> = (0..slas.len())
                 .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
                 .collect();
-            stand.up_all(texts(kind, work, &names, slas)?)?;
+            // Profiles that nothing reaches, and routers that nobody polices, are what is measured here.
+            stand.up_by_force(texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -171,7 +172,7 @@ impl Routers {
         let texts = texts(self.kind, &work, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
         let changed = match &self.network.middle {
-            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
+            Some(middle) => middle.netns.enter(|| self.stand.up_by_force(texts))?,
             None => Ok(Vec::new()),
         };
         self.signal(Signal::SIGSTOP);

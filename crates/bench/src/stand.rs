@@ -77,6 +77,11 @@ impl Stand {
         Ok(self.engine.up(&source(text))?)
     }
 
+    /// The same, whatever admission says of them.
+    pub(crate) fn up_by_force(&self, text: String) -> Result<Vec<ChainUp>, Error> {
+        Ok(self.engine.up_by_force(&source(text))?)
+    }
+
     /// The workers of a chain, none if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
         workers(&self.engine.list()?, chain)

@@ -104,7 +104,11 @@ fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
         assert!(policed >= 14_000 - due, "{space} {more}: {policed} policed");
         assert_eq!(number(&status, "drops"), 0, "{status}");
         assert!(number(&status, "policed_bytes") > 1000 * 1514, "{status}");
-        assert!(myelin.ok(&["ps"]).contains("policed"));
+        let shown = myelin.ok(&["ps", &myelin.chain("f")]);
+        assert!(
+            shown.contains("policed") && shown.contains(&policed.to_string()),
+            "{shown}"
+        );
         myelin.ok(&["down", &myelin.chain("f")]);
     }
 }
