@@ -92,9 +92,8 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 
-/// Places in [`SkbContext::before_cb`] and [`SkbContext::between`].
+/// The place in [`SkbContext::before_cb`].
 const PRIORITY: usize = 32 / 4;
-const TSTAMP: usize = (152 - 68) / 4;
 
 /// The kernel wants room for all of its `struct __sk_buff`, 192 bytes today.
 const SKB_CONTEXT_ROOM: usize = 512;
@@ -192,7 +191,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
     let SkbContext {
         cb,
         before_cb,
-        between,
+        tstamp,
         ..
     } = bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
     let meta = Meta {
@@ -210,7 +209,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         frame: data_out,
         meta,
         priority: before_cb[PRIORITY],
-        departs_ns: u64::from(between[TSTAMP]) | u64::from(between[TSTAMP + 1]) << 32,
+        departs_ns: u64::from(tstamp[0]) | u64::from(tstamp[1]) << 32,
         mean_ns,
     })
 }
