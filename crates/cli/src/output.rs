@@ -58,6 +58,10 @@ pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
         .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(columns());
+    // Who greps looks for whole words on one line.
+    if !std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
     for (index, heading) in headings.iter().enumerate() {
         if heading.starts_with('>')
