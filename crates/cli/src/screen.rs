@@ -51,14 +51,14 @@ impl Screen {
             None
         };
         let screen = Self { before, signals };
-        screen.write(BEGIN)?;
+        write(BEGIN)?;
         Ok(screen)
     }
 
     /// Shows a text in place of the one before, in one write, so that nothing flickers.
     pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
         let (rows, columns) = console::Term::stdout().size();
-        self.write(&frame(text, rows.into(), columns.into()))
+        write(&frame(text, rows.into(), columns.into()))
     }
 
     /// Waits so long; true as soon as a key or a signal ends it.
@@ -93,24 +93,24 @@ impl Screen {
             }
         }
     }
-
-    fn write(&self, text: &str) -> Result<(), ApiError> {
-        let mut stdout = io::stdout().lock();
-        stdout
-            .write_all(text.as_bytes())
-            .and_then(|()| stdout.flush())
-            .map_err(failed)
-    }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // Nobody is left to tell.
-        let _ = self.write(END);
+        let _ = write(END);
         if let Some(before) = &self.before {
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
         }
     }
+}
+
+fn write(text: &str) -> Result<(), ApiError> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(failed)
 }
 
 fn is_end(key: u8) -> bool {

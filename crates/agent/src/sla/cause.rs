@@ -90,6 +90,14 @@ pub(crate) fn find(
                 finding.hop = hop;
                 finding.evidence.push(what);
             }
+            let lossy = second
+                .lost
+                .by_place()
+                .into_iter()
+                .filter(|(_, lost)| *lost > 0);
+            finding
+                .evidence
+                .extend(lossy.map(|(place, lost)| format!("{lost} packets lost: {place}")));
             finding
         }
     }

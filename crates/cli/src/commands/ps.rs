@@ -186,7 +186,10 @@ fn workers(status: &ChainStatus) -> String {
         .worker
         .iter()
         .chain(&status.more_workers)
-        .map(|worker| format!("{} ({} restarts)", worker.pid, worker.restarts))
+        .map(|worker| match worker.restarts {
+            0 => worker.pid.to_string(),
+            restarts => format!("{} ({restarts} restarts)", worker.pid),
+        })
         .collect();
     if workers.is_empty() {
         "-".to_owned()

@@ -131,6 +131,18 @@ fn the_time_of_a_worker_that_polls_tells_nothing_but_its_rings_do() {
 }
 
 #[test]
+fn late_packets_do_not_hide_lost_ones() {
+    let second = lost(Losses {
+        ring: 20,
+        ..Losses::default()
+    });
+    let finding = find(&late(), 99.0, &second, &worker(0.95, 0.0));
+    assert_eq!(finding.cause, SlaCause::Overload);
+    let told = finding.evidence.last().map(String::as_str);
+    assert_eq!(told, Some("20 packets lost: ring"));
+}
+
+#[test]
 fn the_place_that_lost_most_decides() {
     let around = worker(0.99, 0.0);
     let mut second = lost(Losses {
