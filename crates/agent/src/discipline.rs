@@ -13,6 +13,7 @@ use myelin_linux::fq;
 use myelin_linux::htb::{self, Class, Counters};
 use myelin_linux::journal::{Journal, Resource};
 use myelin_linux::link::Link;
+use myelin_linux::machine::Machine;
 use myelin_linux::netlink::Netlink;
 use myelin_spec::{FULL_FRAME, Limit, Shaping};
 
@@ -281,6 +282,14 @@ impl Discipline {
         minor: u16,
         shaping: &Shaping,
     ) -> Result<(), ApiError> {
+        let kernel = Machine::detect().kernel;
+        if shaping.packets.is_some() && !htb::counts_packets(&kernel) {
+            return Err(ApiError::failed(format!(
+                "interface {}: HTB of Linux {kernel} cannot limit packets, only bits (5.17 and newer can): write `enforce: policer`, \
+                 give a function `space: user`, or a `rate` in bits alone",
+                self.link.name
+            )));
+        }
         let requests =
             htb::add_class(&self.link, minor, &class_of(shaping)).map_err(ApiError::failed)?;
         netlink.apply(requests).map_err(|error| {

@@ -94,3 +94,16 @@ fn a_burst_of_packets_is_one_short_and_all_frames_count_the_same() {
     // Two packets of 10 ms each.
     assert_eq!((word(28), word(32)), (312_500, 312_500));
 }
+
+#[test]
+fn kernels_that_count_short_frames_by_their_length_are_told() {
+    for (release, expected) in [
+        ("6.18.44-fc-v769", true),
+        ("5.17.0", true),
+        ("5.15.0-91-generic", false),
+        ("4.19", false),
+        ("", false),
+    ] {
+        assert_eq!(counts_packets(release), expected, "{release}");
+    }
+}
