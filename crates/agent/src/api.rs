@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+pub use crate::flood::FloodRequest;
 pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, Isolation};
@@ -492,6 +493,9 @@ pub struct RunRequest {
     pub source: ChainSource,
     /// How to probe.
     pub options: ProbeOptions,
+    /// Chains of the file that are not probed, but sent more than they agreed while the others are.
+    #[serde(default)]
+    pub floods: Vec<FloodRequest>,
 }
 
 /// Measure this machine's costs.

@@ -21,6 +21,7 @@ mod dpdk;
 mod engine;
 mod exchange;
 mod external;
+mod flood;
 mod flows;
 mod layout;
 mod measure;
@@ -52,6 +53,7 @@ pub use circuit::port_kind;
 pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};
+pub use flood::check as check_floods;
 pub use paths::{RunDir, calibration_file};
 pub use server::ServeOptions;
 

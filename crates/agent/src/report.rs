@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use myelin_packet::sojourn::Histogram as Sojourn;
-use myelin_probe::chain_report::{ChainReport, Hop, Term};
+use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
 use myelin_probe::envelope::{Claim, Report};
 use myelin_probe::environment::Environment;
 use myelin_probe::terminal::{self, Histogram, Line, Style};
@@ -31,6 +31,7 @@ pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<Report
     let mut envelope = serde_json::to_value(&report).unwrap_or_default();
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.hops);
+    envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.plan);
     envelope["sla_met"] = json!(met);
     let chain = measured.chain.name.clone();
@@ -189,6 +190,7 @@ fn chain_report(
             })
             .collect(),
         hops,
+        floods: measured.floods,
         cpu,
         environment,
         notes,
@@ -298,6 +300,10 @@ fn text(page: &ChainReport, met: bool, style: Style) -> String {
         "measured ns",
     ];
     let _ = writeln!(out, "\n{}", terminal::table(&head, &functions, style));
+    if !page.floods.is_empty() {
+        let floods: Vec<Vec<String>> = page.floods.iter().map(Flood::cells).collect();
+        let _ = writeln!(out, "\n{}", terminal::table(&Flood::HEAD, &floods, style));
+    }
     if let Some(shares) = page.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
             .parts()
