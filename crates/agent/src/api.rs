@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+pub use crate::flood::FloodRequest;
 pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, Isolation};
@@ -522,6 +523,9 @@ pub struct RunRequest {
     /// As in [`UpRequest`].
     #[serde(default)]
     pub force: bool,
+    /// Chains of the file that are not probed, but sent more than they agreed while the others are.
+    #[serde(default)]
+    pub floods: Vec<FloodRequest>,
 }
 
 /// Measure this machine's costs.

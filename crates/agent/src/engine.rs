@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
 use crate::roster::{Watched, lock};
 use crate::workers::{Death, Entry, Key};
-use crate::{dpdk, external, flows, parse_source, sla, status, workers};
+use crate::{dpdk, external, flood, flows, parse_source, sla, status, workers};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
@@ -307,24 +307,23 @@ impl Engine {
     /// No such chain, or one without end hosts; bad options; a socket that failed.
     pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
-        let report = crate::measure::chain(self, &request.chain, &request.options, monitor)?;
+        let report = crate::measure::chain(self, &request.chain, &request.options, &[], monitor)?;
         (monitor.emit)(Event::Report(Box::new(report)));
         Ok(())
     }
 
-    /// The main job: deploys, measures every chain of the file that a probe can measure, tears down.
+    /// The main job: deploys, measures every chain of the file that a probe can measure and that is not to be flooded, tears down.
     ///
     /// # Errors
     /// As [`up`](Self::up) and [`probe`](Self::probe).
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        let up = self.bring_up(
-            &request.source,
-            request.force,
-            monitor.cancelled,
-            State::none_may_run,
-        )?;
+        let may_run = |state: &State, chains: &[ServiceChain]| {
+            flood::check(&request.floods, chains)?;
+            state.none_may_run(chains)
+        };
+        let up = self.bring_up(&request.source, request.force, monitor.cancelled, may_run)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
@@ -348,10 +347,12 @@ impl Engine {
                     .iter()
                     .take_while(|other| other.chain != one.chain)
                     .any(|other| other.hosts == one.hosts);
-            if is_reverse_of_another || monitor.is_cancelled() {
+            let is_flooded = request.floods.iter().any(|flood| flood.chain == one.chain);
+            if is_reverse_of_another || is_flooded || monitor.is_cancelled() {
                 continue;
             }
-            let report = crate::measure::chain(self, &one.chain, &request.options, monitor)?;
+            let (options, floods) = (&request.options, &request.floods);
+            let report = crate::measure::chain(self, &one.chain, options, floods, monitor)?;
             (monitor.emit)(Event::Report(Box::new(report)));
             reports += 1;
         }

@@ -23,6 +23,7 @@ mod dpdk;
 mod engine;
 mod exchange;
 mod external;
+mod flood;
 mod flows;
 mod layout;
 mod measure;
@@ -55,6 +56,7 @@ pub use circuit::{link_bps, port_kind};
 pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};
+pub use flood::check as check_floods;
 pub use paths::{RunDir, calibration_file};
 pub use server::ServeOptions;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use myelin_packet::sojourn::Histogram as Sojourn;
-use myelin_probe::chain_report::{ChainReport, Hop, Term};
+use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
 use myelin_probe::envelope::{Claim, Report};
 use myelin_probe::environment::Environment;
 use myelin_probe::terminal::{self, Histogram, Line, Style};
@@ -37,6 +37,7 @@ pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<Report
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.hops);
     envelope["account"] = json!(measured.account);
+    envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.plan);
     envelope["sla_met"] = json!(met);
     let chain = measured.chain.name.clone();
@@ -198,6 +199,7 @@ fn chain_report(
             })
             .collect(),
         hops,
+        floods: measured.floods,
         cpu,
         environment,
         notes,
@@ -308,6 +310,10 @@ fn text(page: &ChainReport, account: &str, met: bool, style: Style) -> String {
     ];
     let _ = writeln!(out, "\n{}", terminal::table(&head, &functions, style));
     let _ = writeln!(out, "\n{account}");
+    if !page.floods.is_empty() {
+        let floods: Vec<Vec<String>> = page.floods.iter().map(Flood::cells).collect();
+        let _ = writeln!(out, "\n{}", terminal::table(&Flood::HEAD, &floods, style));
+    }
     if let Some(shares) = page.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
             .parts()

@@ -239,17 +239,6 @@ impl Myelin {
 
     /// Sends probe packets of so many bytes through a chain, one after the other; what came of them.
     pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
-        self.probe_every(name, payload, count, "0us")
-    }
-
-    /// The same, one each interval: for a chain that is held to a rate.
-    pub(crate) fn probe_every(
-        &self,
-        name: &str,
-        payload: u32,
-        count: u32,
-        interval: &str,
-    ) -> serde_json::Value {
         let report = self.json(&[
             "probe",
             &self.chain(name),
@@ -262,7 +251,7 @@ impl Myelin {
             "--repeats",
             "1",
             "--interval",
-            interval,
+            "0us",
             "--json",
         ]);
         report["rows"][0].clone()
