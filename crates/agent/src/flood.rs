@@ -433,7 +433,7 @@ mod tests {
             times: 10.0,
         };
         assert_eq!(request("noisy"), Ok(ten));
-        assert_eq!(request("noisy=2.5").unwrap().times, 2.5);
+        assert!((request("noisy=2.5").unwrap().times - 2.5).abs() < 1e-9);
         for bad in [
             "noisy=",
             "noisy=ten",

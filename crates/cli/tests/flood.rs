@@ -67,18 +67,22 @@ fn a_flood_is_policed_and_its_neighbour_loses_nothing() {
             .unwrap_or_else(|| panic!("{name}: {flood}"))
     };
     assert_eq!(flood["chain"], myelin.chain("bad"));
-    assert_eq!(
-        (of("times"), of("agreed_pps"), of("payload_bytes")),
-        (8.0, 500.0, 256.0)
-    );
+    for (name, figure) in [
+        ("times", 8.0),
+        ("agreed_pps", 500.0),
+        ("payload_bytes", 256.0),
+    ] {
+        assert!((of(name) - figure).abs() < 1e-9, "{name}: {flood}");
+    }
     // It lasts as long as the measurement, and never sends more than it should.
     assert!(of("duration_s") >= 1.0, "{flood}");
     assert!(of("sent") > 100.0 && of("sent_pps") <= 4000.0, "{flood}");
-    assert_eq!(of("packets_in"), of("sent"), "{flood}");
+    assert_eq!(flood["packets_in"], flood["sent"], "{flood}");
     // What passes is the profile: the rate over that time, and the burst. What was not policed passes.
     let most = of("duration_s") * of("agreed_pps") + 8.0;
     assert!(of("policed") > 0.0 && of("passed") <= most + 1.0, "{flood}");
-    assert_eq!(of("policed") + of("passed"), of("sent"), "{flood}");
+    let difference = of("policed") + of("passed") - of("sent");
+    assert!(difference.abs() < 0.5, "{flood}");
     let share = of("passed") / of("duration_s") / of("agreed_pps");
     assert!((of("profile_share") - share).abs() < 1e-6, "{flood}");
     myelin.ok(&["down", "--all"]);
