@@ -202,7 +202,8 @@ fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
     }
 }
 
-/// Divides packets in proportion to weights, none lost by rounding; the first takes all where no weight tells.
+/// Divides packets in proportion to weights, none lost by rounding, and nobody gets more than its weight where there are no more packets
+/// than all weights together; the first takes all where no weight tells.
 pub(crate) fn divide(packets: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     if sum == 0 {
@@ -301,6 +302,7 @@ mod tests {
                 for (part, weight) in parts.iter().zip(&weights) {
                     let due = packets as f64 * (*weight as f64 / sum as f64);
                     proptest::prop_assert!((*part as f64 - due).abs() <= 1.0 + due * 1e-9);
+                    proptest::prop_assert!(part <= weight || u128::from(packets) > sum);
                 }
             }
         }
