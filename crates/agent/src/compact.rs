@@ -396,7 +396,8 @@ fn undo(
     }
     drop(loaded);
     if let Some(class) = done.class {
-        node.disciplines.release(class, &mut node.journal);
+        node.disciplines
+            .release(&node.plane, class, &mut node.journal);
     }
     if let (true, Some(key)) = (done.worker_acquired, worker) {
         node.workers.release(key, &mut node.journal);

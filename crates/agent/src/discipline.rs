@@ -63,6 +63,8 @@ struct Discipline {
     resource: Resource,
     kind: Kind,
     classes: BTreeMap<u16, Entry>,
+    /// The latest departure that a class which is gone gave a packet, ns (CLOCK_MONOTONIC).
+    latest_ns: u64,
 }
 
 /// Those of all interfaces.
@@ -99,7 +101,7 @@ impl Disciplines {
     }
 
     /// One generation less; with the last one the class goes, once it is empty, and with the last class the discipline.
-    pub(crate) fn release(&mut self, class: ClassId, journal: &mut Journal) {
+    pub(crate) fn release(&mut self, plane: &Plane, class: ClassId, journal: &mut Journal) {
         let Some(discipline) = self.0.get_mut(&class.ifindex) else {
             return;
         };
@@ -111,11 +113,16 @@ impl Disciplines {
             return;
         }
         let limit = Duration::from_nanos(entry.shaping.delay_ns).min(MAX_DRAIN);
+        if let Some(shaper) = &entry.shaper {
+            let told = plane.departures(shaper).unwrap_or_default();
+            discipline.latest_ns = discipline.latest_ns.max(told.latest_ns);
+        }
         discipline.classes.remove(&class.minor);
         if discipline.kind == Kind::Fq {
-            // Nobody tells which chain the packets belong to that wait: with the last one the discipline goes.
+            // What waits stays in the discipline, which goes with the last class.
             if discipline.classes.is_empty() {
-                std::thread::sleep(limit);
+                let now_ns = myelin_probe::clock::now_ns();
+                std::thread::sleep(until_empty(discipline.latest_ns, now_ns));
             }
             self.leave(class.ifindex, journal);
             return;
@@ -231,6 +238,7 @@ impl Discipline {
             resource,
             kind,
             classes: BTreeMap::new(),
+            latest_ns: 0,
         })
     }
 
@@ -306,6 +314,18 @@ impl Discipline {
     }
 }
 
+/// How long `fq` holds packets yet of which the last one departs at `latest_ns`, and a moment for its timer; nothing where none waits, or
+/// none was ever sent there.
+fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
+    if latest_ns == 0 {
+        return Duration::ZERO;
+    }
+    let until = Duration::from_nanos(latest_ns) + LOOK_EVERY;
+    until
+        .saturating_sub(Duration::from_nanos(now_ns))
+        .min(MAX_DRAIN)
+}
+
 /// How long a packet may wait for its departure: as long as agreed, and no longer than the queue takes to leave, of full
 /// frames where only bits are limited.
 fn limit_ns(shaping: &Shaping) -> u64 {
@@ -368,6 +388,21 @@ mod tests {
         let bits = limit(1514 * 8 * 1000, 20_000);
         assert_eq!(queue(None, bits, 10_000_000), 10);
         assert_eq!(queue(limit(5000, 4), bits, 1_000_000), 1);
+    }
+
+    #[test]
+    fn a_discipline_goes_as_soon_as_nothing_waits_in_it() {
+        let ms = Duration::from_millis;
+        let now_ns = 3_600_000_000_000;
+        assert_eq!(until_empty(0, now_ns), Duration::ZERO);
+        assert_eq!(until_empty(now_ns - 1_000_000_000, now_ns), Duration::ZERO);
+        assert_eq!(
+            until_empty(now_ns + 20_000_000, now_ns),
+            ms(20) + LOOK_EVERY
+        );
+        assert_eq!(until_empty(now_ns + 9_000_000_000, now_ns), MAX_DRAIN);
+        // A machine that has just booted.
+        assert_eq!(until_empty(0, 10), Duration::ZERO);
     }
 
     #[test]

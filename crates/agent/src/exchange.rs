@@ -25,6 +25,7 @@ use crate::deploy::{Deployed, kernel_hook, match_error};
 use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::quiesce::{self, Urgent};
+use crate::shaper;
 use crate::sla::{self, Counts};
 
 /// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
@@ -336,15 +337,23 @@ impl Past {
         // The interface's class goes on with its counts where it stays the same.
         let class = form.plan.qdisc_shaping();
         if class.is_none() || class != next.qdisc_shaping() {
-            let mut shaper = form.layout.shaper(node);
+            let shaper = form.layout.shaper(node);
             if class.is_some() {
-                // Counted out before they came into the queue; what waits there still leaves.
-                self.packets_out -= shaper.full.min(out);
-                shaper.waiting = 0;
+                self.add_discipline(shaper);
+            } else {
+                self.add_shaper(&shaper);
             }
-            self.add_shaper(&shaper);
         }
         self.keep(sections);
+    }
+
+    /// What a queueing discipline dropped had been counted out before, by this form or by those before that had the same class;
+    /// what waits there still leaves.
+    fn add_discipline(&mut self, mut shaper: ShaperStats) {
+        shaper.waiting = 0;
+        self.packets_out = shaper::out(self.packets_out, &shaper);
+        self.counts.packets_out = shaper::out(self.counts.packets_out, &shaper);
+        self.add_shaper(&shaper);
     }
 
     /// What is in a shaper's queue goes on, or is lost, with the form; its other counts are kept.
@@ -357,5 +366,41 @@ impl Past {
         };
         self.drops += shaper.drops();
         self.shaper.add(&shaper);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_former_discipline_s_drops_are_not_among_what_left() {
+        let mut past = Past {
+            packets_out: 100,
+            counts: Counts {
+                packets_in: 103,
+                packets_out: 100,
+                ..Counts::default()
+            },
+            ..Past::default()
+        };
+        past.add_discipline(ShaperStats {
+            full: 20,
+            late: 3,
+            waiting: 5,
+            ..ShaperStats::default()
+        });
+        assert_eq!((past.packets_out, past.drops), (80, 23));
+        // The account that the SLA monitor makes of it is closed.
+        past.counts.shaper = past.shaper.drops();
+        assert_eq!(past.counts.packets_out, 80);
+        assert_eq!(past.counts.missing(0), 0);
+        // One within the chain's worker counts nothing out that it drops.
+        past.add_shaper(&ShaperStats {
+            full: 7,
+            waiting: 2,
+            ..ShaperStats::default()
+        });
+        assert_eq!((past.packets_out, past.counts.packets_out), (80, 80));
     }
 }

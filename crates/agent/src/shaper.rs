@@ -5,6 +5,12 @@ use myelin_planner::{ShaperPlace, ShaperPlan};
 
 use crate::api::ShaperStatus;
 
+/// Of the packets that the last program of a chain has counted out, those that have left the queueing discipline behind it. What
+/// came too late or was too big the program itself has dropped, before it counted.
+pub(crate) fn out(counted: u64, discipline: &ShaperStats) -> u64 {
+    counted.saturating_sub(discipline.full + discipline.waiting)
+}
+
 /// The state of a shaper, from what it has counted over all generations.
 pub(crate) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperStatus {
     let ShaperPlan { place, shaping } = plan;
@@ -33,5 +39,29 @@ pub(crate) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperS
         waiting: stats.waiting,
         most_waiting: in_worker.then_some(stats.most),
         in_sojourn: is_told,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_never_counted_out_is_not_taken_off_it() {
+        let of_fq = ShaperStats {
+            delayed: 30,
+            late: 20,
+            big: 4,
+            ..ShaperStats::default()
+        };
+        assert_eq!(out(76, &of_fq), 76);
+        let of_htb = ShaperStats {
+            full: 20,
+            waiting: 4,
+            ..ShaperStats::default()
+        };
+        assert_eq!(out(100, &of_htb), 76);
+        // They are read one after the other.
+        assert_eq!(out(10, &of_htb), 0);
     }
 }

@@ -206,7 +206,12 @@ impl SlaMonitor {
                 .iter()
                 .map(|&(chain, index)| differences[chain].weight(index))
                 .collect();
-            for (&(chain, index), part) in users.iter().zip(divide(fresh, &weights)) {
+            // Others send there too: a chain has lost no more than it sent, and an idle one nothing.
+            let of_chains = match station {
+                Station::Egress { .. } => fresh.min(weights.iter().sum()),
+                _ => fresh,
+            };
+            for (&(chain, index), part) in users.iter().zip(divide(of_chains, &weights)) {
                 differences[chain].at_stations[index].1 = part;
             }
         }

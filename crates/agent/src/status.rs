@@ -95,9 +95,8 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         bytes_in: past.bytes_in + door.bytes,
         policed: past.policed + door.policed,
         policed_bytes: past.policed_bytes + door.policed_bytes,
-        // The egress program has counted what the interface's class then dropped or holds.
         packets_out: if form.plan.qdisc_shaping().is_some() {
-            out.saturating_sub(shaped.full + shaped.waiting)
+            shaper::out(out, &shaped)
         } else {
             out
         },

@@ -24,6 +24,8 @@ pub struct Departures {
     pub late: u64,
     /// Dropped: larger than the burst.
     pub big: u64,
+    /// The latest departure that it gave a packet, on the clock of `bpf_ktime_get_ns` (CLOCK_MONOTONIC), ns; 0 if it gave none.
+    pub latest_ns: u64,
 }
 
 /// `struct bucket`.
@@ -115,10 +117,14 @@ impl Policer {
             .lookup(&self.number.start().to_ne_bytes(), MapFlags::ANY)
             .map_err(|cause| Error::map("policers", "read a shaper of", &cause))?;
         let entry = value.filter(|bytes| bytes.len() == size_of::<Entry>());
-        let [delayed, late, big, _] = entry.map_or([0; 4], |bytes| {
-            bytemuck::pod_read_unaligned::<Entry>(&bytes).more
-        });
-        Ok(Departures { delayed, late, big })
+        let entry = entry.map_or_else(Entry::zeroed, |bytes| bytemuck::pod_read_unaligned(&bytes));
+        let [delayed, late, big, _] = entry.more;
+        Ok(Departures {
+            delayed,
+            late,
+            big,
+            latest_ns: entry.last_ns,
+        })
     }
 
     pub(crate) fn number(&self) -> u32 {

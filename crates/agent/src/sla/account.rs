@@ -188,6 +188,11 @@ impl Counts {
         }
     }
 
+    /// What was to leave: came in within the profile, or was made.
+    pub(crate) fn owed(&self) -> u64 {
+        (self.packets_in + self.made).saturating_sub(self.policed)
+    }
+
     /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
     pub(crate) fn missing(&self, between: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
@@ -196,13 +201,33 @@ impl Counts {
     }
 }
 
+/// What has not left after this time is lost, ns.
+const UNDER_WAY_NS: u64 = 1_000_000_000;
+/// A worker that does not run while its chain is read has packets in its rings that no sojourn tells of yet: those of so long, ns.
+const IN_RINGS_NS: u64 = 10_000_000;
+
+/// Of packets that came in so long a time, those that may still be under way at its end. The sojourn of those that have left tells how
+/// long the way takes; without one it takes a second.
+pub(crate) fn under_way(came: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
+    let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
+    let way_ns = longest_ns.map_or(UNDER_WAY_NS, |ns| {
+        ns.saturating_add(IN_RINGS_NS).min(UNDER_WAY_NS)
+    });
+    let length_ns = length_s * 1e9;
+    if length_ns <= way_ns as f64 {
+        return came;
+    }
+    (came as f64 * (way_ns as f64 / length_ns)).ceil() as u64
+}
+
 fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
     if packets > 0 {
         *to.entry(name.to_owned()).or_default() += packets;
     }
 }
 
-/// Divides packets in proportion to weights, none lost by rounding; the first takes all where no weight tells.
+/// Divides packets in proportion to weights, none lost by rounding, and nobody gets more than its weight where there are no more packets
+/// than all weights together; the first takes all where no weight tells.
 pub(crate) fn divide(packets: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     if sum == 0 {
@@ -301,6 +326,7 @@ mod tests {
                 for (part, weight) in parts.iter().zip(&weights) {
                     let due = packets as f64 * (*weight as f64 / sum as f64);
                     proptest::prop_assert!((*part as f64 - due).abs() <= 1.0 + due * 1e-9);
+                    proptest::prop_assert!(part <= weight || u128::from(packets) > sum);
                 }
             }
         }

@@ -7,7 +7,7 @@ use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
 use crate::api::{Losses, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaWindow};
-use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes};
+use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, under_way};
 use crate::sla::cause::{self, Circumstances};
 use crate::sla::events::{Events, Violation};
 use crate::sla::judge;
@@ -27,6 +27,8 @@ pub(crate) struct History {
     /// Of the packets in black boxes, those that have been there for a second, by function; of the generation before too.
     stuck: BTreeMap<String, u64>,
     unseen: u64,
+    /// Missing at the last reading beyond what could be under way.
+    overdue: u64,
     seconds: VecDeque<SlaWindow>,
     sojourns: VecDeque<Sparse>,
     judged_s: u64,
@@ -93,6 +95,7 @@ impl History {
             egress: 0,
             stuck: BTreeMap::new(),
             unseen: 0,
+            overdue: 0,
             seconds: VecDeque::new(),
             sojourns: VecDeque::new(),
             judged_s: 0,
@@ -158,16 +161,16 @@ impl History {
         self.inner += between.inner;
         self.egress += between.egress;
         self.mark_stuck(now);
-        self.mark_unseen(now);
-        let lost = self.losses(&now.counts).since(&lost_before);
-        let lost_in = since(&self.lost_in(&now.counts), &in_functions_before);
-        let since_last =
-            |count: fn(&Counts) -> u64| count(&now.counts).saturating_sub(count(&self.last.counts));
         let sojourn = match (&now.sojourn, &self.last.sojourn) {
             (Some(now), Some(last)) => Some(now.since(last)),
             (Some(now), None) => Some(now.clone()),
             (None, _) => None,
         };
+        self.mark_unseen(now, length_s, sojourn.as_ref());
+        let lost = self.losses(&now.counts).since(&lost_before);
+        let lost_in = since(&self.lost_in(&now.counts), &in_functions_before);
+        let since_last =
+            |count: fn(&Counts) -> u64| count(&now.counts).saturating_sub(count(&self.last.counts));
         if self.sojourns.len() == MINUTE {
             self.sojourns.pop_front();
         }
@@ -211,16 +214,20 @@ impl History {
         }
     }
 
-    /// What came in before the last reading, and is neither out nor counted as lost, is lost.
-    fn mark_unseen(&mut self, now: &Reading) {
+    /// What came in before the last reading, and is neither out nor counted as lost, is lost. So is what, in two readings on end, is more
+    /// than can be under way by the sojourn of the others; one reading may have found a worker that stood still.
+    fn mark_unseen(&mut self, now: &Reading, length_s: f64, sojourn: Option<&Histogram>) {
         // A black box makes packets that nobody knows of.
         if now.may_pass_by || now.hops.iter().any(|hop| hop.is_black_box) {
             return;
         }
-        let came = |counts: &Counts| counts.packets_in + counts.made;
-        let fresh = came(&now.counts).saturating_sub(came(&self.last.counts));
-        let old = self.missing(now).saturating_sub(fresh + now.waiting);
-        self.unseen += old;
+        let fresh = now.counts.owed().saturating_sub(self.last.counts.owed());
+        let missing = now.counts.missing(self.ring + self.inner);
+        let missing = missing.saturating_sub(now.waiting);
+        let overdue = missing.saturating_sub(under_way(fresh, length_s, sojourn));
+        let lost = missing.saturating_sub(fresh).max(overdue.min(self.overdue));
+        self.overdue = overdue;
+        self.unseen = self.unseen.max(lost);
     }
 
     /// Packets under way, or lost where nobody counts and not yet noticed.

@@ -9,6 +9,7 @@ use myelin_spec::{OnFailure, Space};
 use crate::deploy::Deployed;
 use crate::exchange::Form;
 use crate::node::Node;
+use crate::shaper;
 use crate::sla::account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
 
 /// Reads a chain. `netlink` tells what interfaces have lost; without it they have lost nothing.
@@ -28,12 +29,10 @@ pub(super) fn of(deployed: &Deployed, node: &Node, netlink: Option<&mut Netlink>
     let mut counts = deployed.past.counts.clone();
     counts.add(&ends(form, node));
     counts.add_hops(&settled);
-    let (shaped, past) = (form.layout.shaper(node), &deployed.past.shaper);
-    counts.shaper = past.drops() + shaped.drops();
+    let shaped = form.layout.shaper(node);
+    counts.shaper = deployed.past.shaper.drops() + shaped.drops();
     if form.plan.qdisc_shaping().is_some() {
-        // The egress program has counted what the interface's class then dropped or holds.
-        let not_out = counts.shaper + shaped.waiting;
-        counts.packets_out = counts.packets_out.saturating_sub(not_out);
+        counts.packets_out = shaper::out(counts.packets_out, &shaped);
     }
     Reading {
         name: form.chain.name.clone(),

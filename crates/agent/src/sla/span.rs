@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::{ApiError, Losses, SlaWindow};
 use crate::engine::Engine;
-use crate::sla::account::{Reading, Station};
+use crate::sla::account::{Reading, Station, under_way};
 use crate::sla::{history, reading};
 
 /// What has not left after this time is lost.
@@ -60,9 +60,11 @@ fn overdue(start: &Reading, end: &Reading, now: &Reading) -> u64 {
         return 0;
     }
     let missing = |reading: &Reading| reading.counts.missing(in_rings(reading));
-    let came = |reading: &Reading| reading.counts.packets_in + reading.counts.made;
     let before = missing(start);
-    let fresh = came(now).saturating_sub(came(end));
+    let came = now.counts.owed().saturating_sub(end.counts.owed());
+    let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
+    let sojourn = sojourn.map(|(now, start)| now.since(start));
+    let fresh = under_way(came, now.up_s - end.up_s, sojourn.as_ref());
     missing(now).saturating_sub(before + fresh + now.waiting)
 }
 
@@ -120,6 +122,8 @@ fn in_rings(reading: &Reading) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use myelin_packet::sojourn::Histogram;
+
     use super::*;
     use crate::sla::account::{Counts, Crossing, HopCounts};
 
@@ -157,6 +161,21 @@ mod tests {
         assert_eq!((window.packets_in, window.policed), (1000, 500));
         assert_eq!((window.lost.ring, window.lost.unseen), (10, 3));
         assert_eq!(window.loss_percent, Some(2.6));
+    }
+
+    #[test]
+    fn packets_that_come_meanwhile_do_not_stand_for_lost_ones() {
+        let mut start = reading(0, 0, 0, 0);
+        start.sojourn = Some(Histogram::new());
+        let mut end = reading(1000, 0, 980, 0);
+        let mut now = reading(6000, 4000, 1970, 0);
+        // Of 5000 more the policer lets 1000 in, in 100 ms; those of the last 10 ms, and of as long as the way takes, may be under way.
+        (end.up_s, now.up_s) = (1.0, 1.1);
+        now.sojourn = Some(Histogram::new());
+        assert_eq!(overdue(&start, &end, &now), 0, "nothing tells the way");
+        now.counts.packets_out = 1880;
+        now.sojourn.as_mut().unwrap().record_many(1000, 1880);
+        assert_eq!(overdue(&start, &end, &now), 120 - 101);
     }
 
     #[test]

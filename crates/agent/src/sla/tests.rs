@@ -165,24 +165,53 @@ fn a_chain_that_was_not_read_this_time_is_kept_and_counted_once() {
     assert!((status.second.seconds - 2.0).abs() < 1e-9);
 }
 
+/// A chain whose packets have all left, at an interface that has lost so many of whomever.
+fn at_egress(name: &str, spi: u32, up_s: f64, packets: u64, lost: u64) -> Reading {
+    let mut reading = chain(name, spi, up_s, packets, packets, 0);
+    reading.crossings = vec![Crossing {
+        station: Station::Egress {
+            interface: 4,
+            name: "eth0".to_owned(),
+        },
+        leads_to: None,
+        lost,
+    }];
+    reading
+}
+
+#[test]
+fn an_idle_chain_is_not_blamed_for_what_others_lose_at_its_egress() {
+    let mut monitor = SlaMonitor::default();
+    let both = |up_s, of_b, lost| {
+        vec![
+            at_egress("a", 1, up_s, 100, lost),
+            at_egress("b", 2, up_s, of_b, lost),
+        ]
+    };
+    let link = |monitor: &SlaMonitor| {
+        let of = |name, spi| monitor.status(name, spi).unwrap().life.lost.link;
+        (of("a", 1), of("b", 2))
+    };
+    take(&mut monitor, 1, both(1.0, 100, 0));
+    // Nobody's: neither has sent anything.
+    take(&mut monitor, 2, both(2.0, 100, 40));
+    assert_eq!(link(&monitor), (0, 0));
+    // No more than it has sent.
+    take(&mut monitor, 3, both(3.0, 107, 80));
+    assert_eq!(link(&monitor), (0, 7));
+    // As many as were lost.
+    take(&mut monitor, 4, both(4.0, 207, 85));
+    assert_eq!(link(&monitor), (0, 12));
+    assert!(monitor.events(Some("a"), 0).is_empty());
+}
+
 #[test]
 fn an_interface_s_earlier_losses_are_nobody_s() {
-    let at = |up_s, lost| {
-        let mut reading = chain("a", 1, up_s, 100, 100, 0);
-        reading.crossings = vec![Crossing {
-            station: Station::Egress {
-                interface: 4,
-                name: "eth0".to_owned(),
-            },
-            leads_to: None,
-            lost,
-        }];
-        reading
-    };
+    let at = |up_s, packets, lost| at_egress("a", 1, up_s, packets, lost);
     let mut monitor = SlaMonitor::default();
-    take(&mut monitor, 1, vec![at(1.0, 50)]);
+    take(&mut monitor, 1, vec![at(1.0, 100, 50)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 0);
-    take(&mut monitor, 2, vec![at(2.0, 53)]);
+    take(&mut monitor, 2, vec![at(2.0, 200, 53)]);
     assert_eq!(monitor.status("a", 1).unwrap().life.lost.link, 3);
     let event = &monitor.events(None, 0)[0];
     assert_eq!(

@@ -68,6 +68,7 @@ fn packets_are_told_when_they_may_leave() {
         ifindex: LOOPBACK,
         shaper: Arc::clone(&shaper),
     };
+    assert_eq!(plane.departures(&shaper).unwrap().latest_ns, 0);
     // The machine may take a moment, but not 100 ms a packet.
     let (outcomes, out) = run(&plane, exit, 6);
     let times: Vec<u64> = outcomes
@@ -82,6 +83,7 @@ fn packets_are_told_when_they_may_leave() {
     assert_eq!(times.len() as u64, out);
     let seen = plane.departures(&shaper).unwrap();
     assert_eq!((seen.late, seen.big), (6 - out, 0));
+    assert_eq!(Some(&seen.latest_ns), times.last());
     assert!(seen.delayed > 0 && seen.late > 0, "{seen:?}");
 }
 

@@ -152,6 +152,8 @@ fn what_is_missing_for_a_second_is_lost_and_what_has_just_come_is_under_way() {
     let with_missing = |up_s, packets_in, missing| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.counts.packets_out -= missing;
+        // Nothing tells how long the way takes.
+        reading.sojourn = None;
         reading
     };
     let mut history = first(with_missing(1.0, 100, 7));
@@ -180,6 +182,31 @@ fn what_is_missing_for_a_second_is_lost_and_what_has_just_come_is_under_way() {
     passing.may_pass_by = true;
     let second = take(&mut history, passing, Between::default());
     assert_eq!(second.lost.unseen, 0);
+}
+
+#[test]
+fn a_steady_loss_is_seen_beside_many_packets() {
+    // Each second brings 10,000 packets, 9,000 of them too many; five of those let in get lost where nobody counts.
+    let losing = |second: u64, more| {
+        let mut reading = reading(second as f64, 1000 * second, 0);
+        reading.counts.packets_in += 9000 * second;
+        reading.counts.policed = 9000 * second;
+        reading.counts.packets_out -= 5 * second + more;
+        reading
+    };
+    let mut history = first(losing(1, 0));
+    for second in 2..=4 {
+        take(&mut history, losing(second, 0), Between::default());
+    }
+    // A worker that stands still when it is read has lost nothing.
+    take(&mut history, losing(5, 60), Between::default());
+    for second in 6..=9 {
+        take(&mut history, losing(second, 0), Between::default());
+    }
+    let second = take(&mut history, losing(10, 0), Between::default());
+    assert_eq!(second.lost.unseen, 5);
+    // All but what may be under way at the last but one reading: those of 10.01 ms.
+    assert_eq!(history.status().life.lost.unseen, 9 * 5 - 11);
 }
 
 #[test]
