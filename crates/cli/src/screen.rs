@@ -23,6 +23,7 @@ const ESCAPE: u8 = 27;
 
 /// The terminal while it is drawn over.
 pub(crate) struct Screen {
+    terminal: console::Term,
     /// How it was; absent where keys come from elsewhere.
     before: Option<Termios>,
     /// What would end this process.
@@ -50,14 +51,18 @@ impl Screen {
         } else {
             None
         };
-        let screen = Self { before, signals };
+        let screen = Self {
+            terminal: console::Term::stdout(),
+            before,
+            signals,
+        };
         write(BEGIN)?;
         Ok(screen)
     }
 
     /// Shows a text in place of the one before, in one write, so that nothing flickers.
     pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
-        let (rows, columns) = console::Term::stdout().size();
+        let (rows, columns) = self.terminal.size();
         write(&frame(text, rows.into(), columns.into()))
     }
 
