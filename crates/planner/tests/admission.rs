@@ -336,7 +336,7 @@ proptest! {
         let user = pinned(XOR, Space::User);
         let bookings: Vec<_> = rates.iter().enumerate().map(|(index, (rate, burst, in_user, free))| {
             let functions: &[&str] = if *in_user { &[&user] } else { &[FORWARD] };
-            let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst} }}\n") };
+            let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst}, latency: 10s }}\n") };
             beside(&Ledger::default(), &shared(&format!("c{index}"), functions, &sla), &machine).1
         }).collect();
         let (mut all, mut some) = (Ledger::default(), Ledger::default());
