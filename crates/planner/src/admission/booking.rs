@@ -74,12 +74,14 @@ fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit>
         returns: true,
         growth: Growth::NONE,
     };
-    let port = (!chain.is_over_dpdk()).then(|| visit(Resource::Port(site.ingress.clone())));
+    let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
     let worker = visit(Resource::Worker {
         core: site.core,
         name: site.worker.clone(),
         polls: true,
         wake_up_fs: 0,
+        batch: chain.worker.batch,
+        devices: chain.is_over_dpdk(),
     });
     let worker = plan.uses(Space::User).then_some(worker);
     port.into_iter().chain(worker).collect()
