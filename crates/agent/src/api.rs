@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `GET /v1/agent` | - | [`AgentInfo`] |
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
-//! | `POST /v1/chains` | [`ChainSource`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
 //! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
@@ -43,6 +43,17 @@ impl fmt::Debug for ChainSource {
             .field("files", &self.files.keys())
             .finish()
     }
+}
+
+/// Deploy a chain file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct UpRequest {
+    /// The chain file.
+    #[serde(flatten)]
+    pub source: ChainSource,
+    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Who answers.
@@ -261,6 +272,12 @@ pub struct ChainStatus {
     pub generation: u16,
     /// Its state.
     pub state: ChainState,
+    /// Whether it was refused by admission and deployed all the same: nothing is promised.
+    #[serde(default)]
+    pub best_effort: bool,
+    /// The worst-case delay that it was admitted with, ns; absent where it has none.
+    #[serde(default)]
+    pub bound_ns: Option<u64>,
     /// How its functions are laid out.
     pub mapping: String,
     /// `xdp` or `tcx`.
@@ -452,6 +469,9 @@ pub struct RunRequest {
     pub source: ChainSource,
     /// How to probe.
     pub options: ProbeOptions,
+    /// As in [`UpRequest`].
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Measure this machine's costs.

@@ -6,9 +6,11 @@ mod direct;
 mod fed_functions;
 mod programs;
 mod ring;
+mod stalls;
 mod user_functions;
 
 use std::path::Path;
+use std::time::Duration;
 
 use myelin_dataplane::feed;
 use myelin_planner::costs::VERSION;
@@ -23,6 +25,9 @@ use crate::engine::{Busy, Engine, Monitor};
 
 /// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
+
+/// For how long cores are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Measures the costs of this machine and keeps them.
@@ -41,10 +46,13 @@ impl Engine {
         monitor.progress("user functions", 1, 3);
         let user = user_functions::measure(rounds)?;
         monitor.progress("crossings", 2, 3);
+        let (crossed, worst_case) =
+            crossings::measure(self, rounds, &programs, user.dispatch, monitor)?;
         let steps = StepCosts {
             ring: ring::measure(rounds)?,
-            ..crossings::measure(self, rounds, &programs, user.dispatch, monitor)?
+            ..crossed
         };
+        let stalls = stalls::measure(if request.quick { LOOK / 4 } else { LOOK })?;
         let fed = fed_functions::measure(rounds, user.dispatch.per_packet_ns)?;
         let in_both = programs.functions.iter().map(|(kind, kernel)| {
             let costs = FunctionCosts {
@@ -73,7 +81,9 @@ impl Engine {
             },
             steps,
             functions,
-            ..Costs::default()
+            stalls,
+            worst_case,
+            slice_ns: Costs::default().slice_ns,
         };
         keep(Path::new(&request.file), &costs)?;
         (monitor.emit)(Event::Costs(Box::new(costs)));

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use myelin_planner::admission::Site;
 use myelin_planner::{Costs, Machine, Plan};
 use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, ChainUp, Change};
-use crate::circuit::Circuit;
+use crate::circuit::{Circuit, link_bps};
 use crate::cpu_latency::CpuLatencies;
 use crate::deploy::{Deployed, Place};
 use crate::engine::{admit, cores};
@@ -31,6 +32,8 @@ pub(crate) struct State {
 pub(crate) struct Order<'a> {
     pub(crate) source: &'a Arc<ChainSource>,
     pub(crate) costs: &'a Costs,
+    /// Whether what admission refuses is deployed all the same.
+    pub(crate) force: bool,
     /// When it came in.
     pub(crate) start: Instant,
     /// Whether nobody wants it any more; what may take long looks at it.
@@ -129,7 +132,11 @@ impl State {
             return Ok(Laid::Unchanged(name));
         }
         revision::check(running, &chain, &self.node)?;
-        let plan = self.plan(&chain, order.costs, &running.place.circuit)?;
+        let place = running.place.clone();
+        let plan = self.plan(&chain, order, &place)?;
+        let Some(running) = self.chains.get(&name) else {
+            return Err(gone(&name));
+        };
         revision::check_worker(running, &chain, &plan)?;
         let Some(running) = self.chains.get_mut(&name) else {
             return Err(gone(&name));
@@ -246,7 +253,7 @@ impl State {
         let place = self.place(&chain)?;
         let circuit = place.circuit.clone();
         let deployed = self
-            .plan(&chain, order.costs, &circuit)
+            .plan(&chain, order, &place)
             .and_then(|plan| self.node.deploy(chain, order, plan, place));
         match deployed {
             Ok(deployed) => {
@@ -309,17 +316,47 @@ impl State {
         Ok(place)
     }
 
-    fn plan(&self, chain: &ServiceChain, costs: &Costs, circuit: &str) -> Result<Plan, ApiError> {
-        let (ingress, egress) = self.node.circuit(circuit)?.port_kinds();
+    /// Plans a chain in its place and decides whether it is admitted there; enters it into the ledger.
+    fn plan(
+        &mut self,
+        chain: &ServiceChain,
+        order: Order<'_>,
+        place: &Place,
+    ) -> Result<Plan, ApiError> {
+        let port = |ifindex| Ok(self.node.ports.get(ifindex)?.name.clone());
+        let (from, to) = (port(place.ingress)?, port(place.egress)?);
+        let (ingress, egress) = self.node.circuit(&place.circuit)?.port_kinds();
         let machine = Machine {
             ingress,
             egress,
+            egress_bps: link_bps(&to),
             ..Machine::with_end_hosts(cores())
         };
-        let plan = myelin_planner::plan(chain, costs, &machine).map_err(ApiError::usage)?;
+        let worker = Key::of(chain, place);
+        let site = Site {
+            ingress: from,
+            egress: to,
+            worker: format!("{}@{}", worker.owner, worker.circuit),
+            core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
+            egress_bps: machine.egress_bps,
+        };
+        let mut plan = self.laid_out(chain, order.costs, &machine, &place.circuit)?;
+        let admitted = &mut self.node.admitted;
+        admitted.review(&mut plan, chain, (order.costs, &machine), &site);
+        admit(plan, order.force)
+    }
+
+    fn laid_out(
+        &self,
+        chain: &ServiceChain,
+        costs: &Costs,
+        machine: &Machine,
+        circuit: &str,
+    ) -> Result<Plan, ApiError> {
+        let plan = myelin_planner::plan(chain, costs, machine).map_err(ApiError::usage)?;
         let taken = self.taken_port(chain, circuit)?;
         let Some(taken) = taken.filter(|_| plan.binds_ports()) else {
-            return admit(plan);
+            return Ok(plan);
         };
         // A queue has one packet memory, and that has one owner.
         let why = format!(
@@ -342,10 +379,10 @@ impl State {
             mapping: Mapping::Distributed,
             ..chain.clone()
         };
-        let mut plan = myelin_planner::plan(&apart, costs, &machine)
+        let mut plan = myelin_planner::plan(&apart, costs, machine)
             .map_err(|error| refusal(&format!("links of its own are not possible: {error}")))?;
         plan.mapping_why = why;
-        admit(plan)
+        Ok(plan)
     }
 
     /// A port of the circuit whose queues another owner's worker has.

@@ -203,6 +203,19 @@ pub fn port_kind(interface: &str) -> PortKind {
         .map_or(PortKind::Native, |link| foreign_kind(&link))
 }
 
+/// Speed of a network card's link, bits a second; `None` where the interface has none, or it is not up.
+pub fn link_bps(interface: &str) -> Option<u64> {
+    if port_kind(interface) != PortKind::Native {
+        return None;
+    }
+    let path = Path::new("/sys/class/net").join(interface).join("speed");
+    let mbit: i64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    u64::try_from(mbit)
+        .ok()
+        .filter(|mbit| *mbit > 0)?
+        .checked_mul(1_000_000)
+}
+
 /// An error at the place in the chain file that names the interfaces.
 fn place(chain: &ServiceChain, error: impl std::fmt::Display) -> ApiError {
     ApiError::failed(format!(

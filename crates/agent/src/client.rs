@@ -115,6 +115,11 @@ impl Client {
         self.call(Method::POST, "/v1/chains", Some(source))
     }
 
+    /// The same, with what is said beside the file.
+    pub fn up_as(&self, request: &UpRequest) -> Result<Vec<ChainUp>, ApiError> {
+        self.call(Method::POST, "/v1/chains", Some(request))
+    }
+
     /// Removes one chain.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
         self.call(Method::DELETE, &format!("/v1/chains/{chain}"), None::<&()>)

@@ -12,6 +12,7 @@ use myelin_dpdk::{
     WorkerProgram, runtime_directory,
 };
 use myelin_linux::journal::{Journal, Resource};
+use myelin_planner::admission::Site;
 use myelin_planner::{Costs, Machine, Plan, PortKind};
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 use myelin_traffic::Profile;
@@ -79,6 +80,12 @@ impl Devices {
     /// Whether a chain of that name runs between devices.
     pub(crate) fn runs(&self, name: &str) -> bool {
         self.chains.contains_key(name)
+    }
+
+    /// Whether a chain runs there in this form.
+    fn runs_as(&self, chain: &ServiceChain) -> bool {
+        let running = self.chains.get(&chain.name);
+        running.is_some_and(|running| revision::is_same(&running.form.chain, chain))
     }
 
     /// The names of the chains that do.
@@ -186,15 +193,17 @@ impl State {
         };
         external::check(chains.iter().filter(is_new))?;
         let latencies = cpu_latency::ask(&chains)?;
+        let devices = &self.node.devices;
+        let is_changed = |chain: &&ServiceChain| is_new(chain) && !devices.runs_as(chain);
+        let changed = chains.iter().filter(is_changed);
+        let admitted = &mut self.node.admitted;
+        admitted.begin(changed.map(|chain| chain.name.as_str()));
         let (between_devices, others): (Vec<_>, Vec<_>) =
             chains.into_iter().partition(ServiceChain::is_over_dpdk);
         let mut all = Vec::with_capacity(between_devices.len());
         let mut outcome = Ok(Vec::new());
         for chain in between_devices {
-            match self
-                .node
-                .up_between_devices(chain, order.costs, order.start)
-            {
+            match self.node.up_between_devices(chain, order) {
                 Ok(done) => all.push(done),
                 Err(error) => {
                     outcome = Err(error);
@@ -216,6 +225,7 @@ impl State {
                 for done in all.into_iter().rev() {
                     self.node.roll_back_devices(done);
                 }
+                self.node.admitted.roll_back();
                 Err(error)
             }
         }
@@ -224,6 +234,7 @@ impl State {
     /// Removes a chain, whoever drives its ports; false when there is none of that name.
     pub(crate) fn down_any(&mut self, name: &str) -> bool {
         self.latencies.release(name);
+        self.node.admitted.remove(name);
         self.down(name) || self.node.down_between_devices(name)
     }
 
@@ -239,9 +250,9 @@ impl Node {
     pub(crate) fn up_between_devices(
         &mut self,
         chain: ServiceChain,
-        costs: &Costs,
-        start: Instant,
+        order: Order<'_>,
     ) -> Result<Done, ApiError> {
+        let Order { costs, start, .. } = order;
         let running = self.devices.chains.get(&chain.name);
         if let Some(running) = running {
             revision::same_owner(&running.form.chain, &chain)?;
@@ -258,7 +269,12 @@ impl Node {
             egress: PortKind::Native,
             ..Machine::with_end_hosts(cores())
         };
-        let plan = admit(myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?)?;
+        let mut plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
+        let site = Site::planned(&chain, &machine);
+        self.admitted
+            .review(&mut plan, &chain, (costs, &machine), &site);
+        let plan = admit(plan, order.force)?;
+        let running = self.devices.chains.get(&chain.name);
         let (spi, generation) = match running {
             Some(running) => {
                 let placed = &running.form.placed.chain;

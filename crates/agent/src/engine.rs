@@ -123,19 +123,21 @@ impl Engine {
     /// # Errors
     /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.up_unless(source, &AtomicBool::new(false))
+        self.up_unless(source, false, &AtomicBool::new(false))
     }
 
-    /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set.
+    /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set. With `force` what admission refuses is deployed
+    /// as best effort.
     ///
     /// # Errors
     /// Also when it gave up.
     pub(crate) fn up_unless(
         &self,
         source: &ChainSource,
+        force: bool,
         cancelled: &AtomicBool,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        self.bring_up(source, cancelled, |_, _| Ok(()))
+        self.bring_up(source, force, cancelled, |_, _| Ok(()))
     }
 
     /// Makes deployments that wait for a program to come up give up.
@@ -147,6 +149,7 @@ impl Engine {
     fn bring_up(
         &self,
         source: &ChainSource,
+        force: bool,
         cancelled: &AtomicBool,
         check: impl FnOnce(&State, &[ServiceChain]) -> Result<(), ApiError>,
     ) -> Result<Vec<ChainUp>, ApiError> {
@@ -164,6 +167,7 @@ impl Engine {
             let order = Order {
                 source: &source,
                 costs: &costs,
+                force,
                 start,
                 is_called_off: &is_called_off,
             };
@@ -271,7 +275,12 @@ impl Engine {
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        let up = self.bring_up(&request.source, monitor.cancelled, State::none_may_run)?;
+        let up = self.bring_up(
+            &request.source,
+            request.force,
+            monitor.cancelled,
+            State::none_may_run,
+        )?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
@@ -339,11 +348,11 @@ impl Drop for Engine {
     }
 }
 
-/// The plan, unless it says that the contract cannot be kept.
+/// Passes an admitted plan, and one that is not when `force` says so: as best effort.
 ///
 /// # Errors
 /// The chain is refused.
-pub fn admit(plan: Plan) -> Result<Plan, ApiError> {
+pub fn admit(mut plan: Plan, force: bool) -> Result<Plan, ApiError> {
     if plan.admitted {
         return Ok(plan);
     }
@@ -351,8 +360,21 @@ pub fn admit(plan: Plan) -> Result<Plan, ApiError> {
         .refusal
         .as_deref()
         .unwrap_or("its contract cannot be kept");
+    if force {
+        tracing::info!(chain = plan.chain, reason, "deployed as best effort");
+        plan.best_effort = true;
+        return Ok(plan);
+    }
+    let instead = if plan.remedies.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "; it would be admitted with {}",
+            plan.remedies.join(", or ")
+        )
+    };
     Err(ApiError::refused(format!(
-        "chain `{}` is refused: {reason}",
+        "chain `{}` is refused: {reason}{instead}; `--force` deploys it as best effort",
         plan.chain
     )))
 }

@@ -6,6 +6,7 @@
 //! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step, `layout`, what a mapping is, and
 //! `exchange`, how a chain is changed under its traffic. The [`api`] is what goes over the socket, the [`Client`] its other end.
 
+mod admitted;
 pub mod api;
 mod calibrate;
 mod chains;
@@ -47,7 +48,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-pub use circuit::port_kind;
+pub use circuit::{link_bps, port_kind};
 pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};

@@ -7,6 +7,7 @@ use myelin_kernel::{Capacity, Plane};
 use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
 
+use crate::admitted::Admitted;
 use crate::api::ApiError;
 use crate::circuit::Circuit;
 use crate::dpdk::Devices;
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) circuits: BTreeMap<String, Circuit>,
     pub(crate) ports: Ports,
     pub(crate) plane: Plane,
+    /// What was admitted.
+    pub(crate) admitted: Admitted,
     pub(crate) journal: Journal,
     /// The program that also is the worker.
     pub(crate) program: PathBuf,
@@ -51,6 +54,7 @@ impl Node {
             circuits: BTreeMap::new(),
             ports: Ports::default(),
             plane,
+            admitted: Admitted::default(),
             journal,
             program,
             run_id: run_dir.id(),

@@ -18,8 +18,8 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc};
 
 use crate::api::{
-    AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, ErrorKind,
-    Event, FunctionFlows, ProbeRequest, RunRequest,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
+    FunctionFlows, ProbeRequest, RunRequest, UpRequest,
 };
 use crate::engine::{Engine, Monitor};
 use crate::paths::RunDir;
@@ -214,13 +214,15 @@ async fn flows(
 
 async fn up(
     State(shared): State<Arc<Shared>>,
-    Json(source): Json<ChainSource>,
+    Json(request): Json<UpRequest>,
 ) -> Result<Json<Vec<ChainUp>>, ApiError> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let _client = Client(Arc::clone(&cancelled));
-    blocking(shared, move |engine| engine.up_unless(&source, &cancelled))
-        .await
-        .map(Json)
+    blocking(shared, move |engine| {
+        engine.up_unless(&request.source, request.force, &cancelled)
+    })
+    .await
+    .map(Json)
 }
 
 async fn down(

@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 use myelin_dataplane::{NamedCount, Pipeline, WorkerHandle};
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
+use myelin_planner::Plan;
 
 use crate::api::{ChainState, ChainStatus, HopStatus, RingStatus, SojournStatus, WorkerStatus};
 use crate::deploy::Deployed;
 use crate::named;
 use crate::node::Node;
+
+/// The worst-case delay that a chain was admitted with.
+pub(crate) fn promised_ns(plan: &Plan) -> Option<u64> {
+    let bound = plan.bound.as_ref().filter(|_| plan.admitted);
+    bound.map(|bound| bound.bound_ns)
+}
 
 /// The state of a chain now.
 pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
@@ -76,6 +83,8 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         } else {
             ChainState::Active
         },
+        best_effort: form.plan.best_effort,
+        bound_ns: promised_ns(&form.plan),
         mapping: form.plan.mapping.to_string(),
         hook: form.plan.hook.to_string(),
         ingress: name(deployed.place.ingress),

@@ -84,6 +84,8 @@ impl Running {
             } else {
                 ChainState::Active
             },
+            best_effort: self.form.plan.best_effort,
+            bound_ns: crate::status::promised_ns(&self.form.plan),
             mapping: self.form.plan.mapping.to_string(),
             hook: "dpdk".to_owned(),
             ingress,

@@ -61,6 +61,26 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             }
         }
     }
-    println!("{table}\nkept in {}", request.file);
+    println!("{table}");
+    let mut table = output::table([
+        ">core",
+        ">stands still us",
+        ">longest us",
+        ">gaps",
+        ">steal",
+    ]);
+    for (core, stall) in &costs.stalls {
+        table.add_row([
+            core.to_string(),
+            format!("{:.1}", stall.stall_ns as f64 / 1e3),
+            format!("{:.1}", stall.longest_ns as f64 / 1e3),
+            stall.gaps.to_string(),
+            format!("{:.1} %", stall.steal_percent),
+        ]);
+    }
+    println!(
+        "{table}\na packet at worst costs {:.2} times the mean\nkept in {}",
+        costs.worst_case, request.file
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_agent::api::ApiError;
+use myelin_planner::admission::{self, Ledger, Node, Site};
 use myelin_planner::{Machine, Origin, Plan, PortKind};
 
 use crate::{output, source};
@@ -28,10 +29,22 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     let chains = output::parse(&source)?;
     let costs = myelin_agent::load_costs()?;
-    let plans = chains
-        .iter()
-        .map(|chain| myelin_planner::plan(chain, &costs, &machine(chain)).map_err(ApiError::usage))
-        .collect::<Result<Vec<Plan>, ApiError>>()?;
+    // Each beside those before it in the file; what runs already only the agent knows.
+    let mut ledger = Ledger::default();
+    let mut plans = Vec::with_capacity(chains.len());
+    for chain in &chains {
+        let machine = machine(chain);
+        let mut plan = myelin_planner::plan(chain, &costs, &machine).map_err(ApiError::usage)?;
+        let node = Node {
+            costs: &costs,
+            machine: &machine,
+            ledger: &ledger,
+        };
+        let site = Site::planned(chain, &machine);
+        let booking = admission::review(&mut plan, chain, &node, &site);
+        ledger.insert(booking);
+        plans.push(plan);
+    }
     if arguments.json {
         output::json(&plans)?;
     } else {
@@ -56,6 +69,7 @@ fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
     } else if let Some(ports) = &chain.ports {
         machine.ingress = myelin_agent::port_kind(&ports.ingress);
         machine.egress = myelin_agent::port_kind(&ports.egress);
+        machine.egress_bps = myelin_agent::link_bps(&ports.egress);
     }
     machine
 }
@@ -86,6 +100,7 @@ fn print(plan: &Plan) {
         plan.crossings_cost_ns / 1e3
     );
     println!("{}", plan.worst_case_note);
+    print_bound(plan);
     for warning in &plan.warnings {
         println!("warning: {warning}");
     }
@@ -93,6 +108,55 @@ fn print(plan: &Plan) {
         Some(reason) => println!("refused: {reason}"),
         None => println!("admitted"),
     }
+    for remedy in &plan.remedies {
+        println!("would be admitted with {remedy}");
+    }
+}
+
+/// The worst case, and what of it falls to whom.
+pub(crate) fn print_bound(plan: &Plan) {
+    if plan.best_effort {
+        let reason = plan.refusal.as_deref().unwrap_or_default();
+        println!("best effort, nothing is promised: {reason}");
+    }
+    let Some(bound) = &plan.bound else {
+        if let Some(why) = &plan.no_bound {
+            println!("no worst-case bound: {why}");
+        }
+        return;
+    };
+    let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
+    let sum = bound.paper_sum_ns.map_or_else(String::new, |sum| {
+        format!(" (the sum of b/g over the hops is {} us)", us(sum))
+    });
+    println!("worst case {} us{sum}, of which:", us(bound.bound_ns));
+    let mut table = output::table(["hop or wait", ">at worst ns", ">share us"]);
+    for hop in &bound.hops {
+        table.add_row([hop.name.clone(), hop.cost_ns.to_string(), us(hop.share_ns)]);
+    }
+    table.add_row([
+        "cores that stand still, wake-ups, turns".to_owned(),
+        String::new(),
+        us(bound.latency_ns),
+    ]);
+    println!("{table}");
+    let mut table = output::table([
+        "served by",
+        ">packets/s at worst",
+        ">promised",
+        ">wait us",
+        ">delay us",
+    ]);
+    for server in &bound.servers {
+        table.add_row([
+            server.name.clone(),
+            server.capacity_pps.to_string(),
+            format!("{:.1} %", server.reserved_ppm as f64 / 1e4),
+            us(server.latency_ns),
+            us(server.delay_ns),
+        ]);
+    }
+    println!("{table}");
 }
 
 /// The hops of a plan as a table.

@@ -159,7 +159,11 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
     for status in chains {
         table.add_row([
             status.chain.clone(),
-            state(status.state).to_owned(),
+            if status.best_effort && status.state == ChainState::Active {
+                "best effort".to_owned()
+            } else {
+                state(status.state).to_owned()
+            },
             status.hook.clone(),
             format!("{} -> {}", status.ingress, status.egress),
             status.packets_in.to_string(),

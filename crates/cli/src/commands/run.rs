@@ -18,6 +18,9 @@ use crate::source;
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
+    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -31,6 +34,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let request = RunRequest {
         source,
         options: arguments.options.to_request(),
+        force: arguments.force,
     };
     let mut progress = Progress::new();
     let mut reports = Vec::new();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ChainUp, Change};
+use myelin_agent::api::{ApiError, ChainUp, Change, UpRequest};
 use myelin_agent::{Client, RunDir};
 
 use crate::{output, source};
@@ -11,11 +11,14 @@ use crate::{output, source};
 /// Arguments of `myelin up`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole."
+    after_help = "Examples:\n  myelin up examples/tactile.yaml\n  myelin up -    reads standard input\n\nAll chains of the file come up, or none. One that runs already is changed under its traffic:\nno packet is lost, and each is processed by the old or by the new form as a whole.\n\nExit status 3: a chain is refused by admission."
 )]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
+    /// Deploy what admission refuses all the same: as best effort, without a promise.
+    #[arg(long)]
+    force: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -27,7 +30,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     // A bad file is an error even where no agent can be started.
     output::parse(&source)?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
-    let chains = client.up(&source)?;
+    let chains = client.up_as(&UpRequest {
+        source,
+        force: arguments.force,
+    })?;
     if arguments.json {
         return output::json(&chains);
     }
@@ -63,6 +69,7 @@ pub(crate) fn print(up: &ChainUp) {
         }
     }
     super::plan::print_hops(&up.plan);
+    super::plan::print_bound(&up.plan);
     for host in &up.hosts {
         println!(
             "  {:<7} {}  in network namespace {}: myelin exec {} -- CMD",

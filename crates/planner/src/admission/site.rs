@@ -30,23 +30,32 @@ impl Site {
     /// The site of a chain that has not been deployed: the interfaces that its file names or ones of its own, and the core that the agent
     /// would choose.
     pub fn planned(chain: &ServiceChain, machine: &Machine) -> Self {
-        let (ingress, egress) = chain.ports.as_ref().map_or_else(
+        // A chain and its reverse lie on the same two links.
+        let circuit = chain
+            .reverse
+            .as_ref()
+            .map_or(&chain.name, |reverse| reverse.min(&chain.name));
+        let (ingress, egress, worker) = chain.ports.as_ref().map_or_else(
             || {
+                let ends = (format!("{circuit}: ingress"), format!("{circuit}: egress"));
+                let (ingress, egress) = if *circuit == chain.name {
+                    ends
+                } else {
+                    (ends.1, ends.0)
+                };
+                (ingress, egress, format!("{}@{circuit}", chain.owner()))
+            },
+            // All named interfaces of an owner have one worker.
+            |ports| {
                 (
-                    format!("{}: ingress", chain.name),
-                    format!("{}: egress", chain.name),
+                    ports.ingress.clone(),
+                    ports.egress.clone(),
+                    format!("{}@", chain.owner()),
                 )
             },
-            |ports| (ports.ingress.clone(), ports.egress.clone()),
         );
-        // The two directions of a link have one worker.
-        let ends = if ingress < egress {
-            [&*ingress, &*egress]
-        } else {
-            [&*egress, &*ingress]
-        };
         Self {
-            worker: format!("{}@{}", chain.owner(), ends.join("-")),
+            worker,
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             egress_bps: machine.egress_bps,
             ingress,

@@ -84,6 +84,13 @@ pub(super) fn way(
             hop.name
         ));
     }
+    let mut functions = chain.functions.iter();
+    if let Some(function) = functions.find(|function| function.sandbox.limits.cpu_millicores.is_some()) {
+        return Err(format!(
+            "`{}` stands still whenever its `limits: {{ cpu }}` is used up",
+            function.name
+        ));
+    }
     if plan.mapping == Mapping::Pipeline && plan.own_processes > 0 {
         return Err(
             "in mapping `pipeline` packets go from core to core and back to the first; `mapping: compact` has a bound".to_owned(),
@@ -208,7 +215,11 @@ impl<'a> Builder<'a> {
         let wake_up = self.worst(self.costs.steps.wake_up).most_fs();
         self.way.visits.push(self.visit(Resource::Worker {
             core: self.site.core,
-            name: self.site.worker.clone(),
+            name: if self.plan.mapping == Mapping::Distributed {
+                format!("{}.{}", self.chain.owner(), self.chain.name)
+            } else {
+                self.site.worker.clone()
+            },
             // Workers of one chain that share a core do not poll before they sleep.
             polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !several,
             wake_up_fs: if spec.idle == Idle::Spin { 0 } else { wake_up },

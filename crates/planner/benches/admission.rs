@@ -1,0 +1,87 @@
+//! Admission of one chain more, where ten thousand are admitted.
+//!
+//! Three nodes: all chains on one way through the kernel and one worker; on a hundred ways that share eight cores; each on interfaces of
+//! its own, with a worker that all of them share.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use myelin_planner::admission::{Booking, Ledger, Platform, Site, admit, book};
+use myelin_planner::{Costs, Machine, plan};
+use myelin_spec::{NoFiles, ServiceChain, Source, parse};
+
+const ADMITTED: usize = 10_000;
+
+fn chain() -> ServiceChain {
+    let text = "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: c }\nspec:\n  match: {}\n  \
+                functions: [ { name: f, kind: firewall, config: { rules: [] } }, { name: g, kind: forward, space: user } ]\n  \
+                ports: { ingress: eth1, egress: eth2 }\n  sla: { rate: 5pps, burst: 1, latency: 100s }\n";
+    let chains = parse(text, &Source::new("bench.yaml"), &NoFiles);
+    chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0)
+}
+
+/// Bookings of one chain at many sites.
+struct Node {
+    chain: ServiceChain,
+    costs: Costs,
+    machine: Machine,
+}
+
+impl Node {
+    fn booking(&self, index: usize, ports: usize, cores: usize) -> Booking {
+        let mut chain = self.chain.clone();
+        chain.name = format!("c{index}");
+        let (port, core) = (index % ports, index % cores);
+        let site = Site {
+            ingress: format!("in{port}"),
+            egress: format!("out{port}"),
+            worker: format!("w{core}"),
+            core: core as u32,
+            egress_bps: None,
+        };
+        let plan =
+            plan(&chain, &self.costs, &self.machine).unwrap_or_else(|error| panic!("{error}"));
+        book(&chain, &plan, &self.costs, &site)
+    }
+}
+
+fn admission(criterion: &mut Criterion) {
+    let node = Node {
+        chain: chain(),
+        costs: Costs::default(),
+        machine: Machine::with_end_hosts(8),
+    };
+    let platform = Platform::new(&node.costs);
+    for (name, ports, cores) in [
+        ("one way", 1, 1),
+        ("100 ways, 8 cores", 100, 8),
+        ("10000 ways, 1 core", ADMITTED, 1),
+    ] {
+        let mut ledger = Ledger::default();
+        for index in 0..ADMITTED {
+            ledger.insert(node.booking(index, ports, cores));
+        }
+        let next = node.booking(ADMITTED, ports, cores);
+        let decision = admit(&ledger, &next, &platform);
+        assert!(decision.refusal.is_none(), "{name}: {:?}", decision.refusal);
+        criterion.bench_function(&format!("admit/{name}"), |bencher| {
+            bencher.iter(|| admit(black_box(&ledger), black_box(&next), &platform));
+        });
+        criterion.bench_function(&format!("enter and leave/{name}"), |bencher| {
+            bencher.iter(|| {
+                ledger.insert(black_box(next.clone()));
+                ledger.remove(&next.chain)
+            });
+        });
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(std::time::Duration::from_millis(300))
+        .measurement_time(std::time::Duration::from_secs(1));
+    targets = admission
+}
+criterion_main!(benches);
