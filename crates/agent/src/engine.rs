@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use myelin_linux::procfs;
+use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Costs, Plan};
 use myelin_spec::ServiceChain;
 
@@ -228,6 +229,14 @@ impl Engine {
                 .chain(between_devices)
                 .collect())
         })
+    }
+
+    /// The in-band sojourn of all packets of a chain since it came up, by section: one, unless black boxes cut its way.
+    ///
+    /// # Errors
+    /// There is no chain of that name.
+    pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
+        crate::measure::sojourn(self, chain)
     }
 
     /// The flows that the functions of one chain know, or of all of them.

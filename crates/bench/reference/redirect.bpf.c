@@ -25,6 +25,13 @@ int bounce(struct xdp_md *ctx)
 	return XDP_TX;
 }
 
+/* The end of the way. */
+SEC("xdp")
+int sink(struct xdp_md *ctx)
+{
+	return XDP_DROP;
+}
+
 /* To the far end of the veth `ifindex`, past its near end's transmit path. */
 SEC("tc")
 int redirect_peer(struct __sk_buff *ctx)

@@ -66,6 +66,13 @@ pub(crate) fn bounce() -> Result<OwnedFd, Error> {
     programs.pop().ok_or_else(|| missing("bounce"))
 }
 
+/// Loads a program that drops everything, by XDP.
+pub(crate) fn sink() -> Result<OwnedFd, Error> {
+    let instance = Redirect::zeroed();
+    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &["sink"], 1)?;
+    programs.pop().ok_or_else(|| missing("sink"))
+}
+
 /// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.
 pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
     let object = match hook {

@@ -18,6 +18,9 @@ mod kernel_chain;
 mod look_ups;
 mod lookup;
 mod peers;
+mod policing;
+mod rate_isolation;
+mod rate_overhead;
 mod rings;
 
 use myelin_probe::stats::{Estimate, ROUNDS_NEEDED};
@@ -42,6 +45,8 @@ pub(crate) const ALL: &[Experiment] = &[
     framework::EXPERIMENT,
     rings::EXPERIMENT,
     look_ups::EXPERIMENT,
+    rate_isolation::EXPERIMENT,
+    rate_overhead::EXPERIMENT,
 ];
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.

@@ -4,6 +4,7 @@
 //! gives a ratio instead of a figure, the figure is computed from it and says so.
 
 pub(crate) mod calvin;
+pub(crate) mod rate_control;
 
 use crate::Claim;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use myelin_agent::api::{ApiError, ChainSource, ChainStatus, ChainUp};
 use myelin_agent::{Client, Engine, RunDir};
 use myelin_linux::bpffs;
+use myelin_packet::sojourn::Histogram;
 
 use crate::Error;
 
@@ -79,6 +80,16 @@ impl Stand {
     /// The workers of a chain, none if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
         workers(&self.engine.list()?, chain)
+    }
+
+    /// The state of all chains.
+    pub(crate) fn status(&self) -> Result<Vec<ChainStatus>, Error> {
+        Ok(self.engine.list()?)
+    }
+
+    /// The sojourn of all packets of a chain so far, by section.
+    pub(crate) fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, Error> {
+        Ok(self.engine.sojourn(chain)?)
     }
 }
 
@@ -171,7 +182,13 @@ pub(crate) fn chain_both_ways(name: &str, functions: &[(&str, &str)], more: &str
     )
 }
 
-fn chain_for(packets: &str, name: &str, functions: &[(&str, &str)], more: &str) -> String {
+/// The text of a chain that takes the packets of this match.
+pub(crate) fn chain_for(
+    packets: &str,
+    name: &str,
+    functions: &[(&str, &str)],
+    more: &str,
+) -> String {
     use std::fmt::Write;
 
     let mut text = format!(

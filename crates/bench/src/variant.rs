@@ -372,8 +372,8 @@ impl About {
     }
 }
 
-/// The core that the probe runs on: the first one.
-fn probing_core() -> Result<usize, Error> {
+/// The core that the probe, or a traffic generator, runs on: the first one.
+pub(crate) fn probing_core() -> Result<usize, Error> {
     Ok(affinity::get(0)?.first().copied().unwrap_or_default())
 }
 

@@ -5,9 +5,11 @@
 //! Each round measures each contender once, for some 20 us; a ratio is that of one round, and the median over all rounds is
 //! told, with its 95 % confidence interval (by order statistics).
 //!
-//! *Encoding* is one coded packet of a window: coefficients, sum, identifier. *Decoding* is one packet that is worked out: what
-//! the repair packets of windows of 8 with one loss each (so each of them is used), or with two, add to the time that a
-//! decoder takes for the source packets that came.
+//! *Encoding* is one coded packet of a window: coefficients, sum, identifier; of the same window each time, or, *in a stream*,
+//! what a repair packet behind each window adds to the time that an encoder takes for the source packets. *Decoding* is one
+//! packet that is worked out: what the repair packets of windows of 8 with one loss each (so each of them is used), or with
+//! two, add to the time that a decoder takes for the source packets that came. So the storing of source packets, which both
+//! must do, is in none of these; and in a stream both make symbols of bytes that were just stored, in memory of before.
 
 mod peers;
 
@@ -124,7 +126,7 @@ fn encoder(count: usize, len: usize) -> Encoder {
 /// One packet that is worked out in a window of 8, beside one coded packet of that window.
 fn decoding(len: usize) {
     let units = peers::symbols(8, len);
-    let mut times = vec![Vec::new(); 3];
+    let mut times = vec![Vec::new(); 4];
     for _ in 0..ROUNDS {
         let mut encoder = encoder(8, len);
         let mut out = vec![0; len + 64];
@@ -136,14 +138,41 @@ fn decoding(len: usize) {
             black_box(black_box(&mut encoder).combine(black_box(&mut out)));
         }
         times[0].push(start.elapsed().as_nanos() as f64 / f64::from(WINDOWS));
+        let added = send(&units, true) - send(&units, false);
+        times[1].push(added / f64::from(WINDOWS));
         for losses in [1, 2] {
             let (without, _) = receive(&units, losses, false);
             let (with, recovered) = receive(&units, losses, true);
-            times[losses].push((with - without) / f64::from(recovered));
+            times[1 + losses].push((with - without) / f64::from(recovered));
         }
     }
-    let names = ["encoding", "decoding, one loss", "decoding, two losses"];
+    let names = [
+        "encoding, the same window each time",
+        "encoding, in a stream",
+        "decoding, one loss",
+        "decoding, two losses",
+    ];
     report(&format!("window of 8, {len} B"), &names, &times);
+}
+
+/// How long an encoder takes for windows of 8, in ns, with a repair packet behind each, in memory of its own, or without.
+fn send(units: &[Vec<u8>], coded: bool) -> f64 {
+    let len = units[0].len();
+    let mut encoder = encoder(8, len);
+    let mut packets = vec![vec![1; len + 64]; (WARM_UP + WINDOWS) as usize];
+    let mut start = Instant::now();
+    for (window, packet) in packets.iter_mut().enumerate() {
+        if window == WARM_UP as usize {
+            start = Instant::now();
+        }
+        for unit in units {
+            black_box(encoder.push(&[black_box(unit)]));
+        }
+        if coded {
+            black_box(encoder.combine(black_box(packet)));
+        }
+    }
+    start.elapsed().as_nanos() as f64
 }
 
 /// How long a decoder takes for windows of 8 of which some are lost, in ns, with as many repair packets or without; and how

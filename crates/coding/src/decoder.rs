@@ -1,19 +1,19 @@
 //! The decoder: gives source packets on and works out those that were lost.
 //!
 //! It keeps the source symbols around the newest one in a ring. A coded packet that covers missing ones is an equation
-//! (`equations.rs`); each packet that comes may solve some.
+//! (`equations.rs`); each packet that comes may solve some (`solving.rs`).
 
 mod equations;
 mod ring;
+mod solving;
 
 use std::collections::VecDeque;
-use std::mem;
 
 use crate::coefficients::Ahead;
 use crate::kernel::Kernel;
 use crate::serial;
 use crate::wire::{MAX_WINDOW, RepairId};
-use equations::{Equations, MAX_ROWS, News};
+use equations::{Equations, MAX_ROWS};
 use ring::Ring;
 
 /// How far behind the newest packet one is late; one farther behind is of a stream that began anew.
@@ -237,10 +237,11 @@ impl Decoder {
     ) {
         let mut all = [0; MAX_WINDOW];
         let count = usize::from(id.count).min(MAX_WINDOW);
-        if self.wanted(id.first, count as u32, false, sink) {
+        let missing = self.missing_in(id.first, count as u32, false, sink);
+        if missing != 0 {
             self.ahead
                 .generate_received(id.key, id.density, &mut all[..count]);
-            self.combination(id.first, &all[..count], symbol, now_ns);
+            self.combination(id.first, &all[..count], missing, symbol, now_ns);
         }
     }
 
@@ -255,8 +256,9 @@ impl Decoder {
         sink: &mut dyn FnMut(Delivered<'_>),
     ) {
         let coefficients = &coefficients[..coefficients.len().min(MAX_WINDOW)];
-        if self.wanted(first, coefficients.len() as u32, true, sink) {
-            self.combination(first, coefficients, symbol, now_ns);
+        let missing = self.missing_in(first, coefficients.len() as u32, true, sink);
+        if missing != 0 {
+            self.combination(first, coefficients, missing, symbol, now_ns);
         }
     }
 
@@ -315,25 +317,26 @@ impl Decoder {
         }
     }
 
-    /// Whether a coded packet can be of use; moves on to where it is.
-    fn wanted(
+    /// The missing ones of the symbols that a coded packet is made of, the first by the lowest bit; moves on to where it is. Where there is none, the
+    /// packet is of no use.
+    fn missing_in(
         &mut self,
         first: u32,
         count: u32,
         is_recoded: bool,
         sink: &mut dyn FnMut(Delivered<'_>),
-    ) -> bool {
+    ) -> u64 {
         self.counters.coded += 1;
         if count == 0 {
             self.counters.redundant += 1;
-            return false;
+            return 0;
         }
         if !self.started {
             self.start(first, first.wrapping_add(count));
         }
         if !self.reach(first, first.wrapping_add(count), sink) {
             self.counters.late += 1;
-            return false;
+            return 0;
         }
         // Windows slide on, so no repair packet to come begins before this one. But a recoder combines whatever lies
         // within the longest window of its newest.
@@ -347,76 +350,9 @@ impl Decoder {
         if is_first_recoded || serial::before(self.covered_from, from) {
             self.covered_from = from;
         }
-        let complete =
-            serial::range(first, first.wrapping_add(count)).all(|esi| self.ring.slot(esi).known);
-        if complete {
-            self.counters.redundant += 1;
-        }
-        !complete
-    }
-
-    fn combination(&mut self, first: u32, coefficients: &[u8], symbol: &[u8], now_ns: u64) {
-        if symbol.len() > self.equations.room() {
-            self.counters.oversized += 1;
-            return;
-        }
-        let news = self
-            .equations
-            .insert(first, coefficients, symbol, &self.ring, self.next);
-        match news {
-            News::New => {}
-            News::Redundant => self.counters.redundant += 1,
-            News::Contradiction => {
-                self.counters.corrupt += 1;
-                self.equations.clear();
-            }
-        }
-        self.collect_solved(now_ns);
-    }
-
-    /// Moves solved symbols from the equations into the ring.
-    fn collect_solved(&mut self, now_ns: u64) {
-        let mut is_corrupt = false;
-        self.forget_delivered();
-        loop {
-            let Self {
-                ring,
-                recovered,
-                held,
-                counters,
-                ..
-            } = self;
-            let (in_order, head) = (self.delivery == Delivery::InOrder, self.head);
-            let found = self.equations.take_solved(|esi, sum| {
-                if sum.adu().is_none() {
-                    is_corrupt = true;
-                    return;
-                }
-                let slot = ring.slot_mut(esi);
-                mem::swap(&mut slot.symbol, sum);
-                slot.symbol.trim();
-                slot.known = true;
-                slot.recovered = true;
-                slot.known_ns = now_ns;
-                if in_order && serial::before(esi, head) {
-                    counters.late += 1;
-                    return;
-                }
-                counters.recovered += 1;
-                if in_order {
-                    held.push_back(esi);
-                } else {
-                    recovered.push(esi);
-                }
-            });
-            if !found {
-                break;
-            }
-        }
-        if is_corrupt {
-            self.counters.corrupt += 1;
-            self.equations.clear();
-        }
+        let missing = self.ring.missing(first, count);
+        self.counters.redundant += u64::from(missing == 0);
+        missing
     }
 
     /// Begins with `first`, the ring ending at `next`.

@@ -118,8 +118,9 @@ impl Symbol {
         bytes
     }
 
-    /// Cuts off what lies behind its unit.
-    pub(crate) fn trim(&mut self) {
-        self.len = self.adu().map_or(0, |unit| ADUI_LEN + unit.len());
+    /// Cuts off what lies behind its unit; `None` when it holds none.
+    pub(crate) fn trim(&mut self) -> Option<()> {
+        self.len = ADUI_LEN + self.adu()?.len();
+        Some(())
     }
 }

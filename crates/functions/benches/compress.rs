@@ -1,4 +1,5 @@
-//! `compress` and `decompress` beside the bare calls of their libraries, on JSON and on random bytes.
+//! `compress` and `decompress` beside the bare calls of their libraries: on JSON, with a dictionary of such JSON too, and on random
+//! bytes.
 //!
 //! `cargo bench -p myelin-functions --bench compress`
 //!
@@ -9,19 +10,23 @@
 mod telemetry;
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use myelin_functions::compression::{Header, is_marked, lz4, zstd};
 use myelin_functions::{Discard, Packet, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
-use myelin_spec::{CompressConfig, CompressionAlgorithm, DecompressConfig, FunctionConfig};
+use myelin_spec::{
+    CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, FunctionConfig,
+};
 
 /// Packets that take turns, so that no branch predictor knows them by heart.
 const PACKETS: usize = 64;
 /// Pairs of measurements.
-const ROUNDS: usize = 101;
+const ROUNDS: usize = 301;
+/// Payloads that make a dictionary; none of them is sent.
+const SAMPLES: u64 = 64;
 
 /// Packets as they come, and the buffer they are put into.
 struct Traffic {
@@ -51,6 +56,26 @@ impl Traffic {
         self.buffer[..frame.len()].copy_from_slice(frame);
         Packet::new(&mut self.buffer, 0, frame.len(), *meta, 0).expect("a packet")
     }
+
+    /// Each packet as `work` leaves it.
+    fn through(&mut self, work: &mut Work) -> Vec<Vec<u8>> {
+        (0..self.frames.len())
+            .map(|_| {
+                let mut packet = self.packet();
+                work(&mut packet);
+                packet.bytes().to_vec()
+            })
+            .collect()
+    }
+
+    /// Bytes of all payloads.
+    fn payload_bytes(&self) -> usize {
+        const HEADERS: usize = 14 + 20 + 8;
+        self.frames
+            .iter()
+            .map(|(frame, _)| frame.len() - HEADERS)
+            .sum()
+    }
 }
 
 /// A function or the bare call of its library.
@@ -63,12 +88,12 @@ fn of_function(config: &FunctionConfig) -> Work {
     })
 }
 
-fn bare_compress(algorithm: CompressionAlgorithm) -> Work {
+fn bare_compress(algorithm: CompressionAlgorithm, dictionary: Option<&[u8]>) -> Work {
     let mut scratch = vec![0; 1500];
-    let at = Header::len(false);
+    let at = Header::len(dictionary.is_some());
     match algorithm {
         CompressionAlgorithm::Lz4 => {
-            let mut lz4 = lz4::Compressor::new(1, None).expect("a state");
+            let mut lz4 = lz4::Compressor::new(1, dictionary).expect("a state");
             Box::new(move |packet| {
                 let payload = packet.payload();
                 let to = &mut scratch[at..payload.len() - 1];
@@ -76,7 +101,7 @@ fn bare_compress(algorithm: CompressionAlgorithm) -> Work {
             })
         }
         CompressionAlgorithm::Zstd => {
-            let mut zstd = zstd::Compressor::new(1, None, 1500).expect("a state");
+            let mut zstd = zstd::Compressor::new(1, dictionary, 1500).expect("a state");
             Box::new(move |packet| {
                 let payload = packet.payload();
                 let to = &mut scratch[at..payload.len() - 1];
@@ -86,10 +111,11 @@ fn bare_compress(algorithm: CompressionAlgorithm) -> Work {
     }
 }
 
-fn bare_decompress(algorithm: CompressionAlgorithm, len: usize) -> Work {
+fn bare_decompress(algorithm: CompressionAlgorithm, len: usize, dictionary: Option<&[u8]>) -> Work {
     let mut scratch = vec![0; 1500];
-    let at = Header::len(false);
-    let mut zstd = zstd::Decompressor::new(None).expect("a state");
+    let at = Header::len(dictionary.is_some());
+    let mut zstd = zstd::Decompressor::new(dictionary).expect("a state");
+    let dictionary = dictionary.map(<[u8]>::to_vec);
     Box::new(move |packet| {
         let payload = packet.payload_mut();
         if !is_marked(payload) {
@@ -97,7 +123,7 @@ fn bare_decompress(algorithm: CompressionAlgorithm, len: usize) -> Work {
         }
         let to = &mut scratch[..len];
         black_box(match algorithm {
-            CompressionAlgorithm::Lz4 => lz4::decompress(&payload[at..], to, None),
+            CompressionAlgorithm::Lz4 => lz4::decompress(&payload[at..], to, dictionary.as_deref()),
             CompressionAlgorithm::Zstd => zstd.decompress(&mut payload[at - zstd::MAGIC_LEN..], to),
         });
     })
@@ -130,7 +156,7 @@ fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Wo
         .collect();
     let of = |figure: fn(&[f64; 3]) -> f64| median(rounds.iter().map(figure).collect());
     println!(
-        "{name:<34} function {:6.0} ns, bare {:6.0} ns, beside it {:5.1} ns, ratio {:.3}",
+        "{name:<40} function {:6.0} ns, bare {:6.0} ns, beside it {:5.1} ns, ratio {:.3}",
         of(|[function, _, nothing]| function - nothing),
         of(|[_, bare, nothing]| bare - nothing),
         of(|[function, bare, _]| function - bare),
@@ -140,54 +166,57 @@ fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Wo
 
 fn compression(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("compression");
+    group.warm_up_time(Duration::from_secs(1));
+    group.measurement_time(Duration::from_secs(2));
+    let samples = (0..SAMPLES).flat_map(|seed| telemetry::telemetry(256, PACKETS as u64 + seed));
+    let samples = Dictionary::new(samples.collect());
+    let json: fn(usize, u64) -> Vec<u8> = telemetry::telemetry;
     for algorithm in [CompressionAlgorithm::Lz4, CompressionAlgorithm::Zstd] {
-        for (kind, payload) in [
-            ("json", telemetry::telemetry as fn(usize, u64) -> Vec<u8>),
-            ("random", telemetry::random),
+        for (kind, payload, lengths, dictionary) in [
+            ("json", json, &[256_usize, 1400][..], None),
+            ("json+dictionary", json, &[64, 256, 1400], Some(&samples)),
+            ("random", telemetry::random, &[256, 1400], None),
         ] {
-            for len in [256_usize, 1400] {
-                let compress = FunctionConfig::Compress(CompressConfig {
-                    algorithm,
-                    ..CompressConfig::default()
-                });
-                let decompress = FunctionConfig::Decompress(DecompressConfig::default());
+            let compress = FunctionConfig::Compress(CompressConfig {
+                algorithm,
+                dictionary: dictionary.cloned(),
+                ..CompressConfig::default()
+            });
+            let decompress = FunctionConfig::Decompress(DecompressConfig {
+                dictionary: dictionary.cloned(),
+                ..DecompressConfig::default()
+            });
+            let known = dictionary.map(Dictionary::bytes);
+            for &len in lengths {
                 let frame =
                     |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
                 let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
-                let mut maker = of_function(&compress);
-                let made = (0..PACKETS).map(|_| {
-                    let mut packet = sent.packet();
-                    maker(&mut packet);
-                    packet.bytes().to_vec()
-                });
-                let mut made = Traffic::new(made.collect());
+                let mut made = Traffic::new(sent.through(&mut of_function(&compress)));
                 for (direction, traffic, config, mut bare) in [
-                    ("compress", &mut sent, compress, bare_compress(algorithm)),
+                    (
+                        "compress",
+                        &mut sent,
+                        &compress,
+                        bare_compress(algorithm, known),
+                    ),
                     (
                         "decompress",
                         &mut made,
-                        decompress,
-                        bare_decompress(algorithm, len),
+                        &decompress,
+                        bare_decompress(algorithm, len, known),
                     ),
                 ] {
                     let name = format!("{direction}/{algorithm}/{kind}");
-                    let mut function = of_function(&config);
+                    let mut function = of_function(config);
                     compare(&format!("{name}/{len}"), traffic, &mut function, &mut bare);
                     group.throughput(Throughput::Bytes(len as u64));
                     group.bench_function(BenchmarkId::new(name, len), |bencher| {
                         bencher.iter(|| function(&mut traffic.packet()));
                     });
                 }
-                let bytes = |traffic: &Traffic| -> usize {
-                    traffic
-                        .frames
-                        .iter()
-                        .map(|(frame, _)| frame.len() - 42)
-                        .sum()
-                };
                 println!(
                     "{algorithm}/{kind}/{len}: {:.2} times smaller",
-                    bytes(&sent) as f64 / bytes(&made) as f64
+                    sent.payload_bytes() as f64 / made.payload_bytes() as f64
                 );
             }
         }

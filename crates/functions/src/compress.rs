@@ -81,11 +81,7 @@ impl Compress {
             return Some(len);
         }
         if is_marked(payload) {
-            let len = self.store(payload, datagram)?;
-            let made = &self.scratch[..len];
-            datagram.replace(packet, made)?;
-            self.counters.stored += 1;
-            return Some(len);
+            return self.store(packet, datagram);
         }
         self.counters.untouched += 1;
         Some(payload.len())
@@ -101,34 +97,43 @@ impl Compress {
         let length = u16::try_from(payload.len()).ok()?;
         let shorter = payload.len().checked_sub(1)?;
         let to = self.scratch.get_mut(..shorter)?;
-        let at = Header::len(self.dictionary.is_some());
-        let written = match &mut self.compressor {
-            Compressor::Lz4(lz4) => at + lz4.compress(payload, to.get_mut(at..)?)?,
-            Compressor::Zstd(zstd) => {
-                // The header's last bytes take the magic number's place.
-                let at = at - MAGIC_LEN;
-                at + zstd.compress(payload, to.get_mut(at..)?)?
-            }
-        };
         let header = Header {
             algorithm: self.algorithm,
             length,
             dictionary: self.dictionary,
         };
-        header.write(to)?;
-        Some(written)
+        let at = Header::len(self.dictionary.is_some());
+        match &mut self.compressor {
+            Compressor::Lz4(lz4) => {
+                // First, so that it is in memory when the checksum's loop reads all with long loads.
+                header.write(to)?;
+                Some(at + lz4.compress(payload, to.get_mut(at..)?)?)
+            }
+            Compressor::Zstd(zstd) => {
+                // The header's last bytes take the magic number's place.
+                let at = at - MAGIC_LEN;
+                let written = at + zstd.compress(payload, to.get_mut(at..)?)?;
+                header.write(to)?;
+                Some(written)
+            }
+        }
     }
 
-    /// Puts a marker and `payload` behind it into the scratch memory and gives the bytes there; `None` when the IP packet would
-    /// get too long.
+    /// Puts a marker in front of the payload and gives the bytes of both; `None` when the IP packet would get too long.
     #[cold]
-    fn store(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
+    fn store(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
+        let payload = packet.payload();
         let len = MARKER_LEN + payload.len();
         let stored = self.scratch.get_mut(..len)?;
         let (marker, rest) = stored.split_at_mut(MARKER_LEN);
         marker.copy_from_slice(&STORED_MARKER);
         rest.copy_from_slice(payload);
-        (datagram.ip_len_with(len) <= self.mtu).then_some(len)
+        if datagram.ip_len_with(len) > self.mtu {
+            return None;
+        }
+        datagram.replace(packet, stored)?;
+        self.counters.stored += 1;
+        Some(len)
     }
 }
 

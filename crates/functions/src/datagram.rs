@@ -117,11 +117,18 @@ impl Datagram {
     /// it was.
     #[inline]
     pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
-        let old = self.payload_sum(packet);
+        // Of `new` itself, not of its copy in the packet: what has just been written is slow to read. The old sum first, as
+        // `new` may just have been written too.
+        let old = negative(self.payload_sum(packet));
+        let growth = if self.has_checksum() {
+            old + (self.sum)(new)
+        } else {
+            0
+        };
         let end = self.payload + new.len();
         fit(packet, end)?;
         packet.bytes_mut()[self.payload..].copy_from_slice(new);
-        self.finish(packet, end, old)
+        self.set_end(packet, end, growth)
     }
 
     /// Appends `trailer`. Ethernet padding is used up first, and what is more of it stays. `None` when there is no room, or an
@@ -211,10 +218,10 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     }
 }
 
-/// What takes `sum` out of a sum: in ones' complement the negative of a number is its complement.
+/// What takes `sum`, of at most 32 bits, out of a sum: in ones' complement the negative of a number is its complement.
 #[inline]
 fn negative(sum: u64) -> u64 {
-    u64::from(!checksum::fold(sum))
+    u64::from(!(sum as u32))
 }
 
 #[cfg(test)]

@@ -460,6 +460,7 @@ proptest! {
     fn literals_are_found_as_aho_corasick_finds_them(
         literals in prop::collection::vec(text(1..7), 1..20),
         payloads in prop::collection::vec(text(0..300), 1..10),
+        caseless: bool,
     ) {
         if library::version().is_err() {
             return Ok(());
@@ -469,8 +470,13 @@ proptest! {
             .map(|literal| literal.iter().fold(String::new(), |text, byte| format!("{text}\\x{byte:02x}")))
             .collect();
         let patterns: Vec<_> = escaped.iter().map(|regex| (&**regex, Drop)).collect();
-        let mut function = function(&config(&patterns));
-        let reference = AhoCorasick::new(&literals).unwrap();
+        let mut config = config(&patterns);
+        for pattern in &mut config.lists[0].patterns {
+            (pattern.literal, pattern.caseless) = (true, caseless);
+        }
+        let mut function = function(&config);
+        let reference = AhoCorasick::builder().ascii_case_insensitive(caseless).build(&literals);
+        let reference = reference.unwrap();
         for payload in &payloads {
             let found = run(&mut *function, &udp(payload)).0.is_none();
             prop_assert_eq!(found, reference.is_match(payload), "{:?}", payload);

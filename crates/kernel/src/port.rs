@@ -104,8 +104,8 @@ const NO_SLOT: u32 = u32::MAX;
 struct Doors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
-    /// The door at XDP runs on one CPU at a time: the driver's, and for one receive queue.
-    alone: bool,
+    /// The door at XDP stands behind the driver, where several CPUs may be at a time.
+    generic: bool,
     /// The chain that each door jumps to directly.
     likely: [Option<Likely>; 2],
 }
@@ -163,8 +163,11 @@ impl Port {
 
     /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
-        // In a driver a queue is served by one CPU at a time (NAPI); a generic hook is everybody's.
-        lock(&self.doors).alone = mode == XdpMode::Native && self.config.single_queue;
+        if mode == XdpMode::Generic {
+            let mut doors = lock(&self.doors);
+            doors.generic = true;
+            doors.programs[Hook::Xdp as usize] = None;
+        }
         self.attach(Hook::Xdp, |program, place, pin_dir| {
             Attachment::xdp(program, place, mode, pin_dir)
         })
@@ -218,7 +221,7 @@ impl Port {
     /// The front door's program for a hook, loaded when first asked for; for test runs.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
-        let (likely, alone) = (doors.likely[hook as usize], doors.alone);
+        let (likely, alone) = (doors.likely[hook as usize], self.is_alone(&doors));
         let slot = &mut doors.programs[hook as usize];
         if let Some(program) = slot {
             return Ok(Arc::clone(program));
@@ -226,6 +229,11 @@ impl Port {
         let program = Arc::new(self.load(hook, likely, alone)?);
         *slot = Some(Arc::clone(&program));
         Ok(program)
+    }
+
+    /// In a driver a queue is served by one CPU at a time (NAPI).
+    fn is_alone(&self, doors: &Doors) -> bool {
+        self.config.single_queue && !doors.generic
     }
 
     fn load(&self, hook: Hook, likely: Option<Likely>, alone: bool) -> Result<OwnedFd, Error> {
@@ -277,7 +285,7 @@ impl Port {
         }
         if doors.programs[hook as usize].is_some() {
             // The door that is there does the same, only slower: no error.
-            let Ok(program) = self.load(hook, Some(likely), doors.alone) else {
+            let Ok(program) = self.load(hook, Some(likely), self.is_alone(&doors)) else {
                 return;
             };
             if let Some(attachment) = &doors.attachments[hook as usize]

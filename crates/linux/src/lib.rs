@@ -8,8 +8,9 @@
 //! | a network of one's own | [`netns`]: namespaces that `ip netns` sees too |
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
+//! | packets of one's own making | [`packet_socket`] |
 //! | how deeply cores sleep | [`pm_qos`] |
-//! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`] |
+//! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
 //! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
@@ -41,9 +42,11 @@ pub mod feature;
 pub mod journal;
 pub mod link;
 pub mod machine;
+pub mod napi;
 pub mod neighbour;
 pub mod netlink;
 pub mod netns;
+pub mod packet_socket;
 pub mod pm_qos;
 pub mod process;
 pub mod procfs;

@@ -101,7 +101,7 @@ pub struct Pattern {
     pub regex: String,
     /// Whether it is a literal.
     pub literal: bool,
-    /// `i`: letters match in either case.
+    /// The letters A to Z match in either case: the flag `i` of a regular expression, `nocase` of a literal.
     pub caseless: bool,
     /// `m`: `^` and `$` match at line breaks too.
     pub multiline: bool,

@@ -74,9 +74,28 @@ fn what_is_left_out_is_what_the_catalogue_says() {
         .filter(|key| key.key != "patterns")
         .filter_map(|key| Some(format!("{}: {}", key.key, key.default?)))
         .collect();
-    assert_eq!(written.len(), 3);
+    assert_eq!(written.len(), 4);
     let with = format!("{{ patterns: [ a ], {} }}", written.join(", "));
     assert_eq!(read(&with, ""), read("{ patterns: [ a ] }", ""));
+}
+
+/// Literals of the list and of the file; each element of the list may say otherwise.
+#[test]
+fn literals_match_in_either_case_where_it_is_said() {
+    let caseless = |config: &str| -> Vec<bool> {
+        let config = read(config, "file\n/file/").unwrap();
+        config.patterns().map(|(_, p)| p.caseless).collect()
+    };
+    let patterns = "patterns: [ a, { pattern: a, nocase: true }, { pattern: a, nocase: false }, /a/, /a/i ], \
+                    patternsFile: ids.patterns";
+    assert_eq!(
+        caseless(&format!("{{ {patterns} }}")),
+        [false, true, false, false, true, false, false]
+    );
+    assert_eq!(
+        caseless(&format!("{{ nocase: true, {patterns} }}")),
+        [true, true, false, false, true, true, false]
+    );
 }
 
 #[test]

@@ -73,7 +73,7 @@ const PLOTS: &[Plot] = &[
 /// finds other packets' memory in the caches first.
 const RUNS: u32 = 64;
 /// The loopback interface: no packet of a test run reaches it.
-const OUT: u32 = 1;
+pub(crate) const OUT: u32 = 1;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();

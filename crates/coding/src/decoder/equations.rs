@@ -19,8 +19,8 @@ use crate::wire::MAX_WINDOW;
 /// Most equations; when there is one more the oldest goes.
 pub(super) const MAX_ROWS: usize = 64;
 
-/// One equation. The default one is what stays behind while one is taken out.
-#[derive(Debug, Default)]
+/// One equation.
+#[derive(Debug)]
 struct Row {
     /// The first missing symbol in it.
     pivot: u32,
@@ -34,9 +34,10 @@ struct Row {
 impl Row {
     fn new(capacity: usize, max_len: usize) -> Self {
         Self {
+            pivot: 0,
             coefficients: vec![0; capacity].into(),
+            weight: 0,
             sum: Symbol::new(max_len),
-            ..Self::default()
         }
     }
 
@@ -51,11 +52,10 @@ impl Row {
         &mut self.coefficients[esi as usize & mask]
     }
 
-    fn weigh(&mut self) {
-        // In bytes as long as they cannot overflow: this is over all coefficients, and mostly zeros.
-        let count = |piece: &[u8]| piece.iter().map(|&c| u8::from(c != 0)).sum::<u8>();
-        let pieces = self.coefficients.chunks(128);
-        self.weight = pieces.map(|piece| usize::from(count(piece))).sum();
+    /// Counts the missing symbols in it, of those from `from` to before `next`.
+    fn weigh(&mut self, from: u32, next: u32) {
+        let present = |&esi: &u32| self.coefficient(esi) != 0;
+        self.weight = serial::range(from, next).filter(present).count();
     }
 
     /// The first missing symbol in it, if there is one, of those from `from` to before `next`.
@@ -63,14 +63,17 @@ impl Row {
         serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
     }
 
-    /// Makes the pivot's coefficient 1 by multiplying all with its inverse, `factor`.
-    fn scale_coefficients(&mut self, factor: u8) {
-        if self.weight == 1 {
-            *self.coefficient_mut(self.pivot) = 1;
-        } else if factor != 1 {
-            for coefficient in &mut self.coefficients {
-                *coefficient = mul(*coefficient, factor);
+    /// Makes the pivot's coefficient 1 by multiplying all, which lie before `next`, with its inverse, `factor`.
+    fn scale_coefficients(&mut self, factor: u8, next: u32) {
+        // Mostly they are few and stand side by side: not all there is room for.
+        let mut left = self.weight;
+        for esi in serial::range(self.pivot, next) {
+            if left == 0 {
+                break;
             }
+            let coefficient = self.coefficient_mut(esi);
+            left -= usize::from(*coefficient != 0);
+            *coefficient = mul(factor, *coefficient);
         }
     }
 
@@ -122,6 +125,14 @@ impl Equations {
         self.spare.room()
     }
 
+    pub(super) fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rank == 0
+    }
+
     pub(super) fn clear(&mut self) {
         self.rank = 0;
     }
@@ -153,30 +164,42 @@ impl Equations {
             // Filled and dropped where it is: it is too large to be moved.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
             row.coefficients.fill(0);
+            row.weight = 0;
+            let mut longest = symbol.len();
             for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
                 let esi = first.wrapping_add(i as u32);
                 match ring.known(esi) {
                     _ if coefficient == 0 => {}
-                    Some(known) => terms.push((coefficient, known)),
-                    None => *row.coefficient_mut(esi) = coefficient,
+                    Some(known) => {
+                        longest = longest.max(known.len());
+                        terms.push((coefficient, known));
+                    }
+                    None => {
+                        *row.coefficient_mut(esi) = coefficient;
+                        row.weight += 1;
+                    }
                 }
             }
+            let unreduced = terms.len();
             for other in rows.iter() {
                 let factor = row.coefficient(other.pivot);
                 if factor != 0 {
                     self.kernel
                         .mul_add(&mut row.coefficients, factor, &other.coefficients);
+                    longest = longest.max(other.sum.bytes().len());
                     terms.push((factor, other.sum.bytes()));
                 }
+            }
+            if terms.len() > unreduced {
+                row.weigh(first, next);
             }
             let pivot = row.first_missing(first, next);
             let scale = pivot.map_or(1, |pivot| inverse(row.coefficient(pivot)));
             for (factor, _) in &mut terms {
-                *factor = mul(*factor, scale);
+                *factor = mul(scale, *factor);
             }
             terms.push((scale, symbol));
-            let longest = terms.iter().map(|(_, symbol)| symbol.len()).max();
-            let sum = row.sum.overwrite(longest.unwrap_or(0));
+            let sum = row.sum.overwrite(longest);
             self.kernel.dot(sum, &terms);
             let Some(pivot) = pivot else {
                 return if row.sum.bytes().iter().all(|&byte| byte == 0) {
@@ -186,11 +209,10 @@ impl Equations {
                 };
             };
             row.pivot = pivot;
-            row.weigh();
-            row.scale_coefficients(scale);
+            row.scale_coefficients(scale, next);
         }
         self.rank += 1;
-        self.eliminate_pivot_of(self.rank - 1);
+        self.eliminate_pivot_of(self.rank - 1, next);
         News::New
     }
 
@@ -224,45 +246,47 @@ impl Equations {
         row.pivot = pivot;
         let scale = inverse(row.coefficient(pivot));
         if scale != 1 {
-            row.scale_coefficients(scale);
+            row.scale_coefficients(scale, next);
             let sum = row.sum.bytes();
             let scaled = self.spare.overwrite(sum.len());
             self.kernel.dot(scaled, &[(scale, sum)]);
             mem::swap(&mut row.sum, &mut self.spare);
         }
-        self.eliminate_pivot_of(i);
+        self.eliminate_pivot_of(i, next);
     }
 
-    /// Takes the pivot of equation `i` out of all others.
-    fn eliminate_pivot_of(&mut self, i: usize) {
-        let row = mem::take(&mut self.rows[i]);
-        for (j, other) in self.rows[..self.rank].iter_mut().enumerate() {
-            if j == i {
+    /// Takes the pivot of equation `i` out of all others; all missing symbols lie before `next`.
+    fn eliminate_pivot_of(&mut self, i: usize, next: u32) {
+        let (before, rest) = self.rows[..self.rank].split_at_mut(i);
+        let Some((row, behind)) = rest.split_first_mut() else {
+            return;
+        };
+        for other in before.iter_mut().chain(behind) {
+            let factor = other.coefficient(row.pivot);
+            if factor == 0 {
                 continue;
             }
-            let factor = other.coefficient(row.pivot);
-            if factor != 0 {
+            if row.weight == 1 {
+                *other.coefficient_mut(row.pivot) = 0;
+                other.weight -= 1;
+            } else {
                 self.kernel
                     .mul_add(&mut other.coefficients, factor, &row.coefficients);
-                other.weigh();
-                other.add_to_sum(self.kernel, factor, row.sum.bytes());
+                other.weigh(other.pivot, next);
             }
+            other.add_to_sum(self.kernel, factor, row.sum.bytes());
         }
-        self.rows[i] = row;
     }
 
-    /// Exchanges the memory of a solved symbol for that of `place` and gives its ESI; its equation goes.
-    pub(super) fn take_solved(&mut self, place: impl FnOnce(u32, &mut Symbol)) -> bool {
+    /// The ESI of a solved symbol and its memory, to be exchanged for other; its equation goes.
+    pub(super) fn take_solved(&mut self) -> Option<(u32, &mut Symbol)> {
         let solved = self.rows[..self.rank]
             .iter()
             .position(|row| row.weight == 1);
-        let Some(i) = solved else {
-            return false;
-        };
-        let row = &mut self.rows[i];
-        place(row.pivot, &mut row.sum);
-        self.remove(i);
-        true
+        self.remove(solved?);
+        // Where it went.
+        let row = &mut self.rows[self.rank];
+        Some((row.pivot, &mut row.sum))
     }
 
     /// What is known of that symbol is of no use any more.

@@ -1,6 +1,13 @@
 //! The source symbols around the newest one.
 
+use std::mem;
+
+use arrayvec::ArrayVec;
+
+use crate::field::{inverse, mul};
+use crate::kernel::{Kernel, Term};
 use crate::symbol::Symbol;
+use crate::wire::MAX_WINDOW;
 
 /// A place for one source symbol.
 #[derive(Debug)]
@@ -54,6 +61,46 @@ impl Ring {
     pub(super) fn known(&self, esi: u32) -> Option<&[u8]> {
         let slot = self.slot(esi);
         slot.known.then(|| slot.symbol.bytes())
+    }
+
+    /// The missing ones of `count` symbols from `first` on, at most 64, the first by the lowest bit.
+    #[inline]
+    pub(super) fn missing(&self, first: u32, count: u32) -> u64 {
+        (0..count.min(u64::BITS)).fold(0, |missing, i| {
+            missing | u64::from(!self.slot(first.wrapping_add(i)).known) << i
+        })
+    }
+
+    /// Works out the symbol `at` behind `first`, the only missing one in the combination of those from `first` on, which is `symbol`. Returns its
+    /// place, in which the result stands.
+    pub(super) fn work_out(
+        &mut self,
+        kernel: Kernel,
+        at: usize,
+        first: u32,
+        coefficients: &[u8],
+        symbol: &[u8],
+    ) -> &mut Slot {
+        let missing = first.wrapping_add(at as u32);
+        let scale = coefficients.get(at).map_or(1, |&own| inverse(own));
+        let mut sum = mem::take(&mut self.slot_mut(missing).symbol);
+        let mut longest = symbol.len();
+        {
+            // Filled where it is: it is too large to be moved.
+            let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + 1 }> = ArrayVec::new();
+            for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
+                if coefficient != 0 && i != at {
+                    let known = self.slot(first.wrapping_add(i as u32)).symbol.bytes();
+                    longest = longest.max(known.len());
+                    terms.push((mul(scale, coefficient), known));
+                }
+            }
+            terms.push((scale, symbol));
+            kernel.dot(sum.overwrite(longest), &terms);
+        }
+        let slot = self.slot_mut(missing);
+        slot.symbol = sum;
+        slot
     }
 
     pub(super) fn forget_all(&mut self) {

@@ -188,13 +188,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
         });
     }
 
-    /// Puts the run in `self.batch` into the transmit ring of its exit.
+    /// Puts the run in `self.batch` into the transmit ring of its exit. A run may be longer than the ring, where functions emit: a full ring is
+    /// flushed, as long as that makes room.
     #[inline]
     fn leave(&mut self, segment: u32, exit: Exit) {
         let first_stamp = self.stamps.len();
         let (mut sent, mut lost) = (0, 0);
         let mut port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
-        let mut made_room = false;
+        let mut is_stuck = false;
         for packet in self.batch.packets_mut() {
             let stamp_ns = packet.meta().stamp_ns;
             let mut fits = true;
@@ -214,13 +215,14 @@ impl<'m, P: Port> Forwarder<'m, P> {
             let unsent = match &mut port {
                 Some(port) if fits && buffer.len >= MIN_PACKET => {
                     port.transmit(self.memory, buffer).or_else(|buffer| {
-                        if made_room {
+                        if is_stuck {
                             return Err(buffer);
                         }
-                        made_room = true;
                         self.counters.add(Counter::Kicks, port.flush(self.memory));
                         port.reclaim(self.memory, &mut self.pool);
-                        port.transmit(self.memory, buffer)
+                        let unsent = port.transmit(self.memory, buffer);
+                        is_stuck = unsent.is_err();
+                        unsent
                     })
                 }
                 _ => Err(buffer),

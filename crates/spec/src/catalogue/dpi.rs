@@ -3,7 +3,7 @@
 use super::{Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType};
 
 /// Keys of a pattern.
-pub const PATTERN_KEYS: &[&str] = &["pattern", "action"];
+pub const PATTERN_KEYS: &[&str] = &["pattern", "action", "nocase"];
 
 /// Keys of where copies go.
 pub const MIRROR_KEYS: &[&str] = &["address", "port", "source", "mac", "sourceMac"];
@@ -27,7 +27,7 @@ pub static DPI: Kind = Kind {
             required: false,
             default: Some("[]"),
             doc: "what to look for: a literal, or /REGEX/FLAGS with the flags i (either case), s (. matches line breaks) and m (^ and $ \
-                  match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror }. A literal writes \\xNN for any byte, \
+                  match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }. A literal writes \\xNN for any byte, \
                   \\\\ for a backslash, \\/ for a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them \
                   regular expressions, of 1024 bytes each",
         },
@@ -45,6 +45,14 @@ pub static DPI: Kind = Kind {
             default: Some("drop"),
             doc: "what happens to a packet with a pattern that has no action of its own: it is dropped, or goes on with the \
                   DSCP `dscp`, or goes on while a copy goes to `mirror`. With several actions all apply",
+        },
+        ConfigKey {
+            key: "nocase",
+            value: ValueType::Choice(&["true", "false"]),
+            required: false,
+            default: Some("false"),
+            doc: "whether the letters A to Z of a literal that says nothing of it match in either case; regular expressions have the \
+                  flag i instead",
         },
         ConfigKey {
             key: "dscp",

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::field::{Field, Fields};
 use super::pattern::{self, BadPattern};
+use super::worker::YES_NO;
 use super::{list_file, router};
 use crate::catalogue::{MIRROR_KEYS, PATTERN_KEYS};
 use crate::dpi::{
@@ -16,7 +17,8 @@ use crate::printable::Printable;
 use crate::yaml::Span;
 
 const PATTERNS: &str = "a list of patterns such as cmd.exe or '/select.+from/i'";
-const PATTERN: &str = "a pattern, or { pattern: PATTERN, action: drop|mark|mirror }";
+const PATTERN: &str =
+    "a pattern, or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }";
 const EXAMPLE: &str = "write for example { pattern: cmd.exe, action: drop }";
 /// Faults of a file of patterns that are told; more would hardly be read.
 const MAX_FAULTS: usize = 100;
@@ -32,12 +34,18 @@ pub(super) fn read(
         .get("action")
         .and_then(|field| field.word(report, DpiAction::WORDS))
         .unwrap_or_default();
+    let nocase = fields
+        .get("nocase")
+        .and_then(|field| field.word(report, YES_NO))
+        .unwrap_or_default();
     let listed = fields.get("patterns");
     let filed = fields.get("patternsFile");
-    let in_list = listed.as_ref().map(|field| list(field, action, report));
+    let in_list = listed
+        .as_ref()
+        .map(|field| list(field, action, nocase, report));
     let in_file = filed
         .as_ref()
-        .and_then(|field| file(field, action, files, report));
+        .and_then(|field| file(field, action, nocase, files, report));
     let lists: Vec<_> = in_list.into_iter().chain(in_file).collect();
     let mirror_field = fields.get("mirror");
     let mirror = mirror_field
@@ -63,11 +71,16 @@ pub(super) fn read(
     (report.count() == before).then_some(config)
 }
 
-fn list(field: &Field<'_>, action: DpiAction, report: &mut Report<'_>) -> PatternList {
+fn list(
+    field: &Field<'_>,
+    action: DpiAction,
+    nocase: bool,
+    report: &mut Report<'_>,
+) -> PatternList {
     let items = field.list(report, PATTERNS).unwrap_or_default();
     let patterns = items
         .iter()
-        .filter_map(|item| listed(item, action, report))
+        .filter_map(|item| listed(item, action, nocase, report))
         .collect();
     PatternList {
         file: report.place(field.span).file,
@@ -75,28 +88,55 @@ fn list(field: &Field<'_>, action: DpiAction, report: &mut Report<'_>) -> Patter
     }
 }
 
-/// An element of `patterns`. What is wrong with it is told of the whole: its quotes and escapes are YAML's as well.
-fn listed(field: &Field<'_>, default: DpiAction, report: &mut Report<'_>) -> Option<Pattern> {
-    let (pattern, action) = if field.is_map() {
-        let fields = field.map(report, PATTERN_KEYS)?;
-        let action = fields
-            .get("action")
-            .and_then(|field| field.word(report, DpiAction::WORDS));
-        let pattern = fields.required(report, "pattern", PATTERN, "cmd.exe")?;
-        (pattern, action.unwrap_or(default))
+/// An element of `patterns`; `action` and `nocase` are of those that say nothing. What is wrong with it is told of the whole: its
+/// quotes and escapes are YAML's as well.
+fn listed(
+    field: &Field<'_>,
+    action: DpiAction,
+    nocase: bool,
+    report: &mut Report<'_>,
+) -> Option<Pattern> {
+    let fields = if field.is_map() {
+        Some(field.map(report, PATTERN_KEYS)?)
     } else {
-        (field.clone(), default)
+        None
     };
-    let text = pattern.text(report, PATTERN, EXAMPLE)?;
-    pattern::parse(text, pattern.span.line, action)
-        .map_err(|bad| pattern.fault(report, bad.fault))
-        .ok()
+    let own = |key: &str| fields.as_ref().and_then(|fields| fields.get(key));
+    let own_action = own("action").and_then(|field| field.word(report, DpiAction::WORDS));
+    let nocase_field = own("nocase");
+    let own_nocase = nocase_field
+        .as_ref()
+        .and_then(|field| field.word(report, YES_NO));
+    let text_field = match &fields {
+        Some(fields) => fields.required(report, "pattern", PATTERN, "cmd.exe")?,
+        None => field.clone(),
+    };
+    let text = text_field.text(report, PATTERN, EXAMPLE)?;
+    let pattern = pattern::parse(
+        text,
+        text_field.span.line,
+        own_action.unwrap_or(action),
+        own_nocase.unwrap_or(nocase),
+    )
+    .map_err(|bad| text_field.fault(report, bad.fault))
+    .ok()?;
+    if let Some(field) = nocase_field.filter(|_| !pattern.literal) {
+        let fault = Fault::new(
+            "`nocase` of a regular expression",
+            "`nocase` beside a literal",
+            "remove it, and write the flag i behind the last slash where letters shall match in either case",
+        );
+        field.fault(report, fault);
+        return None;
+    }
+    Some(pattern)
 }
 
 /// The patterns of a file, one a line.
 fn file(
     field: &Field<'_>,
     action: DpiAction,
+    nocase: bool,
     files: &dyn FileResolver,
     report: &mut Report<'_>,
 ) -> Option<PatternList> {
@@ -109,7 +149,7 @@ fn file(
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        match pattern::parse(text, number, action) {
+        match pattern::parse(text, number, action, nocase) {
             Ok(pattern) => patterns.push(pattern),
             Err(BadPattern { at, fault }) => {
                 let indented = line.chars().count()

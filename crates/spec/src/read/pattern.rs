@@ -12,8 +12,13 @@ pub(super) struct BadPattern {
     pub(super) fault: Fault,
 }
 
-/// The pattern that `text` is.
-pub(super) fn parse(text: &str, line: usize, action: DpiAction) -> Result<Pattern, BadPattern> {
+/// The pattern that `text` is. `nocase`: the letters of a literal match in either case; a regular expression has a flag for that.
+pub(super) fn parse(
+    text: &str,
+    line: usize,
+    action: DpiAction,
+    nocase: bool,
+) -> Result<Pattern, BadPattern> {
     let expression = text.strip_prefix('/');
     let (regex, flags) = match expression {
         Some(rest) => regex(rest)?,
@@ -24,7 +29,10 @@ pub(super) fn parse(text: &str, line: usize, action: DpiAction) -> Result<Patter
         action,
         regex,
         literal: expression.is_none(),
-        caseless: flags.contains('i'),
+        caseless: match expression {
+            Some(_) => flags.contains('i'),
+            None => nocase,
+        },
         multiline: flags.contains('m'),
         dotall: flags.contains('s'),
     })
@@ -170,7 +178,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, (usize, String)> {
-        match parse(text, 7, DpiAction::Mark) {
+        match parse(text, 7, DpiAction::Mark, false) {
             Ok(pattern) => {
                 assert_eq!((pattern.line, pattern.action), (7, DpiAction::Mark));
                 Ok(pattern.regex)
@@ -197,7 +205,7 @@ mod tests {
     #[test]
     fn regular_expressions_and_their_flags() {
         let flags = |text: &str| {
-            let pattern = parse(text, 1, DpiAction::Drop).ok().unwrap();
+            let pattern = parse(text, 1, DpiAction::Drop, false).ok().unwrap();
             (
                 pattern.regex,
                 [pattern.caseless, pattern.dotall, pattern.multiline],
@@ -209,6 +217,19 @@ mod tests {
             flags("/\\/x$/ms"),
             ("\\/x$".to_owned(), [false, true, true])
         );
+    }
+
+    #[test]
+    fn the_case_of_a_literal_is_told_beside_it_and_of_an_expression_by_its_flag() {
+        for (text, nocase, caseless) in [
+            ("abc", false, false),
+            ("abc", true, true),
+            ("/abc/", true, false),
+            ("/abc/i", false, true),
+        ] {
+            let pattern = parse(text, 1, DpiAction::Drop, nocase).ok().unwrap();
+            assert_eq!(pattern.caseless, caseless, "{text}, {nocase}");
+        }
     }
 
     #[test]

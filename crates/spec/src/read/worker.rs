@@ -7,7 +7,7 @@ use crate::units::parse_duration_ns;
 
 const KEYS: &[&str] = &["batch", "idle", "spin", "core", "busyPoll", "hugepages"];
 
-const YES_NO: &[(&str, bool)] = &[("true", true), ("false", false)];
+pub(super) const YES_NO: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Beyond any machine; what this one has is checked when the worker starts.
 const MAX_CORE: u64 = 4095;

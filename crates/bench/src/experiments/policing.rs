@@ -1,0 +1,165 @@
+//! Part of `rate-overhead`: what the policer adds to a front door, packet by packet.
+
+use std::os::fd::AsFd;
+
+use myelin_kernel::{Capacity, ChainConfig, Hook, LoadedChain, Plane, Port, PortConfig};
+use myelin_packet::Match;
+use myelin_spec::FunctionConfig;
+use myelin_traffic::{Bucket, Profile};
+
+use super::lookup::{OUT, kernel_chain};
+use super::median_at_most;
+use crate::rounds::Rounds;
+use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
+
+/// Most nanoseconds over a front door that only counts.
+const ALONE_BOUND_NS: f64 = 40.0;
+const SHARED_BOUND_NS: f64 = 90.0;
+/// Runs of a test run.
+const RUNS: u32 = 20_000;
+
+/// What is compared: name, hook, whether the port has one queue, what the chain is held to.
+struct Subject {
+    door: &'static str,
+    hook: Hook,
+    single_queue: bool,
+    profile: Option<Profile>,
+}
+
+/// A front door with one chain behind it. The fields' order is that of the end.
+struct Bench {
+    _chain: LoadedChain,
+    port: Port,
+    _plane: Plane,
+}
+
+impl Subject {
+    fn bench(&self) -> Result<Bench, Error> {
+        let capacity = Capacity {
+            matches: 64,
+            ..Capacity::default()
+        };
+        let plane = Plane::create(None, capacity)?;
+        let port = plane.add_port(PortConfig {
+            name: "lo".into(),
+            ifindex: OUT,
+            opposite: None,
+            single_queue: self.single_queue,
+        })?;
+        let policer = match &self.profile {
+            Some(profile) => plane.policer(profile)?,
+            None => None,
+        };
+        let chain = plane.load_chain(&ChainConfig {
+            policer,
+            ..kernel_chain(self.hook, 1, &[FunctionConfig::Forward])
+        })?;
+        port.insert(&Match::default(), &chain)?;
+        Ok(Bench {
+            _chain: chain,
+            port,
+            _plane: plane,
+        })
+    }
+}
+
+/// A profile in packets and bits at once: as good as none, or one that lets next to nothing through.
+fn profile(rate: u64, burst: u64) -> Profile {
+    let bucket = Bucket::new(rate, burst).ok();
+    Profile {
+        packets: bucket,
+        bits: bucket,
+    }
+}
+
+fn subjects() -> Vec<Subject> {
+    let wide = profile(Bucket::MAX_RATE, Bucket::MAX_BURST);
+    let narrow = profile(1, 1);
+    let (counting, passed, dropped) = ("counting", "policing, passed", "policing, dropped");
+    let mut subjects = Vec::new();
+    for (hook, single_queue) in [(Hook::Xdp, true), (Hook::Xdp, false), (Hook::Tcx, false)] {
+        for (door, profile) in [
+            (counting, None),
+            (passed, Some(wide)),
+            (dropped, Some(narrow)),
+        ] {
+            subjects.push(Subject {
+                door,
+                hook,
+                single_queue,
+                profile,
+            });
+        }
+    }
+    subjects
+}
+
+pub(super) fn run(
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let subjects = subjects();
+    let benches: Vec<Bench> = subjects
+        .iter()
+        .map(Subject::bench)
+        .collect::<Result<_, _>>()?;
+    let programs = subjects
+        .iter()
+        .zip(&benches)
+        .map(|(subject, bench)| Ok(bench.port.program(subject.hook)?))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let at_xdp: Vec<_> = subjects
+        .iter()
+        .zip(&programs)
+        .filter(|(subject, _)| subject.hook == Hook::Xdp)
+        .map(|(_, program)| program.as_fd())
+        .collect();
+    let _dispatched = ebpf::Dispatched::keep(Hook::Xdp, &at_xdp)?;
+    let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
+    let rounds = options.rounds(40, 200);
+    let mut rounds = Rounds::measure("policing", programs.len(), rounds, monitor, |subject| {
+        ebpf::mean_ns(
+            programs[subject].as_fd(),
+            subjects[subject].hook,
+            &frame,
+            RUNS,
+        )
+    })?;
+    for (group, doors) in subjects.chunks(3).enumerate() {
+        let [counting, passed, dropped] = [0, 1, 2].map(|which| 3 * group + which);
+        let more = rounds.derive(passed, counting, |with, without| with - without);
+        let spared = rounds.derive(dropped, passed, |dropped, passed| dropped - passed);
+        let (hook, alone) = (doors[0].hook, doors[0].single_queue);
+        let queues = if alone { "one queue" } else { "several CPUs" };
+        for (subject, door) in (counting..).zip(doors) {
+            findings.rows.push(
+                Row::of("policing, test runs")
+                    .with("hook", hook.to_string())
+                    .with("bucket", queues)
+                    .with("door", door.door)
+                    .with_estimate("packet", "_ns", rounds.median(subject))
+                    .with(
+                        "policer_ns",
+                        (subject == passed).then(|| rounds.median(more).map(|e| e.value)),
+                    ),
+            );
+        }
+        let bound = if alone {
+            ALONE_BOUND_NS
+        } else {
+            SHARED_BOUND_NS
+        };
+        findings.claims.push(median_at_most(
+            format!("policer over a counting front door, ns, {hook}, {queues}"),
+            rounds.median(more),
+            bound,
+        ));
+        findings.claims.push(median_at_most(
+            format!("a dropped packet beyond a passed one, ns, {hook}, {queues}"),
+            rounds.median(spared),
+            0.0,
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! `rate-isolation`: two routers on one core, one of them flooded, without and with policing (Rathore et al. 2022, Table 1).
+
+use std::time::Duration;
+
+use myelin_probe::stats::PairedRatio;
+
+use crate::generator::{Stream, generate};
+use crate::published::rate_control;
+use crate::report::{Kind as PlotKind, Plot};
+use crate::rounds::Rounds;
+use crate::routers::{Figures, Kind, Routers};
+use crate::variant::probing_core;
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "rate-isolation",
+    about: "two routers on one core, one flooded at ten times its profile: what the other one keeps, without and with policing",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "What the well-behaved router keeps",
+        caption: "Packets that left it, of those it was sent: its own rate, while the other router is silent, keeps to its profile, or is sent ten times as much.",
+        table: "two routers",
+        along: "case",
+        series: &["routers"],
+        values: &[("kept", "")],
+        values_title: "share of its packets, median",
+        ..Plot::of(PlotKind::Bars)
+    },
+    Plot {
+        title: "How long its packets take",
+        caption: "Sojourn from the front door to the egress, of those that left.",
+        table: "two routers",
+        along: "case",
+        series: &["routers"],
+        values: &[("sojourn_p99_us", "")],
+        values_title: "sojourn, p99, median of rounds, us",
+        ..Plot::of(PlotKind::Bars)
+    },
+];
+
+/// What the flooded router is sent, in profiles.
+const FLOOD: f64 = 10.0;
+/// Packets of a profile's burst: what a link's ring holds, for whoever serves it may find it full and make one cluster of it.
+const BURST: u64 = 256;
+/// Packets that the well-behaved sender sends at once at most.
+const SENT_AT_ONCE: u64 = 16;
+/// Share of the capacity that both profiles take together.
+const BOOKED: f64 = 0.5;
+/// How long a case is measured in a round.
+const TURN: Duration = Duration::from_millis(60);
+/// How long the capacity is looked for.
+const SEARCH: Duration = Duration::from_millis(300);
+/// Least share of its rate that the well-behaved router keeps.
+const KEPT_BOUND: f64 = 0.999;
+/// Most that its p99 may be of what it is alone.
+const SOJOURN_BOUND: f64 = 1.2;
+
+/// What is sent to the flooded router and to the other one, in profiles; whether the chains are policed.
+struct Case {
+    name: &'static str,
+    sent: [f64; 2],
+    policed: bool,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "alone",
+        sent: [0.0, 1.0],
+        policed: true,
+    },
+    Case {
+        name: "both keep to their profiles",
+        sent: [1.0, 1.0],
+        policed: true,
+    },
+    Case {
+        name: "neighbour floods, not policed",
+        sent: [FLOOD, 1.0],
+        policed: false,
+    },
+    Case {
+        name: "neighbour floods, policed",
+        sent: [FLOOD, 1.0],
+        policed: true,
+    },
+];
+const ALONE: usize = 0;
+const UNPOLICED: usize = 2;
+const POLICED: usize = 3;
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings {
+        settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
+        ..Findings::default()
+    };
+    for kind in [Kind::Kernel, Kind::Worker, Kind::Process] {
+        measure(kind, options, monitor, &mut findings)?;
+    }
+    Ok(findings)
+}
+
+/// One case in one round.
+#[derive(Default)]
+struct Turn {
+    sent: Vec<u64>,
+    did: Vec<Figures>,
+}
+
+fn measure(
+    kind: Kind,
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    monitor.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
+    let free = routers(options, kind, "enforce: none")?;
+    let capacity_pps = capacity(&free)?;
+    let rate_pps = (capacity_pps * BOOKED / 2.0).floor().max(1.0);
+    let sla = format!("rate: {rate_pps}pps, burst: {BURST}, enforce: policer");
+    let policed = routers(options, kind, &sla)?;
+    let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
+    let stage = format!("two {} routers", kind.name());
+    // The figure is the share that the other router keeps; the rest is kept beside.
+    let kept = Rounds::measure(
+        &stage,
+        CASES.len(),
+        options.rounds(30, 100),
+        monitor,
+        |case| {
+            let place = if CASES[case].policed { &policed } else { &free };
+            let turn = turn(place, CASES[case].sent.map(|share| share * rate_pps))?;
+            let kept = turn.did[1].packets_out as f64 / turn.sent[1].max(1) as f64;
+            turns[case].push(turn);
+            // A share of nothing at all would be no figure.
+            Ok(kept.max(1e-6))
+        },
+    )?;
+    let p99 = |case: usize| -> Vec<f64> {
+        let of = |turn: &Turn| turn.did[1].sojourn.quantile(0.99);
+        turns[case]
+            .iter()
+            .map(|turn| of(turn).unwrap_or(u64::MAX) as f64 / 1e3)
+            .collect()
+    };
+    for (number, case) in CASES.iter().enumerate() {
+        let each = |figure: &dyn Fn(&Turn) -> f64| {
+            let figures: Vec<f64> = turns[number].iter().map(figure).collect();
+            myelin_probe::stats::median_ci(&figures, 0.95)
+        };
+        let kpps = |packets: u64| packets as f64 / TURN.as_secs_f64() / 1e3;
+        let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
+        findings.rows.push(
+            Row::of("two routers")
+                .with("routers", kind.name())
+                .with("case", case.name)
+                .with("profile_kpps", rate_pps / 1e3)
+                .with("neighbour_sent_kpps", value(&|turn| kpps(turn.sent[0])))
+                .with("sent_kpps", value(&|turn| kpps(turn.sent[1])))
+                .with(
+                    "neighbour_out_kpps",
+                    value(&|turn| kpps(turn.did[0].packets_out)),
+                )
+                .with("out_kpps", value(&|turn| kpps(turn.did[1].packets_out)))
+                .with(
+                    "neighbour_policed_kpps",
+                    value(&|turn| kpps(turn.did[0].policed)),
+                )
+                .with_estimate("kept", "", kept.median(number))
+                .with(
+                    "sojourn_p50_us",
+                    value(&|turn| turn.did[1].sojourn.quantile(0.5).unwrap_or(0) as f64 / 1e3),
+                )
+                .with_estimate(
+                    "sojourn_p99",
+                    "_us",
+                    myelin_probe::stats::median_ci(&p99(number), 0.95),
+                ),
+        );
+    }
+    let name = kind.name();
+    let unpoliced = share(&kept, UNPOLICED)?;
+    findings
+        .claims
+        .push(rate_control::KEPT_UNPOLICED.beside(Claim::ratio_at_most(
+            format!("{name}: kept beside a flooded neighbour, not policed"),
+            (),
+            &unpoliced,
+            KEPT_BOUND,
+        )));
+    let policed = share(&kept, POLICED)?;
+    findings
+        .claims
+        .push(rate_control::KEPT_POLICED.beside(Claim::ratio_at_least(
+            format!("{name}: kept beside a flooded neighbour, policed"),
+            (),
+            &policed,
+            KEPT_BOUND,
+        )));
+    let ratio = PairedRatio::new(&p99(POLICED), &p99(ALONE))?;
+    findings.claims.push(Claim::ratio_at_most(
+        format!("{name}: sojourn p99 beside a policed flood / alone"),
+        (),
+        &ratio,
+        SOJOURN_BOUND,
+    ));
+    Ok(())
+}
+
+/// The share of a case as a ratio to one.
+fn share(kept: &Rounds, case: usize) -> Result<PairedRatio, Error> {
+    let shares = kept.sorted(case);
+    Ok(PairedRatio::new(&shares, &vec![1.0; shares.len()])?)
+}
+
+fn routers(options: &Options, kind: Kind, sla: &str) -> Result<Routers, Error> {
+    Routers::new(&options.program, kind, &[sla.to_owned(), sla.to_owned()])
+}
+
+/// What one router puts through when it is sent as much as goes, packets a second.
+fn capacity(routers: &Routers) -> Result<f64, Error> {
+    let turn = turn_of(routers, [1e9, 0.0], SEARCH)?;
+    Ok(turn.did[0].packets_out as f64 / SEARCH.as_secs_f64())
+}
+
+fn turn(routers: &Routers, rates_pps: [f64; 2]) -> Result<Turn, Error> {
+    turn_of(routers, rates_pps, TURN)
+}
+
+fn turn_of(routers: &Routers, rates_pps: [f64; 2], duration: Duration) -> Result<Turn, Error> {
+    let before = routers.figures()?;
+    let streams: Vec<Stream<'_>> = rates_pps
+        .into_iter()
+        .enumerate()
+        .map(|(number, rate_pps)| Stream {
+            sender: routers.sender(number),
+            rate_pps,
+            cluster: 1,
+            burst: if number == 0 { u64::MAX } else { SENT_AT_ONCE },
+        })
+        .collect();
+    let core = probing_core()?;
+    let sent = routers.running(|| generate(&streams, duration, core))?;
+    let after = routers.figures()?;
+    let did = after
+        .iter()
+        .zip(&before)
+        .map(|(after, before)| after.since(before))
+        .collect();
+    Ok(Turn { sent, did })
+}

@@ -1,0 +1,80 @@
+//! A traffic generator: streams of one frame each, by the clock or as fast as they go.
+
+use std::time::{Duration, Instant};
+
+use myelin_linux::affinity;
+use myelin_linux::packet_socket::{MAX_BATCH, PacketSender};
+
+use crate::Error;
+
+/// One stream.
+pub(crate) struct Stream<'a> {
+    pub(crate) sender: &'a PacketSender,
+    /// Packets a second.
+    pub(crate) rate_pps: f64,
+    /// Packets that come together.
+    pub(crate) cluster: usize,
+    /// Most packets that are sent at once when the generator was held up; what was due beyond them is never sent. So a stream
+    /// keeps to a profile of this burst, whatever the machine does.
+    pub(crate) burst: u64,
+}
+
+/// Sends the streams side by side for so long, each at its rate, from one core; how many packets of each were sent.
+///
+/// A stream that cannot be sent as fast as it should holds the others up by a batch at most.
+pub(crate) fn generate(
+    streams: &[Stream<'_>],
+    duration: Duration,
+    core: usize,
+) -> Result<Vec<u64>, Error> {
+    on_core(core, || {
+        let start = Instant::now();
+        let mut sent = vec![0; streams.len()];
+        let mut forgone = vec![0; streams.len()];
+        loop {
+            let elapsed = start.elapsed();
+            if elapsed >= duration {
+                return Ok(sent);
+            }
+            for ((stream, sent), forgone) in streams.iter().zip(&mut sent).zip(&mut forgone) {
+                let due = (elapsed.as_secs_f64() * stream.rate_pps) as u64;
+                let behind = due.saturating_sub(*sent + *forgone);
+                *forgone += behind.saturating_sub(stream.burst);
+                let behind = behind.min(stream.burst) as usize;
+                let clusters = behind / stream.cluster * stream.cluster;
+                *sent += send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
+            }
+        }
+    })
+}
+
+/// Sends so many packets as fast as they go; how long it took.
+pub(crate) fn pump(sender: &PacketSender, count: u64, core: usize) -> Result<Duration, Error> {
+    on_core(core, || {
+        let start = Instant::now();
+        let mut sent = 0;
+        while sent < count {
+            sent += send(sender, (count - sent).min(MAX_BATCH as u64) as usize)?;
+        }
+        Ok(start.elapsed())
+    })
+}
+
+fn send(sender: &PacketSender, count: usize) -> Result<u64, Error> {
+    let mut sent = 0;
+    while sent < count {
+        sent += sender
+            .send(count - sent)
+            .map_err(|cause| Error::system("send frames", cause))?;
+    }
+    Ok(sent as u64)
+}
+
+/// Runs on one core, and gives the thread its cores back.
+fn on_core<T>(core: usize, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let before = affinity::get(0)?;
+    affinity::set(0, &[core])?;
+    let done = what();
+    affinity::set(0, &before)?;
+    done
+}

@@ -1,0 +1,267 @@
+//! Virtual routers side by side: chains of one router each between the same two ports, told apart by the destination port
+//! (Rathore et al. 2022, Fig. 2). What leaves them is dropped at the far end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use myelin_agent::api::{ApiError, ChainStatus};
+use myelin_kernel::Hook;
+use myelin_linux::link::LinkId;
+use myelin_linux::napi;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::packet_socket::PacketSender;
+use myelin_packet::sojourn::Histogram;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
+use crate::stand::{self, Stand};
+use crate::variant::polling_core;
+use crate::{Error, ebpf, frames};
+
+/// Bytes of the paper's packets, and of ours, with the Ethernet header.
+pub(crate) const FRAME_BYTES: u64 = 256;
+/// Bytes of the headers of a UDP packet.
+const HEADERS: u64 = 42;
+/// Longest wait for what is under way.
+const DRAIN: Duration = Duration::from_millis(20);
+
+/// What a router is, and what it shares with the others. All of it is on one core, [`polling_core`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// In the kernel, in the receive work of the ingress port; that is given the core.
+    Kernel,
+    /// The same, in a namespace of its own: the paper's container.
+    Namespace,
+    /// In user space, in the one worker of all routers.
+    Worker,
+    /// In user space, in a process of its own: what the paper's virtual machine is to the scheduler.
+    Process,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Namespace => "namespace",
+            Self::Worker => "worker",
+            Self::Process => "process",
+        }
+    }
+
+    fn space(self) -> &'static str {
+        match self {
+            Self::Kernel | Self::Namespace => "kernel",
+            Self::Worker | Self::Process => "user",
+        }
+    }
+
+    fn more(self) -> Result<String, Error> {
+        let core = polling_core()?;
+        Ok(match self {
+            Self::Kernel => "  mapping: compact\n  hook: xdp\n".to_owned(),
+            Self::Namespace => "  mapping: distributed\n".to_owned(),
+            Self::Worker => {
+                format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
+            }
+            Self::Process => {
+                format!("  mapping: distributed\n  worker: {{ idle: adaptive, core: {core} }}\n")
+            }
+        })
+    }
+}
+
+/// The routers, and who sends to them. The fields' order is that of the end.
+pub(crate) struct Routers {
+    stand: Arc<Stand>,
+    chains: Vec<String>,
+    senders: Vec<PacketSender>,
+    workers: Vec<u32>,
+    _sink: OwnedFd,
+    network: Network,
+}
+
+/// What one router did since it came up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Figures {
+    pub(crate) packets_in: u64,
+    pub(crate) policed: u64,
+    pub(crate) packets_out: u64,
+    pub(crate) sojourn: Histogram,
+}
+
+impl Figures {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            packets_in: self.packets_in - earlier.packets_in,
+            policed: self.policed - earlier.policed,
+            packets_out: self.packets_out - earlier.packets_out,
+            sojourn: self.sojourn.since(&earlier.sojourn),
+        }
+    }
+}
+
+impl Routers {
+    /// One router for each text of an `sla` (the inside of the braces). They stand still until [`Routers::resume`].
+    pub(crate) fn new(program: &Path, kind: Kind, slas: &[String]) -> Result<Self, Error> {
+        let network = Network::through(false)?;
+        let middle = network
+            .middle
+            .as_ref()
+            .ok_or_else(|| ApiError::failed("a network without a middle"))?;
+        // The agent's links and sockets are those of the namespace between the hosts.
+        let (stand, chains, workers) = middle.netns.enter(|| {
+            let stand = Stand::open(program)?;
+            let names: Vec<String> = (0..slas.len())
+                .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
+                .collect();
+            let texts: Vec<String> = names
+                .iter()
+                .zip(slas)
+                .enumerate()
+                .map(|(number, (name, sla))| text(kind, number, name, sla))
+                .collect::<Result<_, _>>()?;
+            stand.up_all(texts.join("---\n"))?;
+            let mut workers = Vec::new();
+            for name in &names {
+                workers.extend(stand.workers(name)?);
+            }
+            workers.sort_unstable();
+            workers.dedup();
+            Ok::<_, Error>((stand, names, workers))
+        })??;
+        network.server.set_napi()?;
+        if kind.space() == "kernel" {
+            // The door at XDP has given the port NAPI.
+            napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
+        }
+        let sink = network.server.netns.enter(|| {
+            let link = eth0()?;
+            ebpf::attach(ebpf::sink()?.as_fd(), Hook::Xdp, link.index)
+        })??;
+        let senders = network.client.netns.enter(|| {
+            let link = eth0()?;
+            (0..chains.len())
+                .map(|number| Ok(PacketSender::new(link.index, &frame(number))?))
+                .collect::<Result<Vec<_>, Error>>()
+        })??;
+        let routers = Self {
+            stand,
+            chains,
+            senders,
+            workers,
+            _sink: sink,
+            network,
+        };
+        routers.signal(Signal::SIGSTOP);
+        Ok(routers)
+    }
+
+    /// Who sends to router `number`.
+    pub(crate) fn sender(&self, number: usize) -> &PacketSender {
+        &self.senders[number]
+    }
+
+    /// Runs something while the routers' processes run too.
+    pub(crate) fn running<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.signal(Signal::SIGCONT);
+        let done = what();
+        // What is under way comes through.
+        std::thread::sleep(DRAIN);
+        self.signal(Signal::SIGSTOP);
+        done
+    }
+
+    /// What each did so far.
+    pub(crate) fn figures(&self) -> Result<Vec<Figures>, Error> {
+        self.signal(Signal::SIGCONT);
+        let all = self.stand.status()?;
+        let figures = self.chains.iter().map(|name| {
+            let is = |status: &&ChainStatus| status.chain == *name;
+            let status = all
+                .iter()
+                .find(is)
+                .ok_or_else(|| ApiError::failed(format!("the agent has no chain {name}")))?;
+            let sojourn = self.stand.sojourn(name)?.pop();
+            Ok(Figures {
+                packets_in: status.packets_in,
+                policed: status.policed,
+                packets_out: status.packets_out,
+                sojourn: sojourn.unwrap_or_default(),
+            })
+        });
+        let figures = figures.collect();
+        self.signal(Signal::SIGSTOP);
+        figures
+    }
+
+    fn signal(&self, signal: Signal) {
+        for worker in &self.workers {
+            // One that has died is started anew by the agent, and found by its figures.
+            let _ = kill(Pid::from_raw(worker.cast_signed()), signal);
+        }
+    }
+}
+
+impl Drop for Routers {
+    fn drop(&mut self) {
+        // Who stands still hears nothing.
+        self.signal(Signal::SIGCONT);
+        let _ = &self.network;
+    }
+}
+
+fn eth0() -> Result<LinkId, Error> {
+    Ok(Netlink::open()?.link("eth0")?.id())
+}
+
+fn port(number: usize) -> u16 {
+    SERVER_PORT + number as u16
+}
+
+fn frame(number: usize) -> Vec<u8> {
+    let payload = (FRAME_BYTES - HEADERS) as u16;
+    frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload)
+}
+
+/// A chain of one router, which rewrites the addresses of the link as routers do.
+fn text(kind: Kind, number: usize, name: &str, sla: &str) -> Result<String, Error> {
+    let packets = format!(
+        "destination: 10.0.0.2/32, destinationPort: {}",
+        port(number)
+    );
+    let route = "prefix: 10.0.0.0/24, mac: \"02:00:00:00:00:02\", sourceMac: \"02:00:00:00:01:02\"";
+    let router = format!("kind: router, config: {{ routes: [ {{ {route} }} ] }}");
+    let more = format!(
+        "  ports: {{ ingress: {CLIENT_LINK}, egress: {SERVER_LINK} }}\n  sla: {{ {sla} }}\n{}",
+        kind.more()?
+    );
+    Ok(stand::chain_for(
+        &packets,
+        name,
+        &[(&router, kind.space())],
+        &more,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stand::source;
+
+    #[test]
+    fn chains_are_valid() {
+        for kind in [Kind::Kernel, Kind::Namespace, Kind::Worker, Kind::Process] {
+            let text = text(kind, 3, "vr3", "rate: 300kpps, burst: 20, enforce: policer").unwrap();
+            let chains = myelin_agent::parse_source(&source(text)).unwrap();
+            assert_eq!(chains[0].matches.destination_port, Some(9003));
+        }
+        let tuple = myelin_packet::parse(&frame(3))
+            .unwrap()
+            .five_tuple(&frame(3));
+        assert_eq!(tuple.destination_port, Some(9003));
+        assert_eq!(frame(0).len() as u64, FRAME_BYTES);
+    }
+}

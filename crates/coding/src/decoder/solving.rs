@@ -1,0 +1,101 @@
+//! Lost packets are worked out: one at once where it alone is missing, others by way of equations.
+
+use std::mem;
+
+use super::equations::News;
+use super::{Decoder, Delivery};
+use crate::serial;
+
+impl Decoder {
+    /// Takes in that `symbol` is the combination of the symbols from `first` on, of which some are missing, the first by the lowest bit.
+    pub(super) fn combination(
+        &mut self,
+        first: u32,
+        coefficients: &[u8],
+        missing: u64,
+        symbol: &[u8],
+        now_ns: u64,
+    ) {
+        if symbol.len() > self.equations.room() {
+            self.counters.oversized += 1;
+            return;
+        }
+        // With one loss in a window, the common case, there is nothing to eliminate.
+        let at = missing.trailing_zeros();
+        if missing.is_power_of_two() && coefficients.get(at as usize).is_some_and(|&own| own != 0) {
+            self.work_out(at, first, coefficients, symbol, now_ns);
+            return;
+        }
+        let news = self
+            .equations
+            .insert(first, coefficients, symbol, &self.ring, self.next);
+        match news {
+            News::New => {}
+            News::Redundant => self.counters.redundant += 1,
+            News::Contradiction => {
+                self.counters.corrupt += 1;
+                self.equations.clear();
+            }
+        }
+        self.collect_solved(now_ns);
+    }
+
+    /// Works out the symbol behind the first `at`, the only missing one in a combination: where it belongs at once, without an equation.
+    fn work_out(&mut self, at: u32, first: u32, coefficients: &[u8], symbol: &[u8], now_ns: u64) {
+        let kernel = self.equations.kernel();
+        let esi = first.wrapping_add(at);
+        let slot = self
+            .ring
+            .work_out(kernel, at as usize, first, coefficients, symbol);
+        if slot.symbol.trim().is_none() {
+            self.counters.corrupt += 1;
+            self.equations.clear();
+            return;
+        }
+        self.equations
+            .substitute(esi, slot.symbol.bytes(), self.next);
+        self.forget_delivered();
+        self.note_recovered(esi, now_ns);
+        self.collect_solved(now_ns);
+    }
+
+    /// Moves solved symbols from the equations into the ring.
+    pub(super) fn collect_solved(&mut self, now_ns: u64) {
+        if self.equations.is_empty() {
+            return;
+        }
+        self.forget_delivered();
+        let mut is_corrupt = false;
+        while let Some((esi, sum)) = self.equations.take_solved() {
+            if sum.trim().is_none() {
+                is_corrupt = true;
+                continue;
+            }
+            mem::swap(&mut self.ring.slot_mut(esi).symbol, sum);
+            self.note_recovered(esi, now_ns);
+        }
+        if is_corrupt {
+            self.counters.corrupt += 1;
+            self.equations.clear();
+        }
+    }
+
+    /// The symbol in the place of `esi` was worked out.
+    fn note_recovered(&mut self, esi: u32, now_ns: u64) {
+        let slot = self.ring.slot_mut(esi);
+        slot.known = true;
+        slot.recovered = true;
+        slot.known_ns = now_ns;
+        let in_order = self.delivery == Delivery::InOrder;
+        if in_order && serial::before(esi, self.head) {
+            self.counters.late += 1;
+            return;
+        }
+        self.counters.recovered += 1;
+        if in_order {
+            self.held.push_back(esi);
+        } else {
+            self.recovered.push(esi);
+        }
+    }
+}

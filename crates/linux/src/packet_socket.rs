@@ -1,0 +1,158 @@
+//! Frames sent straight to a link's driver (packet(7)), many in one system call: what a traffic generator needs.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::error::{Error, Result};
+
+/// Frames that go to the kernel at once, at most.
+pub const MAX_BATCH: usize = 32;
+
+/// A socket that sends one frame over and over, past the link's queueing discipline. It receives nothing.
+#[derive(Debug)]
+pub struct PacketSender {
+    socket: OwnedFd,
+    frame: Box<[u8]>,
+}
+
+impl PacketSender {
+    /// Sends `frame` over the interface `ifindex` of the calling thread's network namespace.
+    pub fn new(ifindex: u32, frame: &[u8]) -> Result<Self> {
+        let fail = |cause: io::Error| Error::os("open a packet socket", cause);
+        // Without a protocol nothing is received.
+        let socket = socket(
+            AddressFamily::Packet,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .map_err(|errno| fail(errno.into()))?;
+        bind(&socket, ifindex).map_err(fail)?;
+        bypass_qdisc(&socket).map_err(fail)?;
+        Ok(Self {
+            socket,
+            frame: frame.into(),
+        })
+    }
+
+    /// The frame.
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// Sends the frame `count` times, at most [`MAX_BATCH`]; how many the kernel took. One that the link had no room for is
+    /// taken and lost.
+    pub fn send(&self, count: usize) -> io::Result<usize> {
+        let mut part = libc::iovec {
+            iov_base: self.frame.as_ptr().cast_mut().cast(),
+            iov_len: self.frame.len(),
+        };
+        // SAFETY: all of these are plain data, for which zero is a value.
+        let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        message.msg_hdr.msg_iov = &raw mut part;
+        message.msg_hdr.msg_iovlen = 1;
+        let mut messages = [message; MAX_BATCH];
+        let count = count.min(MAX_BATCH) as libc::c_uint;
+        // SAFETY: the messages, their one part and the frame live until the call returns; the kernel only reads the frame.
+        let sent =
+            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+        if sent >= 0 {
+            return Ok(sent as usize);
+        }
+        match io::Error::last_os_error() {
+            // The first one found no room.
+            error if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(1),
+            error => Err(error),
+        }
+    }
+}
+
+fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
+    // SAFETY: plain data, for which zero is a value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as _;
+    address.sll_ifindex = ifindex.cast_signed();
+    // SAFETY: the address is one of that family, of that length.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn bypass_qdisc(socket: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option is an integer of that size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_QDISC_BYPASS,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{self, VethEnd};
+    use crate::netlink::Netlink;
+    use crate::netns::Netns;
+    use crate::testing;
+
+    #[test]
+    fn frames_go_out_as_they_are() {
+        if !testing::root_or_skip("frames_go_out_as_they_are") {
+            return;
+        }
+        let netns = Netns::anonymous().unwrap();
+        netns
+            .enter(|| {
+                let mut netlink = Netlink::open().unwrap();
+                netlink
+                    .apply([link::veth(&VethEnd::named("a"), &VethEnd::named("b")).unwrap()])
+                    .unwrap();
+                let [a, b] = ["a", "b"].map(|name| netlink.link(name).unwrap().id());
+                netlink.apply([link::up(&a), link::up(&b)]).unwrap();
+                let sender = PacketSender::new(a.index, &[0xff; 60]).unwrap();
+                let mut sent = 0;
+                while sent < 100 {
+                    sent += sender.send((100 - sent).min(MAX_BATCH)).unwrap();
+                }
+                assert_eq!(sender.frame().len(), 60);
+                let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+                let line = text
+                    .lines()
+                    .find_map(|line| line.trim().strip_prefix("b:"))
+                    .unwrap();
+                let received: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+                assert!(received >= 100, "{text}");
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        if !testing::root_or_skip("an_interface_that_is_not_there_is_an_error") {
+            return;
+        }
+        let error = PacketSender::new(999_999, &[0; 60]).unwrap_err();
+        assert!(error.to_string().contains("packet socket"), "{error}");
+    }
+}
