@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 15] = [
+const PROGRAMS: [(&str, &[&str]); 16] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, &[&str]); 15] = [
     ("sff", &["XDP"]),
     ("leave", &["TC"]),
     ("policer", &["XDP"]),
+    ("depart", &["TC"]),
 ];
 
 fn main() {

@@ -229,6 +229,43 @@ pub struct SojournStatus {
     pub max_us: f64,
 }
 
+/// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShaperStatus {
+    /// Who shapes: `worker`, or the egress interface's queueing discipline, `htb`.
+    pub by: String,
+    /// Rate, packets a second.
+    pub rate_pps: Option<u64>,
+    /// Burst, packets.
+    pub burst_packets: Option<u64>,
+    /// Rate, bits a second.
+    pub rate_bps: Option<u64>,
+    /// Burst, bits.
+    pub burst_bits: Option<u64>,
+    /// Packets that may wait.
+    pub queue: u32,
+    /// How long a packet may wait, us.
+    pub delay_us: f64,
+    /// Packets that had to wait; the kernel does not count them.
+    pub delayed: Option<u64>,
+    /// How long they waited in the mean, us.
+    pub mean_wait_us: Option<f64>,
+    /// Packets dropped because the queue was full.
+    pub drops_full: u64,
+    /// Packets dropped because they would have waited too long.
+    pub drops_late: u64,
+    /// Packets dropped because they are larger than the burst.
+    pub drops_too_big: u64,
+    /// Packets that waited in a worker that died.
+    pub lost: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+    /// The most that ever waited.
+    pub most_waiting: Option<u64>,
+    /// Whether the time in the queue is part of the sojourn.
+    pub in_sojourn: bool,
+}
+
 /// A worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerStatus {
@@ -298,12 +335,15 @@ pub struct ChainStatus {
     pub policed_bytes: u64,
     /// Packets that left at its egress.
     pub packets_out: u64,
-    /// Packets that its functions dropped.
+    /// Packets that its functions and its shaper dropped.
     pub drops: u64,
     /// When its last packet came in, ms ago; absent when none ever came.
     pub last_packet_ms_ago: Option<f64>,
     /// Its functions.
     pub hops: Vec<HopStatus>,
+    /// What shapes its traffic where it leaves; absent where nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaper: Option<ShaperStatus>,
     /// Its in-band sojourn; absent where black boxes cut it into sections, for nothing tells how long a packet was in them.
     pub sojourn: Option<SojournStatus>,
     /// The sojourn of each section, where there are black boxes: from the front door to the first one, from one to the next,

@@ -1,7 +1,7 @@
 //! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop; and `pipeline`, where further processes stand behind that
 //! worker.
 
-use myelin_dataplane::{Pipeline, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{Pipeline, ShaperStats, UserChain, UserExit, UserSegment};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
@@ -93,6 +93,11 @@ impl Layout for Compact {
             let egress = node.plane.counters().read(self.loaded.egress_slot());
             (egress.packets, vec![self.loaded.sojourn()])
         }
+    }
+
+    fn shaper(&self, node: &Node) -> ShaperStats {
+        self.user_stats(node)
+            .map_or_else(ShaperStats::default, |chain| chain.shaper)
     }
 
     fn is_failed(&self, node: &Node) -> bool {
@@ -191,6 +196,9 @@ fn lay_out(
     let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
     if let (Some(key), Some((out, back))) = (worker, exits) {
         let mut entry = node.workers.reach(key)?;
+        let last_user = segments(plan, Space::User)
+            .last()
+            .map_or(0, |segment| segment.first_position);
         let user = UserChain {
             spi: job.spi,
             generation: job.generation,
@@ -205,10 +213,13 @@ fn lay_out(
                         },
                         _ => UserExit::Port(out),
                     };
+                    // Behind the last queue: kernel functions that follow run to completion.
+                    let is_last = segment.first_position == last_user;
                     UserSegment {
                         first_position: segment.first_position,
                         functions: chain.instances(segment.positions()),
                         exit,
+                        shaping: plan.worker_shaping().filter(|_| is_last),
                     }
                 })
                 .collect(),

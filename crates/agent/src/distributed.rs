@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{ChainStats, ShaperStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
     DistributedConfig, DistributedFunction, Flows, FunctionLink, LoadedChain, Occupant as Stands,
 };
@@ -155,6 +155,12 @@ impl Layout for Distributed {
         })
     }
 
+    fn shaper(&self, node: &Node) -> ShaperStats {
+        let last = self.made.places.last();
+        last.and_then(|place| self.user_stats(node, place))
+            .map_or_else(ShaperStats::default, |chain| chain.shaper)
+    }
+
     fn is_failed(&self, node: &Node) -> bool {
         self.made.places.iter().any(|place| {
             let worker = place.worker.as_ref();
@@ -245,8 +251,11 @@ fn answers(job: Job<'_>, hop: &Hop) -> bool {
 /// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which
 /// only the forwarder can tell from what goes on.
 fn leaves(job: Job<'_>, hop: &Hop) -> bool {
-    let is_last = usize::from(hop.position) + 1 == job.plan.hops.len();
-    is_last && hop.space == Space::User && !answers(job, hop)
+    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
+}
+
+fn is_last(job: Job<'_>, hop: &Hop) -> bool {
+    usize::from(hop.position) + 1 == job.plan.hops.len()
 }
 
 fn ends_in_worker(job: Job<'_>) -> bool {
@@ -360,6 +369,7 @@ impl FunctionPlace {
                         position: hop.position + 1,
                     }
                 },
+                shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
             }],
         };
         let added = entry.handle.add_chain(chain);

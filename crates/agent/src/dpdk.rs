@@ -289,7 +289,7 @@ impl Node {
             ))
         };
         let (pair, direction) = self.pair_for(&chain).map_err(failed)?;
-        let placed = place(&chain, spi, generation, direction);
+        let placed = place(&chain, &plan, spi, generation, direction);
         let asked = Instant::now();
         let left = self
             .devices
@@ -542,7 +542,13 @@ fn set_up(prefix: String, spec: &WorkerSpec, ends: &[DpdkDevice; 2]) -> Setup {
     }
 }
 
-fn place(chain: &ServiceChain, spi: u32, generation: u16, direction: Direction) -> PlacedChain {
+fn place(
+    chain: &ServiceChain,
+    plan: &Plan,
+    spi: u32,
+    generation: u16,
+    direction: Direction,
+) -> PlacedChain {
     let functions = chain.instances(0..chain.functions.len());
     PlacedChain {
         matches: chain.matches,
@@ -560,6 +566,7 @@ fn place(chain: &ServiceChain, spi: u32, generation: u16, direction: Direction) 
                 first_position: 0,
                 functions,
                 exit: UserExit::Port(SocketId::of_port(direction.ends().1)),
+                shaping: plan.worker_shaping(),
             }],
         },
     }

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
@@ -77,6 +78,8 @@ pub(crate) struct Past {
     pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
+    /// What the shaper did.
+    pub(crate) shaper: ShaperStats,
     /// Of the generations whose way has as many sections as that of the one before the present.
     pub(crate) sections: Vec<Histogram>,
 }
@@ -263,6 +266,10 @@ impl Node {
             gone: door.drops + door.policed + out,
             steps: door.packets + door.drops + out,
         };
+        let shaper = form.layout.shaper(self);
+        tally.gone += shaper.drops();
+        // One that waits there moves nothing else.
+        tally.steps += shaper.drops() + shaper.delayed;
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
             // What a function makes has to leave like what came in.
@@ -317,6 +324,19 @@ impl Past {
             .map(|hop| form.layout.hop(node, hop))
             .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
+        self.add_shaper(&form.layout.shaper(node));
         self.keep(sections);
+    }
+
+    /// What is in a shaper's queue goes on, or is lost, with the form; its other counts are kept.
+    pub(crate) fn add_shaper(&mut self, shaper: &ShaperStats) {
+        let lost = shaper.lost + shaper.waiting;
+        let shaper = ShaperStats {
+            lost,
+            waiting: 0,
+            ..*shaper
+        };
+        self.drops += shaper.drops();
+        self.shaper.add(&shaper);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use myelin_dataplane::{ChainStats, Pipeline};
+use myelin_dataplane::{ChainStats, Pipeline, ShaperStats};
 use myelin_kernel::{Flows, LoadedChain, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
@@ -111,6 +111,11 @@ pub(crate) trait Layout: Send {
     /// Packets that left at the egress, and the sojourn of each of them: in one histogram, or, where black boxes cut the way into
     /// sections, in one for each of these.
     fn departures(&self, node: &Node) -> (u64, Vec<Histogram>);
+
+    /// What its shaper did.
+    fn shaper(&self, _node: &Node) -> ShaperStats {
+        ShaperStats::default()
+    }
 
     /// The black box at this position, if there is one.
     fn black_box(&self, _node: &Node, _position: u8) -> Option<BlackBoxStatus> {

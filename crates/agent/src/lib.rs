@@ -36,6 +36,7 @@ mod revision;
 mod roster;
 mod sandbox;
 mod server;
+mod shaper;
 mod status;
 mod verdict;
 mod workers;

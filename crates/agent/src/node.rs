@@ -202,6 +202,7 @@ fn describe(resource: &Resource) -> String {
         Resource::Netns { name, .. } => format!("network namespace {name}"),
         Resource::Link { name } => format!("link {name}"),
         Resource::Promiscuous { name } => format!("promiscuous mode of {name}"),
+        Resource::Htb { name } => format!("queueing discipline of {name}"),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),
         Resource::Process(process) => format!("process {}", process.pid),
         Resource::Processes { argument } => format!("process {argument}"),

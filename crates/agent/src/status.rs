@@ -11,6 +11,7 @@ use crate::api::{ChainState, ChainStatus, HopStatus, RingStatus, SojournStatus, 
 use crate::deploy::Deployed;
 use crate::named;
 use crate::node::Node;
+use crate::shaper;
 
 /// The worst-case delay that a chain was admitted with.
 pub(crate) fn promised_ns(plan: &Plan) -> Option<u64> {
@@ -66,6 +67,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         [whole] => (Some(summary(whole)), Vec::new()),
         sections => (None, sections.iter().map(summary).collect()),
     };
+    let shaped = form.layout.shaper(node);
     let now_ns = myelin_probe::clock::now_ns();
     let name = |ifindex| {
         node.ports
@@ -94,10 +96,15 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         policed: past.policed + door.policed,
         policed_bytes: past.policed_bytes + door.policed_bytes,
         packets_out: out,
-        drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
+        drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.drops).sum::<u64>(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         hops,
+        shaper: form.plan.shaper.map(|plan| {
+            let mut all = past.shaper;
+            all.add(&shaped);
+            shaper::status(plan, &all)
+        }),
         sojourn,
         sojourn_sections,
         worker: first_worker,

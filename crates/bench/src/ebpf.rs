@@ -16,6 +16,7 @@ use crate::Error;
 pub(crate) mod look_up;
 
 const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o"));
+const TC_POLICE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tc_police.o"));
 const ACCOUNTING_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.xdp.o"));
 const ACCOUNTING_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounting.tc.o"));
 
@@ -71,6 +72,12 @@ pub(crate) fn sink() -> Result<OwnedFd, Error> {
     let instance = Redirect::zeroed();
     let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &["sink"], 1)?;
     programs.pop().ok_or_else(|| missing("sink"))
+}
+
+/// Loads the policer of a Linux router, for tc.
+pub(crate) fn tc_policer() -> Result<OwnedFd, Error> {
+    let mut programs = load(TC_POLICE, &[], &["tc_police"], 1)?;
+    programs.pop().ok_or_else(|| missing("tc_police"))
 }
 
 /// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.

@@ -19,6 +19,7 @@ mod look_ups;
 mod lookup;
 mod peers;
 mod policing;
+mod rate_bucket;
 mod rate_isolation;
 mod rate_overhead;
 mod rings;
@@ -47,6 +48,7 @@ pub(crate) const ALL: &[Experiment] = &[
     look_ups::EXPERIMENT,
     rate_isolation::EXPERIMENT,
     rate_overhead::EXPERIMENT,
+    rate_bucket::EXPERIMENT,
 ];
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.

@@ -4,8 +4,10 @@
 //! namespaces have no names, so that they are gone with this process, even one that was killed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use myelin_kernel::Hook;
 use myelin_linux::address;
 use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
@@ -14,7 +16,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::{neighbour, route, sysctl};
 use myelin_probe::Sockets;
 
-use crate::Error;
+use crate::{Error, ebpf};
 
 /// Where the probe's server listens, and where its client sends from.
 pub(crate) const SERVER_PORT: u16 = 9000;
@@ -22,7 +24,7 @@ pub(crate) const CLIENT_PORT: u16 = 9001;
 /// Names of the links in the middle.
 pub(crate) const CLIENT_LINK: &str = "client";
 pub(crate) const SERVER_LINK: &str = "server";
-const CLIENT_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
+pub(crate) const CLIENT_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
 const SERVER_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 /// Bytes; the end hosts' links have it too.
 const MTU: u32 = 1500;
@@ -232,6 +234,15 @@ impl Network {
             }
         }
         Ok(self)
+    }
+
+    /// Drops all that comes to the server, in its driver, until the result is dropped.
+    pub(crate) fn sink(&self) -> Result<OwnedFd, Error> {
+        self.server.set_napi()?;
+        self.server.netns.enter(|| {
+            let link = Netlink::open()?.link("eth0")?.id();
+            ebpf::attach(ebpf::sink()?.as_fd(), Hook::Xdp, link.index)
+        })?
     }
 
     /// The probe's sockets.

@@ -1,13 +1,12 @@
 //! Virtual routers side by side: chains of one router each between the same two ports, told apart by the destination port
 //! (Rathore et al. 2022, Fig. 2). What leaves them is dropped at the far end.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_agent::api::{ApiError, ChainStatus};
-use myelin_kernel::Hook;
 use myelin_linux::link::LinkId;
 use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
@@ -19,7 +18,7 @@ use nix::unistd::Pid;
 use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
 use crate::stand::{self, Stand};
 use crate::variant::polling_core;
-use crate::{Error, ebpf, frames};
+use crate::{Error, frames};
 
 /// Bytes of the paper's packets, and of ours, with the Ethernet header.
 pub(crate) const FRAME_BYTES: u64 = 256;
@@ -28,22 +27,28 @@ const HEADERS: u64 = 42;
 /// Longest wait for what is under way.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// What a router is, and what it shares with the others. All of it is on one core, [`polling_core`].
+/// What a router is, and what it shares with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// In the kernel, in the receive work of the ingress port; that is given the core.
+    /// In the kernel at tcx, on the core that sends.
+    Tcx,
+    /// In the kernel at XDP, on the core that sends.
+    Xdp,
+    /// In the kernel at XDP, in the receive work of the ingress port, which is given [`polling_core`].
     Kernel,
     /// The same, in a namespace of its own: the paper's container.
     Namespace,
-    /// In user space, in the one worker of all routers.
+    /// In user space on [`polling_core`], in the one worker of all routers.
     Worker,
-    /// In user space, in a process of its own: what the paper's virtual machine is to the scheduler.
+    /// In user space on that core, in a process of its own: what the paper's virtual machine is to the scheduler.
     Process,
 }
 
 impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Tcx => "tcx",
+            Self::Xdp => "xdp",
             Self::Kernel => "kernel",
             Self::Namespace => "namespace",
             Self::Worker => "worker",
@@ -53,7 +58,7 @@ impl Kind {
 
     fn space(self) -> &'static str {
         match self {
-            Self::Kernel | Self::Namespace => "kernel",
+            Self::Tcx | Self::Xdp | Self::Kernel | Self::Namespace => "kernel",
             Self::Worker | Self::Process => "user",
         }
     }
@@ -61,7 +66,8 @@ impl Kind {
     fn more(self) -> Result<String, Error> {
         let core = polling_core()?;
         Ok(match self {
-            Self::Kernel => "  mapping: compact\n  hook: xdp\n".to_owned(),
+            Self::Tcx => "  mapping: compact\n  hook: tcx\n".to_owned(),
+            Self::Xdp | Self::Kernel => "  mapping: compact\n  hook: xdp\n".to_owned(),
             Self::Namespace => "  mapping: distributed\n".to_owned(),
             Self::Worker => {
                 format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
@@ -76,6 +82,8 @@ impl Kind {
 /// The routers, and who sends to them. The fields' order is that of the end.
 pub(crate) struct Routers {
     stand: Arc<Stand>,
+    kind: Kind,
+    work: Vec<String>,
     chains: Vec<String>,
     senders: Vec<PacketSender>,
     workers: Vec<u32>,
@@ -104,8 +112,14 @@ impl Figures {
 }
 
 impl Routers {
-    /// One router for each text of an `sla` (the inside of the braces). They stand still until [`Routers::resume`].
-    pub(crate) fn new(program: &Path, kind: Kind, slas: &[String]) -> Result<Self, Error> {
+    /// One router for each text of an `sla` (the inside of the braces), with functions behind it that give it more to do.
+    /// They stand still but in [`Routers::running`].
+    pub(crate) fn new(
+        program: &Path,
+        kind: Kind,
+        work: &[&str],
+        slas: &[String],
+    ) -> Result<Self, Error> {
         let network = Network::through(false)?;
         let middle = network
             .middle
@@ -117,13 +131,7 @@ impl Routers {
             let names: Vec<String> = (0..slas.len())
                 .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
                 .collect();
-            let texts: Vec<String> = names
-                .iter()
-                .zip(slas)
-                .enumerate()
-                .map(|(number, (name, sla))| text(kind, number, name, sla))
-                .collect::<Result<_, _>>()?;
-            stand.up_all(texts.join("---\n"))?;
+            stand.up_all(texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -132,15 +140,11 @@ impl Routers {
             workers.dedup();
             Ok::<_, Error>((stand, names, workers))
         })??;
-        network.server.set_napi()?;
-        if kind.space() == "kernel" {
+        if matches!(kind, Kind::Kernel | Kind::Namespace) {
             // The door at XDP has given the port NAPI.
             napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
-        let sink = network.server.netns.enter(|| {
-            let link = eth0()?;
-            ebpf::attach(ebpf::sink()?.as_fd(), Hook::Xdp, link.index)
-        })??;
+        let sink = network.sink()?;
         let senders = network.client.netns.enter(|| {
             let link = eth0()?;
             (0..chains.len())
@@ -149,6 +153,8 @@ impl Routers {
         })??;
         let routers = Self {
             stand,
+            kind,
+            work: work.iter().map(ToString::to_string).collect(),
             chains,
             senders,
             workers,
@@ -157,6 +163,19 @@ impl Routers {
         };
         routers.signal(Signal::SIGSTOP);
         Ok(routers)
+    }
+
+    /// Gives the routers other SLAs, by a live change.
+    pub(crate) fn set_slas(&self, slas: &[String]) -> Result<(), Error> {
+        let work: Vec<&str> = self.work.iter().map(String::as_str).collect();
+        let texts = texts(self.kind, &work, &self.chains, slas)?;
+        self.signal(Signal::SIGCONT);
+        let changed = match &self.network.middle {
+            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
+            None => Ok(Vec::new()),
+        };
+        self.signal(Signal::SIGSTOP);
+        changed.map(drop)
     }
 
     /// Who sends to router `number`.
@@ -209,7 +228,6 @@ impl Drop for Routers {
     fn drop(&mut self) {
         // Who stands still hears nothing.
         self.signal(Signal::SIGCONT);
-        let _ = &self.network;
     }
 }
 
@@ -221,13 +239,34 @@ fn port(number: usize) -> u16 {
     SERVER_PORT + number as u16
 }
 
-fn frame(number: usize) -> Vec<u8> {
+/// What is sent to router `number`.
+pub(crate) fn frame(number: usize) -> Vec<u8> {
     let payload = (FRAME_BYTES - HEADERS) as u16;
-    frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload)
+    let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(number), payload);
+    // The kernel's router looks at it.
+    let header = &frame[14..34];
+    let sum: u32 = header
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+/// All chains of a file.
+fn texts(kind: Kind, work: &[&str], names: &[String], slas: &[String]) -> Result<String, Error> {
+    let texts: Vec<String> = names
+        .iter()
+        .zip(slas)
+        .enumerate()
+        .map(|(number, (name, sla))| text(kind, work, number, name, sla))
+        .collect::<Result<_, _>>()?;
+    Ok(texts.join("---\n"))
 }
 
 /// A chain of one router, which rewrites the addresses of the link as routers do.
-fn text(kind: Kind, number: usize, name: &str, sla: &str) -> Result<String, Error> {
+fn text(kind: Kind, work: &[&str], number: usize, name: &str, sla: &str) -> Result<String, Error> {
     let packets = format!(
         "destination: 10.0.0.2/32, destinationPort: {}",
         port(number)
@@ -238,12 +277,12 @@ fn text(kind: Kind, number: usize, name: &str, sla: &str) -> Result<String, Erro
         "  ports: {{ ingress: {CLIENT_LINK}, egress: {SERVER_LINK} }}\n  sla: {{ {sla} }}\n{}",
         kind.more()?
     );
-    Ok(stand::chain_for(
-        &packets,
-        name,
-        &[(&router, kind.space())],
-        &more,
-    ))
+    let functions: Vec<(&str, &str)> = [router.as_str()]
+        .iter()
+        .chain(work)
+        .map(|function| (*function, kind.space()))
+        .collect();
+    Ok(stand::chain_for(&packets, name, &functions, &more))
 }
 
 #[cfg(test)]
@@ -253,8 +292,15 @@ mod tests {
 
     #[test]
     fn chains_are_valid() {
-        for kind in [Kind::Kernel, Kind::Namespace, Kind::Worker, Kind::Process] {
-            let text = text(kind, 3, "vr3", "rate: 300kpps, burst: 20, enforce: policer").unwrap();
+        for kind in [
+            Kind::Tcx,
+            Kind::Kernel,
+            Kind::Namespace,
+            Kind::Worker,
+            Kind::Process,
+        ] {
+            let sla = "rate: 300kpps, burst: 20, enforce: policer";
+            let text = text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();
             let chains = myelin_agent::parse_source(&source(text)).unwrap();
             assert_eq!(chains[0].matches.destination_port, Some(9003));
         }

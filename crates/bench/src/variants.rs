@@ -69,8 +69,8 @@ pub(crate) fn bridge() -> Result<Variant, Error> {
     )
 }
 
-/// The kernel's IP forwarding.
-pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
+/// A namespace between the hosts that forwards as a Linux router does.
+pub(crate) fn kernel_router() -> Result<Network, Error> {
     let network = Network::through(true)?;
     if let Some(middle) = &network.middle {
         middle.netns.enter(|| {
@@ -93,10 +93,15 @@ pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
             )
         })??;
     }
+    Ok(network)
+}
+
+/// The kernel's IP forwarding.
+pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
     of_network(
         "kernel-forwarding",
         "kernel IP forwarding through a namespace, both ways",
-        network,
+        kernel_router()?,
         Vec::new(),
     )
 }

@@ -40,6 +40,7 @@ fn chains(criterion: &mut Criterion) {
                     first_position: 0,
                     functions: vec![FunctionConfig::Forward.into(); functions.into()],
                     exit: UserExit::Port(SocketId::of_port(0)),
+                    shaping: None,
                 }],
             };
             forwarder.deploy(&chain, &mut stats).expect("a chain");

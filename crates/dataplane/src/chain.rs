@@ -1,7 +1,7 @@
 //! Chains as a worker is told of them: the user-space segments, and where each leads.
 
 use myelin_packet::meta::MAX_SPI;
-use myelin_spec::FunctionInstance;
+use myelin_spec::{FunctionInstance, Shaping};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::MAX_POSITIONS;
@@ -39,6 +39,9 @@ pub struct UserSegment {
     pub functions: Vec<FunctionInstance>,
     /// Where packets go after the last of them.
     pub exit: UserExit,
+    /// What holds them to the chain's profile there.
+    #[serde(default)]
+    pub shaping: Option<Shaping>,
 }
 
 /// Where a segment leads.
@@ -123,6 +126,7 @@ mod tests {
             first_position,
             functions: vec![FunctionConfig::Forward.into(); functions],
             exit,
+            shaping: None,
         }
     }
 

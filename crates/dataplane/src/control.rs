@@ -227,6 +227,7 @@ mod tests {
                     first_position: 0,
                     functions: vec![FunctionConfig::Firewall(firewall).into(); 4],
                     exit: UserExit::Port(SocketId(1)),
+                    shaping: None,
                 }],
             },
             block: 9,

@@ -18,12 +18,17 @@ use crate::segment::{Segment, Timer};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
+/// How long a chain that is removed waits for what is in its shaper, at most: less than an agent waits for an answer.
+pub(crate) const MAX_DRAIN_NS: u64 = 5_000_000_000;
+
 mod batch;
 mod expiry;
+mod shaping;
 #[cfg(test)]
 mod tests;
 
 use batch::Run;
+use shaping::ChainShaper;
 
 /// Ports, chains and frames of one worker, and the loop over them.
 pub struct Forwarder<'m, P> {
@@ -45,6 +50,11 @@ pub struct Forwarder<'m, P> {
     unsettled: bool,
     /// When the next function wants to be called without a packet, ns; `u64::MAX` for never.
     due_ns: u64,
+    shapers: Vec<Option<ChainShaper>>,
+    /// Frames of packets that wait in shapers.
+    shaped: usize,
+    /// When the next packet may leave a shaper, ns; `u64::MAX` while none waits.
+    departs_ns: u64,
     // Emptied and reused.
     batch: Batch<'m>,
     emitted: Vec<Packet<'m>>,
@@ -83,8 +93,15 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(())
     }
 
-    /// Takes a generation of a chain out, after the packets that have arrived are processed.
+    /// Takes a generation of a chain out, after the packets that have arrived are processed and those that wait in its shaper
+    /// have left. All chains are served meanwhile.
     pub fn undeploy(&mut self, spi: u32, generation: u16, stats: &mut Stats) {
+        self.drain();
+        let until_ns = (self.timer.clock)().saturating_add(MAX_DRAIN_NS);
+        while self.waiting(spi, generation) > 0 && (self.timer.clock)() < until_ns {
+            self.release();
+            self.turn();
+        }
         self.remove_segments(spi, generation);
         stats.release(spi, generation);
     }
@@ -111,6 +128,9 @@ impl<'m, P: Port> Forwarder<'m, P> {
             started: false,
             unsettled: false,
             due_ns: u64::MAX,
+            shapers: Vec::new(),
+            shaped: 0,
+            departs_ns: u64::MAX,
             batch: Batch::with_capacity(capacity),
             emitted: Vec::with_capacity(capacity),
             replies: Vec::with_capacity(capacity),
@@ -163,7 +183,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Adds the segments of a chain.
     pub(crate) fn add_segments(&mut self, segments: Vec<Segment>) {
-        for segment in segments {
+        for mut segment in segments {
+            segment.shaped_by = self.shaper_for(&mut segment);
             let key = Key::new(segment.spi, segment.generation, segment.first_position);
             let free = self.segments.iter().position(Option::is_none);
             let index = free.unwrap_or_else(|| {
@@ -181,10 +202,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
     pub(crate) fn remove_segments(&mut self, spi: u32, generation: u16) -> Vec<Segment> {
         self.drain();
         let mut removed = Vec::new();
-        for slot in &mut self.segments {
-            if let Some(segment) =
-                slot.take_if(|segment| (segment.spi, segment.generation) == (spi, generation))
-            {
+        for index in 0..self.segments.len() {
+            let is_its =
+                |segment: &mut Segment| (segment.spi, segment.generation) == (spi, generation);
+            if let Some(mut segment) = self.segments[index].take_if(is_its) {
+                if segment.shaped_by.take().is_some() {
+                    self.leave_shaper(index as u32, &mut segment);
+                }
                 self.table
                     .remove(Key::new(spi, generation, segment.first_position));
                 removed.push(segment);

@@ -249,6 +249,7 @@ impl Pipeline {
                 first_position: run.first_position,
                 functions: run.functions.clone(),
                 exit,
+                shaping: run.shaping,
             })
         });
         UserChain {

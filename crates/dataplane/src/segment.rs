@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use myelin_functions::{Batch, Function, Packet, States};
 use myelin_packet::{Meta, nsh};
+use myelin_spec::Shaping;
 
 use crate::chain::{UserChain, UserExit};
 use crate::emitter::FrameEmitter;
 use crate::port::Buffer;
+use crate::shaper::Shaper;
 use crate::stats::ChainCounters;
 use crate::umem::FrameMemory;
 
@@ -20,6 +22,12 @@ pub(crate) struct Segment {
     pub(crate) functions: Vec<Box<dyn Function>>,
     pub(crate) exit: Exit,
     pub(crate) counters: Arc<ChainCounters>,
+    /// What holds its packets to the chain's profile at the exit.
+    pub(crate) shaping: Option<Shaping>,
+    /// A shaper made for that, where no other generation of the chain has one in use.
+    pub(crate) shaper: Option<Box<Shaper>>,
+    /// The shaper in use: its index in the forwarder.
+    pub(crate) shaped_by: Option<u32>,
     entrance: Entrance,
     /// Bit `i`: the function at index `i` wants to be told the time.
     clocked: u32,
@@ -80,6 +88,9 @@ impl Segment {
             functions,
             exit,
             counters: Arc::clone(counters),
+            shaping: None,
+            shaper: None,
+            shaped_by: None,
             entrance: Entrance::default(),
             clocked,
             timers,
@@ -126,6 +137,10 @@ impl Segment {
                         learns: index == 0,
                         ..entrance.clone()
                     },
+                    shaping: segment.shaping,
+                    shaper: segment
+                        .shaping
+                        .map(|shaping| Box::new(Shaper::new(shaping))),
                     ..Self::new(chain, first, functions, exit, counters)
                 })
             })

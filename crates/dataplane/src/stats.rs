@@ -7,6 +7,7 @@
 //!   32 positions x 8 words in, out, drops, emitted, sampled ns, samples
 //!   8 words                sum, complement of the minimum, maximum of the sojourn times, ns
 //!   1024 words             sojourn histogram (`myelin_packet::sojourn`)
+//!   8 words                shaper: delayed, drops by reason, waiting now and at most, time waited
 //! ```
 //!
 //! Words are 64 bits, native endian. A word has one writer, so it is a plain load and store; readers never stop it, and two words
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use myelin_packet::sojourn::{self, Histogram};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::shm::{Cells, Mapping, anonymous_file, file_len};
@@ -41,7 +42,8 @@ const POSITION_WORDS: usize = 8;
 const POSITIONS: usize = 8;
 const SOJOURN: usize = POSITIONS + MAX_POSITIONS * POSITION_WORDS;
 const BUCKETS: usize = SOJOURN + 8;
-const BLOCK_WORDS: usize = BUCKETS + sojourn::BUCKETS;
+const SHAPER: usize = BUCKETS + sojourn::BUCKETS;
+const BLOCK_WORDS: usize = SHAPER + 8;
 const FILE_LEN: usize = (HEADER_WORDS + MAX_BLOCKS * BLOCK_WORDS) * size_of::<u64>();
 
 /// Counters of a worker as a whole: their word in the header.
@@ -83,6 +85,68 @@ const SUM: usize = 0;
 const NOT_MIN: usize = 1;
 const MAX: usize = 2;
 
+/// Words of the shaper.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum ShaperCounter {
+    /// Packets that had to wait.
+    Delayed,
+    /// Dropped: the queue was full.
+    Full,
+    /// Dropped: would have waited too long.
+    Late,
+    /// Dropped: larger than the burst.
+    Big,
+    /// Waited in a worker that died, or for a chain that went.
+    Lost,
+    /// Packets that wait now.
+    Waiting,
+    /// The most that ever waited.
+    Most,
+    /// How long those waited that have left, together, ns.
+    WaitedNs,
+}
+
+/// What the shaper of a generation of a chain did, in packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShaperStats {
+    /// Had to wait.
+    pub delayed: u64,
+    /// Dropped: the queue was full, or the worker had no frame left for it.
+    pub full: u64,
+    /// Dropped: would have waited longer than agreed.
+    pub late: u64,
+    /// Dropped: larger than the burst, so never in profile.
+    pub big: u64,
+    /// Waited in a worker that died, or for a chain that was removed.
+    pub lost: u64,
+    /// Wait now.
+    pub waiting: u64,
+    /// The most that ever waited.
+    pub most: u64,
+    /// How long those waited that have left, together, ns.
+    pub waited_ns: u64,
+}
+
+impl ShaperStats {
+    /// All that did not leave, for whatever reason.
+    pub fn drops(&self) -> u64 {
+        self.full + self.late + self.big + self.lost
+    }
+
+    /// Takes what another generation or another process did along.
+    pub fn add(&mut self, other: &Self) {
+        self.delayed += other.delayed;
+        self.full += other.full;
+        self.late += other.late;
+        self.big += other.big;
+        self.lost += other.lost;
+        self.waiting += other.waiting;
+        self.most = self.most.max(other.most);
+        self.waited_ns += other.waited_ns;
+    }
+}
+
 /// What one function did, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PositionStats {
@@ -111,6 +175,8 @@ pub struct ChainStats {
     pub transmit_drops: u64,
     /// Front door to egress port, of packets that leave the chain here; empty when the last function is in the kernel.
     pub sojourn: Histogram,
+    /// What its shaper did.
+    pub shaper: ShaperStats,
 }
 
 /// What a worker did as a whole.
@@ -234,6 +300,19 @@ impl Stats {
                 !read(SOJOURN + NOT_MIN),
                 read(SOJOURN + MAX),
             ),
+            shaper: {
+                let read = |counter: ShaperCounter| read(SHAPER + counter as usize);
+                ShaperStats {
+                    delayed: read(ShaperCounter::Delayed),
+                    full: read(ShaperCounter::Full),
+                    late: read(ShaperCounter::Late),
+                    big: read(ShaperCounter::Big),
+                    lost: read(ShaperCounter::Lost),
+                    waiting: read(ShaperCounter::Waiting),
+                    most: read(ShaperCounter::Most),
+                    waited_ns: read(ShaperCounter::WaitedNs),
+                }
+            },
         })
     }
 
@@ -366,6 +445,45 @@ impl ChainCounters {
         if drops != 0 {
             add(&self.0[TRANSMIT_DROPS], drops);
         }
+    }
+
+    /// Adds to a count of the shaper.
+    pub(crate) fn shaper(&self, counter: ShaperCounter, n: u64) {
+        add(&self.0[SHAPER + counter as usize], n);
+    }
+
+    /// A packet begins to wait in the shaper.
+    #[inline]
+    pub(crate) fn waits(&self) {
+        self.shaper(ShaperCounter::Delayed, 1);
+        self.shaper(ShaperCounter::Waiting, 1);
+        let most = &self.0[SHAPER + ShaperCounter::Most as usize];
+        raise(most, self.waiting());
+    }
+
+    /// A packet has waited so long, and leaves.
+    #[inline]
+    pub(crate) fn waited(&self, ns: u64) {
+        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.shaper(ShaperCounter::WaitedNs, ns);
+    }
+
+    /// A packet that waits will not leave.
+    pub(crate) fn gives_up(&self, reason: ShaperCounter) {
+        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.shaper(reason, 1);
+    }
+
+    /// Packets that wait in the shaper.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.0[SHAPER + ShaperCounter::Waiting as usize].load(Ordering::Relaxed)
+    }
+
+    /// What waited in a predecessor that died went with it.
+    pub(crate) fn succeed(&self) {
+        let lost = self.waiting();
+        self.shaper(ShaperCounter::Waiting, lost.wrapping_neg());
+        self.shaper(ShaperCounter::Lost, lost);
     }
 
     /// A packet left the chain `ns` nanoseconds after its stamp.

@@ -28,7 +28,7 @@ use crate::chain::SocketId;
 use crate::clock::monotonic_ns;
 use crate::control::{Reply, Request, Setup, receive_request, send_reply};
 use crate::flows;
-use crate::forwarder::Forwarder;
+use crate::forwarder::{Forwarder, MAX_DRAIN_NS};
 use crate::idle::{Idle, IdleClock, Step};
 use crate::named::{self, Told};
 use crate::port::Port;
@@ -42,6 +42,8 @@ use crate::xdp_port::XdpPort;
 
 /// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
 const STRAGGLERS: Duration = Duration::from_millis(5);
+/// How often a control thread looks whether a shaper is empty.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
 /// First and longest sleep of a worker that waits for a port to recover, ms.
 const RECOVERY_MS: (u64, u64) = (1, 64);
 
@@ -99,6 +101,8 @@ fn run(control: OwnedFd) -> Result<(), String> {
     if let Some(core) = setup.core {
         pin(core).map_err(|errno| format!("bind to core {core}: {errno}; does it exist?"))?;
     }
+    // A packet that is shaped leaves when its time has come: by default the kernel may add 50 us to each sleep.
+    let _ = prctl::set_timerslack(1);
     let mut forwarder = Forwarder::new(memory, setup.batch, counters, monotonic_ns);
     mailbox.forward(&mut forwarder, IdleClock::new(setup.idle));
     // It still has to answer the agent.
@@ -155,6 +159,7 @@ enum Change {
     RemoveSegments(u32, u16),
     ReadFlows(Place, FlowPage),
     ReadCounters(u32, u16, Vec<Told>),
+    CountWaiting(u32, u16),
     Start,
     Stop,
 }
@@ -167,6 +172,7 @@ enum Outcome {
     Segments(Vec<Segment>),
     Flows(FlowPage),
     Counters(Vec<Told>),
+    Waiting(u64),
 }
 
 /// The loop's end of the connection between the two threads.
@@ -244,6 +250,10 @@ impl Mailbox {
                 }
                 sleeper.watch(forwarder, &self.wake);
             }
+            if forwarder.is_shaping() && forwarder.release() > 0 {
+                idle.busy();
+                was_busy = true;
+            }
             if forwarder.has_timers() {
                 // A reading of the clock costs as much as several looks.
                 turns = turns.wrapping_add(1);
@@ -266,8 +276,10 @@ impl Mailbox {
                 Step::Look => forwarder.busy_poll(),
                 Step::Sleep => {
                     if forwarder.arm() {
-                        let due_in_ns = forwarder
-                            .due_ns()
+                        let due = forwarder.due_ns().into_iter();
+                        let due_in_ns = due
+                            .chain(forwarder.departs_ns())
+                            .min()
                             .map(|due_ns| due_ns.saturating_sub(monotonic_ns()));
                         if sleeper.sleep(forwarder.is_unsettled(), due_in_ns) {
                             // Nonblocking; it makes the descriptor quiet again. `waiting` was set before it was written, so no change is missed.
@@ -331,6 +343,9 @@ impl Mailbox {
             Change::ReadCounters(spi, generation, mut told) => {
                 forwarder.read_counters(spi, generation, &mut told);
                 Outcome::Counters(told)
+            }
+            Change::CountWaiting(spi, generation) => {
+                Outcome::Waiting(forwarder.waiting(spi, generation))
             }
             Change::Start => {
                 forwarder.start();
@@ -479,11 +494,13 @@ impl Control {
                     .stats
                     .chain_counters(block)
                     .map_err(|e| e.to_string())?;
+                counters.succeed();
                 let segments = Segment::build(&chain, &Arc::new(counters), &mut self.states)?;
                 self.outbox.change(Change::AddSegments(segments))
             }
             Request::RemoveChain { spi, generation } => {
                 std::thread::sleep(STRAGGLERS);
+                self.outbox.outlast_shaper(spi, generation)?;
                 let removed = self.outbox.change(Change::RemoveSegments(spi, generation));
                 self.states.prune();
                 removed
@@ -519,7 +536,7 @@ impl Outbox {
     /// Has the loop make a change, and frees what it took out.
     fn change(&self, change: Change) -> Reply {
         match self.ask(change)? {
-            Outcome::Done => Ok(()),
+            Outcome::Done | Outcome::Waiting(_) => Ok(()),
             Outcome::Refused(reason) => Err(reason.into()),
             Outcome::Port(port) => {
                 port.close();
@@ -556,6 +573,18 @@ impl Outbox {
             Outcome::Counters(told) => Ok(told),
             _ => Err("the loop answered another question".into()),
         }
+    }
+
+    /// Waits until what waits in the shaper of a generation has left, while the loop goes on.
+    fn outlast_shaper(&self, spi: u32, generation: u16) -> Reply {
+        let until_ns = monotonic_ns().saturating_add(MAX_DRAIN_NS);
+        while let Outcome::Waiting(1..) = self.ask(Change::CountWaiting(spi, generation))? {
+            if monotonic_ns() >= until_ns {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     fn ask(&self, change: Change) -> Result<Outcome, String> {

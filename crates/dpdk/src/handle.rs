@@ -280,6 +280,7 @@ mod tests {
                     first_position: 0,
                     functions: vec![FunctionConfig::Forward.into()],
                     exit: UserExit::Port(SocketId::of_port(1)),
+                    shaping: None,
                 }],
             },
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_dataplane::stats::PositionStats;
-use myelin_dataplane::{NamedCount, UserChain};
+use myelin_dataplane::{NamedCount, ShaperStats, UserChain};
 use myelin_packet::Match;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::DpdkDevice;
@@ -80,12 +80,15 @@ pub struct Figures {
     pub sojourn: Histogram,
     /// What functions count by names of their own.
     pub counters: Vec<NamedCount>,
+    /// What the shaper did.
+    pub shaper: ShaperStats,
 }
 
 impl Figures {
-    /// What the functions dropped.
+    /// What the functions and the shaper dropped.
     pub fn drops(&self) -> u64 {
-        self.positions.iter().map(|position| position.drops).sum()
+        let functions = self.positions.iter().map(|position| position.drops);
+        functions.sum::<u64>() + self.shaper.drops()
     }
 }
 

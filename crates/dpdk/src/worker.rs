@@ -228,6 +228,10 @@ impl Worker {
                     self.forwarder.expire();
                 }
             }
+            if self.forwarder.is_shaping() && self.forwarder.release() > 0 {
+                quiet = 0;
+                since = None;
+            }
             if self.forwarder.turn() > 0 {
                 quiet = 0;
                 since = None;
@@ -241,12 +245,19 @@ impl Worker {
             if let Waiting::NapAfter(patience) = waiting {
                 let since = since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= patience {
-                    std::thread::sleep(NAP);
+                    std::thread::sleep(self.nap());
                     // Turns are rare now.
                     turns = LOOK_EVERY.wrapping_sub(1);
                 }
             }
         }
+    }
+
+    /// How long to nap: no longer than until the next packet leaves a shaper.
+    fn nap(&self) -> Duration {
+        self.forwarder
+            .departs_in()
+            .map_or(NAP, |departs| departs.min(NAP))
     }
 
     fn fulfil(&mut self, wish: Wish) -> Life {
@@ -316,6 +327,7 @@ impl Worker {
             let generation = former.chain.generation;
             if let Some(stats) = self.stats.chain(spi, generation) {
                 sum.transmitted += stats.transmitted;
+                sum.shaper.add(&stats.shaper);
                 sum.positions
                     .extend(stats.positions.into_iter().map(Position::from));
                 sum.sojourn.merge(&stats.sojourn);
@@ -350,6 +362,7 @@ impl Worker {
             transmitted: chain.transmitted,
             positions: chain.positions.into_iter().map(Into::into).collect(),
             sojourn: chain.sojourn,
+            shaper: chain.shaper,
             counters: self.counters(spi, generation),
         })
     }

@@ -38,6 +38,7 @@ fn chain() -> UserChain {
             first_position: 0,
             functions: functions.into_iter().map(Into::into).collect(),
             exit: UserExit::Port(SocketId::of_port(OUT as u16)),
+            shaping: None,
         }],
     }
 }

@@ -72,11 +72,25 @@ pub enum Exit {
         /// At tcx: it is a veth whose far end is in another namespace, and packets go straight there.
         peer: bool,
     },
+    /// Out of the chain, through a class of the interface's queueing discipline; at tcx only.
+    Qdisc {
+        /// The interface.
+        ifindex: u32,
+        /// The class: major number of the discipline and minor number, as in `skb->priority`.
+        class: u32,
+    },
     /// On to user space.
     User {
         /// The sockets of the interface where this segment's packets come in: a port or a re-entry door.
         sockets: Sockets,
     },
+}
+
+impl Exit {
+    /// Whether it leads out of the chain.
+    fn leaves(&self) -> bool {
+        matches!(self, Self::Egress { .. } | Self::Qdisc { .. })
+    }
 }
 
 /// `struct chain`.
@@ -125,10 +139,7 @@ impl LoadedChain {
     pub(crate) fn load(shared: &Arc<Shared>, config: &ChainConfig) -> Result<Self, Error> {
         check(config)?;
         let lines = Arc::new(shared.counters.take(u32::from(config.positions) + 2)?);
-        let has_egress = config
-            .segments
-            .iter()
-            .any(|segment| matches!(segment.exit, Exit::Egress { .. }));
+        let has_egress = config.segments.iter().any(|segment| segment.exit.leaves());
         let sojourn = has_egress
             .then(|| Sojourn::new(shared.counters.cpus()))
             .transpose()?;
@@ -365,7 +376,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
             ));
         }
         let last = end == usize::from(config.positions);
-        if last != matches!(segment.exit, Exit::Egress { .. }) {
+        if last != segment.exit.leaves() {
             return fail(format!(
                 "the segment at position {first} must leave by the egress if and only if it is the last"
             ));
@@ -373,6 +384,12 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         if config.hook == Hook::Tcx && (first > 0 || !last) {
             return fail(
                 "packets reach user space from the XDP hook only: set `hook: xdp` or `auto`".into(),
+            );
+        }
+        if config.hook == Hook::Xdp && matches!(segment.exit, Exit::Qdisc { .. }) {
+            return fail(
+                "XDP redirects past the queueing discipline of an interface: set `hook: tcx`"
+                    .into(),
             );
         }
         // A function in user space lies between two segments.

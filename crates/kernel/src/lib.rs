@@ -43,6 +43,7 @@ mod blocks;
 mod chain;
 mod classifier;
 mod counters;
+mod depart;
 mod error;
 mod features;
 mod firewall;

@@ -54,6 +54,12 @@ pub(crate) const POLICER: Program = Program {
     xdp: object!("policer.xdp.o"),
     tc: &[],
 };
+/// The way out of a chain that the egress interface shapes.
+pub(crate) const DEPART: Program = Program {
+    name: "depart",
+    xdp: &[],
+    tc: object!("depart.tc.o"),
+};
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
     name: "closed",
@@ -121,12 +127,13 @@ pub(crate) const FLOW_TRACKER: Program = Program {
 
 /// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 15] = [
+pub(crate) const ALL: [Program; 16] = [
     DOOR,
     REENTRY,
     SFF,
     LEAVE,
     POLICER,
+    DEPART,
     CLOSED,
     FORWARD,
     XOR,

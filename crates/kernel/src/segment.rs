@@ -7,7 +7,9 @@ use myelin_spec::OnFailure;
 
 use crate::blocks::Block;
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
+use crate::depart::Depart;
 use crate::instance::{self, Hop, Instance, Way};
+use crate::object::DEPART;
 use crate::plane::Shared;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::State;
@@ -30,7 +32,12 @@ impl Loader<'_> {
             sojourn,
         } = *self;
         let hook = config.hook;
-        let slots = Block::take(shared.slots(hook), segment.functions.len() as u32)?;
+        let shaped = match segment.exit {
+            Exit::Qdisc { ifindex, class } => Some((ifindex, class)),
+            Exit::Egress { .. } | Exit::User { .. } => None,
+        };
+        let functions = segment.functions.len() as u32;
+        let slots = Block::take(shared.slots(hook), functions + u32::from(shaped.is_some()))?;
         // Made at once, so that a failure half-way empties the slots that were filled.
         let mut loaded = LoadedSegment {
             hook,
@@ -46,6 +53,9 @@ impl Loader<'_> {
                 peer: *peer && hook == Hook::Tcx,
                 line: egress_line(lines, config.positions),
             },
+            Exit::Qdisc { .. } => Way::Next {
+                slot: loaded.slots.start() + functions,
+            },
             Exit::User { sockets } => {
                 maps.push(("sockets", sockets.0.as_fd()));
                 Way::User {
@@ -55,6 +65,21 @@ impl Loader<'_> {
         };
         maps.extend(sojourn.map(|sojourn| (SOJOURN, sojourn.as_fd())));
         maps.extend(shared.maps(hook));
+        if let Some((ifindex, class)) = shaped {
+            let last = segment.first_position + functions as u8 - 1;
+            let out = Way::Out {
+                ifindex,
+                peer: false,
+                line: egress_line(lines, config.positions),
+            };
+            let (counting, line) = (shared.counters.counting(), function_line(lines, last));
+            let hop = Hop::new(counting, line, out, fallback(config, segment));
+            let depart = Depart { hop, class };
+            let program = DEPART.load(hook, bytemuck::bytes_of(&depart), &maps)?;
+            let slot = loaded.slots.start() + functions;
+            shared.set_slot(hook, slot, program.as_fd())?;
+            loaded.programs.push(program.into());
+        }
         // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
         // code is patched afterwards.
         for (i, function) in segment.functions.iter().enumerate().rev() {

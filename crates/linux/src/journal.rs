@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::LinkId;
 use crate::netlink::{Netlink, Request};
 use crate::process::Process;
-use crate::{bpffs, cgroup, link, netns, procfs};
+use crate::{bpffs, cgroup, htb, link, netns, procfs};
 
 /// Something that outlives the process that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,11 @@ pub enum Resource {
     },
     /// That a link of somebody else's was made promiscuous, which it was not before.
     Promiscuous {
+        /// The link's name.
+        name: String,
+    },
+    /// The queueing discipline that a link in the namespace of the process that removes it was given by [`htb::create`].
+    Htb {
         /// The link's name.
         name: String,
     },
@@ -180,6 +185,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
         Resource::Link { name } => change_link(name, link::delete),
         Resource::Promiscuous { name } => change_link(name, |link| link::promiscuous(link, false)),
+        Resource::Htb { name } => remove_htb(name),
         Resource::Bpffs { path } => bpffs::unmount(path),
         Resource::Process(process) => process.kill_tree(),
         Resource::Processes { argument } => {
@@ -210,6 +216,21 @@ fn remove_hugepages(prefix: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// One of somebody else is left alone.
+fn remove_htb(name: &str) -> Result<()> {
+    let mut netlink = Netlink::open()?;
+    let removed = netlink.link(name).and_then(|link| {
+        if htb::is_there(&mut netlink, &link.id())? {
+            netlink.apply([htb::delete(&link.id())])?;
+        }
+        Ok(())
+    });
+    match removed {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
 }
 
 /// Does something to a link, if it is still there.

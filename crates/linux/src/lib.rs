@@ -9,6 +9,7 @@
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | packets of one's own making | [`packet_socket`] |
+//! | packets at a rate | [`htb`] |
 //! | how deeply cores sleep | [`pm_qos`] |
 //! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
@@ -39,6 +40,7 @@ pub mod cgroup;
 pub mod error;
 pub mod ethtool;
 pub mod feature;
+pub mod htb;
 pub mod journal;
 pub mod link;
 pub mod machine;

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 /// Frames that go to the kernel at once, at most.
 pub const MAX_BATCH: usize = 32;
 
+/// Bytes that wait to be received at the far end, at most.
+const SEND_BUFFER: libc::c_int = 64 << 20;
+
 /// A socket that sends one frame over and over, past the link's queueing discipline. It receives nothing.
 #[derive(Debug)]
 pub struct PacketSender {
@@ -30,7 +33,10 @@ impl PacketSender {
         )
         .map_err(|errno| fail(errno.into()))?;
         bind(&socket, ifindex).map_err(fail)?;
-        bypass_qdisc(&socket).map_err(fail)?;
+        let set = |level, option, value| set_option(&socket, level, option, value).map_err(fail);
+        set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        // More than waits in any link's ring: who is slower than the sender is to lose packets, not to slow it down.
+        set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)?;
         Ok(Self {
             socket,
             frame: frame.into(),
@@ -89,15 +95,19 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
     }
 }
 
-fn bypass_qdisc(socket: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
+fn set_option(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the option is an integer of that size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_QDISC_BYPASS,
-            (&raw const on).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };

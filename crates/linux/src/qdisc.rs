@@ -1,4 +1,5 @@
-//! Queueing disciplines, filters and actions of traffic control (tc(8)), as far as [`crate::feature`] tries them.
+//! Queueing disciplines, filters and actions of traffic control (tc(8)): those that [`crate::feature`] tries, and how such
+//! messages are put together, here and in [`crate::htb`].
 //!
 //! The options are the kernel's structures of linux/pkt_sched.h and linux/pkt_cls.h, written field by field.
 
@@ -16,6 +17,8 @@ const ETH_P_ALL: u16 = 0x0003;
 const ETH_P_IP: u16 = 0x0800;
 /// Ticks of the packet scheduler's clock in a microsecond: 64 ns each (`/proc/net/psched`).
 const TICKS_PER_MICROSECOND: u32 = 1_000_000 / 64_000;
+/// The same the other way round, ns.
+pub(crate) const TICK_NS: u32 = 64;
 
 /// A hook for eBPF programs and filters on both ways of the link.
 pub(crate) fn clsact(link: &LinkId) -> Request {
@@ -109,7 +112,7 @@ fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
     )
 }
 
-fn add(
+pub(crate) fn add(
     link: &LinkId,
     kind: &str,
     handle: TcHandle,
@@ -147,7 +150,7 @@ fn filter(link: &LinkId, kind: &str, protocol: u16, options: Vec<u8>) -> Request
     )
 }
 
-fn message(
+pub(crate) fn message(
     link: &LinkId,
     kind: &str,
     handle: TcHandle,
@@ -171,11 +174,18 @@ fn rate(bytes_per_second: u32) -> Vec<u8> {
     spec
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+/// The same for any rate, which a 64-bit attribute then gives exactly; frames count as `least` bytes at least.
+pub(crate) fn rate64(bytes_per_second: u64, least: u16) -> Vec<u8> {
+    let mut spec = rate(u32::try_from(bytes_per_second).unwrap_or(u32::MAX));
+    spec[6..8].copy_from_slice(&least.to_ne_bytes());
+    spec
+}
+
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn attribute(kind: u16, value: Vec<u8>) -> Vec<u8> {
+pub(crate) fn attribute(kind: u16, value: Vec<u8>) -> Vec<u8> {
     let attribute = DefaultNla::new(kind, value);
     let mut bytes = vec![0; attribute.buffer_len()];
     attribute.emit(&mut bytes);

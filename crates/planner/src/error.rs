@@ -1,7 +1,7 @@
 //! Why a chain has no plan.
 
 use myelin_spec::chain::MAX_FUNCTIONS;
-use myelin_spec::{Mapping, Place, Space};
+use myelin_spec::{Enforce, Mapping, Place, Space};
 
 /// A chain that cannot be deployed at all. (A chain that can, but not as agreed, has a plan that is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +85,18 @@ pub enum PlanError {
         place: Place,
         /// The function.
         function: String,
+        /// What is in the way, and the remedy.
+        why: &'static str,
+    },
+    /// Its traffic cannot be shaped where it leaves.
+    #[error("{place}: chain `{chain}`: spec.sla.enforce: `{enforce}` asks for a shaper, but {why}")]
+    Shaper {
+        /// The chain.
+        chain: String,
+        /// Where the contract is written.
+        place: Place,
+        /// What it asks for.
+        enforce: Enforce,
         /// What is in the way, and the remedy.
         why: &'static str,
     },

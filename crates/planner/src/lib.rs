@@ -22,6 +22,7 @@ mod mapping;
 mod place;
 mod plan;
 mod planning;
+mod shaping;
 
 pub use admission::Bound;
 pub use classify::by_class;
@@ -31,3 +32,4 @@ pub use error::PlanError;
 pub use machine::{Machine, PortKind};
 pub use plan::{Entry, Exit, Hop, Plan, Segment, Step};
 pub use planning::REFERENCE_FRAME_BYTES;
+pub use shaping::{ShaperPlace, ShaperPlan};

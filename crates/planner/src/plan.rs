@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use myelin_spec::catalogue::Class;
-use myelin_spec::{Classify, Hook, Mapping, OnFailure, Sla, Space};
+use myelin_spec::{Classify, Hook, Mapping, OnFailure, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::admission::Bound;
 use crate::costs::Origin;
+use crate::shaping::{ShaperPlace, ShaperPlan};
 
 /// A plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,9 @@ pub struct Plan {
     pub worst_case_note: String,
     /// The contract.
     pub sla: Sla,
+    /// What shapes its traffic where it leaves, if anything does.
+    #[serde(default)]
+    pub shaper: Option<ShaperPlan>,
     /// Whether the chain may be deployed under this contract.
     pub admitted: bool,
     /// Why it may not.
@@ -92,6 +96,18 @@ impl Plan {
         self.hops
             .iter()
             .any(|hop| hop.space == space && !hop.is_black_box())
+    }
+
+    /// What its last worker holds departing packets to, if that shapes.
+    pub fn worker_shaping(&self) -> Option<Shaping> {
+        let shaper = self.shaper?;
+        (shaper.place == ShaperPlace::Worker).then_some(shaper.shaping)
+    }
+
+    /// The same of the egress interface's queueing discipline.
+    pub fn qdisc_shaping(&self) -> Option<Shaping> {
+        let shaper = self.shaper?;
+        (shaper.place == ShaperPlace::Qdisc).then_some(shaper.shaping)
     }
 
     /// Its black boxes.

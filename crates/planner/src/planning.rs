@@ -11,6 +11,7 @@ use crate::machine::{Machine, PortKind};
 use crate::mapping::add_rings;
 use crate::place::{Choice, Placement, Score, Steps, cheapest};
 use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
+use crate::shaping;
 
 /// The frame that costs are reckoned for when the traffic profile implies none, bytes: CALVIN's small packet, 256 B of
 /// UDP payload, with Ethernet, IPv4 and UDP headers.
@@ -108,6 +109,7 @@ pub(crate) fn plan_as_asked(
         predicted_ns,
         worst_case_note: String::new(),
         sla: chain.sla.clone(),
+        shaper: None,
         admitted: true,
         refusal: None,
         remedies: Vec::new(),
@@ -117,7 +119,10 @@ pub(crate) fn plan_as_asked(
         warnings: Vec::new(),
         costs_origin: costs.origin.clone(),
     };
+    let (shaper, unshaped) = shaping::shaper(&plan, chain)?;
+    plan.shaper = shaper;
     admission::judge(&mut plan, chain, costs);
+    plan.warnings.extend(unshaped);
     Ok(plan)
 }
 

@@ -52,6 +52,7 @@ mod replies;
 pub mod rlnc;
 pub mod router;
 pub mod secret;
+pub mod shaping;
 mod suggest;
 pub mod units;
 mod words;
@@ -83,6 +84,7 @@ pub use rlnc::{
 };
 pub use router::RouterConfig;
 pub use secret::SecretKey;
+pub use shaping::{Limit, Shaping};
 
 use error::{Fault, Report};
 use yaml::Span;

@@ -10,7 +10,7 @@ use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
 use crate::exchange::Past;
-use crate::status;
+use crate::{shaper, status};
 
 impl Running {
     fn ports(&self) -> (String, String) {
@@ -95,10 +95,17 @@ impl Running {
             policed: past.policed + door.policed,
             policed_bytes: past.policed_bytes + door.policed_bytes,
             packets_out: past.packets_out + figures.transmitted,
-            drops: past.drops + hops.iter().map(|hop| hop.drops).sum::<u64>(),
+            drops: past.drops
+                + figures.shaper.drops()
+                + hops.iter().map(|hop| hop.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
                 .then(|| myelin_probe::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
             hops,
+            shaper: self.form.plan.shaper.map(|plan| {
+                let mut all = past.shaper;
+                all.add(&figures.shaper);
+                shaper::status(plan, &all)
+            }),
             sojourn: Some(sojourn),
             sojourn_sections: Vec::new(),
             worker: Some(WorkerStatus {
@@ -123,7 +130,8 @@ impl Past {
         self.policed += figures.door.policed;
         self.policed_bytes += figures.door.policed_bytes;
         self.packets_out += figures.transmitted;
-        self.drops += figures.drops();
+        self.drops += figures.drops() - figures.shaper.drops();
+        self.add_shaper(&figures.shaper);
         self.keep(vec![figures.sojourn.clone()]);
     }
 }

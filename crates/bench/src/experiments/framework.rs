@@ -125,6 +125,7 @@ fn forwarder(
             first_position: 0,
             functions: vec![FunctionConfig::Forward.into(); length.into()],
             exit: UserExit::Port(SocketId::of_port(0)),
+            shaping: None,
         }],
     };
     forwarder.deploy(&chain, &mut stats)?;

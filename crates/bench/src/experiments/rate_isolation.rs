@@ -44,12 +44,17 @@ const PLOTS: &[Plot] = &[
 
 /// What the flooded router is sent, in profiles.
 const FLOOD: f64 = 10.0;
-/// Packets of a profile's burst: what a link's ring holds, for whoever serves it may find it full and make one cluster of it.
+/// Packets of the well-behaved router's burst: what a link's ring holds, for whoever serves it may find it full and make one
+/// cluster of it.
 const BURST: u64 = 256;
-/// Packets that the well-behaved sender sends at once at most.
-const SENT_AT_ONCE: u64 = 16;
-/// Share of the capacity that both profiles take together.
+/// Of the flooded one's: so few that what it may send at once at the start of a turn does not reach the 99th percentile.
+const FLOODED_BURST: u64 = 32;
+/// Packets that the well-behaved sender sends at once.
+const CLUSTER: u64 = 16;
+/// Share of the capacity that both profiles take together at most.
 const BOOKED: f64 = 0.5;
+/// What the generator keeps free.
+const SPARE: f64 = 0.1;
 /// How long a case is measured in a round.
 const TURN: Duration = Duration::from_millis(60);
 /// How long the capacity is looked for.
@@ -58,6 +63,27 @@ const SEARCH: Duration = Duration::from_millis(300);
 const KEPT_BOUND: f64 = 0.999;
 /// Most that its p99 may be of what it is alone.
 const SOJOURN_BOUND: f64 = 1.2;
+
+/// The routers that are compared. What is behind the router makes it slow enough to be flooded by one core.
+struct Subject {
+    kind: Kind,
+    work: &'static [&'static str],
+}
+
+const SUBJECTS: [Subject; 3] = [
+    Subject {
+        kind: Kind::Kernel,
+        work: &["kind: xor, config: { key: 90 }"; 24],
+    },
+    Subject {
+        kind: Kind::Namespace,
+        work: &["kind: monitor"],
+    },
+    Subject {
+        kind: Kind::Worker,
+        work: &["kind: compress, config: { algorithm: zstd }"],
+    },
+];
 
 /// What is sent to the flooded router and to the other one, in profiles; whether the chains are policed.
 struct Case {
@@ -97,8 +123,8 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
         ..Findings::default()
     };
-    for kind in [Kind::Kernel, Kind::Worker, Kind::Process] {
-        measure(kind, options, monitor, &mut findings)?;
+    for subject in &SUBJECTS {
+        measure(subject, options, monitor, &mut findings)?;
     }
     Ok(findings)
 }
@@ -111,17 +137,22 @@ struct Turn {
 }
 
 fn measure(
-    kind: Kind,
+    subject: &Subject,
     options: &Options,
     monitor: &Monitor<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
+    let kind = subject.kind;
     monitor.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let free = routers(options, kind, "enforce: none")?;
-    let capacity_pps = capacity(&free)?;
-    let rate_pps = (capacity_pps * BOOKED / 2.0).floor().max(1.0);
-    let sla = format!("rate: {rate_pps}pps, burst: {BURST}, enforce: policer");
-    let policed = routers(options, kind, &sla)?;
+    let free = routers(options, subject, |_| "enforce: none".to_owned())?;
+    let (offered_pps, capacity_pps) = capacity(&free)?;
+    let rate_pps = (capacity_pps * BOOKED / 2.0)
+        .min(offered_pps * (1.0 - SPARE) / (FLOOD + 1.0))
+        .floor()
+        .max(1.0);
+    let policed = routers(options, subject, |burst| {
+        format!("rate: {rate_pps}pps, burst: {burst}, enforce: policer")
+    })?;
     let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
     let stage = format!("two {} routers", kind.name());
     // The figure is the share that the other router keeps; the rest is kept beside.
@@ -157,6 +188,7 @@ fn measure(
             Row::of("two routers")
                 .with("routers", kind.name())
                 .with("case", case.name)
+                .with("capacity_kpps", capacity_pps / 1e3)
                 .with("profile_kpps", rate_pps / 1e3)
                 .with("neighbour_sent_kpps", value(&|turn| kpps(turn.sent[0])))
                 .with("sent_kpps", value(&|turn| kpps(turn.sent[1])))
@@ -216,14 +248,21 @@ fn share(kept: &Rounds, case: usize) -> Result<PairedRatio, Error> {
     Ok(PairedRatio::new(&shares, &vec![1.0; shares.len()])?)
 }
 
-fn routers(options: &Options, kind: Kind, sla: &str) -> Result<Routers, Error> {
-    Routers::new(&options.program, kind, &[sla.to_owned(), sla.to_owned()])
+/// The two routers, each with an SLA of its burst.
+fn routers(
+    options: &Options,
+    subject: &Subject,
+    sla: impl Fn(u64) -> String,
+) -> Result<Routers, Error> {
+    let slas = [FLOODED_BURST, BURST].map(sla);
+    Routers::new(&options.program, subject.kind, subject.work, &slas)
 }
 
-/// What one router puts through when it is sent as much as goes, packets a second.
-fn capacity(routers: &Routers) -> Result<f64, Error> {
+/// What one router is sent, and puts through, when it is sent as much as goes, packets a second.
+fn capacity(routers: &Routers) -> Result<(f64, f64), Error> {
     let turn = turn_of(routers, [1e9, 0.0], SEARCH)?;
-    Ok(turn.did[0].packets_out as f64 / SEARCH.as_secs_f64())
+    let a_second = |packets: u64| packets as f64 / SEARCH.as_secs_f64();
+    Ok((a_second(turn.sent[0]), a_second(turn.did[0].packets_out)))
 }
 
 fn turn(routers: &Routers, rates_pps: [f64; 2]) -> Result<Turn, Error> {
@@ -238,8 +277,8 @@ fn turn_of(routers: &Routers, rates_pps: [f64; 2], duration: Duration) -> Result
         .map(|(number, rate_pps)| Stream {
             sender: routers.sender(number),
             rate_pps,
-            cluster: 1,
-            burst: if number == 0 { u64::MAX } else { SENT_AT_ONCE },
+            cluster: if number == 0 { 1 } else { CLUSTER as usize },
+            burst: if number == 0 { u64::MAX } else { CLUSTER },
         })
         .collect();
     let core = probing_core()?;

@@ -1,17 +1,299 @@
-//! `rate-overhead`: what policer and shaper take of a chain's throughput, and of a packet's time (Rathore et al. 2022, Fig. 7).
+//! `rate-overhead`: what policer and shaper take of a router's throughput, and of a packet's time (Rathore et al. 2022, Fig. 7).
+//!
+//! One core sends frames as fast as they go and does all that becomes of them, so what a frame costs more is a lower rate.
+//! No profile is ever reached. The kernel's router with stock tc stands beside ours; each is held against itself.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+
+use myelin_kernel::Hook;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::packet_socket::PacketSender;
 
 use super::policing;
-use crate::{Error, Experiment, Findings, Monitor, Options};
+use crate::generator::pump;
+use crate::network::{CLIENT_PORT_MAC, Network, SERVER_LINK};
+use crate::published::rate_control;
+use crate::report::{Kind as PlotKind, Plot};
+use crate::rounds::Rounds;
+use crate::routers::{Kind, Routers, frame};
+use crate::variant::probing_core;
+use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-overhead",
-    about: "throughput with nothing, shaper, policer and shaper: ours against tc's; the policer's time by test runs",
+    about: "throughput with nothing, policer, shaper, policer and shaper: ours against tc's; the policer's time by test runs",
     run,
-    plots: &[],
+    plots: PLOTS,
 };
 
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "Throughput",
+        caption: "One core that sends and forwards; each router against itself without any control.",
+        table: "throughput",
+        along: "control",
+        series: &["router"],
+        values: &[("of_none", "")],
+        values_title: "rate, of that without control, median",
+        ..Plot::of(PlotKind::Bars)
+    },
+    Plot {
+        title: "The policer's time",
+        caption: "Front door, one function and egress by BPF_PROG_TEST_RUN, with a policer that never drops and one that always does.",
+        table: "policing, test runs",
+        along: "door",
+        series: &["hook", "bucket"],
+        values: &[("packet_ns", "")],
+        values_title: "time of a packet, median, ns",
+        ..Plot::of(PlotKind::Bars)
+    },
+];
+
+/// A rate that nothing here reaches, and a burst as the paper's.
+const PROFILE: &str = "rate: 10Mpps, burst: 1000";
+/// What `tc` is given for the same: ten million frames of 256 B a second, a thousand of them at once.
+const TBF: [&str; 7] = [
+    "tbf",
+    "rate",
+    "20480mbit",
+    "burst",
+    "256000",
+    "limit",
+    "1000000",
+];
+/// Frames of a turn.
+const FRAMES: u64 = 10_000;
+/// Least share of the throughput that the policer leaves.
+const POLICER_BOUND: f64 = 0.97;
+
+/// What holds the traffic back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Control {
+    None,
+    Policer,
+    Shaper,
+    Both,
+}
+
+impl Control {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Policer => "policer",
+            Self::Shaper => "shaper",
+            Self::Both => "policer and shaper",
+        }
+    }
+
+    fn enforce(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Policer => "policer",
+            Self::Shaper => "shaper",
+            Self::Both => "both",
+        }
+    }
+
+    fn polices(self) -> bool {
+        matches!(self, Self::Policer | Self::Both)
+    }
+
+    fn shapes(self) -> bool {
+        matches!(self, Self::Shaper | Self::Both)
+    }
+}
+
+/// A router, and its controls; the first is none.
+const SUBJECTS: [(&str, Control); 10] = [
+    ("linux", Control::None),
+    ("linux", Control::Policer),
+    ("linux", Control::Shaper),
+    ("linux", Control::Both),
+    ("myelin, tcx", Control::None),
+    ("myelin, tcx", Control::Policer),
+    ("myelin, tcx", Control::Shaper),
+    ("myelin, tcx", Control::Both),
+    ("myelin, xdp", Control::None),
+    ("myelin, xdp", Control::Policer),
+];
+
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::default();
+    let mut findings = Findings {
+        settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
+        ..Findings::default()
+    };
     policing::run(options, monitor, &mut findings)?;
+    throughput(options, monitor, &mut findings)?;
     Ok(findings)
+}
+
+/// Something that frames are sent through.
+enum Router {
+    Linux(Linux),
+    Ours(Routers),
+}
+
+impl Router {
+    fn build(options: &Options, router: &str, control: Control) -> Result<Self, Error> {
+        let kind = match router {
+            "linux" => return Ok(Self::Linux(Linux::new(control)?)),
+            "myelin, tcx" => Kind::Tcx,
+            _ => Kind::Xdp,
+        };
+        let sla = format!("{PROFILE}, enforce: {}", control.enforce());
+        Ok(Self::Ours(Routers::new(
+            &options.program,
+            kind,
+            &[],
+            &[sla],
+        )?))
+    }
+
+    fn sender(&self) -> &PacketSender {
+        match self {
+            Self::Linux(linux) => &linux.sender,
+            Self::Ours(routers) => routers.sender(0),
+        }
+    }
+}
+
+/// The kernel's IP forwarding, with stock traffic control. The fields' order is that of the end.
+struct Linux {
+    sender: PacketSender,
+    _programs: Vec<OwnedFd>,
+    _network: Network,
+}
+
+impl Linux {
+    fn new(control: Control) -> Result<Self, Error> {
+        let network = variants::kernel_router()?;
+        let mut programs = vec![network.sink()?];
+        if let Some(middle) = &network.middle {
+            if control.polices() {
+                programs.push(middle.netns.enter(|| {
+                    let program = ebpf::tc_policer()?;
+                    ebpf::attach(program.as_fd(), Hook::Tcx, middle.client.index)
+                })??);
+            }
+            if control.shapes() {
+                middle.netns.enter(shape)??;
+            }
+        }
+        let sender = network.client.netns.enter(|| {
+            let link = Netlink::open()?.link("eth0")?.id();
+            let mut frame = frame(0);
+            frame[..6].copy_from_slice(&CLIENT_PORT_MAC.0);
+            Ok::<_, Error>(PacketSender::new(link.index, &frame)?)
+        })??;
+        Ok(Self {
+            sender,
+            _programs: programs,
+            _network: network,
+        })
+    }
+}
+
+/// Gives the link to the server the shaper that everybody has.
+fn shape() -> Result<(), Error> {
+    let output = Command::new("tc")
+        .args(["qdisc", "add", "dev", SERVER_LINK, "root"])
+        .args(TBF)
+        .output()
+        .map_err(|cause| Error::system("run `tc` of iproute2", cause))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::system(
+        "shape with `tc`",
+        std::io::Error::other(told),
+    ))
+}
+
+fn throughput(
+    options: &Options,
+    monitor: &Monitor<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
+    let mut routers = Vec::new();
+    for (router, control) in SUBJECTS {
+        monitor.progress("deploying routers", routers.len(), SUBJECTS.len())?;
+        routers.push(Router::build(options, router, control)?);
+    }
+    let core = probing_core()?;
+    let rounds = Rounds::measure(
+        "throughput",
+        routers.len(),
+        options.rounds(60, 300),
+        monitor,
+        |subject| {
+            let took = pump(routers[subject].sender(), FRAMES, core)?;
+            Ok(FRAMES as f64 / took.as_secs_f64() / 1e6)
+        },
+    )?;
+    for (router, of_router) in routers.iter().zip(SUBJECTS) {
+        if let Router::Ours(routers) = router {
+            let figures = routers.figures()?;
+            let lost = figures[0].packets_in - figures[0].packets_out;
+            // A frame that was dropped on the way was cheaper than one that was forwarded.
+            if lost * 1000 > figures[0].packets_in {
+                findings.settings.push((
+                    "lost",
+                    format!("{} with {}: {lost}", of_router.0, of_router.1.name()),
+                ));
+            }
+        }
+    }
+    for (subject, (router, control)) in SUBJECTS.into_iter().enumerate() {
+        let none = SUBJECTS
+            .iter()
+            .position(|(other, control)| (*other, *control) == (router, Control::None))
+            .unwrap_or(subject);
+        let ratio = rounds.ratio(subject, none)?;
+        findings.rows.push(
+            Row::of("throughput")
+                .with("router", router)
+                .with("control", control.name())
+                .with_estimate("rate", "_mpps", rounds.median(subject))
+                .with("of_none", ratio.estimate.value),
+        );
+        let id = format!("{router}: throughput with {} / without", control.name());
+        if router != "linux" && control == Control::Policer {
+            findings
+                .claims
+                .push(Claim::ratio_at_least(id, (), &ratio, POLICER_BOUND));
+        } else if router != "linux" && control == Control::Both {
+            for published in rate_control::LEFT_BY_BOTH {
+                let bound = published.value;
+                findings.claims.push(published.beside(Claim::ratio_at_least(
+                    id.as_str(),
+                    (),
+                    &ratio,
+                    bound,
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_router_is_held_against_itself() {
+        for (router, control) in SUBJECTS {
+            assert!(SUBJECTS.contains(&(router, Control::None)));
+            assert_eq!(
+                control.polices() && control.shapes(),
+                control == Control::Both
+            );
+        }
+        // What the kernel's router takes: a right checksum, and the time to live.
+        let frame = frame(0);
+        let parsed = myelin_packet::parse(&frame).unwrap().five_tuple(&frame);
+        assert_eq!(parsed.source.to_string(), "10.0.0.1");
+    }
 }

@@ -14,3 +14,27 @@ pub(crate) const KEPT_POLICED: Published = Published {
     value: 1.0,
     source: "Rathore et al., Section 7.2.3: all routers get their rate although more is offered than the system can take",
 };
+
+/// Throughput that policer and shaper together leave of what there is without.
+pub(crate) const LEFT_BY_BOTH: [Published; 2] = [
+    Published {
+        value: 1451.0 / 1730.0,
+        source: "Rathore et al., Fig. 7(a): KVM 1730 -> 1451 kpps",
+    },
+    Published {
+        value: 1827.0 / 2052.0,
+        source: "Rathore et al., Fig. 7(b): LXC 2052 -> 1827 kpps",
+    },
+];
+
+/// What the first of eight routers gets of its target with a policer of 20 packets and a shaper of 1 to 5.
+pub(crate) const TARGET_REACHED: Published = Published {
+    value: 1.0,
+    source: "Rathore et al., Section 7.2.3 on Fig. 11: KVM and LXC reach the target throughput of 900 kp/s",
+};
+
+/// What the limited ones get of their limit.
+pub(crate) const LIMITED: Published = Published {
+    value: 1.0,
+    source: "Rathore et al., Section 7.2.3: the others are rate-limited to the desired throughput of 50 kp/s",
+};

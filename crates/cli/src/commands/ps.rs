@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use myelin_agent::api::{
     ApiError, BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, SandboxStatus,
-    SojournStatus,
+    ShaperStatus, SojournStatus,
 };
 use myelin_agent::{Client, RunDir};
 
@@ -234,6 +234,9 @@ fn details(status: &ChainStatus) {
             println!("{}: {}", hop.name, described(sandbox));
         }
     }
+    if let Some(shaper) = &status.shaper {
+        println!("{}", shaped(shaper));
+    }
     for ring in &status.rings {
         let end = |position: Option<u8>| {
             position.map_or_else(|| "the worker".to_owned(), |at| format!("function {at}"))
@@ -250,6 +253,42 @@ fn details(status: &ChainStatus) {
     for host in &status.hosts {
         println!("{}: {} in {}", host.role, host.address, host.netns);
     }
+}
+
+/// What holds departing packets to the profile, and what that did.
+fn shaped(shaper: &ShaperStatus) -> String {
+    let limit = |rate: Option<u64>, burst: Option<u64>, what: &str| {
+        Some(format!("{} {what}/s, burst {}", rate?, burst?))
+    };
+    let profile = [
+        limit(shaper.rate_pps, shaper.burst_packets, "packets"),
+        limit(shaper.rate_bps, shaper.burst_bits, "bits"),
+    ];
+    let profile: Vec<_> = profile.into_iter().flatten().collect();
+    let mut parts = vec![format!(
+        "shaper ({}): {}; {} wait of {} for up to {:.0} us",
+        shaper.by,
+        profile.join(", "),
+        shaper.waiting,
+        shaper.queue,
+        shaper.delay_us
+    )];
+    if let Some(delayed) = shaper.delayed {
+        let mean = shaper.mean_wait_us.unwrap_or_default();
+        parts.push(format!("{delayed} delayed, {mean:.1} us in the mean"));
+    }
+    if !shaper.in_sojourn {
+        parts.push("the wait is not in the sojourn".to_owned());
+    }
+    let drops = [
+        (shaper.drops_full, "found the queue full"),
+        (shaper.drops_late, "would have waited too long"),
+        (shaper.drops_too_big, "were larger than the burst"),
+        (shaper.lost, "were lost with a worker"),
+    ];
+    let drops = drops.iter().filter(|(count, _)| *count > 0);
+    parts.extend(drops.map(|(count, why)| format!("{count} {why}")));
+    parts.join("; ")
 }
 
 /// What a function stands in, its limits, and what it has used of them.

@@ -10,16 +10,16 @@ use crate::segment::{Exit, Onward, Segment, Timer, encapsulate, encapsulate_repl
 use crate::stats::Counter;
 
 /// Shortest packet a port transmits, bytes: an Ethernet header.
-const MIN_PACKET: u32 = 14;
+pub(super) const MIN_PACKET: u32 = 14;
 
 /// What became of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    segment: u32,
-    port: usize,
-    sent: u64,
-    lost: u64,
-    stamps: usize,
+    pub(super) segment: u32,
+    pub(super) port: usize,
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+    pub(super) stamps: usize,
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {
@@ -150,7 +150,10 @@ impl<'m, P: Port> Forwarder<'m, P> {
             self.counters.add(Counter::NoFrame, emitter.lost);
         }
         let (exit, entrance) = (segment.exit, segment.entrance(ingress));
-        self.leave(index, exit);
+        match segment.shaped_by {
+            None => self.leave(index, exit),
+            Some(shaper) => self.leave_shaped(index, exit, shaper),
+        }
         if !self.replies.is_empty() {
             self.send_back(index, entrance);
         }

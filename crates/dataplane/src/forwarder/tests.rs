@@ -20,6 +20,7 @@ mod expiry;
 mod flows;
 mod frames;
 mod replies;
+mod shaping;
 
 const FRAMES: u32 = 512;
 const RING: usize = 64;
@@ -82,6 +83,7 @@ fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
             first_position: 0,
             functions: functions.into_iter().map(Into::into).collect(),
             exit: UserExit::Port(SocketId(OUT as u16)),
+            shaping: None,
         }],
     }
 }

@@ -1,7 +1,7 @@
 //! How the functions of a chain are shared out among the processes of a pipeline.
 
 use myelin_spec::catalogue::State;
-use myelin_spec::{FunctionConfig, FunctionInstance};
+use myelin_spec::{FunctionConfig, FunctionInstance, Shaping};
 
 use crate::chain::{UserChain, UserExit};
 
@@ -14,6 +14,8 @@ pub(super) struct Run {
     pub(super) functions: Vec<FunctionInstance>,
     /// Where the chain's segment leads that ends here; `None` is to the next run.
     pub(super) exit: Option<UserExit>,
+    /// What shapes the chain's packets there.
+    pub(super) shaping: Option<Shaping>,
 }
 
 /// Whether a function belongs into the first process: it shares a state with other chains or later generations, which lives there, or it answers the
@@ -34,6 +36,7 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
             first_position: segment.first_position,
             functions: Vec::new(),
             exit: None,
+            shaping: None,
         });
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
@@ -52,17 +55,22 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
                     first_position: position,
                     functions: vec![function.clone()],
                     exit: None,
+                    shaping: None,
                 }),
             }
         }
         let end = segment.first_position + segment.functions.len() as u8;
         match runs.last_mut() {
-            Some(last) if last.process.is_none() => last.exit = Some(segment.exit),
+            Some(last) if last.process.is_none() => {
+                last.exit = Some(segment.exit);
+                last.shaping = segment.shaping;
+            }
             _ => runs.push(Run {
                 process: None,
                 first_position: end,
                 functions: Vec::new(),
                 exit: Some(segment.exit),
+                shaping: segment.shaping,
             }),
         }
     }
@@ -86,6 +94,7 @@ mod tests {
                 first_position: *first_position,
                 functions: functions.iter().cloned().map(Into::into).collect(),
                 exit: *exit,
+                shaping: None,
             });
         UserChain {
             spi: 1,

@@ -304,6 +304,7 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
             first_position: 0,
             functions: functions.into_iter().map(Into::into).collect(),
             exit: UserExit::Port(out),
+            shaping: None,
         }],
     }
 }

@@ -77,11 +77,13 @@ fn a_later_segment_replies_where_the_first_took_the_packet_in() {
                     socket: SocketId(OUT as u16),
                     position: 1,
                 },
+                shaping: None,
             },
             UserSegment {
                 first_position: 2,
                 functions: vec![FunctionConfig::Forward.into()],
                 exit: UserExit::Port(SocketId(OUT as u16)),
+                shaping: None,
             },
         ],
         ..one_segment(vec![])

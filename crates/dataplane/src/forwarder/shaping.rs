@@ -1,0 +1,302 @@
+//! The way out of a chain whose traffic is shaped.
+
+use std::time::Duration;
+
+use myelin_spec::Shaping;
+
+use super::Forwarder;
+use super::batch::{MIN_PACKET, Run};
+use crate::port::{Buffer, FramePool, Port};
+use crate::segment::{Exit, Onward, Segment, encapsulate};
+use crate::shaper::{Decision, Reason, Shaper, Waiting};
+use crate::stats::{Counter, ShaperCounter, WorkerCounters};
+use crate::umem::FrameMemory;
+
+/// The shaper of a chain, and which of its segments lead there.
+#[derive(Debug)]
+pub(super) struct ChainShaper {
+    spi: u32,
+    shaper: Box<Shaper>,
+}
+
+impl<P: Port> Forwarder<'_, P> {
+    /// When the next packet that waits may leave, CLOCK_MONOTONIC, ns; `None` while none waits.
+    #[inline]
+    pub fn departs_ns(&self) -> Option<u64> {
+        (self.departs_ns != u64::MAX).then_some(self.departs_ns)
+    }
+
+    /// In how long that is.
+    pub fn departs_in(&self) -> Option<Duration> {
+        let now_ns = (self.timer.clock)();
+        let departs_ns = self.departs_ns()?;
+        Some(Duration::from_nanos(departs_ns.saturating_sub(now_ns)))
+    }
+
+    /// Whether packets wait to leave: then [`Self::release`] is to be called at the latest at [`Self::departs_ns`].
+    #[inline]
+    pub fn is_shaping(&self) -> bool {
+        self.departs_ns != u64::MAX
+    }
+
+    /// Packets of a generation of a chain that wait to leave.
+    pub fn waiting(&self, spi: u32, generation: u16) -> u64 {
+        let segments = self.segments.iter().flatten();
+        segments
+            .filter(|segment| (segment.spi, segment.generation) == (spi, generation))
+            .map(|segment| segment.counters.waiting())
+            .sum()
+    }
+
+    /// As `leave`, through a shaper.
+    pub(super) fn leave_shaped(&mut self, segment: u32, exit: Exit, shaper: u32) {
+        let (now_ns, first_stamp) = ((self.timer.clock)(), self.stamps.len());
+        // All shapers of a worker together leave half of its frames to others.
+        let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped);
+        let (mut sent, mut lost, mut made_room) = (0, 0, false);
+        let Some(Some(leaving)) = self.segments.get(segment as usize) else {
+            return;
+        };
+        let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(shaper as usize) else {
+            return;
+        };
+        for packet in self.batch.packets_mut() {
+            let (bytes, stamp_ns) = (packet.len() as u32, packet.meta().stamp_ns);
+            let fits = match exit.onward {
+                Onward::Kernel(position) => encapsulate(packet, position),
+                Onward::Out | Onward::Stage(_) => true,
+            };
+            let leaves = exit.onward == Onward::Out;
+            let buffer = self.memory.close(packet);
+            if !fits || buffer.len < MIN_PACKET {
+                lost += 1;
+                self.pool.give(buffer.frame);
+                continue;
+            }
+            let decision = match shaper.decide(now_ns, bytes) {
+                Decision::Wait if room == 0 => Decision::Drop(Reason::Full),
+                decision => decision,
+            };
+            match decision {
+                Decision::Leave => {
+                    let port = self.ports.get_mut(exit.port).and_then(Option::as_mut);
+                    let sending = Sending {
+                        memory: self.memory,
+                        pool: &mut self.pool,
+                        counters: &self.counters,
+                    };
+                    if sending.put(port, buffer, &mut made_room) {
+                        sent += 1;
+                        if leaves {
+                            self.stamps.push(stamp_ns);
+                        }
+                    } else {
+                        lost += 1;
+                    }
+                }
+                Decision::Wait => {
+                    room -= 1;
+                    self.shaped += 1;
+                    leaving.counters.waits();
+                    shaper.push(
+                        now_ns,
+                        Waiting {
+                            segment,
+                            port: exit.port,
+                            buffer,
+                            bytes,
+                            stamp_ns: leaves.then_some(stamp_ns),
+                            came_ns: now_ns,
+                        },
+                    );
+                }
+                Decision::Drop(reason) => {
+                    leaving.counters.shaper(counter(reason), 1);
+                    self.pool.give(buffer.frame);
+                }
+            }
+        }
+        self.departs_ns = self.departs_ns.min(shaper.due_ns());
+        self.runs.push(Run {
+            segment,
+            port: exit.port,
+            sent,
+            lost,
+            stamps: self.stamps.len() - first_stamp,
+        });
+    }
+
+    /// Lets the packets leave whose time has come. Returns how many these are.
+    pub fn release(&mut self) -> u64 {
+        let now_ns = (self.timer.clock)();
+        if now_ns < self.departs_ns {
+            return 0;
+        }
+        let mut released = 0;
+        self.departs_ns = u64::MAX;
+        for index in 0..self.shapers.len() {
+            released += self.release_of(index, now_ns);
+        }
+        if released > 0 {
+            let kicks = self.send();
+            self.account(0, kicks);
+            self.recycle();
+        }
+        released
+    }
+
+    fn release_of(&mut self, index: usize, now_ns: u64) -> u64 {
+        let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(index) else {
+            return 0;
+        };
+        let (mut released, mut made_room) = (0, false);
+        while let Some(waiting) = shaper.release(now_ns) {
+            released += 1;
+            self.shaped -= 1;
+            if let Some(Some(segment)) = self.segments.get(waiting.segment as usize) {
+                segment
+                    .counters
+                    .waited(now_ns.saturating_sub(waiting.came_ns));
+            }
+            let port = self.ports.get_mut(waiting.port).and_then(Option::as_mut);
+            let sending = Sending {
+                memory: self.memory,
+                pool: &mut self.pool,
+                counters: &self.counters,
+            };
+            let sent = sending.put(port, waiting.buffer, &mut made_room);
+            let stamp_ns = waiting.stamp_ns.filter(|_| sent);
+            self.stamps.extend(stamp_ns);
+            self.runs.push(Run {
+                segment: waiting.segment,
+                port: waiting.port,
+                sent: sent.into(),
+                lost: (!sent).into(),
+                stamps: stamp_ns.is_some().into(),
+            });
+        }
+        self.departs_ns = self.departs_ns.min(shaper.due_ns());
+        released
+    }
+
+    /// The shaper of a segment that is added: its chain's, if one of its generations has one, set as the segment says; else
+    /// the one that was made for it.
+    pub(super) fn shaper_for(&mut self, segment: &mut Segment) -> Option<u32> {
+        let shaping = segment.shaping?;
+        let spi = segment.spi;
+        let index = self.shaper_of(spi);
+        if let Some(index) = index {
+            self.change_shaper(index, shaping);
+            return Some(index as u32);
+        }
+        let shaper = segment
+            .shaper
+            .take()
+            .unwrap_or_else(|| Box::new(Shaper::new(shaping)));
+        let chain = Some(ChainShaper { spi, shaper });
+        let free = self.shapers.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.shapers.push(None);
+            self.shapers.len() - 1
+        });
+        self.shapers[index] = chain;
+        Some(index as u32)
+    }
+
+    fn shaper_of(&self, spi: u32) -> Option<usize> {
+        let is_its = |one: &Option<ChainShaper>| one.as_ref().is_some_and(|one| one.spi == spi);
+        self.shapers.iter().position(is_its)
+    }
+
+    fn change_shaper(&mut self, index: usize, shaping: Shaping) {
+        let now_ns = (self.timer.clock)();
+        let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(index) else {
+            return;
+        };
+        if *shaper.shaping() == shaping {
+            return;
+        }
+        let (segments, pool, shaped) = (&self.segments, &mut self.pool, &mut self.shaped);
+        shaper.change(now_ns, shaping, |waiting| {
+            if let Some(Some(segment)) = segments.get(waiting.segment as usize) {
+                segment.counters.gives_up(ShaperCounter::Big);
+            }
+            pool.give(waiting.buffer.frame);
+            *shaped -= 1;
+        });
+        self.plan_departures();
+    }
+
+    /// What waits of a segment that goes is lost. Its shaper goes on as another generation has it set; with the last one it
+    /// goes along with the segment, to be freed where that is.
+    pub(super) fn leave_shaper(&mut self, index: u32, segment: &mut Segment) {
+        let Some(at) = self.shaper_of(segment.spi) else {
+            return;
+        };
+        if let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(at) {
+            let (pool, shaped) = (&mut self.pool, &mut self.shaped);
+            shaper.forget(index, |waiting| {
+                segment.counters.gives_up(ShaperCounter::Lost);
+                pool.give(waiting.buffer.frame);
+                *shaped -= 1;
+            });
+        }
+        let mut rest = self.segments.iter().flatten();
+        let other = rest.find(|other| other.spi == segment.spi && other.shaping.is_some());
+        match other.and_then(|other| other.shaping) {
+            Some(shaping) => self.change_shaper(at, shaping),
+            None => segment.shaper = self.shapers[at].take().map(|chain| chain.shaper),
+        }
+        self.plan_departures();
+    }
+
+    /// Finds out who is next, after shapers came, went or were changed.
+    fn plan_departures(&mut self) {
+        let due = self.shapers.iter().flatten();
+        let due = due.map(|chain| chain.shaper.due_ns()).min();
+        self.departs_ns = due.unwrap_or(u64::MAX);
+    }
+}
+
+/// What a packet that goes into a transmit ring touches beside the ring.
+struct Sending<'a, 'm> {
+    memory: &'m FrameMemory,
+    pool: &'a mut FramePool,
+    counters: &'a WorkerCounters,
+}
+
+impl Sending<'_, '_> {
+    /// Puts a packet into a port's transmit ring, which is emptied once a batch when it is full. What still finds no room
+    /// is lost.
+    fn put<P: Port>(self, port: Option<&mut P>, buffer: Buffer, made_room: &mut bool) -> bool {
+        let Some(port) = port else {
+            self.pool.give(buffer.frame);
+            return false;
+        };
+        let unsent = port.transmit(self.memory, buffer).or_else(|buffer| {
+            if *made_room {
+                return Err(buffer);
+            }
+            *made_room = true;
+            let kicks = port.flush(self.memory);
+            self.counters.add(Counter::Kicks, kicks);
+            port.reclaim(self.memory, self.pool);
+            port.transmit(self.memory, buffer)
+        });
+        match unsent {
+            Ok(()) => true,
+            Err(buffer) => {
+                self.pool.give(buffer.frame);
+                false
+            }
+        }
+    }
+}
+
+fn counter(reason: Reason) -> ShaperCounter {
+    match reason {
+        Reason::Full => ShaperCounter::Full,
+        Reason::Late => ShaperCounter::Late,
+        Reason::Big => ShaperCounter::Big,
+    }
+}

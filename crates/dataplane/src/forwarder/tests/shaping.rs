@@ -1,0 +1,268 @@
+//! Chains whose traffic is shaped where it leaves.
+
+use myelin_spec::{Limit, Shaping};
+
+use super::*;
+use crate::port::FramePool;
+use crate::stats::ShaperStats;
+
+const US: u64 = 1000;
+const START_NS: u64 = 1_000_000;
+
+fn held_to(rate: u64, burst: u64) -> Shaping {
+    Shaping {
+        packets: Some(Limit { rate, burst }),
+        bits: None,
+        queue: 32,
+        delay_ns: 10_000 * US,
+    }
+}
+
+fn shaped(generation: u16, shaping: Shaping) -> UserChain {
+    let mut chain = one_segment(vec![FunctionConfig::Forward]);
+    chain.generation = generation;
+    chain.segments[0].shaping = Some(shaping);
+    chain
+}
+
+fn of_shaper(stats: &Stats, generation: u16) -> ShaperStats {
+    stats.chain(1, generation).unwrap().shaper
+}
+
+/// Lets the clock go on to a time after the start.
+fn at(us: u64) {
+    NOW_NS.set(START_NS + us * US);
+}
+
+#[test]
+fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    let chain = shaped(0, held_to(10_000, 2));
+    forwarder.deploy(&chain, &mut stats).unwrap();
+    let packets: Vec<Vec<u8>> = (10..15).map(udp).collect();
+    at(0);
+    for packet in &packets {
+        let stamped = Meta {
+            stamp_ns: START_NS,
+            ..meta_of(packet, 1, 0)
+        };
+        inject(&mut forwarder, &stamped, packet);
+    }
+    forwarder.turn();
+    assert_eq!(sent(&mut forwarder), packets[..2]);
+    assert!(forwarder.is_shaping());
+    assert_eq!(forwarder.waiting(1, 0), 3);
+    for (number, us) in [(2, 100), (3, 200), (4, 300)] {
+        let due_ns = forwarder.departs_ns().unwrap();
+        // The clock went on a little when the cluster came.
+        assert!(due_ns.abs_diff(START_NS + us * US) < US, "{due_ns}");
+        NOW_NS.set(due_ns - 100);
+        assert_eq!(forwarder.release(), 0);
+        NOW_NS.set(due_ns);
+        assert_eq!(forwarder.release(), 1);
+        assert_eq!(sent(&mut forwarder), packets[number..=number]);
+    }
+    assert!(!forwarder.is_shaping());
+    let seen = of_shaper(&stats, 0);
+    assert_eq!((seen.delayed, seen.waiting, seen.most), (3, 0, 3));
+    assert_eq!(seen.drops(), 0);
+    assert!(seen.waited_ns.abs_diff(600 * US) < 3 * US, "{seen:?}");
+    let chain = stats.chain(1, 0).unwrap();
+    assert_eq!((chain.transmitted, chain.sojourn.count()), (5, 5));
+    let longest = chain.sojourn.max_ns().unwrap();
+    assert!(longest.abs_diff(300 * US) < US, "{longest}");
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+#[test]
+fn what_does_not_fit_the_queue_is_dropped_and_counted() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(32);
+    let queue = Shaping {
+        queue: 3,
+        ..held_to(1000, 1)
+    };
+    forwarder.deploy(&shaped(0, queue), &mut stats).unwrap();
+    at(0);
+    let packet = udp(20);
+    for _ in 0..10 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    let seen = of_shaper(&stats, 0);
+    assert_eq!((seen.delayed, seen.full, seen.drops()), (3, 6, 6));
+    assert_eq!(sent(&mut forwarder).len(), 1);
+    let hurried = Shaping {
+        delay_ns: 1500 * US,
+        ..held_to(1000, 1)
+    };
+    let mut other = shaped(0, hurried);
+    other.spi = 2;
+    forwarder.deploy(&other, &mut stats).unwrap();
+    for _ in 0..10 {
+        inject(&mut forwarder, &meta_of(&packet, 2, 0), &packet);
+    }
+    forwarder.turn();
+    let seen = stats.chain(2, 0).unwrap().shaper;
+    assert_eq!((seen.delayed, seen.late), (1, 8));
+    assert_eq!(frames(&forwarder) + 4, FRAMES as usize);
+}
+
+#[test]
+fn shapers_leave_half_of_the_frames_to_others() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(32);
+    let wide = Shaping {
+        queue: 1024,
+        delay_ns: u64::MAX,
+        ..held_to(1, 1)
+    };
+    forwarder.deploy(&shaped(0, wide), &mut stats).unwrap();
+    at(0);
+    let packet = udp(20);
+    for _ in 0..2 * FRAMES {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+        forwarder.turn();
+    }
+    let seen = of_shaper(&stats, 0);
+    assert_eq!(seen.waiting, u64::from(FRAMES / 2));
+    assert_eq!(seen.full, u64::from(2 * FRAMES - FRAMES / 2 - 1));
+    assert!(forwarder.free_frames() >= FramePool::RESERVE);
+}
+
+/// What is counted is the packet as it leaves, without the header that takes it to the kernel function.
+#[test]
+fn packets_that_go_on_in_the_kernel_are_shaped_too() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    let packet = udp(200);
+    let bits = packet.len() as u64 * 8;
+    let mut chain = shaped(
+        0,
+        Shaping {
+            packets: None,
+            bits: Some(Limit {
+                rate: bits * 1000,
+                burst: bits,
+            }),
+            ..held_to(1, 1)
+        },
+    );
+    chain.positions = 2;
+    chain.segments[0].exit = UserExit::Internal {
+        socket: SocketId(OUT as u16),
+        position: 1,
+    };
+    forwarder.deploy(&chain, &mut stats).unwrap();
+    at(0);
+    for _ in 0..2 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    assert_eq!(sent(&mut forwarder).len(), 1);
+    NOW_NS.set(forwarder.departs_ns().unwrap());
+    forwarder.release();
+    let [frame] = sent(&mut forwarder).try_into().unwrap();
+    let (context, inner) = nsh::decapsulate(&frame).unwrap();
+    assert_eq!((inner, context.position), (&packet[..], 1));
+    let chain = stats.chain(1, 0).unwrap();
+    assert_eq!((chain.transmitted, chain.sojourn.count()), (2, 0));
+    assert_eq!((chain.shaper.delayed, chain.shaper.drops()), (1, 0));
+}
+
+#[test]
+fn the_bucket_and_the_queue_outlive_a_generation() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    forwarder
+        .deploy(&shaped(0, held_to(1000, 1)), &mut stats)
+        .unwrap();
+    at(0);
+    let packet = udp(20);
+    for _ in 0..2 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    forwarder
+        .deploy(&shaped(1, held_to(1000, 1)), &mut stats)
+        .unwrap();
+    let of_next = Meta {
+        generation: 1,
+        ..meta_of(&packet, 1, 0)
+    };
+    inject(&mut forwarder, &of_next, &packet);
+    forwarder.turn();
+    // Behind what waits, though the new generation has sent nothing.
+    assert_eq!(sent(&mut forwarder).len(), 1);
+    assert_eq!((forwarder.waiting(1, 0), forwarder.waiting(1, 1)), (1, 1));
+    at(1100);
+    forwarder.release();
+    assert_eq!((forwarder.waiting(1, 0), forwarder.waiting(1, 1)), (0, 1));
+    forwarder.undeploy(1, 0, &mut stats);
+    at(2200);
+    assert_eq!(forwarder.release(), 1);
+    let seen = of_shaper(&stats, 1);
+    assert_eq!((seen.delayed, seen.waiting, seen.lost), (1, 0, 0));
+}
+
+#[test]
+fn a_chain_that_goes_lets_its_queue_leave_first() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    forwarder
+        .deploy(&shaped(0, held_to(10_000, 1)), &mut stats)
+        .unwrap();
+    at(0);
+    let packet = udp(20);
+    for _ in 0..5 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    forwarder.undeploy(1, 0, &mut stats);
+    assert_eq!(sent(&mut forwarder).len(), 5);
+    assert!(!forwarder.is_shaping());
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+#[test]
+fn what_waits_for_a_segment_that_is_taken_out_is_lost_and_its_frames_are_free() {
+    let mut stats = Stats::create().unwrap();
+    let bench = Bench::new();
+    let mut forwarder = bench.forwarder(8);
+    forwarder
+        .deploy(&shaped(0, held_to(1000, 1)), &mut stats)
+        .unwrap();
+    at(0);
+    let packet = udp(20);
+    for _ in 0..5 {
+        inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
+    }
+    forwarder.turn();
+    assert_eq!(forwarder.remove_segments(1, 0).len(), 1);
+    let seen = of_shaper(&stats, 0);
+    assert_eq!((seen.waiting, seen.lost), (0, 4));
+    assert!(!forwarder.is_shaping());
+    forwarder.settle();
+    assert_eq!(frames(&forwarder), FRAMES as usize);
+}
+
+/// As in a worker that is started after one that died: the counts are in the shared file, the packets are not.
+#[test]
+fn what_waited_in_a_dead_worker_is_counted_as_lost() {
+    let mut stats = Stats::create().unwrap();
+    let block = stats.allocate(1, 0, 1).unwrap();
+    let counters = stats.file().chain_counters(block).unwrap();
+    (0..3).for_each(|_| counters.waits());
+    counters.waited(10);
+    drop(counters);
+    stats.file().chain_counters(block).unwrap().succeed();
+    let seen = of_shaper(&stats, 0);
+    assert_eq!((seen.delayed, seen.waiting, seen.lost), (3, 0, 2));
+}

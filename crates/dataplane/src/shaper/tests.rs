@@ -1,0 +1,271 @@
+//! The shaper against the meter, over arrivals in clusters.
+
+use myelin_spec::Limit;
+use myelin_traffic::Meter;
+use proptest::prelude::*;
+
+use super::*;
+use crate::umem::{Frame, FrameMemory, Umem};
+
+const MS: u64 = 1_000_000;
+
+fn shaping(packets: Option<(u64, u64)>, bits: Option<(u64, u64)>) -> Shaping {
+    let limit = |(rate, burst)| Limit { rate, burst };
+    Shaping {
+        packets: packets.map(limit),
+        bits: bits.map(limit),
+        queue: MAX_SHAPER_QUEUE,
+        delay_ns: u64::MAX,
+    }
+}
+
+/// A shaper, frames for what waits in it, and what came of the packets.
+struct Bench {
+    shaper: Shaper,
+    frames: Vec<Frame>,
+    meter: Meter,
+    /// Number and time of each packet that left.
+    left: Vec<(u32, u64)>,
+    dropped: Vec<(u32, Reason)>,
+}
+
+impl Bench {
+    fn new(shaping: Shaping) -> Self {
+        let umem = Umem::create(MAX_SHAPER_QUEUE, 2048).unwrap();
+        let memory = FrameMemory::map(&umem).unwrap();
+        Self {
+            shaper: Shaper::new(shaping),
+            frames: memory.held_frames().collect(),
+            meter: Meter::new(&shaping.profile()),
+            left: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    fn leave(&mut self, number: u32, now_ns: u64, bytes: u32) {
+        self.meter.see(now_ns, bytes.into());
+        self.left.push((number, now_ns));
+    }
+
+    /// A packet comes; its number stands where its segment would.
+    fn come(&mut self, number: u32, now_ns: u64, bytes: u32) -> Decision {
+        let decision = self.shaper.decide(now_ns, bytes);
+        match decision {
+            Decision::Leave => self.leave(number, now_ns, bytes),
+            Decision::Drop(reason) => self.dropped.push((number, reason)),
+            Decision::Wait => {
+                let waiting = Waiting {
+                    segment: number,
+                    port: 0,
+                    buffer: Buffer {
+                        frame: self.frames.pop().unwrap(),
+                        offset: 0,
+                        len: bytes,
+                    },
+                    bytes,
+                    stamp_ns: None,
+                    came_ns: now_ns,
+                };
+                self.shaper.push(now_ns, waiting);
+            }
+        }
+        decision
+    }
+
+    fn release(&mut self, now_ns: u64) {
+        while let Some(waiting) = self.shaper.release(now_ns) {
+            self.leave(waiting.segment, now_ns, waiting.bytes);
+            self.frames.push(waiting.buffer.frame);
+        }
+    }
+
+    /// Lets leave what may, each when its time has come, up to `now_ns`.
+    fn run_to(&mut self, now_ns: u64) {
+        while self.shaper.due_ns() <= now_ns {
+            self.release(self.shaper.due_ns());
+        }
+    }
+}
+
+fn limits() -> impl Strategy<Value = Shaping> {
+    let packets = (1_000_u64..2_000_000, 1_u64..40);
+    let bits = (1_000_000_u64..1_000_000_000, 12_112_u64..200_000);
+    (prop::option::of(packets), prop::option::of(bits))
+        .prop_filter_map("no limit", |(packets, bits)| {
+            (packets.is_some() || bits.is_some()).then(|| shaping(packets, bits))
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever comes, and however late the worker looks: in order, never above the profile, and nothing is lost that fits.
+    #[test]
+    fn what_leaves_is_in_profile_and_in_order(
+        shaping in limits(),
+        clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
+        late in prop::collection::vec(0_u64..200_000, 1..8),
+    ) {
+        let mut bench = Bench::new(shaping);
+        let (mut now_ns, mut number) = (MS, 0);
+        for (index, (gap_ns, packets, bytes)) in clusters.into_iter().enumerate() {
+            now_ns += gap_ns;
+            while bench.shaper.due_ns() < now_ns {
+                let seen_ns = bench.shaper.due_ns() + late[index % late.len()];
+                bench.release(seen_ns.min(now_ns));
+            }
+            for _ in 0..packets {
+                bench.come(number, now_ns, bytes);
+                number += 1;
+            }
+        }
+        bench.run_to(u64::MAX - 1);
+        prop_assert_eq!(bench.meter.above(), 0);
+        prop_assert!(bench.dropped.is_empty(), "{:?}", bench.dropped);
+        let order: Vec<u32> = bench.left.iter().map(|(number, _)| *number).collect();
+        prop_assert_eq!(order, (0..number).collect::<Vec<_>>());
+        prop_assert!(bench.left.is_sorted_by_key(|(_, at_ns)| *at_ns));
+    }
+
+    /// What is let in leaves in the time agreed when nobody is late, and what is turned down would not have.
+    #[test]
+    fn the_bound_in_time_is_exact(
+        shaping in limits(),
+        delay_ns in 0_u64..2 * MS,
+        clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..20),
+    ) {
+        let mut bounded = Bench::new(Shaping { delay_ns, ..shaping });
+        let mut now_ns = MS;
+        let (mut number, mut came) = (0, Vec::new());
+        for (gap_ns, packets, bytes) in clusters {
+            now_ns += gap_ns;
+            bounded.run_to(now_ns);
+            for _ in 0..packets {
+                // When it would leave: the same shaper without a bound, run on by itself.
+                let eligible_ns = if bounded.shaper.queue.is_empty() {
+                    bounded.shaper.bucket.eligible_ns(1, bytes.into()).unwrap().max(now_ns)
+                } else {
+                    bounded.shaper.plan(now_ns, bytes).unwrap()
+                };
+                let fits = eligible_ns - now_ns <= delay_ns;
+                let decision = bounded.come(number, now_ns, bytes);
+                prop_assert_eq!(fits, decision != Decision::Drop(Reason::Late));
+                came.push(now_ns);
+                number += 1;
+            }
+        }
+        bounded.run_to(u64::MAX - 1);
+        for (number, left_ns) in bounded.left {
+            prop_assert!(left_ns - came[number as usize] <= delay_ns);
+        }
+    }
+}
+
+#[test]
+fn a_cluster_is_spread_to_the_rate() {
+    let mut bench = Bench::new(shaping(Some((20_000, 4)), None));
+    for number in 0..10 {
+        bench.come(number, MS, 100);
+    }
+    assert_eq!(bench.left.len(), 4);
+    bench.run_to(2 * MS);
+    let times: Vec<u64> = bench.left.iter().map(|(_, at_ns)| at_ns - MS).collect();
+    let expected: Vec<u64> = (0..10_u64).map(|i| i.saturating_sub(3) * 50_000).collect();
+    assert_eq!(times, expected);
+}
+
+#[test]
+fn the_queue_is_bounded_in_packets_and_in_time() {
+    let limit = shaping(Some((1000, 1)), None);
+    let decide = |shaping: Shaping| {
+        let mut bench = Bench::new(shaping);
+        (0..5)
+            .map(|number| bench.come(number, MS, 100))
+            .collect::<Vec<_>>()
+    };
+    let (leave, wait) = (Decision::Leave, Decision::Wait);
+    let full = Decision::Drop(Reason::Full);
+    assert_eq!(
+        decide(Shaping { queue: 2, ..limit }),
+        [leave, wait, wait, full, full]
+    );
+    let late = Decision::Drop(Reason::Late);
+    assert_eq!(
+        decide(Shaping {
+            delay_ns: 3 * MS,
+            ..limit
+        }),
+        [leave, wait, wait, wait, late]
+    );
+}
+
+#[test]
+fn what_never_conforms_is_dropped_at_once() {
+    let mut bench = Bench::new(shaping(None, Some((1_000_000, 8000))));
+    assert_eq!(bench.come(0, MS, 1001), Decision::Drop(Reason::Big));
+    assert_eq!(bench.come(1, MS, 1000), Decision::Leave);
+    assert_eq!(bench.come(2, MS, 1000), Decision::Wait);
+    assert_eq!(bench.come(3, MS, 1001), Decision::Drop(Reason::Big));
+    bench.run_to(100 * MS);
+    assert_eq!(bench.left, [(1, MS), (2, 9 * MS)]);
+}
+
+/// With a burst of one packet a late departure costs credit; those behind it are not promised their old times.
+#[test]
+fn who_comes_behind_a_late_queue_is_told_the_new_time() {
+    let mut bench = Bench::new(Shaping {
+        delay_ns: 2 * MS,
+        ..shaping(Some((1000, 1)), None)
+    });
+    bench.come(0, MS, 100);
+    bench.come(1, MS, 100);
+    bench.come(2, MS, 100);
+    // Due at 2 ms, and seen half a millisecond later.
+    bench.release(2 * MS + MS / 2);
+    assert_eq!(bench.shaper.due_ns(), 3 * MS + MS / 2);
+    // It would leave 4.5 ms after the start, 2 ms from now; one that comes before that would wait longer.
+    assert_eq!(
+        bench.come(3, 2 * MS + MS / 2 - 1, 100),
+        Decision::Drop(Reason::Late)
+    );
+    assert_eq!(bench.come(4, 2 * MS + MS / 2, 100), Decision::Wait);
+    bench.run_to(10 * MS);
+    assert_eq!(bench.left.last(), Some(&(4, 4 * MS + MS / 2)));
+}
+
+#[test]
+fn another_profile_applies_to_what_waits() {
+    let slow = shaping(Some((1000, 1)), None);
+    let mut bench = Bench::new(slow);
+    for number in 0..4 {
+        bench.come(number, MS, 100);
+    }
+    let mut gone = Vec::new();
+    let fast = shaping(Some((10_000, 1)), None);
+    bench.shaper.change(MS, fast, |waiting| gone.push(waiting));
+    bench.run_to(20 * MS);
+    let times: Vec<u64> = bench.left.iter().map(|(_, at_ns)| at_ns - MS).collect();
+    assert_eq!(times, [0, 0, 100_000, 200_000]);
+    assert!(gone.is_empty());
+    bench.come(4, 30 * MS, 2000);
+    bench.come(5, 30 * MS, 2000);
+    let narrow = shaping(None, Some((1_000_000, 12_112)));
+    bench
+        .shaper
+        .change(30 * MS, narrow, |waiting| gone.push(waiting));
+    assert_eq!(gone.len(), 1, "too big for the new burst");
+    assert_eq!(bench.shaper.due_ns(), u64::MAX);
+}
+
+#[test]
+fn the_packets_of_one_segment_can_be_taken_out() {
+    let mut bench = Bench::new(shaping(Some((1000, 1)), None));
+    for number in 0..5 {
+        bench.come(number, MS, 100);
+    }
+    let mut gone = 0;
+    bench.shaper.forget(1, |_| gone += 1);
+    bench.run_to(20 * MS);
+    let order: Vec<u32> = bench.left.iter().map(|(number, _)| *number).collect();
+    assert_eq!((order, gone), (vec![0, 2, 3, 4], 1));
+}

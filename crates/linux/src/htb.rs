@@ -1,0 +1,250 @@
+//! The queueing discipline of an interface as a shaper: a hierarchy of token buckets (HTB, tc-htb(8)) with one class for
+//! each stream that is shaped. All other traffic goes straight through (`default 0`).
+//!
+//! A class finds its packets by their priority, which is its number: no filter is needed.
+//!
+//! A limit of packets is one of bytes in which each frame counts as the longest that the interface sends (`mpu`), so all
+//! count the same. HTB lets a packet go when there is any credit at all, so its bucket is one packet short of the burst. A
+//! limit of bits is a token bucket filter (TBF, tc-tbf(8)) inside the class, which asks for the credit of the whole packet.
+//! Behind either is a queue of so many packets.
+//!
+//! A segmented-later (GSO) buffer counts by its bytes.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::{Link, LinkId};
+use crate::netlink::{Mode, Netlink, Request};
+use crate::qdisc::{TICK_NS, add, attribute, message, rate64, words};
+
+/// The number by which a discipline of ours is told from others: "my".
+const MAJOR: u16 = 0x6d79;
+/// The same of the filter in class 0.
+const FILTER_MAJOR: u16 = 0x7000;
+/// Classes of one interface at most.
+pub const MAX_CLASSES: u16 = 0x0fff;
+/// What a class without a limit of packets gets, bytes/s: more than any interface sends.
+const UNLIMITED: u64 = 1 << 40;
+
+/// A limit: so many a second, so many at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// A second.
+    pub rate: u64,
+    /// At once.
+    pub burst: u64,
+}
+
+/// What a class holds its packets to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class {
+    /// Limit of packets.
+    pub packets: Option<Limit>,
+    /// Limit of bits, of frames with their Ethernet header.
+    pub bits: Option<Limit>,
+    /// Packets that may wait.
+    pub queue: u32,
+}
+
+/// What a class did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that left.
+    pub packets: u64,
+    /// Packets dropped because the queue was full, or because they are larger than the burst.
+    pub drops: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+}
+
+/// The priority that leads packets to a class.
+pub fn priority(minor: u16) -> u32 {
+    u32::from(MAJOR) << 16 | u32::from(minor)
+}
+
+fn handle(minor: u16) -> TcHandle {
+    TcHandle {
+        major: MAJOR,
+        minor,
+    }
+}
+
+/// Gives a link the discipline. [`foreign`] tells whether that would take away somebody else's.
+pub fn create(link: &LinkId) -> Request {
+    // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
+    let options = attribute(2, words(&[3, 10, 0, 0, 0]));
+    add(link, "htb", handle(0), TcHandle::ROOT, Some(options))
+}
+
+/// Takes it away; the kernel puts its default in its place.
+pub fn delete(link: &LinkId) -> Request {
+    let action = format!("remove qdisc htb from link `{}`", link.name);
+    let message = message(link, "htb", handle(0), TcHandle::ROOT, None);
+    let message = RouteNetlinkMessage::DelQueueDiscipline(message);
+    Request::new(action, Mode::Change, message)
+}
+
+/// A class with its queue.
+///
+/// # Errors
+/// The number is not in 1 to [`MAX_CLASSES`], or the link's frames are longer than a class can count.
+pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>> {
+    let action = || format!("add class {minor} to qdisc htb of link `{}`", link.name);
+    if !(1..=MAX_CLASSES).contains(&minor) {
+        let cause = format!("a number is 1 to {MAX_CLASSES}");
+        return Err(Error::new(action(), ErrorKind::Invalid, cause));
+    }
+    // With a VLAN tag.
+    let frame = u16::try_from(link.mtu + 18).map_err(|_| {
+        let cause = format!("its MTU of {} is more than a class can count", link.mtu);
+        Error::new(action(), ErrorKind::Invalid, cause)
+            .remedy("set a smaller one with `ip link set`")
+    })?;
+    let id = link.id();
+    let mut parent = handle(minor);
+    let mut message = message(&id, "htb", parent, handle(0), Some(bucket(class, frame)));
+    message.header.info = 0;
+    let mut requests = vec![Request::new(
+        action(),
+        Mode::Create,
+        RouteNetlinkMessage::NewTrafficClass(message),
+    )];
+    if let Some(bits) = class.bits {
+        let filter = TcHandle {
+            major: FILTER_MAJOR + minor,
+            minor: 0,
+        };
+        requests.push(add(&id, "tbf", filter, parent, Some(token_bucket(bits))));
+        parent = TcHandle { minor: 1, ..filter };
+    }
+    let queue = class.queue.to_ne_bytes().to_vec();
+    requests.push(add(&id, "pfifo", TcHandle::UNSPEC, parent, Some(queue)));
+    Ok(requests)
+}
+
+/// Removes a class; what waits in it is lost.
+pub fn delete_class(link: &LinkId, minor: u16) -> Request {
+    let action = format!(
+        "remove class {minor} of qdisc htb from link `{}`",
+        link.name
+    );
+    let message = message(link, "htb", handle(minor), handle(0), None);
+    let message = RouteNetlinkMessage::DelTrafficClass(message);
+    Request::new(action, Mode::Change, message)
+}
+
+/// The root discipline that somebody gave the link, by name; `None` for the kernel's default or for [`create`]'s.
+pub fn foreign(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
+    Ok(root(netlink, link)?
+        .filter(|(handle, _)| handle.major != MAJOR)
+        .map(|(_, kind)| kind))
+}
+
+/// Whether the link has the discipline that [`create`] gives.
+pub fn is_there(netlink: &mut Netlink, link: &LinkId) -> Result<bool> {
+    Ok(root(netlink, link)?.is_some_and(|(handle, _)| handle.major == MAJOR))
+}
+
+/// The root discipline, unless it is the kernel's default, which has no number.
+fn root(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String)>> {
+    let action = format!("read the qdiscs of link `{}`", link.name);
+    let question = TcMessage::with_index(link.index.cast_signed());
+    let answers = netlink.dump(&action, &RouteNetlinkMessage::GetQueueDiscipline(question))?;
+    Ok(answers.into_iter().find_map(|answer| {
+        let RouteNetlinkMessage::NewQueueDiscipline(message) = answer else {
+            return None;
+        };
+        let header = &message.header;
+        let is_root = header.index == link.index.cast_signed() && header.parent == TcHandle::ROOT;
+        if !is_root || header.handle.major == 0 {
+            return None;
+        }
+        let kind = message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                TcAttribute::Kind(kind) => Some(kind.clone()),
+                _ => None,
+            });
+        Some((header.handle, kind.unwrap_or_default()))
+    }))
+}
+
+/// What the classes of a link did, by number.
+pub fn counters(netlink: &mut Netlink, link: &LinkId) -> Result<Vec<(u16, Counters)>> {
+    let action = format!("read the classes of qdisc htb of link `{}`", link.name);
+    let question = TcMessage::with_index(link.index.cast_signed());
+    let answers = netlink.dump(&action, &RouteNetlinkMessage::GetTrafficClass(question))?;
+    let classes = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewTrafficClass(message) if message.header.handle.major == MAJOR => {
+            Some((message.header.handle.minor, counted(&message)))
+        }
+        _ => None,
+    });
+    Ok(classes.collect())
+}
+
+fn counted(message: &TcMessage) -> Counters {
+    let mut counters = Counters::default();
+    let statistics = message
+        .attributes
+        .iter()
+        .filter_map(|attribute| match attribute {
+            TcAttribute::Stats2(statistics) => Some(statistics),
+            _ => None,
+        });
+    for statistic in statistics.flatten() {
+        match statistic {
+            TcStats2::Basic(basic) => counters.packets = basic.packets.into(),
+            TcStats2::Queue(queue) => {
+                counters.drops = queue.drops.into();
+                counters.waiting = queue.qlen.into();
+            }
+            _ => {}
+        }
+    }
+    counters
+}
+
+/// The options of a class on a link with frames of at most so many bytes.
+fn bucket(class: &Class, frame: u16) -> Vec<u8> {
+    let (rate, buffer_ns) = match class.packets {
+        Some(Limit { rate, burst }) => {
+            let ahead = u128::from(burst.saturating_sub(1)) * 1_000_000_000;
+            (rate.saturating_mul(frame.into()), ahead / u128::from(rate))
+        }
+        None => (UNLIMITED, 1_000_000),
+    };
+    let ticks = u32::try_from(buffer_ns / u128::from(TICK_NS)).unwrap_or(u32::MAX);
+    // struct tc_htb_opt: rate, ceil, buffer and cbuffer (ticks), quantum (bytes), level, priority.
+    let spec = rate64(rate, frame);
+    let mut parameters = [spec.clone(), spec].concat();
+    parameters.extend(words(&[ticks, ticks, frame.into(), 0, 0]));
+    let mut options = attribute(1, parameters);
+    for kind in [6, 7] {
+        // TCA_HTB_RATE64 and TCA_HTB_CEIL64.
+        options.extend(attribute(kind, rate.to_ne_bytes().to_vec()));
+    }
+    options
+}
+
+/// The options of a token bucket filter.
+fn token_bucket(bits: Limit) -> Vec<u8> {
+    let (rate, burst) = (
+        bits.rate / 8,
+        u32::try_from(bits.burst / 8).unwrap_or(u32::MAX),
+    );
+    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes, of a queue that is replaced), buffer and mtu (by TCA_TBF_BURST).
+    let mut parameters = rate64(rate.max(1), 0);
+    parameters.extend([0; 12]);
+    parameters.extend(words(&[1, 0, 0]));
+    let mut options = attribute(1, parameters);
+    // TCA_TBF_RATE64, TCA_TBF_BURST.
+    options.extend(attribute(4, rate.max(1).to_ne_bytes().to_vec()));
+    options.extend(attribute(6, burst.to_ne_bytes().to_vec()));
+    options
+}
+
+#[cfg(test)]
+mod tests;

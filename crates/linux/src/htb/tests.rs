@@ -1,0 +1,96 @@
+//! HTB on links in namespaces of their own.
+
+use super::*;
+use crate::link::{self, VethEnd};
+use crate::qdisc;
+use crate::testing::{Namespace, root_or_skip};
+
+/// A veth of its own in a namespace of its own.
+fn stand(name: &str) -> (Namespace, Netlink, Link) {
+    let namespace = Namespace::new(name);
+    let mut netlink = Netlink::open_in(&namespace).unwrap();
+    let ends = [VethEnd::named("a"), VethEnd::named("b")];
+    netlink
+        .apply([link::veth(&ends[0], &ends[1]).unwrap()])
+        .unwrap();
+    for end in ["a", "b"] {
+        let id = netlink.link(end).unwrap().id();
+        netlink
+            .apply([link::no_ipv6_autoconfiguration(&id), link::up(&id)])
+            .unwrap();
+    }
+    let link = netlink.link("a").unwrap();
+    (namespace, netlink, link)
+}
+
+const CLASS: Class = Class {
+    packets: Some(Limit {
+        rate: 100,
+        burst: 3,
+    }),
+    bits: None,
+    queue: 5,
+};
+
+#[test]
+fn a_link_gets_the_discipline_and_its_default_back() {
+    if !root_or_skip("a_link_gets_the_discipline_and_its_default_back") {
+        return;
+    }
+    let (_namespace, mut netlink, link) = stand("htb");
+    let id = link.id();
+    assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
+    netlink.apply([create(&id)]).unwrap();
+    assert!(is_there(&mut netlink, &id).unwrap());
+    assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
+    let both = Class {
+        bits: Some(Limit {
+            rate: 1_000_000,
+            burst: 100_000,
+        }),
+        ..CLASS
+    };
+    netlink.apply(add_class(&link, 7, &CLASS).unwrap()).unwrap();
+    netlink.apply(add_class(&link, 8, &both).unwrap()).unwrap();
+    let numbers = |netlink: &mut Netlink| {
+        let mut all: Vec<u16> = counters(netlink, &id)
+            .unwrap()
+            .iter()
+            .map(|one| one.0)
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(numbers(&mut netlink), [7, 8]);
+    netlink.apply([delete_class(&id, 7)]).unwrap();
+    assert_eq!(numbers(&mut netlink), [8]);
+    netlink.apply([delete(&id)]).unwrap();
+    assert!(!is_there(&mut netlink, &id).unwrap());
+}
+
+#[test]
+fn a_discipline_of_somebody_else_is_seen() {
+    if !root_or_skip("a_discipline_of_somebody_else_is_seen") {
+        return;
+    }
+    let (_namespace, mut netlink, link) = stand("tbf");
+    netlink.apply([qdisc::tbf(&link.id())]).unwrap();
+    let found = foreign(&mut netlink, &link.id()).unwrap();
+    assert_eq!(found.as_deref(), Some("tbf"));
+    let error = netlink.apply([create(&link.id())]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+}
+
+/// The fields that the kernel reads (linux/pkt_sched.h).
+#[test]
+fn a_burst_of_packets_is_one_short_and_all_frames_count_the_same() {
+    let options = bucket(&CLASS, 1518);
+    let word = |at: usize| u32::from_ne_bytes(options[at..at + 4].try_into().unwrap());
+    let half = |at: usize| u16::from_ne_bytes(options[at..at + 2].try_into().unwrap());
+    // Behind the attribute's header: minimum packet and rate, twice; the buffers.
+    for spec in [4, 16] {
+        assert_eq!((half(spec + 6), word(spec + 8)), (1518, 151_800));
+    }
+    // Two packets of 10 ms each.
+    assert_eq!((word(28), word(32)), (312_500, 312_500));
+}

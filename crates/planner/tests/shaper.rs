@@ -1,0 +1,133 @@
+//! Where a chain's traffic is shaped.
+
+use std::fmt::Write as _;
+
+use myelin_planner::{Costs, Machine, Plan, PlanError, PortKind, ShaperPlace, plan};
+use myelin_spec::{Limit, NoFiles, Source, parse};
+
+const KERNEL: &str = "kind: forward, space: kernel";
+const USER: &str = "kind: xor, space: user, config: { key: 1 }";
+const CODER: &str = "kind: rlnc-encode";
+
+fn planned(functions: &[&str], enforce: &str, more: &str) -> Result<Plan, PlanError> {
+    let mut text = String::from(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: tried }\n\
+         spec:\n  match: {}\n  functions:\n",
+    );
+    for (position, function) in functions.iter().enumerate() {
+        let _ = writeln!(text, "    - {{ name: f{position}, {function} }}");
+    }
+    let _ = writeln!(
+        text,
+        "  sla: {{ rate: 20kpps, burst: 4, policingBurst: 64, enforce: {enforce} }}"
+    );
+    text += more;
+    let chains = parse(&text, &Source::new("tried.yaml"), &NoFiles);
+    let chain = chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+    plan(&chain, &Costs::default(), &Machine::with_end_hosts(2))
+}
+
+fn place(functions: &[&str], enforce: &str, more: &str) -> Option<ShaperPlace> {
+    let plan = planned(functions, enforce, more).unwrap();
+    plan.shaper.map(|shaper| shaper.place)
+}
+
+#[test]
+fn auto_shapes_where_packets_can_cluster() {
+    for mapping in ["compact", "pipeline", "distributed"] {
+        let more = format!("  mapping: {mapping}\n");
+        let worker = Some(ShaperPlace::Worker);
+        assert_eq!(place(&[USER], "auto", &more), worker, "{mapping}");
+        assert_eq!(place(&[KERNEL, USER], "auto", &more), worker, "{mapping}");
+    }
+    assert_eq!(
+        place(&[USER, KERNEL], "auto", ""),
+        Some(ShaperPlace::Worker)
+    );
+    assert_eq!(place(&[KERNEL, KERNEL], "auto", ""), None);
+    assert_eq!(place(&[KERNEL], "auto", "  hook: xdp\n"), None);
+    for enforce in ["policer", "none"] {
+        assert_eq!(place(&[USER], enforce, ""), None, "{enforce}");
+    }
+}
+
+#[test]
+fn a_chain_of_the_kernel_is_shaped_by_the_interface_when_asked() {
+    for enforce in ["both", "shaper"] {
+        let qdisc = Some(ShaperPlace::Qdisc);
+        assert_eq!(place(&[KERNEL, KERNEL], enforce, ""), qdisc);
+    }
+}
+
+#[test]
+fn what_cannot_be_shaped_is_refused_with_cause_and_remedy() {
+    for (functions, more, cause, remedy) in [
+        (&[KERNEL][..], "  hook: xdp\n", "XDP hook", "`hook: tcx`"),
+        (
+            &[USER, KERNEL],
+            "  mapping: distributed\n",
+            "ends in a kernel function",
+            "`space: user`",
+        ),
+        (
+            &[USER, "kind: external, config: { command: [ /bin/true ] }"],
+            "  mapping: distributed\n",
+            "ends in a black box",
+            "`space: user`",
+        ),
+    ] {
+        for enforce in ["both", "shaper"] {
+            let error = planned(functions, enforce, more).unwrap_err().to_string();
+            assert!(error.starts_with("tried.yaml:"), "{error}");
+            assert!(error.contains("chain `tried`"), "{error}");
+            assert!(error.contains(&format!("`{enforce}`")), "{error}");
+            assert!(error.contains(cause) && error.contains(remedy), "{error}");
+        }
+    }
+    // Where nobody insists, it goes without, and says so.
+    let plan = planned(&[USER, KERNEL], "auto", "  mapping: distributed\n").unwrap();
+    assert_eq!(plan.shaper, None);
+    let told = plan.warnings.iter().any(|one| one.contains("not shaped"));
+    assert!(told, "{:?}", plan.warnings);
+}
+
+#[test]
+fn the_profile_is_that_behind_the_functions_before_it() {
+    let limit = |functions: &[&str]| {
+        let shaper = planned(functions, "auto", "").unwrap().shaper.unwrap();
+        assert_eq!(
+            (shaper.shaping.queue, shaper.shaping.delay_ns),
+            (128, 10_000_000)
+        );
+        shaper.shaping.packets.unwrap()
+    };
+    let (plain, coded) = (
+        Limit {
+            rate: 20_000,
+            burst: 4,
+        },
+        Limit {
+            rate: 25_000,
+            burst: 5,
+        },
+    );
+    assert_eq!(limit(&[USER]), plain);
+    assert_eq!(limit(&[CODER]), coded);
+    assert_eq!(limit(&[USER, CODER, KERNEL]), coded);
+}
+
+#[test]
+fn a_card_at_xdp_is_told_of_the_other_hook() {
+    let machine = Machine {
+        ingress: PortKind::Native,
+        egress: PortKind::Native,
+        ..Machine::with_end_hosts(2)
+    };
+    let text = "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: tried }\nspec:\n  match: {}\n  \
+                functions: [ { name: a, kind: forward } ]\n  sla: { rate: 20kpps, enforce: both }\n";
+    let chain = parse(text, &Source::new("tried.yaml"), &NoFiles)
+        .unwrap()
+        .remove(0);
+    let error = plan(&chain, &Costs::default(), &machine).unwrap_err();
+    assert!(error.to_string().contains("`hook: tcx`"), "{error}");
+}
