@@ -1,6 +1,8 @@
 //! A circuit: the two ports that a chain lies between, with the end hosts behind them where Myelin made them.
 //! A chain and its reverse share one.
 
+use std::path::Path;
+
 use myelin_emulator::{Config, EndHosts, Role};
 use myelin_kernel::{Opposite, Plane};
 use myelin_linux::journal::Journal;

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunRequest,
+    FunctionFlows, ProbeRequest, RunRequest, UpRequest,
 };
 use crate::paths::RunDir;
 

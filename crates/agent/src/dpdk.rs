@@ -13,7 +13,7 @@ use myelin_dpdk::{
 };
 use myelin_linux::journal::{Journal, Resource};
 use myelin_planner::admission::Site;
-use myelin_planner::{Costs, Machine, Plan, PortKind};
+use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 use myelin_traffic::Profile;
 

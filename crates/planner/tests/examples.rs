@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use myelin_planner::admission::{Ledger, Node, Site, review};
 use myelin_planner::{Cost, Costs, Machine, Plan, plan};
 use myelin_spec::{FileResolver, FunctionConfig, ServiceChain, Source, Space, parse};
 
@@ -30,10 +31,20 @@ fn chains(name: &str) -> Vec<ServiceChain> {
 
 fn plans(name: &str) -> Vec<Plan> {
     let machine = Machine::with_end_hosts(2);
-    chains(name)
-        .iter()
-        .map(|chain| plan(chain, &Costs::default(), &machine).unwrap())
-        .collect()
+    let costs = Costs::default();
+    let mut ledger = Ledger::default();
+    let beside_the_others = |chain: &ServiceChain| {
+        let mut plan = plan(chain, &costs, &machine).unwrap();
+        let node = Node {
+            costs: &costs,
+            machine: &machine,
+            ledger: &ledger,
+        };
+        let site = Site::planned(chain, &machine);
+        ledger.insert(review(&mut plan, chain, &node, &site));
+        plan
+    };
+    chains(name).iter().map(beside_the_others).collect()
 }
 
 fn spaces(plan: &Plan) -> Vec<Space> {

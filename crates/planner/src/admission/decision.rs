@@ -105,6 +105,13 @@ fn broken(
     evaluator: &Evaluator<'_>,
 ) -> Option<String> {
     let (promise_fs, chain) = ledger.group(route)?.tightest()?;
+    // What is found quickly is enough for nearly all.
+    if evaluator
+        .rough_fs(route)
+        .is_ok_and(|rough_fs| rough_fs <= promise_fs)
+    {
+        return None;
+    }
     let worst = evaluator.worst(route);
     let after = match &worst {
         Ok(worst) if worst.bound_fs <= promise_fs => return None,

@@ -25,6 +25,7 @@ pub(super) enum Unbounded {
 }
 
 /// In which order a server works.
+#[derive(Debug, Clone)]
 enum Order {
     /// First come, first served.
     Fcfs(RateLatency),
@@ -56,6 +57,9 @@ pub(super) struct Evaluator<'a> {
     added: Option<(Route, Sums)>,
     /// The delay at each server for whoever passes it.
     delays: RefCell<Delays>,
+    /// All that comes to each server.
+    totals: RefCell<BTreeMap<Resource, Result<ArrivalCurve, Unbounded>>>,
+    orders: RefCell<BTreeMap<Resource, Result<Order, Unbounded>>>,
 }
 
 impl<'a> Evaluator<'a> {
@@ -77,6 +81,8 @@ impl<'a> Evaluator<'a> {
             platform,
             added,
             delays: RefCell::default(),
+            totals: RefCell::default(),
+            orders: RefCell::default(),
         }
     }
 
@@ -140,8 +146,10 @@ impl<'a> Evaluator<'a> {
             let full = || Unbounded::Full(resource.clone());
             let order = self.order(resource)?;
             let (Order::Fcfs(service) | Order::Any(service)) = order;
-            let others = self.arrivals(resource, &order, Some(route))?;
             let own = group.curves[index];
+            let arrived = self.arrived(route, index)?;
+            let others = self.total(resource, &order)?;
+            let others = others.minus(&arrived).ok_or_else(full)?;
             // Its own as it was sent: to move a flow's packets back in time until they keep to their profile again makes none of them
             // leave earlier.
             let total = own.plus(&others).ok_or_else(full)?;
@@ -188,7 +196,7 @@ impl<'a> Evaluator<'a> {
             return known.clone();
         }
         let delay = self.order(resource).and_then(|order| {
-            let total = self.arrivals(resource, &order, None)?;
+            let total = self.total(resource, &order)?;
             longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))
         });
         self.delays
@@ -197,14 +205,44 @@ impl<'a> Evaluator<'a> {
         delay
     }
 
-    /// What comes to a server, as clustered as it is there, without the chains of one way. Where the order is not known all that its core has to do
-    /// counts.
-    fn arrivals(
-        &self,
-        resource: &Resource,
-        order: &Order,
-        without: Option<&Route>,
-    ) -> Result<ArrivalCurve, Unbounded> {
+    /// A bound on the delay of a way that is quickly found, and not the best: of all servers, the longest that anybody stays.
+    pub(super) fn rough_fs(&self, route: &Route) -> Result<u128, Unbounded> {
+        let mut sum_fs = 0_u128;
+        for resource in route.iter() {
+            let beyond = || Unbounded::Beyond(resource.clone());
+            sum_fs = sum_fs
+                .checked_add(self.delay_at(resource)?)
+                .ok_or_else(beyond)?;
+        }
+        Ok(sum_fs)
+    }
+
+    /// What the chains of a way bring to one of its servers, as clustered as it is there.
+    fn arrived(&self, route: &Route, index: usize) -> Result<ArrivalCurve, Unbounded> {
+        let full = || Unbounded::Full(route[index].clone());
+        let mut before_fs = 0_u128;
+        for resource in &route[..index] {
+            before_fs = before_fs
+                .checked_add(self.delay_at(resource)?)
+                .ok_or_else(full)?;
+        }
+        let sums = self.sums(route).ok_or_else(full)?;
+        after_delay(&sums.curves[index], before_fs).ok_or_else(full)
+    }
+
+    /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
+    fn total(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
+        if let Some(known) = self.totals.borrow().get(resource) {
+            return known.clone();
+        }
+        let total = self.sum_up(resource, order);
+        self.totals
+            .borrow_mut()
+            .insert(resource.clone(), total.clone());
+        total
+    }
+
+    fn sum_up(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
         let servers = match (resource, order) {
             (Resource::Worker { core, .. }, Order::Any(_)) => self.workers_on(*core),
             _ => BTreeSet::from([resource]),
@@ -213,29 +251,18 @@ impl<'a> Evaluator<'a> {
         for server in servers {
             for route in self.routes_at(server) {
                 let full = || Unbounded::Full(resource.clone());
-                let group = self.sums(route).ok_or_else(full)?;
-                if let Some(chain) = &group.unpoliced {
+                let sums = self.sums(route).ok_or_else(full)?;
+                if let Some(chain) = &sums.unpoliced {
                     return Err(Unbounded::Unpoliced {
                         chain: chain.clone(),
                         at: resource.clone(),
                     });
                 }
-                if without == Some(route) {
-                    continue;
-                }
-                let mut before_fs = 0_u128;
-                for (index, one) in route.iter().enumerate() {
-                    if one == server {
-                        let clustered = after_delay(&group.curves[index], before_fs);
-                        sum = clustered
-                            .and_then(|curve| sum.plus(&curve))
-                            .ok_or_else(full)?;
-                        break;
-                    }
-                    before_fs = before_fs
-                        .checked_add(self.delay_at(one)?)
-                        .ok_or_else(full)?;
-                }
+                let index = route
+                    .iter()
+                    .position(|one| one == server)
+                    .ok_or_else(full)?;
+                sum = sum.plus(&self.arrived(route, index)?).ok_or_else(full)?;
             }
         }
         Ok(sum)
@@ -243,6 +270,17 @@ impl<'a> Evaluator<'a> {
 
     /// What a server does, and in which order.
     fn order(&self, resource: &Resource) -> Result<Order, Unbounded> {
+        if let Some(known) = self.orders.borrow().get(resource) {
+            return known.clone();
+        }
+        let order = self.find_order(resource);
+        self.orders
+            .borrow_mut()
+            .insert(resource.clone(), order.clone());
+        order
+    }
+
+    fn find_order(&self, resource: &Resource) -> Result<Order, Unbounded> {
         let Resource::Worker {
             core, wake_up_fs, ..
         } = resource

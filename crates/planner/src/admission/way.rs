@@ -85,7 +85,9 @@ pub(super) fn way(
         ));
     }
     let mut functions = chain.functions.iter();
-    if let Some(function) = functions.find(|function| function.sandbox.limits.cpu_millicores.is_some()) {
+    if let Some(function) =
+        functions.find(|function| function.sandbox.limits.cpu_millicores.is_some())
+    {
         return Err(format!(
             "`{}` stands still whenever its `limits: {{ cpu }}` is used up",
             function.name
