@@ -19,12 +19,6 @@ pub(crate) fn promised_ns(plan: &Plan) -> Option<u64> {
     bound.map(|bound| bound.bound_ns)
 }
 
-/// The worst-case delay that a chain was admitted with.
-pub(crate) fn promised_ns(plan: &Plan) -> Option<u64> {
-    let bound = plan.bound.as_ref().filter(|_| plan.admitted);
-    bound.map(|bound| bound.bound_ns)
-}
-
 /// The state of a chain now.
 pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
     let form = &deployed.form;
