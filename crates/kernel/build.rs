@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 16] = [
+const PROGRAMS: [(&str, &[&str]); 17] = [
     ("door", &["XDP", "TC"]),
     ("forward", &["XDP", "TC"]),
     ("xor", &["XDP", "TC"]),
@@ -22,6 +22,7 @@ const PROGRAMS: [(&str, &[&str]); 16] = [
     ("leave", &["TC"]),
     ("policer", &["XDP"]),
     ("depart", &["TC"]),
+    ("conform", &["TC"]),
 ];
 
 fn main() {

@@ -87,22 +87,22 @@ mod tests {
     fn a_file_that_is_not_deployed_leaves_the_ledger_as_it_was() {
         let mut admitted = Admitted::default();
         admitted.begin([]);
-        assert!(enter(&mut admitted, "one", 16).admitted);
-        assert!(enter(&mut admitted, "two", 16).admitted);
+        assert!(enter(&mut admitted, "one", 64).admitted);
+        assert!(enter(&mut admitted, "two", 64).admitted);
         let before = admitted.ledger.clone();
         admitted.begin(["one", "two"]);
         assert!(
-            enter(&mut admitted, "two", 30).admitted,
+            enter(&mut admitted, "two", 120).admitted,
             "what `one` had is free"
         );
-        assert!(enter(&mut admitted, "one", 1).admitted);
-        assert!(!enter(&mut admitted, "three", 60).admitted);
+        assert!(enter(&mut admitted, "one", 4).admitted);
+        assert!(!enter(&mut admitted, "three", 200).admitted);
         admitted.roll_back();
         assert_eq!(admitted.ledger, before);
         admitted.begin([]);
-        assert!(!enter(&mut admitted, "three", 30).admitted);
+        assert!(!enter(&mut admitted, "three", 120).admitted);
         admitted.roll_back();
         admitted.remove("two");
-        assert!(enter(&mut admitted, "three", 16).admitted);
+        assert!(enter(&mut admitted, "three", 64).admitted);
     }
 }

@@ -5,6 +5,7 @@
 //! | `GET /v1/agent` | - | [`AgentInfo`] |
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
 //! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `GET /v1/events?after=SERIAL`, `GET /v1/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
 //! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
@@ -14,14 +15,21 @@
 //!
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
+mod sla;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+pub use crate::flood::FloodRequest;
 pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
+
+pub use sla::{
+    Losses, SlaCause, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,7 +240,7 @@ pub struct SojournStatus {
 /// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShaperStatus {
-    /// Who shapes: `worker`, or the egress interface's queueing discipline, `htb`.
+    /// Who shapes: `worker`, or the egress interface's queueing discipline, `fq` or `htb`.
     pub by: String,
     /// Rate, packets a second.
     pub rate_pps: Option<u64>,
@@ -246,7 +254,7 @@ pub struct ShaperStatus {
     pub queue: u32,
     /// How long a packet may wait, us.
     pub delay_us: f64,
-    /// Packets that had to wait; the kernel does not count them.
+    /// Packets that had to wait; `htb` does not count them.
     pub delayed: Option<u64>,
     /// How long they waited in the mean, us.
     pub mean_wait_us: Option<f64>,
@@ -360,6 +368,9 @@ pub struct ChainStatus {
     pub rings: Vec<RingStatus>,
     /// Its end hosts, where Myelin made them.
     pub hosts: Vec<HostInfo>,
+    /// Its contract against what was measured; absent in its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sla: Option<Box<SlaStatus>>,
     /// Seconds since it came up.
     pub up_s: f64,
 }
@@ -512,6 +523,9 @@ pub struct RunRequest {
     /// As in [`UpRequest`].
     #[serde(default)]
     pub force: bool,
+    /// Chains of the file that are not probed, but sent more than they agreed while the others are.
+    #[serde(default)]
+    pub floods: Vec<FloodRequest>,
 }
 
 /// Measure this machine's costs.

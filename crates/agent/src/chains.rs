@@ -333,8 +333,10 @@ impl State {
             ..Machine::with_end_hosts(cores())
         };
         let worker = Key::of(chain, place);
+        let queues = self.node.ports.get(place.ingress)?.queues;
         let site = Site {
             ingress: from,
+            queues,
             egress: to,
             worker: format!("{}@{}", worker.owner, worker.circuit),
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunRequest, UpRequest,
+    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, UpRequest,
 };
 use crate::paths::RunDir;
 
@@ -106,6 +106,15 @@ impl Client {
         let path = chain.map_or_else(
             || "/v1/flows".to_owned(),
             |chain| format!("/v1/flows/{chain}"),
+        );
+        self.call(Method::GET, &path, None::<&()>)
+    }
+
+    /// Violations of contracts whose numbers are above `after`, of one chain or of all of them, in the order of their beginning.
+    pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
+        let path = chain.map_or_else(
+            || format!("/v1/events?after={after}"),
+            |chain| format!("/v1/events/{chain}?after={after}"),
         );
         self.call(Method::GET, &path, None::<&()>)
     }

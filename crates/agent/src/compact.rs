@@ -8,9 +8,11 @@ use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
 use myelin_spec::{SandboxSpec, ServiceChain, Space};
 
 use crate::api::ApiError;
-use crate::deploy::{Place, kernel_hook};
+use crate::deploy::kernel_hook;
+use crate::discipline::ClassId;
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
+use crate::sla::{Crossing, Station};
 use crate::workers::{Key, Start};
 
 /// A generation in this mapping.
@@ -19,6 +21,8 @@ struct Compact {
     spi: u32,
     generation: u16,
     ends_in_user: bool,
+    /// The positions at which user functions follow kernel functions or the front door.
+    user_entries: Vec<u8>,
     worker: Option<Key>,
     done: Steps,
 }
@@ -31,6 +35,8 @@ struct Steps {
     ports: Vec<u32>,
     chain_added: bool,
     paths: Vec<u8>,
+    /// Its class of the egress interface's queueing discipline.
+    class: Option<ClassId>,
 }
 
 /// Makes the worker and its sockets, loads the programs, connects both.
@@ -50,6 +56,9 @@ pub(crate) fn build(node: &mut Node, job: Job<'_>) -> Result<Box<dyn Layout>, Ap
                 .segments
                 .last()
                 .is_some_and(|last| last.space == Space::User),
+            user_entries: segments(job.plan, Space::User)
+                .map(|segment| segment.first_position)
+                .collect(),
             worker,
             done,
         })),
@@ -95,9 +104,62 @@ impl Layout for Compact {
         }
     }
 
+    fn bytes_out(&self, node: &Node) -> Option<u64> {
+        let egress = || node.plane.counters().read(self.loaded.egress_slot());
+        (!self.ends_in_user).then(|| egress().bytes)
+    }
+
+    fn crossings(&self, node: &Node) -> Vec<Crossing> {
+        let Some((key, entry)) = self
+            .worker
+            .as_ref()
+            .and_then(|key| Some((key, node.workers.get(key)?)))
+        else {
+            return Vec::new();
+        };
+        // The first user functions' packets come in at the port, later ones' over the internal link.
+        let port = self.done.ports.first().copied();
+        let mut ways = port.into_iter().chain(entry.internal_interface());
+        let mut crossings: Vec<_> = self
+            .user_entries
+            .iter()
+            .map_while(|&position| {
+                let interface = ways.next()?;
+                Some(Crossing {
+                    station: Station::Sockets {
+                        worker: format!("{key:?}"),
+                        interface,
+                    },
+                    leads_to: Some(position),
+                    lost: entry.overflowed(interface),
+                })
+            })
+            .collect();
+        let transmit = entry.chain_stats(self.spi, self.generation);
+        crossings.push(Crossing {
+            station: Station::Transmit {
+                spi: self.spi,
+                generation: self.generation,
+                position: 0,
+            },
+            leads_to: None,
+            lost: transmit.map_or(0, |chain| chain.transmit_drops),
+        });
+        crossings
+    }
+
     fn shaper(&self, node: &Node) -> ShaperStats {
+        if let Some(class) = self.done.class {
+            return node.disciplines.stats(&node.plane, class);
+        }
         self.user_stats(node)
             .map_or_else(ShaperStats::default, |chain| chain.shaper)
+    }
+
+    fn shaped_by(&self, node: &Node) -> &'static str {
+        self.done
+            .class
+            .map_or("worker", |class| node.disciplines.kind(class))
     }
 
     fn is_failed(&self, node: &Node) -> bool {
@@ -174,6 +236,19 @@ fn lay_out(
             .transpose()?;
         exits = Some((out, back));
     }
+    if let Some(shaping) = plan.qdisc_shaping() {
+        let made = node
+            .disciplines
+            .acquire(
+                &node.plane,
+                place.egress,
+                job.spi,
+                shaping,
+                &mut node.journal,
+            )
+            .map_err(|error| shaper_error(chain, &error))?;
+        done.class = Some(made);
+    }
     let hook = kernel_hook(plan);
     let config = ChainConfig {
         spi: job.spi,
@@ -191,7 +266,7 @@ fn lay_out(
         } else {
             Entry::Kernel
         },
-        segments: kernel_segments(node, chain, plan, place, worker)?,
+        segments: kernel_segments(node, job, worker, done.class)?,
     };
     let loaded = node.plane.load_chain(&config).map_err(ApiError::failed)?;
     if let (Some(key), Some((out, back))) = (worker, exits) {
@@ -246,13 +321,23 @@ fn lay_out(
     Ok(loaded)
 }
 
+/// An error at the contract in the chain's file.
+fn shaper_error(chain: &ServiceChain, error: &ApiError) -> ApiError {
+    ApiError::failed(format!(
+        "{}: chain `{}`: spec.sla.enforce: {error}",
+        chain.places.sla, chain.name
+    ))
+}
+
 fn kernel_segments(
     node: &Node,
-    chain: &ServiceChain,
-    plan: &Plan,
-    place: &Place,
+    job: Job<'_>,
     worker: Option<&Key>,
+    class: Option<ClassId>,
 ) -> Result<Vec<KernelSegment>, ApiError> {
+    let Job {
+        chain, plan, place, ..
+    } = job;
     let hosts = node.circuit(&place.circuit)?.hosts.is_some();
     segments(plan, Space::Kernel)
         .map(|segment| {
@@ -265,6 +350,8 @@ fn kernel_segments(
                     _ => node.ports.get(place.ingress)?.door.sockets(),
                 };
                 Exit::User { sockets }
+            } else if let Some(class) = class {
+                node.disciplines.exit(class)
             } else {
                 Exit::Egress {
                     ifindex: place.egress,
@@ -308,6 +395,10 @@ fn undo(
         }
     }
     drop(loaded);
+    if let Some(class) = done.class {
+        node.disciplines
+            .release(&node.plane, class, &mut node.journal);
+    }
     if let (true, Some(key)) = (done.worker_acquired, worker) {
         node.workers.release(key, &mut node.journal);
     }

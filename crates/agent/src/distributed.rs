@@ -19,7 +19,8 @@ use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
-use crate::workers::{Key, Start, lead};
+use crate::sla::{Crossing, Station};
+use crate::workers::{Key, Start, lead, overflowed};
 
 /// A generation in this mapping.
 struct Distributed {
@@ -141,6 +142,49 @@ impl Layout for Distributed {
             *last = sojourn;
         }
         (packets, sections)
+    }
+
+    fn bytes_out(&self, node: &Node) -> Option<u64> {
+        let egress = || node.plane.counters().read(self.loaded.egress_slot());
+        (!self.ends_in_worker).then(|| egress().bytes)
+    }
+
+    fn crossings(&self, node: &Node) -> Vec<Crossing> {
+        let mut crossings = Vec::new();
+        for (place, position) in self.made.places.iter().zip(0..) {
+            let interface = place.sandbox.near.index;
+            crossings.push(Crossing {
+                station: Station::Inner { interface },
+                leads_to: Some(position),
+                // Whoever reads it asks the interface.
+                lost: 0,
+            });
+            let worker = place.worker.as_ref();
+            let Some((key, entry)) = worker.and_then(|key| Some((key, node.workers.get(key)?)))
+            else {
+                continue;
+            };
+            let socket = place.socket.and_then(|id| entry.handle.socket(id));
+            crossings.push(Crossing {
+                station: Station::Sockets {
+                    worker: format!("{key:?}"),
+                    interface,
+                },
+                leads_to: Some(position),
+                lost: socket.map_or(0, overflowed),
+            });
+            let stats = entry.handle.stats().chain(self.spi, self.generation);
+            crossings.push(Crossing {
+                station: Station::Transmit {
+                    spi: self.spi,
+                    generation: self.generation,
+                    position,
+                },
+                leads_to: None,
+                lost: stats.map_or(0, |chain| chain.transmit_drops),
+            });
+        }
+        crossings
     }
 
     fn black_box(&self, node: &Node, position: u8) -> Option<BlackBoxStatus> {

@@ -26,6 +26,7 @@ use crate::external;
 use crate::node::Node;
 use crate::revision;
 use crate::roster::{Roster, Watched};
+use crate::sla::Reading;
 
 mod status;
 
@@ -104,6 +105,20 @@ impl Devices {
             .values()
             .filter_map(|running| Some(running.status(&mut *self.pairs.get(&running.pair)?)))
             .collect()
+    }
+
+    /// The running chains, each with its path identifier.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (String, u32)> {
+        let chains = self.chains.iter();
+        chains.map(|(name, running)| (name.clone(), running.form.placed.chain.spi))
+    }
+
+    /// What the SLA monitor is to know of a chain; nothing while somebody works with its worker.
+    pub(crate) fn reading(&self, name: &str) -> Option<Reading> {
+        let running = self.chains.get(name)?;
+        let is_free = self.pairs.is_free(&running.pair);
+        let mut pair = is_free.then(|| self.pairs.get(&running.pair)).flatten()?;
+        running.reading(&mut pair)
     }
 
     /// Asks the worker of a pair.

@@ -18,7 +18,7 @@ use myelin_spec::ServiceChain;
 
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    ProbeRequest, RunRequest,
+    ProbeRequest, RunRequest, SlaEvent,
 };
 use crate::chains::{Order, State};
 use crate::cpu_latency::CpuLatencies;
@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::paths::{RunDir, calibration_file};
 use crate::roster::{Watched, lock};
 use crate::workers::{Death, Entry, Key};
-use crate::{dpdk, external, flows, parse_source, status, workers};
+use crate::{dpdk, external, flood, flows, parse_source, sla, status, workers};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
@@ -61,6 +61,7 @@ type Guarded = Mutex<Option<State>>;
 /// The agent's work, without its socket. Also what experiments drive directly.
 pub struct Engine {
     state: Arc<Guarded>,
+    sla: sla::Shared,
     run_dir: RunDir,
     /// Streams under way; the agent does not go idle meanwhile.
     pub(crate) busy: AtomicUsize,
@@ -88,8 +89,10 @@ impl Engine {
         supervise(Arc::downgrade(&state), workers);
         supervise_devices(Arc::downgrade(&state), devices);
         supervise_black_boxes(Arc::downgrade(&state), black_boxes);
+        let sla = sla::start(Arc::downgrade(&state));
         Ok(Self {
             state,
+            sla,
             run_dir: run_dir.clone(),
             busy: AtomicUsize::new(0),
             called_off: AtomicU64::new(0),
@@ -125,6 +128,14 @@ impl Engine {
     /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
     pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
         self.up_unless(source, false, &AtomicBool::new(false))
+    }
+
+    /// As [`up`](Self::up); what admission refuses is deployed as best effort.
+    ///
+    /// # Errors
+    /// As those of `up`, but for admission.
+    pub fn up_by_force(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
+        self.up_unless(source, true, &AtomicBool::new(false))
     }
 
     /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set. With `force` what admission refuses is deployed
@@ -220,7 +231,7 @@ impl Engine {
     /// # Errors
     /// The agent is stopping; what it still has is not a list of what runs.
     pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
-        self.with_state(|state| {
+        let mut all: Vec<ChainStatus> = self.with_state(|state| {
             let between_devices = state.node.devices.list();
             let node = &state.node;
             let chains = state.chains.values();
@@ -228,7 +239,31 @@ impl Engine {
                 .map(|deployed| status::of(deployed, node))
                 .chain(between_devices)
                 .collect())
-        })
+        })?;
+        let monitor = lock(&self.sla);
+        for status in &mut all {
+            let told = monitor.status(&status.chain, status.spi);
+            status.sla = told.map(Box::new);
+        }
+        Ok(all)
+    }
+
+    /// Violations of contracts whose numbers are above `after`, of one running chain or of all of them.
+    ///
+    /// # Errors
+    /// There is no chain of that name.
+    pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
+        if let Some(name) = chain {
+            self.with_state(|state| {
+                if state.names().iter().any(|running| running == name) {
+                    return Ok(());
+                }
+                Err(ApiError::failed(format!(
+                    "no chain `{name}` runs; `myelin ps` lists those that do"
+                )))
+            })?;
+        }
+        Ok(lock(&self.sla).events(chain, after))
     }
 
     /// The in-band sojourn of all packets of a chain since it came up, by section: one, unless black boxes cut its way.
@@ -272,24 +307,23 @@ impl Engine {
     /// No such chain, or one without end hosts; bad options; a socket that failed.
     pub fn probe(&self, request: &ProbeRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
-        let report = crate::measure::chain(self, &request.chain, &request.options, monitor)?;
+        let report = crate::measure::chain(self, &request.chain, &request.options, &[], monitor)?;
         (monitor.emit)(Event::Report(Box::new(report)));
         Ok(())
     }
 
-    /// The main job: deploys, measures every chain of the file that a probe can measure, tears down.
+    /// The main job: deploys, measures every chain of the file that a probe can measure and that is not to be flooded, tears down.
     ///
     /// # Errors
     /// As [`up`](Self::up) and [`probe`](Self::probe).
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        let up = self.bring_up(
-            &request.source,
-            request.force,
-            monitor.cancelled,
-            State::none_may_run,
-        )?;
+        let may_run = |state: &State, chains: &[ServiceChain]| {
+            flood::check(&request.floods, chains)?;
+            state.none_may_run(chains)
+        };
+        let up = self.bring_up(&request.source, request.force, monitor.cancelled, may_run)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
@@ -313,10 +347,12 @@ impl Engine {
                     .iter()
                     .take_while(|other| other.chain != one.chain)
                     .any(|other| other.hosts == one.hosts);
-            if is_reverse_of_another || monitor.is_cancelled() {
+            let is_flooded = request.floods.iter().any(|flood| flood.chain == one.chain);
+            if is_reverse_of_another || is_flooded || monitor.is_cancelled() {
                 continue;
             }
-            let report = crate::measure::chain(self, &one.chain, &request.options, monitor)?;
+            let (options, floods) = (&request.options, &request.floods);
+            let report = crate::measure::chain(self, &one.chain, options, floods, monitor)?;
             (monitor.emit)(Event::Report(Box::new(report)));
             reports += 1;
         }

@@ -25,6 +25,8 @@ use crate::deploy::{Deployed, kernel_hook, match_error};
 use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::quiesce::{self, Urgent};
+use crate::shaper;
+use crate::sla::{self, Counts};
 
 /// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
 const BACKLOG: Duration = Duration::from_millis(10);
@@ -78,6 +80,8 @@ pub(crate) struct Past {
     pub(crate) policed_bytes: u64,
     pub(crate) packets_out: u64,
     pub(crate) drops: u64,
+    /// The same for the SLA monitor, by place.
+    pub(crate) counts: Counts,
     /// What the shaper did.
     pub(crate) shaper: ShaperStats,
     /// Of the generations whose way has as many sections as that of the one before the present.
@@ -267,9 +271,13 @@ impl Node {
             steps: door.packets + door.drops + out,
         };
         let shaper = form.layout.shaper(self);
-        tally.gone += shaper.drops();
-        // One that waits there moves nothing else.
-        tally.steps += shaper.drops() + shaper.delayed;
+        let mut drops = shaper.drops();
+        if form.plan.qdisc_shaping().is_some() {
+            // Counted out before they came into the queue.
+            drops -= shaper.full;
+        }
+        tally.gone += drops;
+        tally.steps += drops + shaper.delayed;
         for hop in &form.plan.hops {
             let figures = form.layout.hop(self, hop);
             // What a function makes has to leave like what came in.
@@ -288,7 +296,7 @@ impl Node {
         if let Ok(port) = self.ports.get(running.place.ingress) {
             port.door.favour(running.form.layout.entry());
         }
-        running.past.add(self, &former);
+        running.past.add(self, &former, &running.form.plan);
         former.layout.retire(self);
     }
 }
@@ -309,7 +317,8 @@ impl Past {
         self.sections = sections;
     }
 
-    fn add(&mut self, node: &Node, form: &Form) {
+    /// Adds what a form did that `next` comes after.
+    fn add(&mut self, node: &Node, form: &Form, next: &Plan) {
         let door = node.plane.counters().read(form.layout.entry().door_slot());
         let (out, sections) = form.layout.departures(node);
         self.packets_in += door.packets;
@@ -324,8 +333,27 @@ impl Past {
             .map(|hop| form.layout.hop(node, hop))
             .map(|figures| figures.drops + figures.held)
             .sum::<u64>();
-        self.add_shaper(&form.layout.shaper(node));
+        self.counts.add(&sla::form_counts(form, node));
+        // The interface's class goes on with its counts where it stays the same.
+        let class = form.plan.qdisc_shaping();
+        if class.is_none() || class != next.qdisc_shaping() {
+            let shaper = form.layout.shaper(node);
+            if class.is_some() {
+                self.add_discipline(shaper);
+            } else {
+                self.add_shaper(&shaper);
+            }
+        }
         self.keep(sections);
+    }
+
+    /// What a queueing discipline dropped had been counted out before, by this form or by those before that had the same class;
+    /// what waits there still leaves.
+    fn add_discipline(&mut self, mut shaper: ShaperStats) {
+        shaper.waiting = 0;
+        self.packets_out = shaper::out(self.packets_out, &shaper);
+        self.counts.packets_out = shaper::out(self.counts.packets_out, &shaper);
+        self.add_shaper(&shaper);
     }
 
     /// What is in a shaper's queue goes on, or is lost, with the form; its other counts are kept.
@@ -338,5 +366,41 @@ impl Past {
         };
         self.drops += shaper.drops();
         self.shaper.add(&shaper);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_former_discipline_s_drops_are_not_among_what_left() {
+        let mut past = Past {
+            packets_out: 100,
+            counts: Counts {
+                packets_in: 103,
+                packets_out: 100,
+                ..Counts::default()
+            },
+            ..Past::default()
+        };
+        past.add_discipline(ShaperStats {
+            full: 20,
+            late: 3,
+            waiting: 5,
+            ..ShaperStats::default()
+        });
+        assert_eq!((past.packets_out, past.drops), (80, 23));
+        // The account that the SLA monitor makes of it is closed.
+        past.counts.shaper = past.shaper.drops();
+        assert_eq!(past.counts.packets_out, 80);
+        assert_eq!(past.counts.missing(0), 0);
+        // One within the chain's worker counts nothing out that it drops.
+        past.add_shaper(&ShaperStats {
+            full: 7,
+            waiting: 2,
+            ..ShaperStats::default()
+        });
+        assert_eq!((past.packets_out, past.counts.packets_out), (80, 80));
     }
 }

@@ -18,6 +18,7 @@ use crate::compact;
 use crate::deploy::Place;
 use crate::distributed;
 use crate::node::Node;
+use crate::sla::Crossing;
 use crate::workers::Key;
 
 /// What is to be laid out.
@@ -47,6 +48,9 @@ pub(crate) struct HopFigures {
     pub(crate) held: u64,
     /// Mean processing time of the sampled packets, ns.
     pub(crate) cost_ns: Option<f64>,
+    /// Of how many packets, and their time together.
+    pub(crate) samples: u64,
+    pub(crate) sampled_ns: u64,
 }
 
 impl HopFigures {
@@ -63,6 +67,8 @@ impl HopFigures {
             emitted: 0,
             held: 0,
             cost_ns: mean(line.sampled_ns, line.samples),
+            samples: line.samples,
+            sampled_ns: line.sampled_ns,
         }
     }
 
@@ -79,6 +85,8 @@ impl HopFigures {
             emitted: at.emitted,
             held: 0,
             cost_ns: mean(at.sampled_ns, at.samples),
+            samples: at.samples,
+            sampled_ns: at.sampled_ns,
         }
     }
 }
@@ -112,9 +120,20 @@ pub(crate) trait Layout: Send {
     /// sections, in one for each of these.
     fn departures(&self, node: &Node) -> (u64, Vec<Histogram>);
 
+    /// Bytes of the packets that left at the egress, where it counts them.
+    fn bytes_out(&self, node: &Node) -> Option<u64>;
+
+    /// Where packets may be lost between functions, with what was lost there.
+    fn crossings(&self, node: &Node) -> Vec<Crossing>;
+
     /// What its shaper did.
     fn shaper(&self, _node: &Node) -> ShaperStats {
         ShaperStats::default()
+    }
+
+    /// Who shapes, where anybody does: `worker`, or the queueing discipline's name.
+    fn shaped_by(&self, _node: &Node) -> &'static str {
+        "worker"
     }
 
     /// The black box at this position, if there is one.

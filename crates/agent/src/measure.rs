@@ -8,13 +8,18 @@ use myelin_linux::netns::Netns;
 use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
+use myelin_probe::chain_report::Flood;
 use myelin_probe::cpu::{CpuMeter, CpuUse};
 use myelin_probe::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
 use myelin_spec::{FunctionConfig, ServiceChain};
 
-use crate::api::{ApiError, ChainSource, HopStatus, ProbeOptions, ReportReply};
+use crate::api::{
+    ApiError, ChainSource, FloodRequest, HopStatus, ProbeOptions, ReportReply, SlaWindow,
+};
 use crate::chains::State;
 use crate::engine::{Engine, Monitor};
+use crate::flood;
+use crate::sla::Span;
 use crate::status;
 use crate::verdict::Probed;
 
@@ -40,6 +45,9 @@ pub(crate) struct Measured {
     /// The sojourn over all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
     pub(crate) hops: Vec<HopStatus>,
+    /// Where the packets of all rows went, and all others of that time.
+    pub(crate) account: SlaWindow,
+    pub(crate) floods: Vec<Flood>,
 }
 
 impl Measured {
@@ -60,17 +68,20 @@ impl Measured {
     }
 }
 
-/// Measures the chain of that name with every mode and payload asked for.
+/// Measures the chain of that name with every mode and payload asked for, while the others named are flooded.
 pub(crate) fn chain(
     engine: &Engine,
     name: &str,
     options: &ProbeOptions,
+    floods: &[FloodRequest],
     monitor: &Monitor<'_>,
 ) -> Result<ReportReply, ApiError> {
     let target = engine.with_state(|state| Target::of(state, name))?;
     let modes = parse_modes(options)?;
     let sockets = target.sockets()?;
     let before = sojourn(engine, name)?;
+    let span = Span::begin(engine, name)?;
+    let floods = flood::start(engine, floods, options)?;
     let mut rows = Vec::new();
     for payload in &options.payloads {
         for mode in &modes {
@@ -95,6 +106,8 @@ pub(crate) fn chain(
             });
         }
     }
+    let account = span.end(engine, name)?;
+    let floods = flood::stop(engine, floods)?;
     let (sojourn, hops) = engine.with_state(|state| {
         let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
         let sojourn = since(&deployed.departures(&state.node).1, &before);
@@ -114,6 +127,8 @@ pub(crate) fn chain(
             rows,
             sojourn,
             hops,
+            account,
+            floods,
         },
         options,
     )
@@ -146,8 +161,8 @@ fn gone(name: &str) -> ApiError {
 }
 
 /// What a probe must know of a chain.
-struct Target {
-    chain: ServiceChain,
+pub(crate) struct Target {
+    pub(crate) chain: ServiceChain,
     source: Arc<ChainSource>,
     plan: Plan,
     client: (String, IpAddr),
@@ -159,7 +174,7 @@ struct Target {
 }
 
 impl Target {
-    fn of(state: &mut State, name: &str) -> Result<Self, ApiError> {
+    pub(crate) fn of(state: &mut State, name: &str) -> Result<Self, ApiError> {
         if state.node.devices.runs(name) {
             return Err(ApiError::failed(format!(
                 "chain `{name}` lies between devices of DPDK, so there are no end hosts to probe from: send your own \
@@ -246,7 +261,7 @@ impl Target {
     }
 
     /// What the probe's packets look like on their way there.
-    fn five_tuple(&self) -> FiveTuple {
+    pub(crate) fn five_tuple(&self) -> FiveTuple {
         FiveTuple {
             source: self.client.1,
             destination: self.server.1,
@@ -257,7 +272,7 @@ impl Target {
         }
     }
 
-    fn sockets(&self) -> Result<Sockets, ApiError> {
+    pub(crate) fn sockets(&self) -> Result<Sockets, ApiError> {
         let tuple = self.five_tuple();
         let open = |name: &str| Netns::open(name).map_err(ApiError::failed);
         let (client, server) = (open(&self.client.0)?, open(&self.server.0)?);
@@ -281,20 +296,15 @@ impl Target {
             tuple.destination,
             tuple.destination_port.unwrap_or_default(),
         );
-        let interval = Duration::from_micros(options.interval_us);
-        let packets = options.count.saturating_mul(options.repeats);
         let sla = &self.chain.sla;
         Config {
             mode,
             payload_bytes: payload.into(),
             mtu: crate::circuit::MTU as usize,
-            interval,
+            interval: Duration::from_micros(options.interval_us),
             count: options.count,
             repeats: options.repeats,
-            deadline: interval
-                .saturating_mul(packets)
-                .saturating_mul(2)
-                .saturating_add(SLACK),
+            deadline: deadline(options),
             forward_key: self.keys.0,
             reply_key: self.keys.1,
             cores: cores(mode),
@@ -307,6 +317,15 @@ impl Target {
     fn processes(&self) -> Vec<(&str, u32)> {
         self.workers.iter().map(|pid| ("worker", *pid)).collect()
     }
+}
+
+/// How long one combination of mode and payload may take.
+pub(crate) fn deadline(options: &ProbeOptions) -> Duration {
+    let packets = options.count.saturating_mul(options.repeats);
+    Duration::from_micros(options.interval_us)
+        .saturating_mul(packets)
+        .saturating_mul(2)
+        .saturating_add(SLACK)
 }
 
 /// The client on the first core; the server, where it has a thread of its own, on the next. The worker's default is

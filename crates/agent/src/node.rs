@@ -10,6 +10,7 @@ use myelin_linux::journal::{Journal, Resource};
 use crate::admitted::Admitted;
 use crate::api::ApiError;
 use crate::circuit::Circuit;
+use crate::discipline::Disciplines;
 use crate::dpdk::Devices;
 use crate::external::BlackBoxes;
 use crate::paths::RunDir;
@@ -24,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) black_boxes: BlackBoxes,
     /// What lies between devices of DPDK.
     pub(crate) devices: Devices,
+    /// Shapers of egress interfaces.
+    pub(crate) disciplines: Disciplines,
     pub(crate) circuits: BTreeMap<String, Circuit>,
     pub(crate) ports: Ports,
     pub(crate) plane: Plane,
@@ -51,6 +54,7 @@ impl Node {
             workers: Workers::default(),
             black_boxes: BlackBoxes::default(),
             devices: Devices::default(),
+            disciplines: Disciplines::default(),
             circuits: BTreeMap::new(),
             ports: Ports::default(),
             plane,
@@ -202,7 +206,7 @@ fn describe(resource: &Resource) -> String {
         Resource::Netns { name, .. } => format!("network namespace {name}"),
         Resource::Link { name } => format!("link {name}"),
         Resource::Promiscuous { name } => format!("promiscuous mode of {name}"),
-        Resource::Htb { name } => format!("queueing discipline of {name}"),
+        Resource::Qdisc { name } => format!("queueing discipline of {name}"),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),
         Resource::Process(process) => format!("process {}", process.pid),
         Resource::Processes { argument } => format!("process {argument}"),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use myelin_packet::sojourn::Histogram as Sojourn;
-use myelin_probe::chain_report::{ChainReport, Hop, Term};
+use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
 use myelin_probe::envelope::{Claim, Report};
 use myelin_probe::environment::Environment;
 use myelin_probe::terminal::{self, Histogram, Line, Style};
@@ -11,13 +11,18 @@ use myelin_probe::{Distribution, Mode, html};
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, ProbeOptions, ReportReply};
+use crate::api::{ApiError, ProbeOptions, ReportReply, SlaWindow};
 use crate::measure::{Measured, Row};
 use crate::{status, verdict};
 
 /// Renders a measurement in every form that was asked for.
 pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<ReportReply, ApiError> {
-    let claims = verdict::claims(&measured.chain.sla, &measured.sojourn, &measured.probed());
+    let claims = verdict::claims(
+        &measured.chain.sla,
+        &measured.sojourn,
+        &measured.probed(),
+        &measured.account,
+    );
     let met = verdict::met(&claims);
     let environment = environment(&measured);
     let rows: Vec<Value> = measured.rows.iter().map(row).collect();
@@ -31,9 +36,12 @@ pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<Report
     let mut envelope = serde_json::to_value(&report).unwrap_or_default();
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.hops);
+    envelope["account"] = json!(measured.account);
+    envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.plan);
     envelope["sla_met"] = json!(met);
     let chain = measured.chain.name.clone();
+    let account = account(&measured.account);
     let page = chain_report(measured, &claims, hops, environment);
     let html = options
         .rendering
@@ -46,6 +54,7 @@ pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<Report
         envelope,
         text: text(
             &page,
+            &account,
             met,
             Style {
                 width: options.rendering.columns.into(),
@@ -157,6 +166,7 @@ fn chain_report(
     let sla = &measured.chain.sla;
     let mut notes = measured.plan.warnings.clone();
     notes.push(measured.plan.worst_case_note.clone());
+    notes.push(account(&measured.account));
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
     if measured.plan.uses(Space::User)
         && crate::engine::cores() < 3
@@ -189,6 +199,7 @@ fn chain_report(
             })
             .collect(),
         hops,
+        floods: measured.floods,
         cpu,
         environment,
         notes,
@@ -211,7 +222,7 @@ fn term(claim: &Claim) -> Term {
 }
 
 /// What a person sees in the terminal.
-fn text(page: &ChainReport, met: bool, style: Style) -> String {
+fn text(page: &ChainReport, account: &str, met: bool, style: Style) -> String {
     let mut out = format!("chain {}\n", page.chain);
     // Writing into a String cannot fail.
     let columns: Vec<(&str, &myelin_probe::Summary)> = page
@@ -298,6 +309,11 @@ fn text(page: &ChainReport, met: bool, style: Style) -> String {
         "measured ns",
     ];
     let _ = writeln!(out, "\n{}", terminal::table(&head, &functions, style));
+    let _ = writeln!(out, "\n{account}");
+    if !page.floods.is_empty() {
+        let floods: Vec<Vec<String>> = page.floods.iter().map(Flood::cells).collect();
+        let _ = writeln!(out, "\n{}", terminal::table(&Flood::HEAD, &floods, style));
+    }
     if let Some(shares) = page.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
             .parts()
@@ -344,6 +360,24 @@ fn text(page: &ChainReport, met: bool, style: Style) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Where all packets went.
+fn account(account: &SlaWindow) -> String {
+    let places = account.lost.by_place().into_iter();
+    let lost: Vec<_> = places
+        .filter(|(_, packets)| *packets > 0)
+        .map(|(place, packets)| format!("{packets} {place}"))
+        .collect();
+    let lost = if lost.is_empty() {
+        "none lost".to_owned()
+    } else {
+        format!("lost: {}", lost.join(", "))
+    };
+    format!(
+        "all traffic: {} packets in, {} policed, {} out, {lost}",
+        account.packets_in, account.policed, account.packets_out
+    )
 }
 
 /// Seconds since 1970 as RFC 3339.

@@ -43,6 +43,12 @@ impl<K: Ord + Clone, T> Roster<K, T> {
         self.members.get(key).map(|member| lock(member))
     }
 
+    /// Whether nobody works with it now; one that is not there is free.
+    pub(crate) fn is_free(&self, key: &K) -> bool {
+        let member = self.members.get(key);
+        !member.is_some_and(|member| matches!(member.try_lock(), Err(TryLockError::WouldBlock)))
+    }
+
     /// Waits for whoever works with it or looks after it; then nobody does any more.
     pub(crate) fn remove(&mut self, key: &K) -> Option<T> {
         lock(&self.watched.0).remove(key);
@@ -123,7 +129,9 @@ mod tests {
         assert_eq!(seen(&watched), "abc");
         let held = roster.get(&2).unwrap();
         assert_eq!(seen(&watched), "ac");
+        assert!(!roster.is_free(&2) && roster.is_free(&1) && roster.is_free(&9));
         drop(held);
+        assert!(roster.is_free(&2));
         assert_eq!(seen(&watched), "abc");
         roster.remove(&2);
         assert_eq!(seen(&watched), "ac");

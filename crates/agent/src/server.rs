@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
-    FunctionFlows, ProbeRequest, RunRequest, UpRequest,
+    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, UpRequest,
 };
 use crate::engine::{Engine, Monitor};
 use crate::paths::RunDir;
@@ -89,6 +89,8 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/v1/agent", get(info).delete(stop))
         .route("/v1/chains", get(list).post(up).delete(down_all))
         .route("/v1/chains/{name}", delete(down))
+        .route("/v1/events", get(all_events))
+        .route("/v1/events/{name}", get(events))
         .route("/v1/flows", get(all_flows))
         .route("/v1/flows/{name}", get(flows))
         .route("/v1/probe", post(probe))
@@ -210,6 +212,42 @@ async fn flows(
     blocking(shared, move |engine| engine.flows(Some(&name)))
         .await
         .map(Json)
+}
+
+async fn all_events(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<SlaEvent>>, ApiError> {
+    let after = after(query.as_deref())?;
+    blocking(shared, move |engine| engine.events(None, after))
+        .await
+        .map(Json)
+}
+
+async fn events(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<SlaEvent>>, ApiError> {
+    let after = after(query.as_deref())?;
+    blocking(shared, move |engine| engine.events(Some(&name), after))
+        .await
+        .map(Json)
+}
+
+/// The number above which events are asked for; all of them without one.
+fn after(query: Option<&str>) -> Result<u64, ApiError> {
+    let Some(query) = query else {
+        return Ok(0);
+    };
+    let number = query
+        .strip_prefix("after=")
+        .and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        ApiError::usage(format!(
+            "events: the query `{query}` is not understood: write `after=SERIAL`, with an event's number"
+        ))
+    })
 }
 
 async fn up(

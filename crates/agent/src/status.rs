@@ -95,7 +95,11 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         bytes_in: past.bytes_in + door.bytes,
         policed: past.policed + door.policed,
         policed_bytes: past.policed_bytes + door.policed_bytes,
-        packets_out: out,
+        packets_out: if form.plan.qdisc_shaping().is_some() {
+            shaper::out(out, &shaped)
+        } else {
+            out
+        },
         drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.drops).sum::<u64>(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
@@ -103,7 +107,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         shaper: form.plan.shaper.map(|plan| {
             let mut all = past.shaper;
             all.add(&shaped);
-            shaper::status(plan, &all)
+            shaper::status(plan, form.layout.shaped_by(node), &all)
         }),
         sojourn,
         sojourn_sections,
@@ -114,6 +118,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
             .circuit(&deployed.place.circuit)
             .map(crate::circuit::Circuit::host_infos)
             .unwrap_or_default(),
+        sla: None,
         up_s: deployed.started.elapsed().as_secs_f64(),
     }
 }

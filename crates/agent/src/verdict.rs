@@ -4,6 +4,8 @@ use myelin_packet::sojourn::Histogram;
 use myelin_probe::envelope::Claim;
 use myelin_spec::Sla;
 
+use crate::api::SlaWindow;
+
 /// What the probes of a measurement saw together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Probed {
@@ -17,8 +19,13 @@ pub(crate) struct Probed {
 
 /// Each agreed figure against the measured one. What was not agreed is left out; what was not measured does not
 /// count as met. Where black boxes cut the chain's way into several sections, no sojourn tells its delay: that of the probe stands
-/// in, which is longer by the way through the end hosts.
-pub(crate) fn claims(sla: &Sla, sojourn: &[Histogram], probed: &Probed) -> Vec<Claim> {
+/// in, which is longer by the way through the end hosts. `account` is that of all traffic.
+pub(crate) fn claims(
+    sla: &Sla,
+    sojourn: &[Histogram],
+    probed: &Probed,
+    account: &SlaWindow,
+) -> Vec<Claim> {
     let mut claims = Vec::new();
     let percentile = sla.percentile;
     if let Some(bound_ns) = sla.latency_ns {
@@ -43,6 +50,11 @@ pub(crate) fn claims(sla: &Sla, sojourn: &[Histogram], probed: &Probed) -> Vec<C
         claims.push(claim(
             "sla.loss: probe packets lost, %".to_owned(),
             measured,
+            bound,
+        ));
+        claims.push(claim(
+            "sla.loss: packets of all traffic lost that kept to the profile, %".to_owned(),
+            account.loss_percent,
             bound,
         ));
     }
@@ -89,7 +101,15 @@ mod tests {
 
     #[test]
     fn only_what_was_agreed_is_judged() {
-        assert!(claims(&Sla::default(), &sojourn(&[1]), &Probed::default()).is_empty());
+        assert!(
+            claims(
+                &Sla::default(),
+                &sojourn(&[1]),
+                &Probed::default(),
+                &SlaWindow::default()
+            )
+            .is_empty()
+        );
         assert!(met(&[]));
     }
 
@@ -105,12 +125,14 @@ mod tests {
         assert!(met(&claims(
             &sla(98.0),
             &sojourn(&samples),
-            &Probed::default()
+            &Probed::default(),
+            &SlaWindow::default()
         )));
         assert!(!met(&claims(
             &sla(99.0),
             &sojourn(&samples),
-            &Probed::default()
+            &Probed::default(),
+            &SlaWindow::default()
         )));
     }
 
@@ -126,7 +148,7 @@ mod tests {
                 one_way_us,
                 ..Probed::default()
             };
-            claims(&sla, &sections, &probed).remove(0)
+            claims(&sla, &sections, &probed, &SlaWindow::default()).remove(0)
         };
         assert_eq!(of(None).holds, Some(false));
         assert_eq!(of(Some(101.0)).holds, Some(false));
@@ -140,7 +162,11 @@ mod tests {
             loss_percent: Some(0.1),
             ..Sla::default()
         };
-        let of = |sent, lost| {
+        let of = |sent, lost, loss_percent| {
+            let account = SlaWindow {
+                loss_percent,
+                ..SlaWindow::default()
+            };
             met(&claims(
                 &sla,
                 &sojourn(&[]),
@@ -149,10 +175,14 @@ mod tests {
                     lost,
                     ..Probed::default()
                 },
+                &account,
             ))
         };
-        assert!(of(1000, 1));
-        assert!(!of(1000, 2));
+        assert!(of(1000, 1, Some(0.1)));
+        assert!(!of(1000, 2, Some(0.1)));
+        // The probe's own packets may all have come through.
+        assert!(!of(1000, 0, Some(0.2)));
+        assert!(!of(1000, 0, None));
     }
 
     #[test]
@@ -163,8 +193,13 @@ mod tests {
             round_trip_ns: Some(1),
             ..Sla::default()
         };
-        let claims = claims(&sla, &sojourn(&[]), &Probed::default());
-        assert_eq!(claims.len(), 3);
+        let claims = claims(
+            &sla,
+            &sojourn(&[]),
+            &Probed::default(),
+            &SlaWindow::default(),
+        );
+        assert_eq!(claims.len(), 4);
         assert!(
             claims
                 .iter()

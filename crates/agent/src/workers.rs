@@ -63,6 +63,8 @@ impl Key {
 pub(crate) struct Internal {
     pub(crate) door: Reentry,
     transmit: SocketId,
+    /// Where packets come from kernel functions, and on which interface.
+    receive: (SocketId, u32),
     resource: Resource,
 }
 
@@ -248,6 +250,11 @@ impl Workers {
         self.entries.get(key)
     }
 
+    /// Whether nobody works with the worker of that key now.
+    pub(crate) fn is_free(&self, key: &Key) -> bool {
+        self.entries.is_free(key)
+    }
+
     /// As [`get`](Self::get), where it must be there.
     pub(crate) fn reach(&self, key: &Key) -> Result<MutexGuard<'_, Entry>, ApiError> {
         self.entries
@@ -339,6 +346,22 @@ impl Entry {
                 "a worker used more than its memory limit of {limit} and was killed"
             );
         }
+    }
+
+    /// Packets that its sockets on that interface could not take: their rings were full, or the worker had no frame left for them.
+    pub(crate) fn overflowed(&self, interface: u32) -> u64 {
+        let ports = self.sockets.iter();
+        let ports = ports.filter(|((port, _), _)| *port == interface);
+        let internal = self.internal.iter().map(|internal| internal.receive);
+        let internal = internal.filter(|(_, far)| *far == interface);
+        let sockets = ports.map(|(_, id)| *id).chain(internal.map(|(id, _)| id));
+        let sockets = sockets.filter_map(|id| self.handle.socket(id));
+        sockets.map(overflowed).sum()
+    }
+
+    /// The interface on which packets come from kernel functions behind user functions.
+    pub(crate) fn internal_interface(&self) -> Option<u32> {
+        self.internal.as_ref().map(|internal| internal.receive.1)
     }
 
     /// What went wrong with its worker.
@@ -441,10 +464,11 @@ impl Entry {
         let resource = Resource::Link { name: near.clone() };
         journal.intend(&resource).map_err(ApiError::failed)?;
         match self.make_internal(plane, &near, &far) {
-            Ok((door, transmit)) => {
+            Ok((door, transmit, receive)) => {
                 self.internal = Some(Internal {
                     door,
                     transmit,
+                    receive,
                     resource,
                 });
                 Ok(transmit)
@@ -463,7 +487,7 @@ impl Entry {
         plane: &Plane,
         near: &str,
         far: &str,
-    ) -> Result<(Reentry, SocketId), ApiError> {
+    ) -> Result<(Reentry, SocketId, (SocketId, u32)), ApiError> {
         let (near, far) = make_internal_link(near, far)?;
         let door = plane.add_reentry(far.index).map_err(ApiError::failed)?;
         let mut receiving = None;
@@ -473,12 +497,14 @@ impl Entry {
             .and_then(|()| {
                 let receive = self.bind(&self.internal_socket(&far, Role::Ingress))?;
                 let receive = receive.led_by(lead(door.sockets(), 0));
-                receiving = Some(self.handle.add_socket(receive).map_err(ApiError::failed)?);
+                let receive = self.handle.add_socket(receive).map_err(ApiError::failed)?;
+                receiving = Some(receive);
                 let transmit = self.bind(&self.internal_socket(&near, Role::Egress))?;
-                self.handle.add_socket(transmit).map_err(ApiError::failed)
+                let transmit = self.handle.add_socket(transmit).map_err(ApiError::failed)?;
+                Ok((transmit, receive))
             });
         match made {
-            Ok(transmit) => Ok((door, transmit)),
+            Ok((transmit, receive)) => Ok((door, transmit, (receive, far.index))),
             Err(error) => {
                 if let Some(receiving) = receiving {
                     let _ = self.handle.remove_socket(receiving);
@@ -506,6 +532,12 @@ impl Entry {
             budget: self.spec.batch.max(8),
         })
     }
+}
+
+/// Packets that a socket could not take; what it does not tell is none.
+pub(crate) fn overflowed(socket: &Xsk) -> u64 {
+    let counted = socket.statistics().unwrap_or_default();
+    counted.rx_dropped + counted.rx_ring_full
 }
 
 /// The way to a socket of a queue.

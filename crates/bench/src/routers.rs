@@ -24,8 +24,8 @@ use crate::{Error, frames};
 pub(crate) const FRAME_BYTES: u64 = 256;
 /// Bytes of the headers of a UDP packet.
 const HEADERS: u64 = 42;
-/// Longest wait for what is under way.
-const DRAIN: Duration = Duration::from_millis(20);
+/// Longest wait for what is under way, shapers' queues included.
+const DRAIN: Duration = Duration::from_millis(10);
 
 /// What a router is, and what it shares with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Kind {
                 format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
             }
             Self::Process => {
-                format!("  mapping: distributed\n  worker: {{ idle: adaptive, core: {core} }}\n")
+                format!("  mapping: distributed\n  worker: {{ idle: sleep, core: {core} }}\n")
             }
         })
     }
@@ -131,7 +131,8 @@ impl Routers {
             let names: Vec<String> = (0..slas.len())
                 .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
                 .collect();
-            stand.up_all(texts(kind, work, &names, slas)?)?;
+            // Profiles that nothing reaches, and routers that nobody polices, are what is measured here.
+            stand.up_by_force(texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -171,7 +172,7 @@ impl Routers {
         let texts = texts(self.kind, &work, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
         let changed = match &self.network.middle {
-            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
+            Some(middle) => middle.netns.enter(|| self.stand.up_by_force(texts))?,
             None => Ok(Vec::new()),
         };
         self.signal(Signal::SIGSTOP);

@@ -102,6 +102,11 @@ impl Stand {
         measured.ok_or_else(|| ApiError::failed("calibration told no costs").into())
     }
 
+    /// The same, whatever admission says of them.
+    pub(crate) fn up_by_force(&self, text: String) -> Result<Vec<ChainUp>, Error> {
+        Ok(self.engine.up_by_force(&source(text))?)
+    }
+
     /// The workers of a chain, none if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
         workers(&self.engine.list()?, chain)

@@ -5,7 +5,9 @@
 mod commands;
 mod output;
 mod page;
+mod screen;
 mod secret_file;
+mod sla;
 mod source;
 
 use std::path::PathBuf;
@@ -55,8 +57,14 @@ enum Command {
     Down(commands::down::Arguments),
     /// List the running chains.
     Ps(commands::ps::Arguments),
+    /// Show the running chains second by second: rates, losses, delays, contracts.
+    Top(commands::top::Arguments),
+    /// List violations of contracts, each with its time, hop and cause.
+    Events(commands::events::Arguments),
     /// Measure a running chain from its end hosts.
     Probe(commands::probe::Arguments),
+    /// Check what passes an interface against a rate and a burst. Needs no agent.
+    Conform(commands::conform::Arguments),
     /// Run a program on an emulated end host, with this terminal.
     Exec(commands::exec::Arguments),
     /// Show the catalogue of function kinds.
@@ -90,7 +98,10 @@ fn main() -> ExitCode {
         Command::Up(arguments) => commands::up::execute(&run_dir, &arguments),
         Command::Down(arguments) => commands::down::execute(&run_dir, &arguments),
         Command::Ps(arguments) => commands::ps::execute(&run_dir, &arguments),
+        Command::Top(arguments) => commands::top::execute(&run_dir, &arguments),
+        Command::Events(arguments) => commands::events::execute(&run_dir, &arguments),
         Command::Probe(arguments) => commands::probe::execute(&run_dir, &arguments),
+        Command::Conform(arguments) => commands::conform::execute(&run_dir, &arguments),
         Command::Exec(arguments) => commands::exec::execute(&run_dir, &arguments),
         Command::Functions(arguments) => commands::functions::execute(&arguments),
         Command::Calibrate(arguments) => commands::calibrate::execute(&run_dir, &arguments),

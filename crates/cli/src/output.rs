@@ -36,6 +36,21 @@ pub(crate) fn json(value: &impl Serialize) -> Result<ExitCode, ApiError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints a value as JSON in one line.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<(), ApiError> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// There is no chain of that name.
+pub(crate) fn not_running(name: &str) -> ApiError {
+    ApiError::failed(format!(
+        "no chain `{name}` runs; `myelin ps` lists those that do"
+    ))
+}
+
 /// A table with these headings; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -43,6 +58,10 @@ pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
         .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(columns());
+    // Who greps looks for whole words on one line.
+    if !std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
     table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
     for (index, heading) in headings.iter().enumerate() {
         if heading.starts_with('>')

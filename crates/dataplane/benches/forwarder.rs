@@ -11,7 +11,7 @@ use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
 use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
-use myelin_spec::FunctionConfig;
+use myelin_spec::{FunctionConfig, Limit, Shaping};
 
 const FRAMES: u32 = 512;
 
@@ -23,9 +23,29 @@ fn port() -> ReplayPort {
     ReplayPort::new(borrower, FRAMES, meta, packet)
 }
 
-fn chains(criterion: &mut Criterion) {
+/// A profile that nothing exceeds, so that no packet waits.
+const WIDE: Shaping = Shaping {
+    packets: Some(Limit {
+        rate: 1_000_000_000_000,
+        burst: 1_000_000,
+    }),
+    bits: None,
+    queue: 64,
+    delay_ns: 1_000_000,
+};
+
+fn plain(criterion: &mut Criterion) {
+    chains(criterion, "forward", None);
+}
+
+/// What a shaper costs where it holds nothing back.
+fn shaped(criterion: &mut Criterion) {
+    chains(criterion, "shaped", Some(WIDE));
+}
+
+fn chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
     for batch in [1_u16, 32] {
-        let mut group = criterion.benchmark_group(format!("forward/batch-{batch}"));
+        let mut group = criterion.benchmark_group(format!("{name}/batch-{batch}"));
         group.throughput(Throughput::Elements(batch.into()));
         for functions in [1_u8, 2, 8, 32] {
             let umem = Umem::create(FRAMES, 2048).expect("memory");
@@ -40,7 +60,7 @@ fn chains(criterion: &mut Criterion) {
                     first_position: 0,
                     functions: vec![FunctionConfig::Forward.into(); functions.into()],
                     exit: UserExit::Port(SocketId::of_port(0)),
-                    shaping: None,
+                    shaping,
                 }],
             };
             forwarder.deploy(&chain, &mut stats).expect("a chain");
@@ -54,5 +74,5 @@ fn chains(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, chains);
+criterion_group!(benches, plain, shaped);
 criterion_main!(benches);

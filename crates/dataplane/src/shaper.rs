@@ -124,7 +124,9 @@ impl Shaper {
         if self.queue.len() >= limit {
             return Decision::Drop(Reason::Full);
         }
-        let wait_ns = (planned_ns + self.late_ns).saturating_sub(now_ns);
+        let wait_ns = planned_ns
+            .saturating_add(self.late_ns)
+            .saturating_sub(now_ns);
         if wait_ns > self.shaping.delay_ns {
             return Decision::Drop(Reason::Late);
         }

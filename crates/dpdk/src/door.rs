@@ -55,10 +55,17 @@ pub enum Admission {
 /// A chain that enters here.
 #[derive(Debug)]
 struct Entrant {
+    spi: u32,
     matches: Match,
     counters: ChainDoorCounters,
     /// What it is held to; `None` lets everything through.
     policer: Option<(Profile, TokenBucket)>,
+}
+
+impl Entrant {
+    fn holds(&self, profile: &Profile) -> bool {
+        self.policer.is_some_and(|(held, _)| held == *profile)
+    }
 }
 
 /// The classifier of one port, and what it has counted.
@@ -105,17 +112,19 @@ impl FrontDoor {
         };
         self.last = None;
         self.table.insert(matches, chosen)?;
-        let policer = (!profile.is_unlimited()).then(|| (*profile, TokenBucket::new(profile)));
+        // Of another match of this chain, where that is what a live change changes.
+        let mut held = self.chains.iter().flatten();
+        let same = held.find(|entrant| entrant.spi == spi && entrant.holds(profile));
+        let policer = same
+            .and_then(|entrant| entrant.policer)
+            .or_else(|| (!profile.is_unlimited()).then(|| (*profile, TokenBucket::new(profile))));
         match &mut self.chains[slot] {
             Some(entrant) if before.is_some() => {
-                if entrant.policer.map(|(profile, _)| profile)
-                    != policer.map(|(profile, _)| profile)
-                {
-                    entrant.policer = policer;
-                }
+                entrant.policer = policer;
             }
             entrant => {
                 *entrant = Some(Entrant {
+                    spi,
                     matches: *matches,
                     counters: ChainDoorCounters::default(),
                     policer,
@@ -256,6 +265,10 @@ mod tests {
         // A live change with the same profile fills no bucket; another profile does.
         door.set(&udp, 1, 1, &packets(1000, 2)).unwrap();
         assert!(policed(&mut door, 1_000_001));
+        let narrower = matches()[2];
+        door.set(&narrower, 1, 1, &packets(1000, 2)).unwrap();
+        assert!(policed(&mut door, 1_000_001), "nor another match");
+        assert_eq!(door.remove(&narrower).unwrap().policed, 1);
         door.set(&udp, 1, 2, &packets(1000, 1)).unwrap();
         assert!(!policed(&mut door, 1_000_001));
         door.set(&udp, 1, 3, &Profile::default()).unwrap();

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{TC_INGRESS, TcHook};
+use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook};
 
 use crate::error::io_error;
 use crate::{Error, pins};
@@ -28,7 +28,31 @@ impl XdpMode {
     }
 }
 
-/// The interface that a door stands on, as errors and pins name it.
+/// Which packets of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Those that come in.
+    In,
+    /// Those that go out, before the interface's queueing discipline.
+    Out,
+}
+
+impl Direction {
+    /// How a program sees them that sees all: what comes in before others can take it away, and what goes out after all
+    /// others have changed it. Attach type of tcx, flags, attach point of clsact.
+    const fn outermost(self) -> (libbpf_sys::bpf_attach_type, u32, TcAttachPoint) {
+        match self {
+            Self::In => (
+                libbpf_sys::BPF_TCX_INGRESS,
+                libbpf_sys::BPF_F_BEFORE,
+                TC_INGRESS,
+            ),
+            Self::Out => (libbpf_sys::BPF_TCX_EGRESS, 0, TC_EGRESS),
+        }
+    }
+}
+
+/// The interface that a program stands on, as errors and pins name it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) interface: String,
@@ -96,6 +120,32 @@ impl Attachment {
         }
     }
 
+    /// Attaches a program that only looks on, outermost in its direction; at clsact on a kernel without tcx.
+    pub(crate) fn watch(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        direction: Direction,
+    ) -> Result<Self, Error> {
+        let (attach_type, flags, _) = direction.outermost();
+        match crate::sys::link_create(program, place.ifindex, attach_type, flags) {
+            Ok(link) => Self::link(link, None),
+            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
+                Self::watch_clsact(program, place, direction)
+            }
+            Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
+        }
+    }
+
+    /// The same as a filter of clsact.
+    pub(crate) fn watch_clsact(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        direction: Direction,
+    ) -> Result<Self, Error> {
+        let (_, _, point) = direction.outermost();
+        Self::clsact_at(program, place, point, None)
+    }
+
     /// Attaches as a filter of the clsact qdisc, at a priority of the kernel's choice. The qdisc stays when the filter
     /// goes: others may have come to use it.
     pub(crate) fn clsact(
@@ -103,10 +153,19 @@ impl Attachment {
         place: &Place,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
+        Self::clsact_at(program, place, TC_INGRESS, pin_dir)
+    }
+
+    fn clsact_at(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        point: TcAttachPoint,
+        pin_dir: Option<&Path>,
+    ) -> Result<Self, Error> {
         let fail = |cause: &libbpf_rs::Error| place.error("clsact", io_error(cause), tc_remedy);
         let mut hook = TcHook::new(program);
         hook.ifindex(place.ifindex.cast_signed())
-            .attach_point(TC_INGRESS)
+            .attach_point(point)
             .handle(1);
         hook.create().map_err(|cause| fail(&cause))?;
         let hook = hook.attach().map_err(|cause| fail(&cause))?;

@@ -79,6 +79,13 @@ pub enum Exit {
         /// The class: major number of the discipline and minor number, as in `skb->priority`.
         class: u32,
     },
+    /// Out of the chain, by an interface that holds each packet back until its departure time (EDT); at tcx only.
+    Departure {
+        /// The interface, whose queueing discipline is `fq`.
+        ifindex: u32,
+        /// What tells the times.
+        shaper: Arc<Policer>,
+    },
     /// On to user space.
     User {
         /// The sockets of the interface where this segment's packets come in: a port or a re-entry door.
@@ -89,7 +96,7 @@ pub enum Exit {
 impl Exit {
     /// Whether it leads out of the chain.
     fn leaves(&self) -> bool {
-        matches!(self, Self::Egress { .. } | Self::Qdisc { .. })
+        !matches!(self, Self::User { .. })
     }
 }
 
@@ -386,7 +393,8 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
                 "packets reach user space from the XDP hook only: set `hook: xdp` or `auto`".into(),
             );
         }
-        if config.hook == Hook::Xdp && matches!(segment.exit, Exit::Qdisc { .. }) {
+        let is_shaped = matches!(segment.exit, Exit::Qdisc { .. } | Exit::Departure { .. });
+        if config.hook == Hook::Xdp && is_shaped {
             return fail(
                 "XDP redirects past the queueing discipline of an interface: set `hook: tcx`"
                     .into(),

@@ -2,7 +2,7 @@
 //! `classify.h`; what it finds is what [`myelin_packet::classifier`] says.
 
 mod buckets;
-mod keys;
+pub(crate) mod keys;
 mod tables;
 
 use std::collections::HashMap;

@@ -42,6 +42,7 @@ mod attach;
 mod blocks;
 mod chain;
 mod classifier;
+mod conform;
 mod counters;
 mod depart;
 mod error;
@@ -71,8 +72,9 @@ pub mod test_run;
 #[cfg(test)]
 mod twin;
 
-pub use attach::XdpMode;
+pub use attach::{Direction, XdpMode};
 pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
+pub use conform::{Conformance, Fill, Seen, Violation, Watch};
 pub use counters::{Counters, HopCounters};
 pub use error::Error;
 pub use features::{Feature, Features, State, features};
@@ -81,7 +83,7 @@ pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::filled as fill_immediates;
 pub use plane::{Capacity, Plane};
-pub use policer::Policer;
+pub use policer::{Departures, Policer};
 pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
 pub use reentry::{Reentry, ReentryCounters};
 pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};

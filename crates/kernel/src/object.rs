@@ -60,6 +60,12 @@ pub(crate) const DEPART: Program = Program {
     xdp: &[],
     tc: object!("depart.tc.o"),
 };
+/// The conformance monitor.
+pub(crate) const CONFORM: Program = Program {
+    name: "conform",
+    xdp: &[],
+    tc: object!("conform.tc.o"),
+};
 /// What stands in the slot of a function that is gone.
 pub(crate) const CLOSED: Program = Program {
     name: "closed",
@@ -127,13 +133,14 @@ pub(crate) const FLOW_TRACKER: Program = Program {
 
 /// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 16] = [
+pub(crate) const ALL: [Program; 17] = [
     DOOR,
     REENTRY,
     SFF,
     LEAVE,
     POLICER,
     DEPART,
+    CONFORM,
     CLOSED,
     FORWARD,
     XOR,
@@ -166,10 +173,13 @@ impl Program {
             .filter(|object| !object.is_empty())
     }
 
-    /// The object for the XDP hook.
-    #[cfg(test)]
-    pub(crate) fn xdp(&self) -> &'static [u8] {
-        self.xdp
+    /// One of its objects: what all of them declare alike can be read from it.
+    pub(crate) fn any(&self) -> &'static [u8] {
+        if self.xdp.is_empty() {
+            self.tc
+        } else {
+            self.xdp
+        }
     }
 
     /// Loads an instance: `instance` becomes its read-only data, and its maps are those of `maps`, by name. The maps
@@ -198,7 +208,7 @@ impl Program {
     ) -> Result<MapHandle, Error> {
         messages::take();
         let make = || {
-            let mut open = ObjectBuilder::default().open_memory(self.xdp)?;
+            let mut open = ObjectBuilder::default().open_memory(self.any())?;
             for mut program in open.progs_mut() {
                 program.set_autoload(false);
             }

@@ -200,9 +200,9 @@ impl Plane {
             chains: [chains()?, chains()?],
             chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),
             port_numbers: Blocks::new("ports", 0, u32::from(capacity.ports)),
-            // Number 0 is no policer.
-            policers: POLICER.declared_map("policers", capacity.chains + 1)?,
-            policer_numbers: Blocks::new("policers", 1, capacity.chains + 1),
+            // Number 0 is no policer; a chain has one, and a shaper.
+            policers: POLICER.declared_map("policers", 2 * capacity.chains + 1)?,
+            policer_numbers: Blocks::new("policers", 1, 2 * capacity.chains + 1),
             paths: create(
                 "paths",
                 MapType::Hash,
@@ -260,6 +260,16 @@ impl Plane {
     pub fn policer(&self, profile: &Profile) -> Result<Option<Arc<Policer>>, Error> {
         let policer = || Policer::new(&self.shared, profile).map(Arc::new);
         (!profile.is_unlimited()).then(policer).transpose()
+    }
+
+    /// A shaper for packets that an interface holds back until their departure time, `limit_ns` at most; with a full bucket.
+    pub fn shaper(&self, profile: &Profile, limit_ns: u64) -> Result<Arc<Policer>, Error> {
+        Policer::shaper(&self.shared, profile, limit_ns).map(Arc::new)
+    }
+
+    /// What a shaper did.
+    pub fn departures(&self, shaper: &Policer) -> Result<crate::Departures, Error> {
+        shaper.departures(&self.shared)
     }
 
     /// The map of policers.

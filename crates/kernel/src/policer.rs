@@ -15,6 +15,19 @@ pub struct Policer {
     profile: Profile,
 }
 
+/// What a shaper made of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Departures {
+    /// Had to wait.
+    pub delayed: u64,
+    /// Dropped: would have waited too long.
+    pub late: u64,
+    /// Dropped: larger than the burst.
+    pub big: u64,
+    /// The latest departure that it gave a packet, on the clock of `bpf_ktime_get_ns` (CLOCK_MONOTONIC), ns; 0 if it gave none.
+    pub latest_ns: u64,
+}
+
 /// `struct bucket`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -34,6 +47,7 @@ pub(crate) struct Entry {
     last_ns: u64,
     packets: u64,
     bits: u64,
+    /// Of a shaper: packets delayed, too late, too big; how long one may wait, ns.
     more: [u64; 4],
     of_packets: Limit,
     of_bits: Limit,
@@ -65,12 +79,23 @@ impl Entry {
 
 impl Policer {
     pub(crate) fn new(shared: &Shared, profile: &Profile) -> Result<Self, Error> {
+        Self::with(shared, profile, Entry::new(profile))
+    }
+
+    /// A shaper: the same bucket, whose packets may wait so long.
+    pub(crate) fn shaper(shared: &Shared, profile: &Profile, limit_ns: u64) -> Result<Self, Error> {
+        let mut entry = Entry::new(profile);
+        entry.more[3] = limit_ns;
+        Self::with(shared, profile, entry)
+    }
+
+    fn with(shared: &Shared, profile: &Profile, entry: Entry) -> Result<Self, Error> {
         let number = Block::take(&shared.policer_numbers, 1)?;
         shared
             .policers
             .update(
                 &number.start().to_ne_bytes(),
-                bytemuck::bytes_of(&Entry::new(profile)),
+                bytemuck::bytes_of(&entry),
                 MapFlags::ANY,
             )
             .map_err(|cause| Error::map("policers", "add a policer to", &cause))?;
@@ -83,6 +108,23 @@ impl Policer {
     /// What it lets through.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// What it did, as a shaper.
+    pub(crate) fn departures(&self, shared: &Shared) -> Result<Departures, Error> {
+        let value = shared
+            .policers
+            .lookup(&self.number.start().to_ne_bytes(), MapFlags::ANY)
+            .map_err(|cause| Error::map("policers", "read a shaper of", &cause))?;
+        let entry = value.filter(|bytes| bytes.len() == size_of::<Entry>());
+        let entry = entry.map_or_else(Entry::zeroed, |bytes| bytemuck::pod_read_unaligned(&bytes));
+        let [delayed, late, big, _] = entry.more;
+        Ok(Departures {
+            delayed,
+            late,
+            big,
+            latest_ns: entry.last_ns,
+        })
     }
 
     pub(crate) fn number(&self) -> u32 {

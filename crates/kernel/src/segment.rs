@@ -32,8 +32,9 @@ impl Loader<'_> {
             sojourn,
         } = *self;
         let hook = config.hook;
-        let shaped = match segment.exit {
-            Exit::Qdisc { ifindex, class } => Some((ifindex, class)),
+        let shaped = match &segment.exit {
+            Exit::Qdisc { ifindex, class } => Some((*ifindex, *class, 0)),
+            Exit::Departure { ifindex, shaper } => Some((*ifindex, 0, shaper.number())),
             Exit::Egress { .. } | Exit::User { .. } => None,
         };
         let functions = segment.functions.len() as u32;
@@ -53,7 +54,7 @@ impl Loader<'_> {
                 peer: *peer && hook == Hook::Tcx,
                 line: egress_line(lines, config.positions),
             },
-            Exit::Qdisc { .. } => Way::Next {
+            Exit::Qdisc { .. } | Exit::Departure { .. } => Way::Next {
                 slot: loaded.slots.start() + functions,
             },
             Exit::User { sockets } => {
@@ -65,7 +66,7 @@ impl Loader<'_> {
         };
         maps.extend(sojourn.map(|sojourn| (SOJOURN, sojourn.as_fd())));
         maps.extend(shared.maps(hook));
-        if let Some((ifindex, class)) = shaped {
+        if let Some((ifindex, class, shaper)) = shaped {
             let last = segment.first_position + functions as u8 - 1;
             let out = Way::Out {
                 ifindex,
@@ -74,7 +75,9 @@ impl Loader<'_> {
             };
             let (counting, line) = (shared.counters.counting(), function_line(lines, last));
             let hop = Hop::new(counting, line, out, fallback(config, segment));
-            let depart = Depart { hop, class };
+            let depart = Depart { hop, class, shaper };
+            let mut maps = maps.clone();
+            maps.push(("policers", shared.policers.as_fd()));
             let program = DEPART.load(hook, bytemuck::bytes_of(&depart), &maps)?;
             let slot = loaded.slots.start() + functions;
             shared.set_slot(hook, slot, program.as_fd())?;

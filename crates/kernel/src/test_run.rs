@@ -1,5 +1,6 @@
 //! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
 
+pub mod conform;
 pub mod policer;
 
 use std::os::fd::BorrowedFd;
@@ -22,6 +23,8 @@ pub struct TestRun<'a> {
     pub gso_segs: u32,
     /// Payload bytes of a segment; tc only.
     pub gso_size: u32,
+    /// When the packet arrived, ns; tc only, for programs that take the time from it.
+    pub arrival_ns: u64,
     /// Runs, one after another on the same frame; at least 1.
     pub repeat: u32,
 }
@@ -34,6 +37,7 @@ impl<'a> TestRun<'a> {
             meta: None,
             gso_segs: 0,
             gso_size: 0,
+            arrival_ns: 0,
             repeat: 1,
         }
     }
@@ -48,6 +52,10 @@ pub struct Outcome {
     pub frame: Vec<u8>,
     /// The metadata as the program left it; of the tc hook, the path identifier, generation and position are 0.
     pub meta: Option<Meta>,
+    /// The packet's priority as the program left it; tc only.
+    pub priority: u32,
+    /// When the packet may leave, CLOCK_MONOTONIC, ns, as the program left it; 0 for at once; tc only.
+    pub departs_ns: u64,
     /// Mean time of a run, nanoseconds.
     pub mean_ns: u32,
 }
@@ -70,7 +78,9 @@ struct XdpContext {
 struct SkbContext {
     before_cb: [u32; 12],
     cb: [u32; 5],
-    between: [u32; 24],
+    between: [u32; 21],
+    tstamp: [u32; 2],
+    wire_len: u32,
     gso_segs: u32,
     sk: [u32; 2],
     gso_size: u32,
@@ -78,8 +88,12 @@ struct SkbContext {
 
 // Offsets of `linux/bpf.h`, which never change.
 const _: () = assert!(std::mem::offset_of!(SkbContext, cb) == 48);
+const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
+
+/// The place in [`SkbContext::before_cb`].
+const PRIORITY: usize = 32 / 4;
 
 /// The kernel wants room for all of its `struct __sk_buff`, 192 bytes today.
 const SKB_CONTEXT_ROOM: usize = 512;
@@ -133,6 +147,8 @@ fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outco
         verdict,
         frame: frame.to_vec(),
         meta,
+        priority: 0,
+        departs_ns: 0,
         mean_ns,
     })
 }
@@ -141,6 +157,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
     let mut context = SkbContext {
         gso_segs: test.gso_segs,
         gso_size: test.gso_size,
+        tstamp: [test.arrival_ns as u32, (test.arrival_ns >> 32) as u32],
         ..SkbContext::zeroed()
     };
     if let Some(meta) = test.meta {
@@ -171,8 +188,12 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
             repeat: test.repeat,
         },
     )?;
-    let SkbContext { cb, .. } =
-        bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
+    let SkbContext {
+        cb,
+        before_cb,
+        tstamp,
+        ..
+    } = bytemuck::pod_read_unaligned(&context_out[..size_of::<SkbContext>()]);
     let meta = Meta {
         stamp_ns: u64::from(cb[0]) | u64::from(cb[1]) << 32,
         l3: cb[2] as u16,
@@ -187,6 +208,8 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         verdict,
         frame: data_out,
         meta,
+        priority: before_cb[PRIORITY],
+        departs_ns: u64::from(tstamp[0]) | u64::from(tstamp[1]) << 32,
         mean_ns,
     })
 }

@@ -12,7 +12,7 @@ use crate::object::Program;
 /// Size of a C structure and the offsets of its members, bytes.
 pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, usize>) {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), program.xdp()).unwrap();
+    std::fs::write(file.path(), program.any()).unwrap();
     let btf = Btf::from_path(file.path()).unwrap();
     let structure: Struct<'_> = btf
         .type_by_name(name)

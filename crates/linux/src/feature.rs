@@ -21,6 +21,8 @@ pub enum Feature {
     Tbf,
     /// Hierarchical token bucket shaper.
     Htb,
+    /// Fair queue that holds packets back until their departure time (EDT).
+    Fq,
     /// Hook for tc programs and filters on both ways.
     Clsact,
     /// tc filter that runs an eBPF program.
@@ -64,10 +66,11 @@ impl fmt::Display for Answer {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Netem,
         Self::Tbf,
         Self::Htb,
+        Self::Fq,
         Self::Clsact,
         Self::ClsBpf,
         Self::ClsFlower,
@@ -85,6 +88,7 @@ impl Feature {
             Self::Netem => "netem",
             Self::Tbf => "tbf",
             Self::Htb => "htb",
+            Self::Fq => "fq",
             Self::Clsact => "clsact",
             Self::ClsBpf => "cls_bpf",
             Self::ClsFlower => "cls_flower",
@@ -107,6 +111,7 @@ impl Feature {
             Self::Netem => alone(qdisc::netem(link)),
             Self::Tbf => alone(qdisc::tbf(link)),
             Self::Htb => alone(qdisc::htb(link)),
+            Self::Fq => alone(qdisc::fq(link)),
             Self::Clsact => alone(qdisc::clsact(link)),
             Self::ClsBpf => on_clsact(qdisc::cls_bpf(link)),
             Self::ClsFlower => on_clsact(qdisc::cls_flower(link)),
@@ -196,6 +201,7 @@ mod tests {
             Feature::Netem => run("tc qdisc add dev lower root netem delay 1ms"),
             Feature::Tbf => run("tc qdisc add dev lower root tbf rate 8mbit burst 10k limit 100k"),
             Feature::Htb => run("tc qdisc add dev lower root htb"),
+            Feature::Fq => run("tc qdisc add dev lower root fq"),
             Feature::Clsact => run("tc qdisc add dev lower clsact"),
             Feature::ClsBpf => {
                 run("tc qdisc add dev lower clsact")

@@ -20,6 +20,11 @@ use crate::qdisc::{TICK_NS, add, attribute, message, rate64, words};
 
 /// The number by which a discipline of ours is told from others: "my".
 const MAJOR: u16 = 0x6d79;
+/// The number of a root discipline of ours.
+pub(crate) const ROOT: TcHandle = TcHandle {
+    major: MAJOR,
+    minor: 0,
+};
 /// The same of the filter in class 0.
 const FILTER_MAJOR: u16 = 0x7000;
 /// Classes of one interface at most.
@@ -58,6 +63,14 @@ pub struct Counters {
     pub waiting: u64,
 }
 
+/// Whether this kernel lets short frames count as longer ones (`mpu`), without which no class can limit packets: `release` is
+/// that of `uname -r`. (Linux 5.13 and before looked it up in tables that nobody fills any more; 5.17 has it back.)
+pub fn counts_packets(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    (next(), next()) >= (Some(5), Some(17))
+}
+
 /// The priority that leads packets to a class.
 pub fn priority(minor: u16) -> u32 {
     u32::from(MAJOR) << 16 | u32::from(minor)
@@ -74,13 +87,13 @@ fn handle(minor: u16) -> TcHandle {
 pub fn create(link: &LinkId) -> Request {
     // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
     let options = attribute(2, words(&[3, 10, 0, 0, 0]));
-    add(link, "htb", handle(0), TcHandle::ROOT, Some(options))
+    add(link, "htb", ROOT, TcHandle::ROOT, Some(options))
 }
 
-/// Takes it away; the kernel puts its default in its place.
-pub fn delete(link: &LinkId) -> Request {
-    let action = format!("remove qdisc htb from link `{}`", link.name);
-    let message = message(link, "htb", handle(0), TcHandle::ROOT, None);
+/// Takes the discipline of that kind away that has our number; the kernel puts its default in its place.
+pub fn delete(link: &LinkId, kind: &str) -> Request {
+    let action = format!("remove qdisc {kind} from link `{}`", link.name);
+    let message = message(link, kind, ROOT, TcHandle::ROOT, None);
     let message = RouteNetlinkMessage::DelQueueDiscipline(message);
     Request::new(action, Mode::Change, message)
 }
@@ -141,9 +154,11 @@ pub fn foreign(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
         .map(|(_, kind)| kind))
 }
 
-/// Whether the link has the discipline that [`create`] gives.
-pub fn is_there(netlink: &mut Netlink, link: &LinkId) -> Result<bool> {
-    Ok(root(netlink, link)?.is_some_and(|(handle, _)| handle.major == MAJOR))
+/// The kind of the discipline that the link has from [`create`] or [`crate::fq::create`].
+pub fn ours(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
+    Ok(root(netlink, link)?
+        .filter(|(handle, _)| handle.major == MAJOR)
+        .map(|(_, kind)| kind))
 }
 
 /// The root discipline, unless it is the kernel's default, which has no number.

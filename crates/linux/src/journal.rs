@@ -39,8 +39,9 @@ pub enum Resource {
         /// The link's name.
         name: String,
     },
-    /// The queueing discipline that a link in the namespace of the process that removes it was given by [`htb::create`].
-    Htb {
+    /// The queueing discipline that a link in the namespace of the process that removes it was given by [`htb::create`] or
+    /// [`crate::fq::create`].
+    Qdisc {
         /// The link's name.
         name: String,
     },
@@ -185,7 +186,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
         Resource::Link { name } => change_link(name, link::delete),
         Resource::Promiscuous { name } => change_link(name, |link| link::promiscuous(link, false)),
-        Resource::Htb { name } => remove_htb(name),
+        Resource::Qdisc { name } => remove_qdisc(name),
         Resource::Bpffs { path } => bpffs::unmount(path),
         Resource::Process(process) => process.kill_tree(),
         Resource::Processes { argument } => {
@@ -219,11 +220,11 @@ fn remove_hugepages(prefix: &str) -> Result<()> {
 }
 
 /// One of somebody else is left alone.
-fn remove_htb(name: &str) -> Result<()> {
+fn remove_qdisc(name: &str) -> Result<()> {
     let mut netlink = Netlink::open()?;
     let removed = netlink.link(name).and_then(|link| {
-        if htb::is_there(&mut netlink, &link.id())? {
-            netlink.apply([htb::delete(&link.id())])?;
+        if let Some(kind) = htb::ours(&mut netlink, &link.id())? {
+            netlink.apply([htb::delete(&link.id(), &kind)])?;
         }
         Ok(())
     });

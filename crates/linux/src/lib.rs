@@ -9,9 +9,9 @@
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
 //! | packets of one's own making | [`packet_socket`] |
-//! | packets at a rate | [`htb`] |
+//! | packets at a rate | [`htb`], [`fq`] |
 //! | how deeply cores sleep | [`pm_qos`] |
-//! | who runs where and when | [`affinity`], [`sched`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
+//! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
 //! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
@@ -40,9 +40,11 @@ pub mod cgroup;
 pub mod error;
 pub mod ethtool;
 pub mod feature;
+pub mod fq;
 pub mod htb;
 pub mod journal;
 pub mod link;
+mod link_losses;
 pub mod machine;
 pub mod napi;
 pub mod neighbour;
@@ -56,6 +58,7 @@ mod qdisc;
 pub mod rlimit;
 pub mod route;
 pub mod sched;
+pub mod schedstat;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;

@@ -59,6 +59,12 @@ pub(crate) fn htb(link: &LinkId) -> Request {
     root(link, "htb", attribute(2, words(&[3, 10, 0, 0, 0])))
 }
 
+/// A fair queue.
+pub(crate) fn fq(link: &LinkId) -> Request {
+    let handle = TcHandle { major: 1, minor: 0 };
+    add(link, "fq", handle, TcHandle::ROOT, None)
+}
+
 /// A filter that runs an eBPF program; here a classic one that matches nothing, so that none need be loaded.
 pub(crate) fn cls_bpf(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.

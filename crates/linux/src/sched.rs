@@ -60,6 +60,19 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     })
 }
 
+/// Sets how a thread gives way to others under [`Policy::Other`], 0 being the calling one: from -20, which takes all it can get, to 19, which leaves
+/// the others nearly everything (setpriority(2); on Linux it is of the thread, not of the process).
+pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
+    // SAFETY: no pointers are involved.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) } == 0 {
+        return Ok(());
+    }
+    Err(Error::os(
+        format!("set {} to niceness {nice}", thread_name(thread)),
+        io::Error::last_os_error(),
+    ))
+}
+
 /// The policy of a thread, 0 being the calling one. Policies that are not in [`Policy`] (batch, deadline) read as
 /// [`Policy::Other`].
 pub fn get(thread: u32) -> Result<Policy> {
@@ -110,6 +123,30 @@ mod tests {
             });
         });
         assert_eq!(get(0).unwrap(), Policy::Other);
+    }
+
+    #[test]
+    fn a_thread_may_be_nice_alone() {
+        // Field 19 of proc_pid_stat(5), the 17th behind the name.
+        let nice = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (_, fields) = stat.rsplit_once(')').unwrap();
+            fields
+                .split_whitespace()
+                .nth(16)
+                .unwrap()
+                .parse::<i32>()
+                .unwrap()
+        };
+        let before = nice();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set_nice(0, 19).unwrap();
+                assert_eq!(nice(), 19);
+            });
+        });
+        assert_eq!(nice(), before);
+        assert!(set_nice(u32::MAX >> 1, 19).unwrap_err().is_not_found());
     }
 
     #[test]

@@ -33,6 +33,7 @@ impl Node {
         chain.name = format!("c{index}");
         let (port, core) = (index % ports, index % cores);
         let site = Site {
+            queues: 1,
             ingress: format!("in{port}"),
             egress: format!("out{port}"),
             worker: format!("w{core}"),

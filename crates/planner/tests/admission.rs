@@ -336,7 +336,7 @@ proptest! {
         let user = pinned(XOR, Space::User);
         let bookings: Vec<_> = rates.iter().enumerate().map(|(index, (rate, burst, in_user, free))| {
             let functions: &[&str] = if *in_user { &[&user] } else { &[FORWARD] };
-            let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst} }}\n") };
+            let sla = if *free { String::new() } else { format!("  sla: {{ rate: {rate}pps, burst: {burst}, latency: 10s }}\n") };
             beside(&Ledger::default(), &shared(&format!("c{index}"), functions, &sla), &machine).1
         }).collect();
         let (mut all, mut some) = (Ledger::default(), Ledger::default());
@@ -385,4 +385,76 @@ proptest! {
             prop_assert!(!plan.admitted);
         }
     }
+}
+
+/// A batch of 32 leaves when its last packet is done, so 31 packets of the neighbours may be in front of one that came before them.
+#[test]
+fn a_packet_leaves_with_its_batch() {
+    let user = pinned(XOR, Space::User);
+    let with = |batch: u32| {
+        let agreed = format!(
+            "  sla: {{ rate: 1kpps, burst: 1 }}\n  worker: {{ batch: {batch}, idle: spin }}\n"
+        );
+        bound(&planned(&[&user], &agreed)).clone()
+    };
+    let (one, many) = (with(1), with(32));
+    let worker_ns: u64 = one.hops[1..].iter().map(|hop| hop.cost_ns).sum();
+    let more = many.bound_ns - one.bound_ns;
+    assert!(
+        more.abs_diff(31 * worker_ns) < 31 * 3,
+        "{more} against {worker_ns} each"
+    );
+}
+
+/// Who reads two sockets in turn may serve one of them first, though packets of the other came before.
+#[test]
+fn a_worker_with_two_ports_is_not_first_come_first_served() {
+    let user = pinned(XOR, Space::User);
+    let machine = machine();
+    let from = |name: &str, ports: &str| {
+        named(
+            name,
+            &[&user],
+            &format!("  ports: {{ {ports} }}\n  sla: {{ rate: 20kpps, burst: 32 }}\n"),
+        )
+    };
+    let beside_one = |ports: &str| {
+        let mut ledger = Ledger::default();
+        let first = from("first", "ingress: eth1, egress: eth2");
+        ledger.insert(beside(&ledger, &first, &machine).1);
+        let (plan, _) = beside(&ledger, &from("second", ports), &machine);
+        bound(&plan).clone()
+    };
+    let same = beside_one("ingress: eth1, egress: eth2");
+    let back = beside_one("ingress: eth2, egress: eth1");
+    assert!(same.paper_sum_ns.is_some());
+    assert_eq!(back.paper_sum_ns, None);
+    let worker = |bound: &Bound| bound.servers[1].delay_ns;
+    assert!(worker(&back) > worker(&same), "{back:?} against {same:?}");
+}
+
+/// Whatever the order, all that may be there counts, and the chain's own packets are as clustered as those of others.
+#[test]
+fn where_the_order_is_unknown_all_stay_equally_long() {
+    let user = pinned(XOR, Space::User);
+    let machine = machine();
+    let chain = |name: &str, ports: &str, burst: u32| {
+        named(
+            name,
+            &[&user],
+            &format!("  ports: {{ {ports} }}\n  sla: {{ rate: 20kpps, burst: {burst} }}\n"),
+        )
+    };
+    let (there, back) = (
+        chain("there", "ingress: eth1, egress: eth2", 200),
+        chain("back", "ingress: eth2, egress: eth1", 2),
+    );
+    let mut ledger = Ledger::default();
+    ledger.insert(beside(&ledger, &there, &machine).1);
+    ledger.insert(beside(&ledger, &back, &machine).1);
+    let worker = |chain| {
+        let (plan, _) = beside(&ledger, chain, &machine);
+        bound(&plan).servers[1].delay_ns
+    };
+    assert_eq!(worker(&there), worker(&back));
 }

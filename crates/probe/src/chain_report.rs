@@ -1,5 +1,7 @@
 //! What a run of a chain found, as plain data: the caller fills it in, [`crate::html`] turns it into a page.
 
+use serde::Serialize;
+
 use crate::cpu::CpuUse;
 use crate::environment::Environment;
 use crate::{Distribution, ProbeResult};
@@ -23,6 +25,8 @@ pub struct ChainReport {
     pub sojourns: Vec<(String, Distribution)>,
     /// The chain's hops in order: front door, functions, egress.
     pub hops: Vec<Hop>,
+    /// The chains that were flooded meanwhile.
+    pub floods: Vec<Flood>,
     /// CPU use during the run.
     pub cpu: Option<CpuUse>,
     /// The machine.
@@ -47,6 +51,7 @@ impl ChainReport {
             probes: Vec::new(),
             sojourns: Vec::new(),
             hops: Vec::new(),
+            floods: Vec::new(),
             cpu: None,
             environment,
             notes: Vec::new(),
@@ -118,6 +123,65 @@ impl Hop {
     /// The measured cost, or else the predicted one.
     pub fn cost_ns(&self) -> Option<f64> {
         self.measured_ns.or(self.predicted_ns)
+    }
+}
+
+/// A chain that was sent more than it agreed while another one was measured, and what became of that.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Flood {
+    /// The chain.
+    pub chain: String,
+    /// How many times its rate it was to be sent.
+    pub times: f64,
+    /// UDP payload of its packets, bytes.
+    pub payload_bytes: usize,
+    /// How long it lasted, s.
+    pub duration_s: f64,
+    /// The rate of its profile, packets of this length a second.
+    pub agreed_pps: f64,
+    /// Packets that its client host sent.
+    pub sent: u64,
+    /// Packets that the chain's front door saw.
+    pub packets_in: u64,
+    /// Those of them that the policer dropped.
+    pub policed: u64,
+    /// Those that the chain's functions and its shaper dropped.
+    pub drops: u64,
+    /// Those that left at the chain's egress.
+    pub passed: u64,
+    /// What was sent, packets a second.
+    pub sent_pps: f64,
+    /// What passed, packets a second.
+    pub passed_pps: f64,
+    /// What passed as a share of the agreed rate; a little above 1 where the burst passed too.
+    pub profile_share: f64,
+}
+
+impl Flood {
+    /// Headings of [`Self::cells`].
+    pub const HEAD: [&'static str; 8] = [
+        "flooded meanwhile",
+        "agreed pps",
+        "sent pps",
+        "sent",
+        "policed",
+        "dropped",
+        "passed",
+        "of its rate",
+    ];
+
+    /// As a line of a table.
+    pub fn cells(&self) -> Vec<String> {
+        vec![
+            format!("{} x {}", self.chain, self.times),
+            format!("{:.0}", self.agreed_pps),
+            format!("{:.0}", self.sent_pps),
+            self.sent.to_string(),
+            self.policed.to_string(),
+            self.drops.to_string(),
+            self.passed.to_string(),
+            format!("{:.0} %", self.profile_share * 100.0),
+        ]
     }
 }
 

@@ -1,7 +1,7 @@
 //! The HTML page: well-formed, self-contained, complete, whatever the report holds.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
-use myelin_probe::chain_report::{ChainReport, Hop, Term};
+use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
 use myelin_probe::cpu::{CoreUse, CpuUse, ProcessUse, Shares};
 use myelin_probe::environment::Environment;
 use myelin_probe::{Config, Control, Distribution, Mode, Sockets, html, probe};
@@ -98,6 +98,12 @@ fn full() -> ChainReport {
             hop("a-function-with-a-very-long-name-indeed", "xor", "user", Some(95.0), 120.0),
             hop("egress", "", "user", Some(1900.0), 2100.0),
         ],
+        floods: vec![Flood {
+            chain: "noisy".to_owned(),
+            times: 10.0,
+            sent: 84_211,
+            ..Flood::default()
+        }],
         cpu: Some(CpuUse {
             duration_s: 4.2,
             overall: Some(shares(0.21, 0.18, 0.22, 0.02)),
@@ -179,6 +185,8 @@ fn a_full_report_is_well_formed_complete_and_self_contained() {
     }
     for text in [
         "SLA met",
+        "noisy x 10",
+        "84211",
         "egress",
         "700.0 us",
         "worker",

@@ -30,6 +30,7 @@
 //! Start reading at [`chain`].
 
 pub mod aes;
+pub mod arguments;
 pub mod catalogue;
 pub mod chain;
 mod check;
@@ -53,7 +54,7 @@ pub mod rlnc;
 pub mod router;
 pub mod secret;
 pub mod shaping;
-mod suggest;
+pub mod suggest;
 pub mod units;
 mod words;
 mod yaml;

@@ -29,8 +29,9 @@ mod sla;
 mod worker;
 
 use field::Field;
+use myelin_packet::Match;
 
-use crate::chain::ServiceChain;
+use crate::chain::{ServiceChain, Sla};
 use crate::error::{Fault, Report};
 use crate::files::FileResolver;
 use crate::printable::Printable;
@@ -40,6 +41,16 @@ use crate::yaml::{Node, Value};
 const API_VERSION: &str = "myelin.dev/v1alpha1";
 const CHAIN: &str = "ServiceChain";
 const TOPOLOGY: &str = "Topology";
+
+/// Reads an SLA that stands alone.
+pub(crate) fn sla(node: &Node, report: &mut Report<'_>) -> Option<Sla> {
+    sla::read(&Field::top(node), report)
+}
+
+/// Reads a match that stands alone.
+pub(crate) fn packets(node: &Node, report: &mut Report<'_>) -> Option<Match> {
+    matching::read(&Field::top(node), report)
+}
 
 /// Reads one document; `number` counts from 1.
 pub(crate) fn document(

@@ -1,7 +1,7 @@
 //! The known word nearest to a misspelt one.
 
 /// The candidate that `word` was most likely meant to be, if any comes near.
-pub(crate) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
+pub fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     // Longer than any key; keeps the table small whatever the file holds.
     const LONGEST: usize = 40;
     if word.len() > LONGEST {

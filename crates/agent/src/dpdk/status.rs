@@ -3,16 +3,80 @@
 use std::time::Duration;
 
 use myelin_dpdk::Figures;
-use myelin_linux::procfs;
+use myelin_linux::{procfs, schedstat};
+use myelin_spec::Idle;
 
 use super::{Pair, Running};
 use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
 use crate::exchange::Past;
+use crate::sla::{Counts, HopCounts, Reading, WorkerTimes};
 use crate::{shaper, status};
 
+/// What stands for the functions of former generations, which a worker does not tell by name.
+const FORMER: &str = "former generations";
+
 impl Running {
+    /// What the SLA monitor is to know; nothing of a worker that is being started again.
+    pub(super) fn reading(&self, pair: &mut Pair) -> Option<Reading> {
+        let figures = pair.handle.read(&self.form.placed).ok()?;
+        let placed = &self.form.placed.chain;
+        let hops: Vec<HopCounts> = self
+            .form
+            .plan
+            .hops
+            .iter()
+            .map(|hop| {
+                let at = figures.positions.get(usize::from(hop.position)).copied();
+                let at = at.unwrap_or_default();
+                HopCounts {
+                    name: hop.name.clone(),
+                    kind: hop.kind.clone(),
+                    position: hop.position,
+                    packets_in: at.packets_in,
+                    drops: at.drops,
+                    sampled_ns: at.sampled_ns,
+                    samples: at.samples,
+                    ..HopCounts::default()
+                }
+            })
+            .collect();
+        let mut counts = self.past.counts.clone();
+        counts.add(&self::counts(&figures));
+        counts.add_hops(&hops);
+        counts.shaper = self.past.shaper.drops() + figures.shaper.drops();
+        let mut sojourn = figures.sojourn;
+        self.past.add_to(std::slice::from_mut(&mut sojourn));
+        let pid = pair.handle.pid();
+        let scheduled = schedstat::of_process(pid).unwrap_or_default();
+        Some(Reading {
+            name: self.form.chain.name.clone(),
+            spi: placed.spi,
+            generation: placed.generation,
+            sla: self.form.chain.sla.clone(),
+            up_s: self.started.elapsed().as_secs_f64(),
+            counts,
+            tells_bytes_out: false,
+            entered: figures.door.packets - figures.door.policed,
+            hops,
+            waiting: figures.shaper.waiting,
+            sojourn: Some(sojourn),
+            crossings: Vec::new(),
+            workers: vec![WorkerTimes {
+                pid,
+                core: pair.handle.setup().environment.core,
+                polls: self.form.chain.worker.idle == Idle::Spin,
+                restarts: pair.handle.restarts(),
+                run_ns: scheduled.run.as_nanos() as u64,
+                waited_ns: scheduled.waited.as_nanos() as u64,
+                first: Some(0),
+            }],
+            // A worker does not tell what functions made, so nothing tells what is missing.
+            may_pass_by: true,
+        })
+    }
+
     fn ports(&self) -> (String, String) {
         let ports = self.form.chain.ports.as_ref();
         ports
@@ -104,7 +168,7 @@ impl Running {
             shaper: self.form.plan.shaper.map(|plan| {
                 let mut all = past.shaper;
                 all.add(&figures.shaper);
-                shaper::status(plan, &all)
+                shaper::status(plan, "worker", &all)
             }),
             sojourn: Some(sojourn),
             sojourn_sections: Vec::new(),
@@ -117,8 +181,21 @@ impl Running {
             more_workers: Vec::new(),
             rings: Vec::new(),
             hosts: Vec::new(),
+            sla: None,
             up_s: self.started.elapsed().as_secs_f64(),
         }
+    }
+}
+
+/// At the front door and at the way out.
+fn counts(figures: &Figures) -> Counts {
+    Counts {
+        packets_in: figures.door.packets,
+        bytes_in: figures.door.bytes,
+        policed: figures.door.policed,
+        policed_bytes: figures.door.policed_bytes,
+        packets_out: figures.transmitted,
+        ..Counts::default()
     }
 }
 
@@ -130,7 +207,14 @@ impl Past {
         self.policed += figures.door.policed;
         self.policed_bytes += figures.door.policed_bytes;
         self.packets_out += figures.transmitted;
-        self.drops += figures.drops() - figures.shaper.drops();
+        let drops = figures.drops() - figures.shaper.drops();
+        self.drops += drops;
+        self.counts.add(&counts(figures));
+        if drops > 0 {
+            for by_name in [&mut self.counts.drops, &mut self.counts.lost] {
+                *by_name.entry(FORMER.to_owned()).or_default() += drops;
+            }
+        }
         self.add_shaper(&figures.shaper);
         self.keep(vec![figures.sojourn.clone()]);
     }

@@ -94,17 +94,17 @@ const MANY: usize = 8;
 const FIRST_LOAD: f64 = 0.45;
 const OTHERS_OFFERED: f64 = 0.5;
 const OTHERS_LIMIT: f64 = 0.175;
-/// Bucket of the others, packets.
-const OTHERS_BUCKET: u64 = 1000;
+/// Bucket of the others, packets; the paper's 1000 would never be empty in a turn as short as ours.
+const OTHERS_BUCKET: u64 = 100;
 /// Packets that a shaper may hold.
 const QUEUE: u64 = 1000;
 /// How long a packet may wait there.
-const WAIT: &str = "100ms";
+const WAIT: &str = "8ms";
 /// How long a setting is measured in a turn, and how long the capacity is looked for.
-const TURN: Duration = Duration::from_millis(40);
+const TURN: Duration = Duration::from_millis(15);
 const SEARCH: Duration = Duration::from_millis(200);
 /// Turns of a setting each time it is set.
-const TURNS: usize = 6;
+const TURNS: usize = 10;
 /// Least share of the target with a wide policer.
 const TARGET_BOUND: f64 = 0.99;
 /// What the limited routers may be above their limit, for what a full bucket lets through at the start of a turn.
@@ -188,7 +188,7 @@ fn measure(
     let mut many = Routers::new(&options.program, kind, &[], &slas)?;
     let settings = settings(kind);
     let mut shown: Vec<Shown> = settings.iter().map(|_| Shown::default()).collect();
-    let passes = options.rounds(5, 20);
+    let passes = options.rounds(3, 20);
     for pass in 0..passes {
         let stage = format!("{} routers", kind.name());
         monitor.progress(&stage, pass, passes)?;

@@ -54,9 +54,9 @@ const CLUSTER: u64 = 16;
 /// Share of the capacity that both profiles take together at most.
 const BOOKED: f64 = 0.5;
 /// What the generator keeps free.
-const SPARE: f64 = 0.1;
+const SPARE: f64 = 0.35;
 /// How long a case is measured in a round.
-const TURN: Duration = Duration::from_millis(60);
+const TURN: Duration = Duration::from_millis(50);
 /// How long the capacity is looked for.
 const SEARCH: Duration = Duration::from_millis(300);
 /// Least share of its rate that the well-behaved router keeps.
@@ -159,7 +159,7 @@ fn measure(
     let kept = Rounds::measure(
         &stage,
         CASES.len(),
-        options.rounds(30, 100),
+        options.rounds(60, 200),
         monitor,
         |case| {
             let place = if CASES[case].policed { &policed } else { &free };

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_agent::api::{ApiError, ErrorKind, Event};
 use myelin_bench::report::{self, cell, headings, holds, measured, plain};
 use myelin_bench::{Effort, Error, Monitor, Options, Report, Row};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
+use super::interrupt;
 use crate::output::{self, Progress};
 use crate::page::Page;
 
@@ -39,20 +38,14 @@ pub(crate) struct Arguments {
     report: Option<PathBuf>,
 }
 
-/// Set by an interrupt; read by the experiment between two measurements.
-static CANCELLED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn cancel(_: nix::libc::c_int) {
-    CANCELLED.store(true, Ordering::Relaxed);
-}
-
 /// Runs.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let Some(name) = &arguments.name else {
         return list(arguments.json);
     };
     let page = arguments.report.as_deref().map(Page::at).transpose()?;
-    cancel_on_interrupt()?;
+    // It ends the experiment, which then removes what it made, instead of the process.
+    let cancelled = interrupt::catch()?;
     let options = Options {
         effort: if arguments.quick {
             Effort::Quick
@@ -76,7 +69,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         &options,
         &Monitor {
             progress: &show,
-            cancelled: &CANCELLED,
+            cancelled,
         },
     );
     if let Ok(progress) = progress.into_inner() {
@@ -109,21 +102,6 @@ fn list(json: bool) -> Result<ExitCode, ApiError> {
     }
     println!("{table}");
     Ok(ExitCode::SUCCESS)
-}
-
-/// An interrupt ends the experiment, which then removes what it made, instead of the process.
-fn cancel_on_interrupt() -> Result<(), ApiError> {
-    let action = SigAction::new(
-        SigHandler::Handler(cancel),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    );
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        // SAFETY: the handler only stores to an atomic, which is allowed at any point of any thread.
-        unsafe { sigaction(signal, &action) }
-            .map_err(|errno| ApiError::failed(format!("cannot take {signal}: {errno}")))?;
-    }
-    Ok(())
 }
 
 fn api_error(error: Error) -> ApiError {

@@ -196,7 +196,11 @@ fn consequence(there: bool, text: &str) -> String {
 fn without(feature: Feature) -> &'static str {
     match feature {
         Feature::Netem => "link delay and loss cannot be made by the kernel",
-        Feature::Tbf | Feature::Htb => "this shaper cannot be compared with",
+        Feature::Htb => {
+            "without fq, chains of kernel functions alone cannot be shaped (`enforce: both`)"
+        }
+        Feature::Tbf => "without fq, such chains cannot be shaped to a rate in bits",
+        Feature::Fq => "chains of kernel functions alone are shaped by htb",
         Feature::Clsact => "tcx is needed for the front door",
         Feature::ClsBpf => "before Linux 6.6 the front door cannot be attached",
         Feature::ClsFlower | Feature::ActPolice => {

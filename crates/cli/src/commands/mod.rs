@@ -1,17 +1,22 @@
-//! One command a file: its arguments and what it does.
+//! One command a file: its arguments and what it does; and what several commands share.
 
 pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod calibrate;
 pub(crate) mod completions;
+pub(crate) mod conform;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod feed;
 pub(crate) mod functions;
+mod host;
+mod interrupt;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod ps;
 pub(crate) mod run;
+pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod worker;

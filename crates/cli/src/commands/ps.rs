@@ -8,12 +8,12 @@ use myelin_agent::api::{
 };
 use myelin_agent::{Client, RunDir};
 
-use crate::output;
+use crate::{output, sla};
 
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain, and its contract against what was measured\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -40,7 +40,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if let Some(name) = &arguments.chain {
         chains.retain(|status| status.chain == *name);
         if chains.is_empty() {
-            return Err(not_running(name));
+            return Err(output::not_running(name));
         }
     }
     if arguments.json {
@@ -71,7 +71,7 @@ fn flows(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> 
     let functions = match Client::connect(run_dir)? {
         Some(client) => client.flows(chain)?,
         None => match chain {
-            Some(name) => return Err(not_running(name)),
+            Some(name) => return Err(output::not_running(name)),
             None => Vec::new(),
         },
     };
@@ -145,16 +145,10 @@ fn tell_what_is_left(run_dir: &RunDir) {
     }
 }
 
-fn not_running(name: &str) -> ApiError {
-    ApiError::failed(format!(
-        "no chain `{name}` runs; `myelin ps` lists those that do"
-    ))
-}
-
 fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
     let mut table = output::table([
         "chain", "state", "hook", "ports", ">in", ">policed", ">out", ">drops", ">p50 us",
-        ">p99 us", "worker",
+        ">p99 us", "sla", "worker",
     ]);
     for status in chains {
         table.add_row([
@@ -172,6 +166,7 @@ fn overview(chains: &[ChainStatus]) -> comfy_table::Table {
             status.drops.to_string(),
             sojourn(status, |sojourn| sojourn.p50_us),
             sojourn(status, |sojourn| sojourn.p99_us),
+            sla::verdict(status),
             workers(status),
         ]);
     }
@@ -191,7 +186,10 @@ fn workers(status: &ChainStatus) -> String {
         .worker
         .iter()
         .chain(&status.more_workers)
-        .map(|worker| format!("{} ({} restarts)", worker.pid, worker.restarts))
+        .map(|worker| match worker.restarts {
+            0 => worker.pid.to_string(),
+            restarts => format!("{} ({restarts} restarts)", worker.pid),
+        })
         .collect();
     if workers.is_empty() {
         "-".to_owned()
@@ -219,6 +217,12 @@ fn details(status: &ChainStatus) {
         ]);
     }
     println!("{table}");
+    if let Some(told) = &status.sla {
+        println!("{}", sla::table(told));
+        if let Some(event) = &told.last_event {
+            println!("last violation: {}", sla::line(event));
+        }
+    }
     for hop in &status.hops {
         if !hop.counters.is_empty() {
             let counts = hop.counters.iter();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, Event, RunRequest};
+use myelin_agent::api::{ApiError, Event, FloodRequest, RunRequest};
 use myelin_agent::{Client, RunDir};
 
 use super::probe::Options;
@@ -13,7 +13,8 @@ use crate::source;
 /// Arguments of `myelin run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  myelin run examples/tactile.yaml\n  \
-                  myelin run examples/tactile.yaml --mode inline --payload 256 --report tactile.html\n\n\
+                  myelin run examples/tactile.yaml --mode inline --payload 256 --report tactile.html\n  \
+                  myelin run examples/isolation.yaml --flood noisy\n\n\
                   Exit status 3: refused by admission, or the SLA was not met.")]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
@@ -21,6 +22,10 @@ pub(crate) struct Arguments {
     /// Deploy what admission refuses all the same: as best effort, without a promise.
     #[arg(long)]
     force: bool,
+    /// Do not measure this chain of the file, but send it so many times its rate (10, unless said) from its client host while the others are
+    /// measured; may be given for several chains.
+    #[arg(long, value_name = "CHAIN[=TIMES]")]
+    flood: Vec<FloodRequest>,
     #[command(flatten)]
     options: Options,
 }
@@ -28,13 +33,14 @@ pub(crate) struct Arguments {
 /// Deploys, measures, reports, tears down.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    output::parse(&source)?;
+    myelin_agent::check_floods(&arguments.flood, &output::parse(&source)?)?;
     let page = arguments.options.page()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let request = RunRequest {
         source,
         options: arguments.options.to_request(),
         force: arguments.force,
+        floods: arguments.flood.clone(),
     };
     let mut progress = Progress::new();
     let mut reports = Vec::new();

@@ -237,7 +237,7 @@ impl Myelin {
         found.expect("the chain").clone()
     }
 
-    /// Sends probe packets of so many bytes through a chain; what came of them.
+    /// Sends probe packets of so many bytes through a chain, one after the other; what came of them.
     pub(crate) fn probe(&self, name: &str, payload: u32, count: u32) -> serde_json::Value {
         let report = self.json(&[
             "probe",

@@ -53,7 +53,7 @@ impl<P: Port> Forwarder<'_, P> {
         let (now_ns, first_stamp) = ((self.timer.clock)(), self.stamps.len());
         // All shapers of a worker together leave half of its frames to others.
         let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped);
-        let (mut sent, mut lost, mut made_room) = (0, 0, false);
+        let (mut sent, mut lost, mut is_stuck) = (0, 0, false);
         let Some(Some(leaving)) = self.segments.get(segment as usize) else {
             return;
         };
@@ -85,7 +85,7 @@ impl<P: Port> Forwarder<'_, P> {
                         pool: &mut self.pool,
                         counters: &self.counters,
                     };
-                    if sending.put(port, buffer, &mut made_room) {
+                    if sending.put(port, buffer, &mut is_stuck) {
                         sent += 1;
                         if leaves {
                             self.stamps.push(stamp_ns);
@@ -149,7 +149,7 @@ impl<P: Port> Forwarder<'_, P> {
         let Some(Some(ChainShaper { shaper, .. })) = self.shapers.get_mut(index) else {
             return 0;
         };
-        let (mut released, mut made_room) = (0, false);
+        let (mut released, mut is_stuck) = (0, false);
         while let Some(waiting) = shaper.release(now_ns) {
             released += 1;
             self.shaped -= 1;
@@ -164,7 +164,7 @@ impl<P: Port> Forwarder<'_, P> {
                 pool: &mut self.pool,
                 counters: &self.counters,
             };
-            let sent = sending.put(port, waiting.buffer, &mut made_room);
+            let sent = sending.put(port, waiting.buffer, &mut is_stuck);
             let stamp_ns = waiting.stamp_ns.filter(|_| sent);
             self.stamps.extend(stamp_ns);
             self.runs.push(Run {
@@ -266,22 +266,23 @@ struct Sending<'a, 'm> {
 }
 
 impl Sending<'_, '_> {
-    /// Puts a packet into a port's transmit ring, which is emptied once a batch when it is full. What still finds no room
-    /// is lost.
-    fn put<P: Port>(self, port: Option<&mut P>, buffer: Buffer, made_room: &mut bool) -> bool {
+    /// Puts a packet into a port's transmit ring, which is flushed when it is full, as long as that makes room. What still
+    /// finds none is lost.
+    fn put<P: Port>(self, port: Option<&mut P>, buffer: Buffer, is_stuck: &mut bool) -> bool {
         let Some(port) = port else {
             self.pool.give(buffer.frame);
             return false;
         };
         let unsent = port.transmit(self.memory, buffer).or_else(|buffer| {
-            if *made_room {
+            if *is_stuck {
                 return Err(buffer);
             }
-            *made_room = true;
             let kicks = port.flush(self.memory);
             self.counters.add(Counter::Kicks, kicks);
             port.reclaim(self.memory, self.pool);
-            port.transmit(self.memory, buffer)
+            let unsent = port.transmit(self.memory, buffer);
+            *is_stuck = unsent.is_err();
+            unsent
         });
         match unsent {
             Ok(()) => true,

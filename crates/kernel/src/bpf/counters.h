@@ -18,7 +18,7 @@ struct myelin_line {
 	__u64 last_ns;	  /* when the last packet was counted, CLOCK_MONOTONIC; 0 if not kept */
 	__u64 sampled_ns; /* time spent in `samples` runs of a function */
 	__u64 samples;
-	__u64 policed;	/* at the front door: packets above the profile */
+	__u64 policed; /* at the front door: packets above the profile */
 	__u64 policed_bytes;
 };
 

@@ -15,7 +15,8 @@ enum port_line {
 	PORT_LOST = 7, /* matched, but the metadata found no room */
 };
 
-#define NO_SLOT 0xffffffff
+#define NO_SLOT	 0xffffffff
+#define VLAN_TAG 4
 
 /* Twin: myelin_kernel::port::Door. */
 const volatile struct door {
@@ -55,10 +56,13 @@ static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
 	return HOOK_DROP;
 }
 
-/* Bytes on the wire: each segment of a GSO packet has headers of its own. */
-static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers)
+/* Bytes on the wire: each segment of a GSO packet has headers of its own, and a VLAN tag is part
+ * of the frame wherever it lies. */
+static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers,
+					 __u32 packets)
 {
-	return hook_length(ctx) + (hook_arriving_segments(ctx) - 1) * headers->payload;
+	return hook_length(ctx) + (packets - 1) * headers->payload +
+	       packets * hook_stripped_tags(ctx) * VLAN_TAG;
 }
 
 /* Whether the packet keeps to the chain's profile; counts it if not. */
@@ -67,7 +71,8 @@ static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *ch
 				     struct myelin_line *line)
 {
 	struct policer *policer = bpf_map_lookup_elem(&policers, &chain->policer);
-	__u32 packets = hook_arriving_segments(ctx), bytes = wire_length(ctx, headers);
+	__u32 packets = hook_arriving_segments(ctx);
+	__u32 bytes = wire_length(ctx, headers, packets);
 
 	if (!policer)
 		return true;

@@ -151,9 +151,12 @@ static __always_inline __u32 hook_length(const hook_ctx *ctx)
 
 static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 {
-	__u32 segments = ctx->gso_segs;
+	__u32 segments = ctx->gso_segs, size = ctx->gso_size;
 
-	return segments ? segments : 1;
+	if (segments)
+		return segments;
+	/* Those of a virtual machine need not say how many they are. Rather one too many. */
+	return size ? (ctx->len + size - 1) / size : 1;
 }
 
 static __always_inline __u32 hook_segments(const hook_ctx *ctx)

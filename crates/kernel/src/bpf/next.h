@@ -97,11 +97,11 @@ static __always_inline int hop_drop(const hook_ctx *ctx, struct myelin_line *lin
 	return HOOK_DROP;
 }
 
-/* Records that the packet leaves the chain; false when nobody knows when it came. */
-static __always_inline bool hop_count_out(const hook_ctx *ctx)
+/* Records that the packet leaves the chain at that time; false when nobody knows when it came. */
+static __always_inline bool hop_count_out_at(const hook_ctx *ctx, __u64 now)
 {
 	struct myelin_line *line = counter_line(HOP(egress_line));
-	__u64 stamp_ns, now = bpf_ktime_get_ns();
+	__u64 stamp_ns;
 
 	if (!hook_stamp(ctx, &stamp_ns)) {
 		count_drop(ctx, HOP(line));
@@ -111,6 +111,11 @@ static __always_inline bool hop_count_out(const hook_ctx *ctx)
 	line->last_ns = now;
 	sojourn_record(now - stamp_ns);
 	return true;
+}
+
+static __always_inline bool hop_count_out(const hook_ctx *ctx)
+{
+	return hop_count_out_at(ctx, bpf_ktime_get_ns());
 }
 
 static __always_inline int hop_egress(const hook_ctx *ctx, bool peer)

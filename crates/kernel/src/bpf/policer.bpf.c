@@ -5,17 +5,18 @@
  */
 #include "hook.h"
 #include "instance.h"
-#include "policer.h"
+#include "departure.h"
 
 /* Twin: myelin_kernel::test_run::policer::Instance. */
 const volatile struct trial {
 	__u32 number; /* the policer's */
 	__u32 alone;
+	__u32 shapes; /* tells when each may leave instead */
 } INSTANCE INSTANCE_SECTION;
 
 /* What the test run's frame is made of; twin: myelin_kernel::test_run::policer::Arrival. */
 struct arrival {
-	__u64 at_ns; /* 0: now; the time that was read is left here */
+	__u64 at_ns; /* 0: now; the time that was read, or of the departure, is left here */
 	__u32 packets;
 	__u32 bytes; /* 1 when they conform, 0 when not, is left here */
 };
@@ -41,6 +42,11 @@ int myelin_policer(hook_ctx *ctx)
 		__u64 now_ns = arrival->at_ns ? arrival->at_ns : bpf_ktime_get_ns();
 
 		arrival->at_ns = now_ns;
+		if (IMMEDIATE(shapes)) {
+			arrival->at_ns =
+				departure(policer, now_ns, arrival->packets, arrival->bytes);
+			continue;
+		}
 		if (IMMEDIATE(alone))
 			arrival->bytes =
 				police(policer, now_ns, arrival->packets, arrival->bytes, true);

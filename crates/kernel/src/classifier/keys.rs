@@ -1,8 +1,8 @@
 //! How keys and masks lie in the maps: `parse.h` and `classify.h`.
 
 use bytemuck::{Pod, Zeroable};
-use myelin_packet::Family;
 use myelin_packet::classifier::{Key, MAX_MASKS, Mask};
+use myelin_packet::{Family, Match};
 
 /// Set in the mask field of a packet's key when it has no ports; a mask that names a port keeps it, and then no key
 /// matches. `NO_PORTS`.
@@ -40,7 +40,7 @@ struct Key6 {
 }
 
 /// The words of a `struct key4` or `struct key6`; what is not used is zero.
-pub(super) type Words = [u64; KEY_WORDS];
+pub(crate) type Words = [u64; KEY_WORDS];
 
 /// `struct mask`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -85,6 +85,14 @@ fn prefix_bytes(len: u8) -> [u8; 16] {
         .checked_shl(128 - u32::from(len))
         .unwrap_or(0)
         .to_be_bytes()
+}
+
+/// What a packet's key is compared with where there is one match only: the words that count, and what they shall be.
+/// `None` when no packet of the family has it.
+pub(crate) fn comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
+    let mask = Mask::of(rule, family)?;
+    let want = key_words(family, &Key::of(rule), 0, 0);
+    Some((MaskEntry::new(mask, 0).keep, want))
 }
 
 /// `struct masks`, in words: two counts of 32 bits, then the masks of both families.

@@ -18,13 +18,14 @@ pub const MAX_ARRIVALS: usize = 200;
 struct Instance {
     number: u32,
     alone: u32,
+    shapes: u32,
 }
 
 /// Packets that come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Arrival {
-    /// When, ns; 0: now, and what the clock said is here afterwards.
+    /// When, ns; 0: now, and what the clock said is here afterwards; with a shaper when it may leave.
     pub at_ns: u64,
     /// How many.
     pub packets: u32,
@@ -45,7 +46,22 @@ impl Trial {
         let instance = Instance {
             number: policer.number(),
             alone: alone.into(),
+            shapes: 0,
         };
+        Self::load(plane, policer, instance)
+    }
+
+    /// Of this shaper: tells when each arrival may leave; 0 for never.
+    pub fn of_shaper(plane: &Plane, shaper: &Arc<Policer>) -> Result<Self, Error> {
+        let instance = Instance {
+            number: shaper.number(),
+            alone: 0,
+            shapes: 1,
+        };
+        Self::load(plane, shaper, instance)
+    }
+
+    fn load(plane: &Plane, policer: &Arc<Policer>, instance: Instance) -> Result<Self, Error> {
         let maps = [("policers", plane.policers())];
         Ok(Self {
             program: POLICER.load(Hook::Xdp, bytemuck::bytes_of(&instance), &maps)?,
@@ -72,6 +88,14 @@ mod tests {
 
     #[test]
     fn instances_lie_as_in_c() {
-        assert_twins!(POLICER, "trial", Instance { number, alone });
+        assert_twins!(
+            POLICER,
+            "trial",
+            Instance {
+                number,
+                alone,
+                shapes
+            }
+        );
     }
 }

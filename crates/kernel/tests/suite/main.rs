@@ -4,6 +4,8 @@
 
 mod chain;
 mod classify;
+mod conform;
+mod depart;
 mod distributed;
 mod exchange;
 mod flows;

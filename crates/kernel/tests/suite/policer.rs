@@ -191,10 +191,17 @@ fn cpus_share_a_bucket_to_the_packet() {
         .count() as u128;
     let earned = elapsed_ns * u128::from(rate) / 1_000_000_000;
     assert!(passed <= earned + u128::from(burst), "{passed} of {earned}");
-    // Where the machine held both up, the bucket may have been full for a while.
-    let longest = trace.windows(2).map(|pair| pair[1].0 - pair[0].0).max();
-    let lost = u128::from(longest.unwrap_or(0)) * u128::from(rate) / 1_000_000_000;
-    assert!(passed * 10 > earned * 9 || lost > 0, "{passed} of {earned}");
+    // Where the machine held both up for longer than the bucket takes to fill, the rest was not earned.
+    let fill_ns = u128::from(burst * 1_000_000_000 / rate);
+    let gaps = trace
+        .windows(2)
+        .map(|pair| u128::from(pair[1].0 - pair[0].0));
+    let idle_ns: u128 = gaps.map(|gap| gap.saturating_sub(fill_ns)).sum();
+    let lost = idle_ns * u128::from(rate) / 1_000_000_000;
+    assert!(
+        (passed + lost) * 100 >= earned * 98,
+        "{passed} of {earned}, {lost} lost"
+    );
 }
 
 struct Door {
@@ -286,6 +293,12 @@ fn segments_of_a_large_packet_count_each_with_its_headers() {
     assert!(!door.passes(&segments(11, 91)));
     assert!(door.passes(&segments(10, 100)));
     assert!(!door.passes(&TestRun::new(&frame)));
+    let untold = Door::new(Hook::Tcx, &of_packets(1, 10));
+    assert!(
+        !untold.passes(&segments(0, 91)),
+        "twelve, though it does not say so"
+    );
+    assert!(untold.passes(&segments(0, 200)));
     let headers = frame.len() as u64 - 1000;
     let counted = door.plane.counters().read(door.chain.door_slot());
     assert_eq!(counted.policed, 12);
@@ -303,8 +316,10 @@ fn a_place_is_free_again_when_its_policer_is_gone() {
     let plane = plane();
     let profile = of_packets(1, 1);
     for _ in 0..3 {
-        let held: Vec<_> = (0..64).map(|_| policer(&plane, &profile)).collect();
-        assert!(plane.policer(&profile).is_err());
+        let held: Vec<_> = (0..1000)
+            .map_while(|_| plane.policer(&profile).ok())
+            .collect();
+        assert!((64..1000).contains(&held.len()), "{}", held.len());
         drop(held);
     }
     assert!(plane.policer(&Profile::default()).unwrap().is_none());

@@ -41,7 +41,7 @@ fn a_link_gets_the_discipline_and_its_default_back() {
     let id = link.id();
     assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
     netlink.apply([create(&id)]).unwrap();
-    assert!(is_there(&mut netlink, &id).unwrap());
+    assert_eq!(ours(&mut netlink, &id).unwrap().as_deref(), Some("htb"));
     assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
     let both = Class {
         bits: Some(Limit {
@@ -64,8 +64,8 @@ fn a_link_gets_the_discipline_and_its_default_back() {
     assert_eq!(numbers(&mut netlink), [7, 8]);
     netlink.apply([delete_class(&id, 7)]).unwrap();
     assert_eq!(numbers(&mut netlink), [8]);
-    netlink.apply([delete(&id)]).unwrap();
-    assert!(!is_there(&mut netlink, &id).unwrap());
+    netlink.apply([delete(&id, "htb")]).unwrap();
+    assert_eq!(ours(&mut netlink, &id).unwrap(), None);
 }
 
 #[test]
@@ -93,4 +93,17 @@ fn a_burst_of_packets_is_one_short_and_all_frames_count_the_same() {
     }
     // Two packets of 10 ms each.
     assert_eq!((word(28), word(32)), (312_500, 312_500));
+}
+
+#[test]
+fn kernels_that_count_short_frames_by_their_length_are_told() {
+    for (release, expected) in [
+        ("6.18.44-fc-v769", true),
+        ("5.17.0", true),
+        ("5.15.0-91-generic", false),
+        ("4.19", false),
+        ("", false),
+    ] {
+        assert_eq!(counts_packets(release), expected, "{release}");
+    }
 }

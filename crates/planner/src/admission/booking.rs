@@ -37,7 +37,6 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         sla.enforce,
         Enforce::Auto | Enforce::Both | Enforce::Policer
     );
-    let shaped = matches!(sla.enforce, Enforce::Auto | Enforce::Both | Enforce::Shaper);
     let profile = sla.policing_profile();
     let way = way::way(chain, plan, costs, site);
     let (way, unbounded) = match way {
@@ -45,7 +44,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Err(why) => (None, Some(why)),
     };
     let held_fs = way.as_ref().map_or(0, |way| way.held_fs);
-    let shaper_fs = if shaped {
+    let shaper_fs = if plan.shaper.is_some() {
         shaper_fs(&sla.profile(), &profile)
     } else {
         0
@@ -75,12 +74,14 @@ fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit>
         returns: true,
         growth: Growth::NONE,
     };
-    let port = (!chain.is_over_dpdk()).then(|| visit(Resource::Port(site.ingress.clone())));
+    let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
     let worker = visit(Resource::Worker {
         core: site.core,
         name: site.worker.clone(),
         polls: true,
         wake_up_fs: 0,
+        batch: chain.worker.batch,
+        devices: chain.is_over_dpdk(),
     });
     let worker = plan.uses(Space::User).then_some(worker);
     port.into_iter().chain(worker).collect()

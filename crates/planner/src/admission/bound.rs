@@ -9,7 +9,7 @@ pub struct Bound {
     /// By network calculus, ns.
     pub bound_ns: u64,
     /// The sum of Rathore et al. 2022, equation (4), over the hops, ns; never below the bound. `None` where it does not apply: several
-    /// processes share a core without turns, or packets come back to one.
+    /// processes share a core without turns, packets come back to one, or a worker has several ports.
     pub paper_sum_ns: Option<u64>,
     /// What of it is waiting for cores that stand still, for a worker to wake up or to get its turn, and for what functions and the shaper hold back,
     /// ns.

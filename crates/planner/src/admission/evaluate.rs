@@ -9,8 +9,8 @@ use super::ledger::{Ledger, Route, Sums};
 use super::site::Platform;
 use super::way::Resource;
 use crate::calculus::{
-    ArrivalCurve, Passage, RateLatency, after_delay, busy_period, delay, fair_share, paper_sum,
-    tandem,
+    ArrivalCurve, Passage, RateLatency, SECOND, after_delay, busy_period, delay, fair_share,
+    mul_div_up, paper_sum, tandem,
 };
 
 /// Why there is no bound.
@@ -29,8 +29,10 @@ pub(super) enum Unbounded {
 enum Order {
     /// First come, first served.
     Fcfs(RateLatency),
-    /// Nobody knows: several processes, none of which polls.
+    /// Nobody knows: a worker that takes a batch from each of its ports in turn, or to which packets come back.
     Any(RateLatency),
+    /// Nobody knows, and the core works for several processes, none of which polls.
+    Shared(RateLatency),
 }
 
 /// The bound of the chains of one way.
@@ -142,16 +144,22 @@ impl<'a> Evaluator<'a> {
         let mut passages = Vec::with_capacity(route.len());
         let mut sum_fs = Some(0_u128);
         let mut added_fs = 0_u128;
+        let mut ordered = true;
         for (index, resource) in route.iter().enumerate() {
             let full = || Unbounded::Full(resource.clone());
             let order = self.order(resource)?;
-            let (Order::Fcfs(service) | Order::Any(service)) = order;
-            let own = group.curves[index];
+            let (Order::Fcfs(service) | Order::Any(service) | Order::Shared(service)) = order;
             let arrived = self.arrived(route, index)?;
             let others = self.total(resource, &order)?;
             let others = others.minus(&arrived).ok_or_else(full)?;
             // Its own as it was sent: to move a flow's packets back in time until they keep to their profile again makes none of them
-            // leave earlier.
+            // leave earlier. That needs first come, first served, here and before.
+            ordered &= matches!(order, Order::Fcfs(_));
+            let own = if ordered {
+                group.curves[index]
+            } else {
+                arrived
+            };
             let total = own.plus(&others).ok_or_else(full)?;
             let delay_fs = longest(&total, &order).ok_or_else(full)?;
             added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
@@ -244,7 +252,7 @@ impl<'a> Evaluator<'a> {
 
     fn sum_up(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
         let servers = match (resource, order) {
-            (Resource::Worker { core, .. }, Order::Any(_)) => self.workers_on(*core),
+            (Resource::Worker { core, .. }, Order::Shared(_)) => self.workers_on(*core),
             _ => BTreeSet::from([resource]),
         };
         let mut sum = ArrivalCurve::default();
@@ -282,14 +290,19 @@ impl<'a> Evaluator<'a> {
 
     fn find_order(&self, resource: &Resource) -> Result<Order, Unbounded> {
         let Resource::Worker {
-            core, wake_up_fs, ..
+            core,
+            wake_up_fs,
+            batch,
+            devices,
+            ..
         } = resource
         else {
             return Ok(Order::Fcfs(match resource {
-                Resource::Port(_) => RateLatency::core(self.platform.worst_stall_fs()),
+                Resource::Port { .. } => RateLatency::core(self.platform.worst_stall_fs()),
                 _ => RateLatency::core(0),
             }));
         };
+        let beyond = || Unbounded::Beyond(resource.clone());
         let stall_fs = self.platform.stall_fs(*core);
         let workers = self.workers_on(*core);
         let returns = self.routes_at(resource).any(|route| {
@@ -299,13 +312,15 @@ impl<'a> Evaluator<'a> {
                 .zip(group)
                 .is_some_and(|(server, group)| group.returns[server])
         });
+        let in_turn = *devices || self.ports_of(resource) > 1;
+        let after_batch = |service: RateLatency| self.after_batch(resource, *batch, service);
         let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|one| **one != resource);
         if workers.len() <= 1 {
-            return Ok(if returns {
+            return Ok(if returns || in_turn {
                 Order::Any(whole)
             } else {
-                Order::Fcfs(whole)
+                Order::Fcfs(after_batch(whole).ok_or_else(beyond)?)
             });
         }
         let mut wake_ups_fs = *wake_up_fs;
@@ -318,25 +333,61 @@ impl<'a> Evaluator<'a> {
             .clone()
             .any(|other| matches!(other, Resource::Worker { polls: true, .. }))
         {
-            return Ok(Order::Any(RateLatency::core(
+            return Ok(Order::Shared(RateLatency::core(
                 stall_fs.saturating_add(wake_ups_fs),
             )));
         }
         // One that polls takes its share whether it has work or not.
-        let beyond = || Unbounded::Beyond(resource.clone());
         if returns {
             return Err(beyond());
         }
         let others_weight = (workers.len() - 1) as u64;
-        fair_share(&whole, 1, others_weight, self.platform.slice_fs)
-            .map(Order::Fcfs)
-            .ok_or_else(beyond)
+        let share = fair_share(&whole, 1, others_weight, self.platform.slice_fs);
+        let share = share.ok_or_else(beyond)?;
+        Ok(if in_turn {
+            Order::Any(share)
+        } else {
+            Order::Fcfs(after_batch(share).ok_or_else(beyond)?)
+        })
+    }
+
+    /// How many ports a worker takes packets from in turn: each receive queue of each interface is one.
+    fn ports_of(&self, worker: &Resource) -> u32 {
+        let ways = self.routes_at(worker).filter_map(|route| route.first());
+        let ports: BTreeSet<_> = ways.collect();
+        let queues = ports.iter().map(|port| match port {
+            Resource::Port { queues, .. } => *queues,
+            _ => 1,
+        });
+        queues.sum()
+    }
+
+    /// What is left of first come, first served where a packet leaves after the whole batch that it was taken with: those that came
+    /// later may be before it.
+    fn after_batch(
+        &self,
+        worker: &Resource,
+        batch: u16,
+        service: RateLatency,
+    ) -> Option<RateLatency> {
+        let routes = self.routes_at(worker);
+        let costs = routes.filter_map(|route| {
+            let index = route.iter().position(|one| one == worker)?;
+            self.sums(route)?.packets_fs.get(index).copied()
+        });
+        let later = u128::from(batch.max(1) - 1);
+        let later_fs = costs.max().unwrap_or(0).checked_mul(later)?;
+        let later_fs = mul_div_up(later_fs, SECOND, service.rate)?;
+        Some(RateLatency::new(
+            service.rate,
+            service.latency_fs.checked_add(later_fs)?,
+        ))
     }
 }
 
 fn longest(total: &ArrivalCurve, order: &Order) -> Option<u128> {
     match order {
         Order::Fcfs(service) => delay(total, service),
-        Order::Any(service) => busy_period(total, service),
+        Order::Any(service) | Order::Shared(service) => busy_period(total, service),
     }
 }

@@ -138,6 +138,8 @@ impl Ledger {
             name: String::new(),
             polls: false,
             wake_up_fs: 0,
+            batch: 0,
+            devices: false,
         };
         self.at
             .range(first..)

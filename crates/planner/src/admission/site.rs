@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use myelin_spec::ServiceChain;
 
+use super::way::Resource;
 use crate::calculus::SECOND;
 use crate::costs::Costs;
 use crate::machine::Machine;
@@ -16,6 +17,8 @@ pub(crate) const NS: u128 = SECOND / 1_000_000_000;
 pub struct Site {
     /// The interface or device where its packets come in.
     pub ingress: String,
+    /// Receive queues of that interface.
+    pub queues: u32,
     /// Where they leave.
     pub egress: String,
     /// The worker of its user functions, by a name that those who share it have in common.
@@ -59,7 +62,16 @@ impl Site {
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             egress_bps: machine.egress_bps,
             ingress,
+            queues: 1,
             egress,
+        }
+    }
+
+    /// The kernel's part where its packets come in.
+    pub(super) fn port(&self) -> Resource {
+        Resource::Port {
+            name: self.ingress.clone(),
+            queues: self.queues,
         }
     }
 }

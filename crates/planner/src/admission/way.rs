@@ -15,7 +15,12 @@ use crate::plan::Plan;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// The kernel's part behind an ingress port, run in softirq: on any core, but on one at a time, in the order in which packets come.
-    Port(String),
+    Port {
+        /// The interface.
+        name: String,
+        /// Its receive queues; a worker has a socket for each.
+        queues: u32,
+    },
     /// A worker process.
     Worker {
         /// The core that it is bound to.
@@ -26,6 +31,10 @@ pub enum Resource {
         polls: bool,
         /// What waking it takes, fs; 0 where it never sleeps.
         wake_up_fs: u128,
+        /// Packets that it takes from a port before it sends them and looks at the next port.
+        batch: u16,
+        /// Whether its ports are devices of DPDK: one at each end, taken in turn.
+        devices: bool,
     },
     /// A link with a speed.
     Link(String),
@@ -34,7 +43,7 @@ pub enum Resource {
 impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Port(name) => write!(f, "the kernel's part at {name}"),
+            Self::Port { name, .. } => write!(f, "the kernel's part at {name}"),
             Self::Worker { core, .. } => write!(f, "the worker on core {core}"),
             Self::Link(name) => write!(f, "the link {name}"),
         }
@@ -143,9 +152,7 @@ impl<'a> Builder<'a> {
         if chain.is_over_dpdk() {
             self.enter_worker();
         } else {
-            self.way
-                .visits
-                .push(self.visit(Resource::Port(self.site.ingress.clone())));
+            self.way.visits.push(self.visit(self.site.port()));
         }
         self.step("front door", self.work_of(&plan.door.name));
         let mut from = Space::Kernel;
@@ -225,6 +232,8 @@ impl<'a> Builder<'a> {
             // Workers of one chain that share a core do not poll before they sleep.
             polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !several,
             wake_up_fs: if spec.idle == Idle::Spin { 0 } else { wake_up },
+            batch: spec.batch,
+            devices: self.chain.is_over_dpdk(),
         }));
         self.here = self.way.visits.len() - 1;
         self.worker = Some(self.here);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::markup::{escape, format_ns, table};
 use super::sections;
 use crate::Error;
-use crate::chain_report::ChainReport;
+use crate::chain_report::{ChainReport, Flood};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -18,6 +18,7 @@ pub fn render(report: &ChainReport) -> Result<String, Error> {
     head(&mut header, report);
     let mut out = String::new();
     terms(&mut out, report);
+    floods(&mut out, report);
     for (i, (name, probe)) in report.probes.iter().enumerate() {
         sections::probe(&mut out, report, i, name, probe)?;
     }
@@ -121,6 +122,20 @@ fn terms(out: &mut String, report: &ChainReport) {
     out.push_str(&table(
         "What the chain is owed and what it got.",
         &["term", "owed", "measured", ""],
+        &rows,
+    ));
+    out.push_str("</section>\n");
+}
+
+fn floods(out: &mut String, report: &ChainReport) {
+    if report.floods.is_empty() {
+        return;
+    }
+    let rows: Vec<Vec<String>> = report.floods.iter().map(Flood::cells).collect();
+    out.push_str("<section><h2>Flooded meanwhile</h2>\n");
+    out.push_str(&table(
+        "Chains that were sent more than they agreed while this one was measured.",
+        &Flood::HEAD,
         &rows,
     ));
     out.push_str("</section>\n");

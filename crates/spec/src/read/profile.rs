@@ -3,6 +3,7 @@
 use myelin_traffic::Bucket;
 
 use super::field::{Field, whole_number};
+use crate::chain::Sla;
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
 use crate::units::{self, Rate};
@@ -162,26 +163,26 @@ pub(super) fn check_burst(
     }
 }
 
-/// The policer's burst is the profile's or a wider one: a narrower one would drop what conforms.
-pub(super) fn check_wider(
-    policing: &Quantity,
-    field: &Field<'_>,
-    burst: &Quantity,
-    report: &mut Report<'_>,
-) {
+/// The policer's burst is the profile's, also one that the file leaves out, or a wider one: a narrower one would drop what
+/// conforms.
+pub(super) fn check_wider(sla: &Sla, field: &Field<'_>, report: &mut Report<'_>) {
+    let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
-        (policing.packets, burst.packets, "packets"),
-        (policing.bits, burst.bits, "bits"),
+        (policing.packets, profile.packets, "packets"),
+        (policing.bits, profile.bits, "bits"),
     ];
-    for (policing, burst, counted) in cases {
-        if let Some((policing, burst)) = policing.zip(burst).filter(|(p, b)| p < b) {
+    for (policing, profile, counted) in cases {
+        let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));
+        if let Some((policing, burst)) = bursts.filter(|(policing, burst)| policing < burst) {
             let [policing, burst] = [policing, burst].map(|value| Of::Burst.format(value, counted));
             let fault = Fault::new(
                 format!(
                     "the policer's burst of {policing} is below the profile's {burst}, so it would drop what conforms"
                 ),
                 format!("at least {burst}"),
-                format!("write {burst} or more, or remove the key"),
+                format!(
+                    "write {burst} or more, give the profile a smaller `burst`, or remove the key"
+                ),
             );
             field.fault(report, fault);
         }

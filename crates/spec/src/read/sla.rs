@@ -38,13 +38,10 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     for (of, field) in [&burst, &policing].into_iter().flatten() {
         profile::check_burst(of, field, (packets(&rate), bits(&rate)), report);
     }
-    if let (Some((burst, _)), Some((policing, field))) = (&burst, &policing) {
-        profile::check_wider(policing, field, burst, report);
-    }
     let (shaper_queue, shaper_delay_ns) = fields
         .get("shaper")
         .map_or((None, None), |field| shaper(&field, report));
-    Some(Sla {
+    let sla = Sla {
         rate_pps: packets(&rate),
         rate_bps: bits(&rate),
         burst_packets: packets(&burst),
@@ -64,7 +61,11 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             .unwrap_or(Sla::default().percentile),
         loss_percent: fields.get("loss").and_then(|field| loss(&field, report)),
         round_trip_ns: duration("roundTrip", report),
-    })
+    };
+    if let Some((_, field)) = &policing {
+        profile::check_wider(&sla, field, report);
+    }
+    Some(sla)
 }
 
 /// The bounds of the shaper's queue: packets, ns.

@@ -1,0 +1,334 @@
+//! A chain's packets: what came in, and where each of them went. Pure.
+//!
+//! All figures count up. At rest `in + made = policed + door + rings + functions + shaper + out`; what is missing is under way, or was
+//! lost where nobody counts.
+
+use std::collections::BTreeMap;
+
+use myelin_packet::sojourn::Histogram;
+use myelin_spec::Sla;
+
+/// Packets of a chain over all its generations, as stations with counters of their own tell them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) packets_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) policed: u64,
+    pub(crate) policed_bytes: u64,
+    /// Dropped by the front door, which found nobody to hand them to.
+    pub(crate) door: u64,
+    /// Dropped by functions, by name.
+    pub(crate) drops: BTreeMap<String, u64>,
+    /// Of these and of what functions made, what counts as lost, by name.
+    pub(crate) lost: BTreeMap<String, u64>,
+    /// Dropped by the shaper.
+    pub(crate) shaper: u64,
+    /// Made by functions.
+    pub(crate) made: u64,
+    pub(crate) packets_out: u64,
+    pub(crate) bytes_out: u64,
+}
+
+/// What one function of the present generation did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct HopCounts {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) position: u8,
+    pub(crate) packets_in: u64,
+    pub(crate) drops: u64,
+    pub(crate) made: u64,
+    /// In a black box: went in and has not come out.
+    pub(crate) held: u64,
+    pub(crate) is_black_box: bool,
+    pub(crate) sampled_ns: u64,
+    pub(crate) samples: u64,
+}
+
+impl HopCounts {
+    /// What went on from here.
+    pub(crate) fn passed(&self) -> u64 {
+        (self.packets_in + self.made).saturating_sub(self.drops + self.held)
+    }
+}
+
+/// A station between functions that loses packets, with a count of its own. Those of equal stations are one count, which
+/// several chains share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Crossing {
+    pub(crate) station: Station,
+    /// The function it leads to; `None` at the way out.
+    pub(crate) leads_to: Option<u8>,
+    /// Packets lost there since it was made.
+    pub(crate) lost: u64,
+}
+
+/// Where that is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Station {
+    /// The receiving rings of a worker's sockets, by the worker's process group and interface.
+    Sockets { worker: String, interface: u32 },
+    /// The transmitting rings of a generation, and those between its processes.
+    Transmit {
+        spi: u32,
+        generation: u16,
+        position: u8,
+    },
+    /// A link on which packets leave for a function's namespace.
+    Inner { interface: u32 },
+    /// The interface on which they leave the chain.
+    Egress { interface: u32, name: String },
+}
+
+impl Station {
+    /// Whether it is a ring of a worker, and not an interface.
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Self::Sockets { .. } | Self::Transmit { .. })
+    }
+}
+
+/// A worker process that serves the chain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WorkerTimes {
+    pub(crate) pid: u32,
+    /// The core it is bound to.
+    pub(crate) core: Option<u32>,
+    /// It never sleeps, so its time says nothing of its load.
+    pub(crate) polls: bool,
+    pub(crate) restarts: u64,
+    pub(crate) run_ns: u64,
+    /// Ready to run and not running.
+    pub(crate) waited_ns: u64,
+    /// The first function that it runs.
+    pub(crate) first: Option<u8>,
+}
+
+/// All that is read of a chain at one time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reading {
+    pub(crate) name: String,
+    /// With the name it tells a chain from an earlier one of that name.
+    pub(crate) spi: u32,
+    pub(crate) generation: u16,
+    pub(crate) sla: Sla,
+    /// Since the chain came up, s.
+    pub(crate) up_s: f64,
+    pub(crate) counts: Counts,
+    /// Whether the way out counts bytes.
+    pub(crate) tells_bytes_out: bool,
+    /// Packets of the present generation that went on from the front door.
+    pub(crate) entered: u64,
+    pub(crate) hops: Vec<HopCounts>,
+    /// They wait in the shaper.
+    pub(crate) waiting: u64,
+    /// From the front door to the egress; `None` where black boxes cut the way.
+    pub(crate) sojourn: Option<Histogram>,
+    pub(crate) crossings: Vec<Crossing>,
+    pub(crate) workers: Vec<WorkerTimes>,
+    /// Its packets pass by when nobody can process them (`onFailure: pass`), so one that is missing need not be lost.
+    pub(crate) may_pass_by: bool,
+}
+
+/// The decoder of a code whose packets are more than what they carry.
+const DECODER: &str = "rlnc-decode";
+/// Where a code begins.
+const ENCODER: &str = "rlnc-encode";
+
+/// What each function lost: its drops less what it made. Between an encoder and a decoder, drops are what the code is for: what
+/// is missing behind the decoder of what came before the encoder is the decoder's. What a decoder alone takes in and
+/// does not give on is the code of an encoder elsewhere, and nothing tells a lost packet from it.
+pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
+    let mut lost: Vec<u64> = hops
+        .iter()
+        .map(|hop| (hop.drops + hop.held).saturating_sub(hop.made))
+        .collect();
+    let decoders = hops
+        .iter()
+        .enumerate()
+        .filter(|(_, hop)| hop.kind == DECODER);
+    for (decoder, _) in decoders {
+        lost[decoder] = 0;
+        if let Some(encoder) = hops[..decoder].iter().rposition(|hop| hop.kind == ENCODER) {
+            let section = &hops[encoder..=decoder];
+            let gone: u64 = section.iter().map(|hop| hop.drops + hop.held).sum();
+            let made: u64 = section.iter().map(|hop| hop.made).sum();
+            lost[encoder..decoder].fill(0);
+            lost[decoder] = gone.saturating_sub(made);
+        }
+    }
+    lost
+}
+
+impl Counts {
+    /// Adds what functions of one generation did.
+    pub(crate) fn add_hops(&mut self, hops: &[HopCounts]) {
+        for (hop, lost) in hops.iter().zip(lost(hops)) {
+            self.made += hop.made;
+            add(&mut self.drops, &hop.name, hop.drops + hop.held);
+            add(&mut self.lost, &hop.name, lost);
+        }
+    }
+
+    /// Adds those of other generations.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.packets_in += other.packets_in;
+        self.bytes_in += other.bytes_in;
+        self.policed += other.policed;
+        self.policed_bytes += other.policed_bytes;
+        self.door += other.door;
+        self.shaper += other.shaper;
+        self.made += other.made;
+        self.packets_out += other.packets_out;
+        self.bytes_out += other.bytes_out;
+        for (name, drops) in &other.drops {
+            add(&mut self.drops, name, *drops);
+        }
+        for (name, lost) in &other.lost {
+            add(&mut self.lost, name, *lost);
+        }
+    }
+
+    /// What was to leave: came in within the profile, or was made.
+    pub(crate) fn owed(&self) -> u64 {
+        (self.packets_in + self.made).saturating_sub(self.policed)
+    }
+
+    /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
+    pub(crate) fn missing(&self, between: u64) -> u64 {
+        let in_functions: u64 = self.drops.values().sum();
+        let gone = self.policed + self.door + in_functions + self.shaper + between;
+        (self.packets_in + self.made).saturating_sub(gone + self.packets_out)
+    }
+}
+
+/// What has not left after this time is lost, ns.
+const UNDER_WAY_NS: u64 = 1_000_000_000;
+/// A worker that does not run while its chain is read has packets in its rings that no sojourn tells of yet: those of so long, ns.
+const IN_RINGS_NS: u64 = 10_000_000;
+
+/// Of packets that came in so long a time, those that may still be under way at its end. The sojourn of those that have left tells how
+/// long the way takes; without one it takes a second.
+pub(crate) fn under_way(came: u64, length_s: f64, sojourn: Option<&Histogram>) -> u64 {
+    let longest_ns = sojourn.and_then(|sojourn| sojourn.quantile(1.0));
+    let way_ns = longest_ns.map_or(UNDER_WAY_NS, |ns| {
+        ns.saturating_add(IN_RINGS_NS).min(UNDER_WAY_NS)
+    });
+    let length_ns = length_s * 1e9;
+    if length_ns <= way_ns as f64 {
+        return came;
+    }
+    (came as f64 * (way_ns as f64 / length_ns)).ceil() as u64
+}
+
+fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {
+    if packets > 0 {
+        *to.entry(name.to_owned()).or_default() += packets;
+    }
+}
+
+/// Divides packets in proportion to weights, none lost by rounding, and nobody gets more than its weight where there are no more packets
+/// than all weights together; the first takes all where no weight tells.
+pub(crate) fn divide(packets: u64, weights: &[u64]) -> Vec<u64> {
+    let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    if sum == 0 {
+        let mut parts = vec![0; weights.len()];
+        if let Some(first) = parts.first_mut() {
+            *first = packets;
+        }
+        return parts;
+    }
+    let (mut before, mut given) = (0_u128, 0_u64);
+    weights
+        .iter()
+        .map(|weight| {
+            before += u128::from(*weight);
+            // At most `packets`.
+            let until = (u128::from(packets) * before / sum) as u64;
+            let part = until - given;
+            given = until;
+            part
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(kind: &str, packets_in: u64, drops: u64, made: u64) -> HopCounts {
+        HopCounts {
+            name: kind.to_owned(),
+            kind: kind.to_owned(),
+            packets_in,
+            drops,
+            made,
+            ..HopCounts::default()
+        }
+    }
+
+    #[test]
+    fn drops_of_a_function_are_lost_and_what_it_makes_in_their_place_is_not() {
+        let hops = [hop("firewall", 100, 7, 0), hop("xor", 93, 3, 2)];
+        assert_eq!(lost(&hops), [7, 1]);
+        assert_eq!(hops[1].passed(), 92);
+    }
+
+    #[test]
+    fn what_a_code_makes_up_for_is_not_lost() {
+        // Of 100 and 25 repair packets the link loses 10; 9 of what these carried are recovered, and the rest of the code is used up.
+        let hops = [
+            hop("rlnc-encode", 100, 0, 25),
+            hop("lossy-link", 125, 10, 0),
+            hop("rlnc-decode", 115, 25, 9),
+            hop("forward", 99, 1, 0),
+        ];
+        assert_eq!(lost(&hops), [0, 0, 1, 1]);
+        assert_eq!(hops[2].passed(), 99);
+        // Behind an encoder without a decoder, what is dropped is lost.
+        assert_eq!(lost(&hops[..2]), [0, 10]);
+        // A decoder alone uses up a code of which nothing is known here.
+        assert_eq!(lost(&hops[2..]), [0, 1]);
+    }
+
+    #[test]
+    fn an_account_is_closed_when_all_has_left() {
+        let mut counts = Counts {
+            packets_in: 1000,
+            policed: 100,
+            door: 2,
+            shaper: 3,
+            packets_out: 842,
+            ..Counts::default()
+        };
+        counts.add_hops(&[hop("firewall", 890, 40, 0), hop("xor", 850, 5, 5)]);
+        assert_eq!(counts.missing(8), 5);
+        counts.packets_out += 5;
+        assert_eq!(counts.missing(8), 0);
+        // Counters are read one after the other, so more may be out than in.
+        counts.packets_out += 5;
+        assert_eq!(counts.missing(8), 0);
+        let mut twice = counts.clone();
+        twice.add(&counts);
+        assert_eq!((twice.packets_in, twice.drops["firewall"]), (2000, 80));
+        assert!(!twice.lost.contains_key("xor"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_division_gives_everything_and_nobody_what_is_not_due(
+            packets in 0..1_u64 << 48,
+            weights in proptest::collection::vec(0..1_u64 << 48, 1..9),
+        ) {
+            let parts = divide(packets, &weights);
+            proptest::prop_assert_eq!(parts.iter().map(|part| u128::from(*part)).sum::<u128>(), u128::from(packets));
+            let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+            if sum > 0 {
+                for (part, weight) in parts.iter().zip(&weights) {
+                    let due = packets as f64 * (*weight as f64 / sum as f64);
+                    proptest::prop_assert!((*part as f64 - due).abs() <= 1.0 + due * 1e-9);
+                    proptest::prop_assert!(part <= weight || u128::from(packets) > sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Seconds of made-up chains.
+
+use std::time::Duration;
+
+use super::*;
+use crate::api::{SlaCause, SlaTerm};
+
+fn sla() -> Sla {
+    Sla {
+        latency_ns: Some(100_000),
+        loss_percent: Some(1.0),
+        ..Sla::default()
+    }
+}
+
+/// A chain after so many seconds: so many packets came, and all that its one function did not drop left after 10 us.
+fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
+    let mut sojourn = Histogram::new();
+    sojourn.record_many(10_000, packets_in - dropped);
+    let hops = vec![HopCounts {
+        name: "filter".to_owned(),
+        packets_in,
+        drops: dropped,
+        ..HopCounts::default()
+    }];
+    let mut counts = Counts {
+        packets_in,
+        bytes_in: packets_in * 100,
+        packets_out: packets_in - dropped,
+        bytes_out: (packets_in - dropped) * 100,
+        ..Counts::default()
+    };
+    counts.add_hops(&hops);
+    Reading {
+        name: "c".to_owned(),
+        sla: sla(),
+        up_s,
+        counts,
+        tells_bytes_out: true,
+        entered: packets_in,
+        hops,
+        sojourn: Some(sojourn),
+        ..Reading::default()
+    }
+}
+
+fn take(history: &mut History, reading: Reading, between: Between) -> SlaWindow {
+    let length_s = reading.up_s - history.last.up_s;
+    let second = Second {
+        end: SystemTime::UNIX_EPOCH + Duration::from_secs_f64(reading.up_s),
+        reading,
+        between,
+        length_s,
+        around: Circumstances::default(),
+    };
+    history.take(second, &mut 0);
+    history.status().second
+}
+
+fn first(reading: Reading) -> History {
+    let mut history = History::new(&reading);
+    take(&mut history, reading, Between::default());
+    history
+}
+
+#[test]
+fn a_second_is_what_has_come_since_the_last_one() {
+    let mut history = first(reading(0.5, 100, 0));
+    let status = history.status();
+    assert_eq!(
+        (status.second.packets_in, status.second.seconds),
+        (100, 0.5)
+    );
+    assert!((status.second.in_pps - 200.0).abs() < 1e-9);
+    let second = take(&mut history, reading(1.5, 1100, 5), Between::default());
+    assert_eq!((second.packets_in, second.packets_out), (1000, 995));
+    assert!((second.out_bps.unwrap() - 796_000.0).abs() < 1e-6);
+    assert_eq!(second.lost.function, 5);
+    assert_eq!(second.lost_in["filter"], 5);
+    assert_eq!(second.loss_percent, Some(0.5));
+    assert_eq!(second.sojourn.unwrap().packets, 995);
+    let status = history.status();
+    assert_eq!(status.life.packets_in, 1100);
+    assert_eq!(status.minute.packets_in, 1100);
+    assert_eq!(status.minute.sojourn.unwrap().packets, 1095);
+    assert_eq!(
+        (status.state, status.violated_s, status.judged_s),
+        (SlaState::Kept, 0, 2)
+    );
+}
+
+#[test]
+fn a_violation_shows_in_state_and_events_until_it_is_over() {
+    let mut history = first(reading(1.0, 100, 0));
+    take(&mut history, reading(2.0, 200, 50), Between::default());
+    let status = history.status();
+    assert_eq!(
+        (status.state, status.violated_s, status.violated_now),
+        (SlaState::Violated, 1, true)
+    );
+    let event = status.last_event.unwrap();
+    assert_eq!(
+        (event.cause, event.hop.as_str()),
+        (SlaCause::Function, "filter")
+    );
+    assert_eq!(event.terms, [SlaTerm::Loss]);
+    assert_eq!((event.lost, event.worst_loss_percent), (50, Some(50.0)));
+    assert!(event.end.is_none());
+    for second in 3..6 {
+        take(
+            &mut history,
+            reading(f64::from(second), 200, 50),
+            Between::default(),
+        );
+    }
+    let status = history.status();
+    assert!(!status.violated_now && status.last_event.unwrap().end.is_some());
+    // Silence is nothing to judge.
+    assert_eq!((status.judged_s, status.violated_s), (2, 1));
+}
+
+#[test]
+fn late_packets_violate_the_latency() {
+    let mut history = first(reading(1.0, 100, 0));
+    let mut late = reading(2.0, 200, 0);
+    let sojourn = late.sojourn.as_mut().unwrap();
+    // Two of a hundred, where the percentile leaves out one.
+    *sojourn = Histogram::new();
+    sojourn.record_many(10_000, 198);
+    sojourn.record_many(1_000_000, 2);
+    take(&mut history, late, Between::default());
+    let event = history.status().last_event.unwrap();
+    assert_eq!(event.terms, [SlaTerm::Latency]);
+    assert!((event.worst_latency_us.unwrap() - 1000.0).abs() < 20.0);
+}
+
+#[test]
+fn without_latency_or_loss_there_is_nothing_to_keep() {
+    let free = |up_s, packets_in, dropped| Reading {
+        sla: Sla::default(),
+        ..reading(up_s, packets_in, dropped)
+    };
+    let mut history = first(free(1.0, 100, 100));
+    take(&mut history, free(2.0, 200, 200), Between::default());
+    let status = history.status();
+    assert_eq!((status.state, status.judged_s), (SlaState::NoContract, 0));
+    assert!(status.last_event.is_none());
+}
+
+#[test]
+fn what_is_missing_for_a_second_is_lost_and_what_has_just_come_is_under_way() {
+    let with_missing = |up_s, packets_in, missing| {
+        let mut reading = reading(up_s, packets_in, 0);
+        reading.counts.packets_out -= missing;
+        // Nothing tells how long the way takes.
+        reading.sojourn = None;
+        reading
+    };
+    let mut history = first(with_missing(1.0, 100, 7));
+    assert_eq!(history.status().under_way, 7);
+    // As many are missing, but they may be others.
+    let second = take(&mut history, with_missing(2.0, 200, 7), Between::default());
+    assert_eq!((second.lost.unseen, history.status().under_way), (0, 7));
+    // Only three have come meanwhile.
+    let second = take(&mut history, with_missing(3.0, 203, 7), Between::default());
+    assert_eq!((second.lost.unseen, history.status().under_way), (4, 3));
+    // Rings tell of some of them late.
+    let between = Between {
+        ring: 2,
+        ..Between::default()
+    };
+    let second = take(&mut history, with_missing(4.0, 300, 7), between);
+    assert_eq!((second.lost.unseen, second.lost.ring), (0, 2));
+    // What waits in the shaper is not missing, and what it drops has its own place.
+    let mut shaped = with_missing(4.5, 300, 50);
+    shaped.waiting = 40;
+    shaped.counts.shaper = 3;
+    let second = take(&mut history, shaped, Between::default());
+    assert_eq!((second.lost.shaper, second.lost.unseen), (3, 1));
+    // Where they may have passed by, nothing is said.
+    let mut passing = with_missing(5.0, 300, 50);
+    passing.may_pass_by = true;
+    let second = take(&mut history, passing, Between::default());
+    assert_eq!(second.lost.unseen, 0);
+}
+
+#[test]
+fn a_steady_loss_is_seen_beside_many_packets() {
+    // Each second brings 10,000 packets, 9,000 of them too many; five of those let in get lost where nobody counts.
+    let losing = |second: u64, more| {
+        let mut reading = reading(second as f64, 1000 * second, 0);
+        reading.counts.packets_in += 9000 * second;
+        reading.counts.policed = 9000 * second;
+        reading.counts.packets_out -= 5 * second + more;
+        reading
+    };
+    let mut history = first(losing(1, 0));
+    for second in 2..=4 {
+        take(&mut history, losing(second, 0), Between::default());
+    }
+    // A worker that stands still when it is read has lost nothing.
+    take(&mut history, losing(5, 60), Between::default());
+    for second in 6..=9 {
+        take(&mut history, losing(second, 0), Between::default());
+    }
+    let second = take(&mut history, losing(10, 0), Between::default());
+    assert_eq!(second.lost.unseen, 5);
+    // All but what may be under way at the last but one reading: those of 10.01 ms.
+    assert_eq!(history.status().life.lost.unseen, 9 * 5 - 11);
+}
+
+#[test]
+fn what_a_black_box_keeps_for_a_second_is_lost_in_it() {
+    let with_box = |up_s, packets_in, held| {
+        let mut reading = reading(up_s, packets_in, 0);
+        reading.hops[0].is_black_box = true;
+        reading.hops[0].held = held;
+        reading.counts.packets_out -= held;
+        reading.sojourn = None;
+        reading
+    };
+    let mut history = first(with_box(1.0, 100, 20));
+    assert_eq!(history.status().under_way, 20);
+    let second = take(&mut history, with_box(2.0, 200, 20), Between::default());
+    assert_eq!(second.lost.total(), 0);
+    let second = take(&mut history, with_box(3.0, 205, 20), Between::default());
+    assert_eq!((second.lost.function, second.lost_in["filter"]), (15, 15));
+    assert_eq!(second.lost.unseen, 0);
+    assert!(second.sojourn.is_none());
+    let second = take(&mut history, with_box(4.0, 205, 20), Between::default());
+    assert_eq!(second.lost.function, 5);
+}
+
+#[test]
+fn figures_go_on_over_a_live_change() {
+    let mut history = first(reading(1.0, 100, 3));
+    // The new generation's functions count from zero; the chain's counts hold what the former did.
+    let mut next = reading(2.0, 150, 3);
+    next.generation = 1;
+    next.hops[0].packets_in = 40;
+    next.hops[0].drops = 0;
+    let second = take(&mut history, next, Between::default());
+    assert_eq!((second.packets_in, second.lost.total()), (50, 0));
+    assert_eq!(history.status().life.lost_in["filter"], 3);
+}
+
+#[test]
+fn no_more_seconds_are_kept_than_so_many() {
+    let mut history = first(reading(1.0, 1, 0));
+    for second in 2..=(SECONDS as u64 + 5) {
+        take(
+            &mut history,
+            reading(second as f64, second, 0),
+            Between::default(),
+        );
+    }
+    assert_eq!(history.seconds.len(), SECONDS);
+    assert_eq!(history.sojourns.len(), MINUTE);
+    let minute = history.status().minute;
+    assert_eq!((minute.packets_in, minute.seconds), (60, 60.0));
+    assert_eq!(minute.sojourn.unwrap().packets, 60);
+}

@@ -1,0 +1,245 @@
+//! `myelin conform`: an independent check of what passes an interface against a rate and a burst.
+
+mod report;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+use myelin_agent::RunDir;
+use myelin_agent::api::ApiError;
+use myelin_kernel::{Conformance, Direction, Seen, Watch};
+use myelin_linux::capability;
+use myelin_linux::link::Link;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
+use myelin_spec::arguments;
+use myelin_spec::suggest::nearest;
+
+use self::report::Report;
+use super::{host, interrupt};
+use crate::output;
+
+/// Arguments of `myelin conform`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+        sudo myelin conform eth1 --rate 20kpps --burst 32 --duration 10s\n  \
+        sudo myelin conform eth0 --host server --rate 20kpps,100Mbit --burst 32,64kbit --match protocol=udp,destinationPort=9000\n  \
+        sudo myelin conform eth1 --direction out --rate 1kpps --tolerance 100us --follow\n\n\
+        A leaky bucket in an eBPF program looks at every packet and changes none. It shares no code with what polices and\n\
+        shapes, and needs no agent. Its verdict is over all intervals at once: in no time t did more than rate * t + burst\n\
+        pass. It sees what the network stack is given: with `in` behind XDP programs, with `out` in front of the queueing\n\
+        discipline. Without --duration and --count it goes on until Ctrl-C.\n\n\
+        Exit status: 0 conforms; 3 does not; 2 bad usage; 1 failed, or no packet was seen.")]
+pub(crate) struct Arguments {
+    /// The interface.
+    #[arg(value_name = "IFACE")]
+    interface: String,
+    /// Rate that the traffic is to keep to, in packets, in bits or in both a second: `20kpps`, `100Mbit`, `20kpps,100Mbit`.
+    #[arg(long)]
+    rate: String,
+    /// Burst, likewise: `32`, `64kbit`, `32,64kbit` [default: 32 packets or full frames, or what the rate brings in a
+    /// millisecond if that is more].
+    #[arg(long)]
+    burst: Option<String>,
+    /// What comes in at the interface, or what goes out.
+    #[arg(long, value_enum, default_value = "in")]
+    direction: Way,
+    /// The network namespace that the interface is in, as `ip netns list` has it.
+    #[arg(long, value_name = "NAME", conflicts_with = "host")]
+    netns: Option<String>,
+    /// The end host that the interface is in: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
+    #[arg(long)]
+    host: Option<String>,
+    /// The packets that count, with the keys of a chain file's `match`: `protocol=udp,destinationPort=9000`.
+    #[arg(long = "match", value_name = "KEY=VALUE,...")]
+    filter: Option<String>,
+    /// By how much a packet may seem early: clocks and schedulers jitter between the place that is judged and here.
+    #[arg(long, value_name = "TIME", default_value = "0us", value_parser = output::duration)]
+    tolerance: Duration,
+    /// How long to look.
+    #[arg(long, value_name = "TIME", value_parser = output::duration)]
+    duration: Option<Duration>,
+    /// How many packets to look at.
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print a line each second.
+    #[arg(long)]
+    follow: bool,
+    /// Print JSON; with --follow an object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A direction as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// What comes in.
+    In,
+    /// What goes out.
+    Out,
+}
+
+impl Way {
+    fn direction(self) -> Direction {
+        match self {
+            Self::In => Direction::In,
+            Self::Out => Direction::Out,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+}
+
+/// How often it is looked whether the end has come.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often somebody who waits is told.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Looks on, and judges.
+pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let burst = arguments.burst.as_deref();
+    let sla = arguments::profile(&arguments.rate, burst).map_err(ApiError::usage)?;
+    let filter = arguments.filter.as_deref().map(arguments::packets);
+    let watch = Watch {
+        profile: sla.profile(),
+        tolerance_ns: u64::try_from(arguments.tolerance.as_nanos()).unwrap_or(u64::MAX),
+        filter: filter.transpose().map_err(ApiError::usage)?,
+        most_packets: arguments.count,
+    };
+    if !capability::is_root() {
+        return Err(ApiError::failed(
+            "only root can attach to an interface: use sudo",
+        ));
+    }
+    let host = match &arguments.host {
+        Some(name) => Some(host::find(run_dir, name)?.netns),
+        None => None,
+    };
+    let netns = arguments.netns.clone().or(host);
+    let namespace = netns.as_deref().map_or_else(Netns::current, Netns::open);
+    let namespace = namespace.map_err(ApiError::usage)?;
+    // All of it on a thread inside: where there is no tcx, a filter can be removed only there.
+    let seen = namespace
+        .enter(|| look_on(arguments, netns.as_deref(), &watch))
+        .map_err(ApiError::failed)??;
+    let report = Report::new(arguments, netns.as_deref(), &watch, &seen);
+    if arguments.json && arguments.follow {
+        report.line()?;
+    } else if arguments.json {
+        output::json(&report)?;
+    } else {
+        report.print();
+    }
+    if seen.packets == 0 {
+        return Err(ApiError::failed(nothing_seen(arguments)));
+    }
+    Ok(if report.conforms() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(output::REFUSED)
+    })
+}
+
+fn nothing_seen(arguments: &Arguments) -> String {
+    let matching = arguments
+        .filter
+        .as_ref()
+        .map_or_else(String::new, |filter| format!(" that matches `{filter}`"));
+    format!(
+        "no packet{matching} was seen at {} ({}), so nothing can be said: check --direction and --match, and that no XDP \
+         program takes the packets before",
+        arguments.interface,
+        arguments.direction.word()
+    )
+}
+
+/// In the interface's namespace: attaches, waits for the end, reads.
+fn look_on(arguments: &Arguments, netns: Option<&str>, watch: &Watch) -> Result<Seen, ApiError> {
+    let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+    let link = find(&mut netlink, &arguments.interface, netns)?;
+    let interrupted = interrupt::catch()?;
+    let direction = arguments.direction.direction();
+    let monitor =
+        Conformance::attach(&link.name, link.index, direction, watch).map_err(ApiError::failed)?;
+    // Also tells scripts that what is sent from now on is seen.
+    eprintln!(
+        "looking at {} ({}){}",
+        link.name,
+        arguments.direction.word(),
+        if arguments.duration.is_none() && arguments.count.is_none() {
+            "; Ctrl-C ends it"
+        } else {
+            ""
+        }
+    );
+    let progress =
+        (std::io::stderr().is_terminal() && !arguments.follow).then(ProgressBar::new_spinner);
+    let started = Instant::now();
+    let mut told = started;
+    let mut last = monitor.read().map_err(ApiError::failed)?;
+    let seen = loop {
+        let seen = monitor.read().map_err(ApiError::failed)?;
+        let elapsed = started.elapsed();
+        let over = interrupted.load(Ordering::Relaxed)
+            || arguments.duration.is_some_and(|most| elapsed >= most)
+            || watch.most_packets.is_some_and(|most| seen.packets >= most);
+        if over {
+            break seen;
+        }
+        if told.elapsed() >= TELL {
+            let report = Report::new(arguments, netns, watch, &seen);
+            let line = report.progress(elapsed, &last, told.elapsed());
+            match &progress {
+                Some(bar) => bar.set_message(line),
+                None if arguments.follow && arguments.json => report.line()?,
+                None if arguments.follow => println!("{line}"),
+                None => {}
+            }
+            (told, last) = (Instant::now(), seen);
+            // The monitor goes with its interface.
+            if netlink.link_by_index(link.index).is_err() {
+                eprintln!("{} has gone, so this is the end", link.name);
+                break last;
+            }
+        }
+        let rest = arguments.duration.map(|most| most.saturating_sub(elapsed));
+        std::thread::sleep(rest.map_or(LOOK, |rest| rest.min(LOOK)));
+    };
+    if let Some(bar) = progress {
+        bar.finish_and_clear();
+    }
+    Ok(seen)
+}
+
+/// The interface, or what may have been meant.
+fn find(netlink: &mut Netlink, name: &str, netns: Option<&str>) -> Result<Link, ApiError> {
+    let links = netlink.links().map_err(ApiError::failed)?;
+    let names: Vec<_> = links.iter().map(|link| link.name.clone()).collect();
+    if let Some(link) = links.into_iter().find(|link| link.name == name) {
+        return Ok(link);
+    }
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let meant =
+        nearest(name, &names).map_or_else(String::new, |near| format!(" did you mean `{near}`?"));
+    let (place, list) = netns.map_or_else(
+        || (String::new(), "ip link".to_owned()),
+        |netns| {
+            (
+                format!(" in network namespace `{netns}`"),
+                format!("ip -n {netns} link"),
+            )
+        },
+    );
+    Err(ApiError::usage(format!(
+        "no interface `{name}`{place}:{meant} `{list}` shows those that exist; --netns and --host look elsewhere"
+    )))
+}

@@ -1,0 +1,363 @@
+//! What `myelin conform` has to say: for people and as JSON.
+
+use std::time::Duration;
+
+use myelin_agent::api::ApiError;
+use myelin_kernel::{Fill, Seen, Watch};
+use myelin_spec::units;
+use myelin_traffic::{Bucket, CREDIT, Quantity};
+use serde::Serialize;
+
+use super::Arguments;
+use crate::output;
+
+/// Violations that are shown to people; JSON has all that the monitor keeps.
+const SHOWN: usize = 8;
+
+/// One bucket of the profile, and what was measured. Packets, or bits.
+#[derive(Debug, Serialize)]
+struct BucketReport {
+    /// `packets` or `bits`.
+    quantity: &'static str,
+    /// The profile's, a second.
+    rate: u64,
+    /// The profile's.
+    burst: u64,
+    /// The least burst with which the traffic would have conformed at this rate, rounded up.
+    measured_burst: u64,
+    /// It may have been more: the monitor can count no further.
+    saturated: bool,
+    /// What was measured above the burst, at most; with its fraction.
+    excess: f64,
+    /// When that was (or else when the bucket was fullest), after the first packet.
+    fullest_s: f64,
+    /// The least tolerance with which the traffic would have conformed.
+    least_tolerance_ns: u64,
+}
+
+/// Packets on end that are beyond the profile.
+#[derive(Debug, Serialize)]
+struct ViolationReport {
+    /// After the first packet of all.
+    from_s: f64,
+    to_s: f64,
+    packets: u64,
+    excess_packets: f64,
+    excess_bits: f64,
+}
+
+/// The report.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    interface: String,
+    netns: Option<String>,
+    direction: &'static str,
+    #[serde(rename = "match")]
+    filter: Option<String>,
+    tolerance_ns: u64,
+    packets: u64,
+    bytes: u64,
+    /// From the first to the last packet.
+    span_s: f64,
+    mean_pps: f64,
+    mean_bps: f64,
+    buckets: Vec<BucketReport>,
+    /// Packets with which the traffic did not conform, without any tolerance.
+    above: u64,
+    /// Those of them that the tolerance does not excuse.
+    above_with_tolerance: u64,
+    conforms_strictly: bool,
+    /// The verdict; none without packets.
+    conforms: Option<bool>,
+    violations: u64,
+    first_violations: Vec<ViolationReport>,
+}
+
+fn of_credit(credit: u64) -> f64 {
+    credit as f64 / CREDIT as f64
+}
+
+fn seconds(from_ns: u64, to_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e9
+}
+
+/// A number of packets with its fraction, which says something where it is small.
+fn packets(number: f64) -> String {
+    if number < 1.0 {
+        format!("{number:.4}")
+    } else {
+        format!("{number:.2}")
+    }
+}
+
+/// To four figures: more are noise.
+fn rounded(value: f64) -> u64 {
+    let unit = 10_f64.powi((value.max(1.0).log10() as i32 - 3).max(0));
+    ((value / unit).round() * unit) as u64
+}
+
+impl BucketReport {
+    fn new(quantity: Quantity, bucket: Bucket, fill: &Fill, first_ns: u64) -> Self {
+        Self {
+            quantity: match quantity {
+                Quantity::Packets => "packets",
+                Quantity::Bits => "bits",
+            },
+            rate: bucket.rate(),
+            burst: bucket.burst(),
+            measured_burst: fill.level.burst(),
+            saturated: fill.is_saturated(),
+            excess: of_credit(fill.over(bucket)),
+            fullest_s: seconds(first_ns, fill.most_ns),
+            least_tolerance_ns: fill.least_tolerance_ns(bucket),
+        }
+    }
+
+    fn counts_packets(&self) -> bool {
+        self.quantity == "packets"
+    }
+
+    fn format_rate(&self) -> String {
+        if self.counts_packets() {
+            units::format_packet_rate_pps(self.rate)
+        } else {
+            units::format_bit_rate_bps(self.rate)
+        }
+    }
+
+    fn format_burst(&self, burst: u64) -> String {
+        if self.counts_packets() {
+            burst.to_string()
+        } else {
+            units::format_size_bits(burst)
+        }
+    }
+
+    fn format_measured(&self) -> String {
+        self.at_least(self.format_burst(self.measured_burst))
+    }
+
+    fn format_tolerance(&self) -> String {
+        self.at_least(units::format_duration_ns(self.least_tolerance_ns))
+    }
+
+    /// A figure that may be larger than what could be counted.
+    fn at_least(&self, figure: String) -> String {
+        if self.saturated {
+            format!("{figure} or more")
+        } else {
+            figure
+        }
+    }
+
+    fn format_excess(&self) -> String {
+        if self.excess == 0.0 {
+            "-".to_owned()
+        } else if self.counts_packets() {
+            packets(self.excess)
+        } else {
+            units::format_size_bits(self.excess.ceil() as u64)
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        arguments: &Arguments,
+        netns: Option<&str>,
+        watch: &Watch,
+        seen: &Seen,
+    ) -> Self {
+        let span_s = seconds(seen.first_ns, seen.last_ns);
+        // From one packet to the next: so many less one are in the span.
+        let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
+        let intervals = seen.packets.saturating_sub(1) as f64;
+        let bytes_a_packet = seen.bytes as f64 / seen.packets.max(1) as f64;
+        let fill = |quantity| match quantity {
+            Quantity::Packets => seen.of_packets.as_ref(),
+            Quantity::Bits => seen.of_bits.as_ref(),
+        };
+        let bucket = |(quantity, bucket)| {
+            let fill = fill(quantity)?;
+            Some(BucketReport::new(quantity, bucket, fill, seen.first_ns))
+        };
+        let violation = |one: &myelin_kernel::Violation| ViolationReport {
+            from_s: seconds(seen.first_ns, one.from_ns),
+            to_s: seconds(seen.first_ns, one.to_ns),
+            packets: one.packets,
+            excess_packets: of_credit(one.packets_over),
+            excess_bits: of_credit(one.bits_over),
+        };
+        Self {
+            interface: arguments.interface.clone(),
+            netns: netns.map(str::to_owned),
+            direction: arguments.direction.word(),
+            filter: arguments.filter.clone(),
+            tolerance_ns: watch.tolerance_ns,
+            packets: seen.packets,
+            bytes: seen.bytes,
+            span_s,
+            mean_pps: per_second(intervals),
+            mean_bps: per_second(intervals * bytes_a_packet * 8.0),
+            buckets: watch.profile.buckets().filter_map(bucket).collect(),
+            above: seen.above,
+            above_with_tolerance: seen.beyond,
+            conforms_strictly: seen.above == 0,
+            conforms: (seen.packets > 0).then_some(seen.beyond == 0),
+            violations: seen.violations,
+            first_violations: seen.first_violations.iter().map(violation).collect(),
+        }
+    }
+
+    /// The verdict.
+    pub(super) fn conforms(&self) -> bool {
+        self.conforms == Some(true)
+    }
+
+    /// As JSON on one line.
+    pub(super) fn line(&self) -> Result<(), ApiError> {
+        let text = serde_json::to_string(self)
+            .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
+        println!("{text}");
+        Ok(())
+    }
+
+    /// How it stands, on a line; `last` was read so long before.
+    pub(super) fn progress(&self, elapsed: Duration, last: &Seen, since: Duration) -> String {
+        let rate = |now: u64, before: u64| {
+            rounded((now.saturating_sub(before)) as f64 / since.as_secs_f64())
+        };
+        let bursts: Vec<_> = self
+            .buckets
+            .iter()
+            .map(BucketReport::format_measured)
+            .collect();
+        format!(
+            "{:6.1} s  {} packets  {}  {}  burst {}  {} above",
+            elapsed.as_secs_f64(),
+            self.packets,
+            units::format_packet_rate_pps(rate(self.packets, last.packets)),
+            units::format_bit_rate_bps(rate(self.bytes * 8, last.bytes * 8)),
+            bursts.join(" / "),
+            self.above_with_tolerance
+        )
+    }
+
+    /// For people.
+    pub(super) fn print(&self) {
+        println!(
+            "{} ({}): {} packets, {} bytes in {:.3} s: {}, {}",
+            self.interface,
+            self.direction,
+            self.packets,
+            self.bytes,
+            self.span_s,
+            units::format_packet_rate_pps(rounded(self.mean_pps)),
+            units::format_bit_rate_bps(rounded(self.mean_bps))
+        );
+        if self.packets == 0 {
+            return;
+        }
+        let mut table = output::table([
+            "bucket",
+            ">rate",
+            ">burst",
+            ">measured burst",
+            ">above by",
+            ">fullest after s",
+            ">least tolerance",
+        ]);
+        for one in &self.buckets {
+            table.add_row([
+                one.quantity.to_owned(),
+                one.format_rate(),
+                one.format_burst(one.burst),
+                one.format_measured(),
+                one.format_excess(),
+                format!("{:.6}", one.fullest_s),
+                one.format_tolerance(),
+            ]);
+        }
+        println!("{table}");
+        self.print_violations();
+        println!("{}", self.verdict());
+    }
+
+    fn print_violations(&self) {
+        for one in self.first_violations.iter().take(SHOWN) {
+            let mut over = Vec::new();
+            if one.excess_packets > 0.0 {
+                over.push(format!("{} packets", packets(one.excess_packets)));
+            }
+            if one.excess_bits > 0.0 {
+                over.push(units::format_size_bits(one.excess_bits.ceil() as u64));
+            }
+            println!(
+                "from {:.6} s to {:.6} s: {} packets too many, up to {} above the burst",
+                one.from_s,
+                one.to_s,
+                one.packets,
+                over.join(" and ")
+            );
+        }
+        let more = self.violations.saturating_sub(SHOWN as u64);
+        if more > 0 {
+            println!("and {more} times more");
+        }
+    }
+
+    fn verdict(&self) -> String {
+        let tolerance = units::format_duration_ns(self.tolerance_ns);
+        let least = self.buckets.iter().max_by_key(|one| one.least_tolerance_ns);
+        let least = least.map_or_else(String::new, BucketReport::format_tolerance);
+        match (self.conforms(), self.conforms_strictly) {
+            (true, true) => "conforms".to_owned(),
+            (true, false) => format!(
+                "conforms with the tolerance of {tolerance}; without it {} packets are above, and {least} is the least",
+                self.above
+            ),
+            (false, _) => {
+                let bursts: Vec<_> = self
+                    .buckets
+                    .iter()
+                    .filter(|one| one.excess > 0.0)
+                    .map(BucketReport::format_measured)
+                    .collect();
+                format!(
+                    "does not conform: {} of {} packets are above the profile{}; it would with a burst of {}, or with a \
+                     tolerance of {least}",
+                    self.above_with_tolerance,
+                    self.packets,
+                    if self.tolerance_ns > 0 {
+                        format!(
+                            " and the tolerance of {tolerance} ({} without it)",
+                            self.above
+                        )
+                    } else {
+                        String::new()
+                    },
+                    bursts.join(" and ")
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn four_figures_are_kept() {
+        let cases = [
+            (0.0, 0),
+            (7.4, 7),
+            (1234.4, 1234),
+            (19_998.6, 20_000),
+            (123_456.0, 123_500),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(rounded(value), expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Ctrl-C that ends the work instead of the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use myelin_agent::api::ApiError;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupt(_: nix::libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGINT and SIGTERM set the flag that is given back, and do nothing else.
+///
+/// # Errors
+/// The kernel does not let them be taken.
+pub(crate) fn catch() -> Result<&'static AtomicBool, ApiError> {
+    let action = SigAction::new(
+        SigHandler::Handler(interrupt),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic, which is allowed at any point of any thread.
+        unsafe { sigaction(signal, &action) }
+            .map_err(|errno| ApiError::failed(format!("cannot take {signal}: {errno}")))?;
+    }
+    Ok(&INTERRUPTED)
+}

@@ -1,0 +1,155 @@
+//! A terminal that is drawn over again and again: the alternate screen, single keys, and everything as it was at the end.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use myelin_agent::api::ApiError;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+
+/// Alternate screen, no cursor (xterm's control sequences).
+const BEGIN: &str = "\x1b[?1049h\x1b[?25l";
+const END: &str = "\x1b[?25h\x1b[?1049l";
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// Ctrl-C and escape, where they are keys and no signals.
+const INTERRUPT: u8 = 3;
+const ESCAPE: u8 = 27;
+
+/// The terminal while it is drawn over.
+pub(crate) struct Screen {
+    term: console::Term,
+    /// How it was; absent where keys come from elsewhere.
+    before: Option<Termios>,
+    /// What would end this process.
+    signals: SignalFd,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    pub(crate) fn open() -> Result<Self, ApiError> {
+        let mut ends = SigSet::empty();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            ends.add(signal);
+        }
+        // Before any thread is started, and for good: this process ends with its screen.
+        ends.thread_block().map_err(failed)?;
+        let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).map_err(failed)?;
+        let stdin = io::stdin();
+        let before = if stdin.is_terminal() {
+            let before = tcgetattr(&stdin).map_err(failed)?;
+            let mut keys = before.clone();
+            keys.local_flags
+                .remove(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG);
+            tcsetattr(&stdin, SetArg::TCSANOW, &keys).map_err(failed)?;
+            Some(before)
+        } else {
+            None
+        };
+        let screen = Self {
+            before,
+            signals,
+            term: console::Term::stdout(),
+        };
+        write(BEGIN)?;
+        Ok(screen)
+    }
+
+    /// Shows a text in place of the one before, in one write, so that nothing flickers.
+    pub(crate) fn draw(&self, text: &str) -> Result<(), ApiError> {
+        let (rows, columns) = self.term.size();
+        write(&frame(text, rows.into(), columns.into()))
+    }
+
+    /// Waits so long; true as soon as a key or a signal ends it.
+    pub(crate) fn ends_within(&self, time: Duration) -> Result<bool, ApiError> {
+        let stdin = io::stdin();
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            if self.before.is_some() {
+                sources.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
+            }
+            // Rounded up, so as not to poll again and again for the last bit of it.
+            let millis = left.as_millis() + u128::from(!left.is_zero());
+            let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+            match poll(&mut sources, timeout) {
+                Ok(0) => return Ok(false),
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+            let is_ready = |source: &PollFd<'_>| source.any().unwrap_or(false);
+            if is_ready(&sources[0]) {
+                return Ok(true);
+            }
+            if sources.get(1).is_some_and(is_ready) {
+                let mut keys = [0; 16];
+                let read = nix::unistd::read(&stdin, &mut keys).map_err(failed)?;
+                // A terminal that is gone has nothing to say.
+                if read == 0 || keys[..read].iter().any(|key| is_end(*key)) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = write(END);
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, before);
+        }
+    }
+}
+
+fn write(text: &str) -> Result<(), ApiError> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(failed)
+}
+
+fn is_end(key: u8) -> bool {
+    matches!(key, b'q' | b'Q' | INTERRUPT | ESCAPE)
+}
+
+/// The text from the upper left corner on, cut where the terminal ends.
+fn frame(text: &str, rows: usize, columns: usize) -> String {
+    let lines: Vec<String> = text
+        .lines()
+        .take(rows)
+        .map(|line| console::truncate_str(line, columns, "").into_owned())
+        .collect();
+    let lines = lines.join(&format!("{CLEAR_LINE}\r\n"));
+    format!("{HOME}{lines}{CLEAR_LINE}{CLEAR_BELOW}")
+}
+
+fn failed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::failed(format!("cannot use the terminal: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_where_the_terminal_ends() {
+        let drawn = frame("one two\nthree\nfour", 2, 4);
+        assert_eq!(drawn, "\x1b[Hone \x1b[K\r\nthre\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn q_escape_and_interrupt_end_it() {
+        assert!([b'q', b'Q', 3, 27].into_iter().all(is_end));
+        assert!(!is_end(b'x'));
+    }
+}

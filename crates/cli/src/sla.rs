@@ -1,0 +1,227 @@
+//! What `ps`, `top` and `events` say of contracts, in words and tables.
+
+use myelin_agent::api::{
+    ChainStatus, Losses, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+};
+
+use crate::output;
+
+/// Whether a chain's contract is kept, in a word or two.
+pub(crate) fn verdict(status: &ChainStatus) -> String {
+    let Some(sla) = &status.sla else {
+        return "-".to_owned();
+    };
+    match sla.state {
+        SlaState::NoContract => "no contract".to_owned(),
+        SlaState::Kept => "kept".to_owned(),
+        SlaState::Violated => {
+            let now = if sla.violated_now { ", now" } else { "" };
+            format!("violated {} s{now}", sla.violated_s)
+        }
+    }
+}
+
+/// A count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
+pub(crate) fn short(figure: f64) -> String {
+    let mut scaled = figure;
+    for unit in ["", "k", "M", "G"] {
+        // What would be rounded to 1000 has the next unit.
+        if scaled < 999.5 {
+            let places = match scaled {
+                _ if unit.is_empty() => 0,
+                small if small < 9.995 => 2,
+                middle if middle < 99.95 => 1,
+                _ => 0,
+            };
+            return format!("{scaled:.places$}{unit}");
+        }
+        scaled /= 1000.0;
+    }
+    format!("{scaled:.0}T")
+}
+
+/// Places that lost packets, each with how many: `3 ring, 2 function`.
+pub(crate) fn places(lost: &Losses) -> String {
+    let places = lost.by_place().into_iter();
+    let lossy = places.filter(|(_, packets)| *packets > 0);
+    let parts: Vec<_> = lossy
+        .map(|(place, packets)| format!("{packets} {place}"))
+        .collect();
+    if parts.is_empty() {
+        "0".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// A violation in one line.
+pub(crate) fn line(event: &SlaEvent) -> String {
+    let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
+    let lasts = if event.end.is_some() {
+        "for"
+    } else {
+        "so far for"
+    };
+    let worst = event.terms.iter().filter_map(|term| match term {
+        SlaTerm::Latency => Some(format!("{:.1} us", event.worst_latency_us?)),
+        SlaTerm::Loss => Some(format!("{:.3} % lost", event.worst_loss_percent?)),
+    });
+    let mut parts = vec![format!(
+        "at worst {}",
+        worst.collect::<Vec<_>>().join(" and ")
+    )];
+    if event.lost > 0 {
+        parts.push(format!("{} packets lost in all", event.lost));
+    }
+    parts.extend(event.evidence.iter().cloned());
+    format!(
+        "{} {}: {} violated {lasts} {} s, cause {}, hop {}: {}",
+        event.start,
+        event.chain,
+        terms.join(" and "),
+        event.seconds,
+        event.cause.as_str(),
+        event.hop,
+        parts.join("; ")
+    )
+}
+
+/// A violation in a few words.
+pub(crate) fn brief(event: &SlaEvent) -> String {
+    let lasts = if event.end.is_some() { "" } else { "..." };
+    format!(
+        "{} at {}, {} s{lasts}",
+        event.cause.as_str(),
+        event.hop,
+        event.seconds
+    )
+}
+
+/// The contract beside what was measured.
+pub(crate) fn table(sla: &SlaStatus) -> comfy_table::Table {
+    let mut table = output::table(["SLA", "agreed", ">last second", ">last minute", ">since up"]);
+    let windows = [&sla.second, &sla.minute, &sla.life];
+    let mut row = |name: &str, agreed: String, of: &dyn Fn(&SlaWindow) -> String| {
+        let mut cells = vec![name.to_owned(), agreed];
+        cells.extend(windows.map(of));
+        table.add_row(cells);
+    };
+    let contract = &sla.contract;
+    let agreed = |parts: [Option<String>; 2]| {
+        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            "-".to_owned()
+        } else {
+            parts.join(", ")
+        }
+    };
+    let pps = |rate: f64| format!("{}pps", short(rate));
+    let bps = |rate: f64| format!("{}bit/s", short(rate));
+    row(
+        "rate in",
+        agreed([
+            contract.rate_pps.map(|rate| pps(rate as f64)),
+            contract.rate_bps.map(|rate| bps(rate as f64)),
+        ]),
+        &|window| format!("{}, {}", pps(window.in_pps), bps(window.in_bps)),
+    );
+    row("policed", burst(sla), &|window| window.policed.to_string());
+    row("rate out", "-".to_owned(), &|window| {
+        agreed([Some(pps(window.out_pps)), window.out_bps.map(bps)])
+    });
+    let us = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+    let sojourn =
+        |of: fn(&SlaSojourn) -> f64| move |window: &SlaWindow| us(window.sojourn.as_ref().map(of));
+    row(
+        &format!("p{} us", contract.percentile),
+        us(contract.latency_us),
+        &sojourn(|sojourn| sojourn.agreed_us),
+    );
+    row("p50 us", "-".to_owned(), &sojourn(|sojourn| sojourn.p50_us));
+    row("max us", "-".to_owned(), &sojourn(|sojourn| sojourn.max_us));
+    let percent =
+        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |one| format!("{one:.3}"));
+    row("loss %", percent(contract.loss_percent), &|window| {
+        percent(window.loss_percent)
+    });
+    row("lost", "-".to_owned(), &|window| places(&window.lost));
+    table
+}
+
+/// The burst of the profile, whose excess the policer drops.
+fn burst(sla: &SlaStatus) -> String {
+    let packets = sla.contract.burst_packets;
+    let bits = sla.contract.burst_bits;
+    let parts = [
+        packets.map(|packets| format!("burst {packets} packets")),
+        bits.map(|bits| format!("burst {}bit", short(bits as f64))),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        "-".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myelin_agent::api::SlaCause;
+
+    #[test]
+    fn figures_are_short() {
+        let all = [
+            (0.0, "0"),
+            (999.4, "999"),
+            (999.5, "1.00k"),
+            (9994.0, "9.99k"),
+            (9996.0, "10.0k"),
+            (99_960.0, "100k"),
+            (999_600.0, "1.00M"),
+            (12.3e6, "12.3M"),
+            (1e9, "1.00G"),
+            (2e12, "2T"),
+        ];
+        for (figure, text) in all {
+            assert_eq!(short(figure), text);
+        }
+    }
+
+    #[test]
+    fn a_violation_is_told_with_its_worst_figures() {
+        let mut event = SlaEvent {
+            serial: 1,
+            chain: "c".to_owned(),
+            start: "T".to_owned(),
+            end: None,
+            seconds: 3,
+            terms: vec![SlaTerm::Latency, SlaTerm::Loss],
+            hop: "filter".to_owned(),
+            cause: SlaCause::Function,
+            evidence: vec!["function filter dropped 7 packets".to_owned()],
+            lost: 7,
+            worst_latency_us: Some(12.0),
+            worst_loss_percent: Some(50.0),
+        };
+        assert_eq!(
+            line(&event),
+            "T c: latency and loss violated so far for 3 s, cause function, hop filter: at worst 12.0 us and 50.000 % lost; \
+             7 packets lost in all; function filter dropped 7 packets"
+        );
+        assert_eq!(brief(&event), "function at filter, 3 s...");
+        event.end = Some("E".to_owned());
+        assert!(line(&event).contains("violated for 3 s"));
+    }
+
+    #[test]
+    fn only_places_that_lost_are_named() {
+        let lost = Losses {
+            ring: 3,
+            unseen: 1,
+            ..Losses::default()
+        };
+        assert_eq!(places(&lost), "3 ring, 1 unseen");
+        assert_eq!(places(&Losses::default()), "0");
+    }
+}

@@ -1,0 +1,335 @@
+//! `myelin conform` on links of its own and behind a policed chain.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{Myelin, sh, skip_unless_root, skip_without};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Sends so many datagrams to each port in turn, and waits so many seconds between two turns.
+const SENDER: &str = "
+import socket, sys, time
+to, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(count):
+    for port in sys.argv[4:]:
+        s.sendto(b'x' * 100, (to, int(port)))
+    if pause:
+        time.sleep(pause)
+";
+
+/// Two namespaces with a link from `eth0` to `eth0`, gone when it is dropped.
+struct Link {
+    sender: String,
+    receiver: String,
+}
+
+impl Link {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = |role| format!("myelin-conform-{}-{number}-{role}", std::process::id());
+        let link = Self {
+            sender: name("s"),
+            receiver: name("r"),
+        };
+        let (sender, receiver) = (&link.sender, &link.receiver);
+        sh(&format!("ip netns add {sender}; ip netns add {receiver}"));
+        for netns in [sender, receiver] {
+            // Hosts that speak IPv6 send of their own accord.
+            sh(&format!(
+                "ip netns exec {netns} sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
+            ));
+        }
+        sh(&format!(
+            "ip -n {sender} link add eth0 type veth peer name eth0 netns {receiver}
+             ip -n {sender} address add 10.9.0.1/24 dev eth0; ip -n {sender} link set eth0 up
+             ip -n {receiver} address add 10.9.0.2/24 dev eth0; ip -n {receiver} link set eth0 up
+             ip netns exec {sender} ping -c 1 -W 10 10.9.0.2"
+        ));
+        link
+    }
+
+    fn send(&self, turns: u32, pause_s: &str, ports: &[&str]) {
+        let status = Command::new("ip")
+            .args(["netns", "exec", &self.sender, "python3", "-c", SENDER])
+            .args(["10.9.0.2", &turns.to_string(), pause_s])
+            .args(ports)
+            .status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for netns in [&self.sender, &self.receiver] {
+            let _ = Command::new("ip").args(["netns", "delete", netns]).status();
+        }
+    }
+}
+
+/// A monitor that is attached; killed on drop.
+struct Monitor {
+    child: Child,
+    messages: BufReader<ChildStderr>,
+}
+
+impl Monitor {
+    fn start(myelin: &Myelin, arguments: &[&str]) -> Self {
+        let mut command = myelin.command(&[&["conform", "eth0"], arguments].concat());
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the monitor starts");
+        let mut messages = BufReader::new(child.stderr.take().expect("its messages"));
+        let mut line = String::new();
+        messages.read_line(&mut line).expect("a line");
+        let monitor = Self { child, messages };
+        assert!(line.starts_with("looking at eth0"), "{line}");
+        monitor
+    }
+
+    fn interrupt(&self) {
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        kill(pid, Signal::SIGINT).expect("a signal");
+    }
+
+    /// Waits for its end: exit status and what it printed.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut text = String::new();
+        let output = self.child.stdout.take();
+        (output.expect("its output").read_to_string(&mut text)).expect("text");
+        let mut messages = String::new();
+        self.messages.read_to_string(&mut messages).expect("text");
+        assert!(!messages.contains("panicked"), "{messages}");
+        let status = self.child.wait().expect("its end");
+        (status.code(), text)
+    }
+
+    fn report(self) -> (Option<i32>, Value) {
+        let (status, text) = self.end();
+        let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        (status, report)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn cannot_run() -> bool {
+    skip_unless_root() || skip_without("ip") || skip_without("python3") || skip_without("ping")
+}
+
+#[test]
+fn who_keeps_to_the_profile_conforms_and_who_comes_in_bursts_does_not() {
+    if cannot_run() {
+        return;
+    }
+    let (myelin, link) = (Myelin::new(), Link::new());
+    let common = ["--match", "destinationPort=4000", "--duration", "60s"];
+    let receiver = ["--netns", &link.receiver];
+    // Two a turn, one that counts, in 100 turns at less than half of the rate; a machine that stands still for a quarter
+    // of a second is excused.
+    let bounds = [
+        "--rate",
+        "500pps,1Mbit",
+        "--burst",
+        "64,80kbit",
+        "--count",
+        "100",
+    ];
+    let even = [&receiver[..], &common, &bounds, &["--json"]].concat();
+    let monitor = Monitor::start(&myelin, &even);
+    link.send(100, "0.005", &["4000", "4001"]);
+    let (status, report) = monitor.report();
+    assert_eq!(status, Some(0), "{report}");
+    assert_eq!(report["packets"], 100, "{report}");
+    assert_eq!(report["bytes"], 100 * 142, "{report}");
+    assert_eq!(report["conforms"], true, "{report}");
+    assert_eq!(report["direction"], "in");
+    let burst = report["buckets"][0]["measured_burst"].as_u64();
+    assert!(
+        burst.is_some_and(|burst| (1..=64).contains(&burst)),
+        "{report}"
+    );
+    assert_eq!(report["buckets"][1]["quantity"], "bits");
+
+    // At the sender's end too, and with a tolerance of which each second is worth one packet.
+    let bounds = ["--rate", "1pps", "--burst", "8", "--count", "50"];
+    let bursts = [
+        &["--netns", &link.sender, "--direction", "out"],
+        &common[..],
+        &bounds,
+    ]
+    .concat();
+    let monitors = [
+        Monitor::start(&myelin, &[&bursts[..], &["--json"]].concat()),
+        Monitor::start(&myelin, &[&receiver[..], &common, &bounds].concat()),
+        Monitor::start(
+            &myelin,
+            &[&bursts[..], &["--json", "--tolerance", "42s"]].concat(),
+        ),
+    ];
+    link.send(50, "0", &["4000"]);
+    let [out, table, excused] = monitors;
+    let (status, report) = out.report();
+    assert_eq!(status, Some(3), "{report}");
+    assert_eq!(report["conforms"], false, "{report}");
+    let bucket = &report["buckets"][0];
+    let burst = bucket["measured_burst"].as_u64().unwrap_or_default();
+    assert!((30..=50).contains(&burst), "{report}");
+    assert_eq!(report["above"], report["above_with_tolerance"]);
+    assert_eq!(report["first_violations"][0]["packets"], report["above"]);
+    let (status, text) = table.end();
+    assert_eq!(status, Some(3), "{text}");
+    assert!(
+        text.contains("does not conform: ") && text.contains("measured burst"),
+        "{text}"
+    );
+    let (status, report) = excused.report();
+    assert_eq!(status, Some(0), "{report}");
+    assert_eq!(report["conforms_strictly"], false, "{report}");
+}
+
+/// Whatever comes in, what leaves the chain keeps to its profile: behind a policer alone, and behind a shaper.
+#[test]
+fn what_leaves_a_chain_conforms() {
+    if cannot_run() {
+        return;
+    }
+    flood("{ name: fwd, kind: forward }", "policer");
+    let coder = "{ name: coder, kind: xor, space: user, config: { key: 0x21 } }";
+    flood(coder, "both");
+}
+
+/// Sends a chain twenty times what it may have.
+fn flood(function: &str, enforce: &str) {
+    let myelin = Myelin::new();
+    let file = myelin.file(&format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @p }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions: [ {function} ]
+  sla: {{ rate: 1kpps, burst: 8, enforce: {enforce} }}
+"
+    ));
+    myelin.ok(&["up", file.to_str().expect("a path")]);
+    // Half a second's packets for a machine that stands still between the policer and the monitor; the flood is of twenty
+    // seconds' worth.
+    let profile = ["--rate", "1kpps", "--burst", "8", "--tolerance", "500ms"];
+    let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
+    let server = format!("{}/server", myelin.chain("p"));
+    let common = [&profile[..], &filter].concat();
+    let behind = Monitor::start(&myelin, &[&common[..], &["--host", &server]].concat());
+    let client = ["--host", "client", "--direction", "out"];
+    let before = Monitor::start(&myelin, &[&common[..], &client].concat());
+    let ports = ["9000"; 20];
+    let sent = 20 * 1000;
+    let flood = [
+        "exec", "client", "--", "python3", "-c", SENDER, "10.0.0.2", "1000", "0.001",
+    ];
+    myelin.ok(&[&flood[..], &ports].concat());
+    behind.interrupt();
+    before.interrupt();
+    let (status, report) = behind.report();
+    assert_eq!(status, Some(0), "{report}");
+    let passed = report["packets"].as_u64().unwrap_or_default();
+    assert!((8..sent).contains(&passed), "{report}");
+    let (status, report) = before.report();
+    assert_eq!(report["packets"], sent, "{report}");
+    assert_eq!(status, Some(3), "{report}");
+}
+
+#[test]
+fn it_tells_each_second_how_things_stand() {
+    if cannot_run() {
+        return;
+    }
+    let (myelin, link) = (Myelin::new(), Link::new());
+    let arguments = ["--netns", &link.receiver, "--rate", "1kpps", "--follow"];
+    let monitors = [
+        Monitor::start(&myelin, &[&arguments[..], &["--json"]].concat()),
+        Monitor::start(&myelin, &arguments),
+    ];
+    link.send(15, "0.1", &["4000"]);
+    for monitor in &monitors {
+        monitor.interrupt();
+    }
+    let [json, text] = monitors;
+    let (status, lines) = json.end();
+    assert_eq!(status, Some(0), "{lines}");
+    let reports: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert!(reports.len() >= 2, "{lines}");
+    assert!(
+        reports
+            .last()
+            .is_some_and(|last| last["packets"].as_u64() >= Some(15))
+    );
+    let (status, text) = text.end();
+    assert_eq!(status, Some(0), "{text}");
+    assert!(
+        text.contains(" above\n") && text.ends_with("conforms\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrong_arguments_are_told_with_a_remedy() {
+    let myelin = Myelin::new();
+    let usage = |arguments: &[&str]| myelin.fails(2, &[&["conform"], arguments].concat());
+    let message = usage(&["eth0", "--rate", "20kps"]);
+    assert!(
+        message.contains("--rate: `20kps` has the unknown unit `kps`"),
+        "{message}"
+    );
+    let message = usage(&["eth0", "--rate", "20kpps", "--burst", "64kbit"]);
+    assert!(
+        message.contains("--burst: a burst in bits has no effect"),
+        "{message}"
+    );
+    let message = usage(&["eth0", "--burst", "32"]);
+    assert!(message.contains("--rate"), "{message}");
+    let message = usage(&["eth0", "--rate", "20kpps", "--match", "sourcPort=9"]);
+    assert!(message.contains("write `sourcePort`"), "{message}");
+    if cannot_run() {
+        return;
+    }
+    let link = Link::new();
+    let message = usage(&["etho", "--netns", &link.receiver, "--rate", "20kpps"]);
+    assert!(message.contains("no interface `etho`"), "{message}");
+    assert!(message.contains("did you mean `eth0`?"), "{message}");
+    let message = usage(&["eth0", "--netns", "no-such-namespace", "--rate", "20kpps"]);
+    assert!(message.contains("no-such-namespace"), "{message}");
+    let arguments = ["conform", "eth0", "--rate", "1kpps"];
+    let message = myelin.fails(1, &[&arguments[..], &["--host", "client"]].concat());
+    assert!(message.contains("no agent runs"), "{message}");
+    let quiet = [
+        "--netns",
+        &link.receiver,
+        "--duration",
+        "1ms",
+        "--match",
+        "protocol=99",
+    ];
+    let message = myelin.fails(1, &[&arguments[..], &quiet].concat());
+    assert!(
+        message.contains("no packet that matches `protocol=99` was seen"),
+        "{message}"
+    );
+}

@@ -1,0 +1,211 @@
+//! `run --flood`: a chain that is sent more than it agreed, beside one that is measured.
+
+mod common;
+
+use common::{Myelin, root, skip_unless_root};
+
+/// A chain that is measured, and one that is flooded; both have a function in user space.
+const CHAINS: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @good }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions: [ { name: a, kind: xor, space: user, config: { key: 0x21 } } ]
+---
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @bad }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions: [ { name: b, kind: xor, space: user, config: { key: 0x21 } } ]
+  sla: { rate: 500pps, burst: 8@enforce }
+";
+
+const PROBE: [&str; 9] = [
+    "--mode",
+    "inline",
+    "--payload",
+    "100,256",
+    "--count",
+    "500",
+    "--repeats",
+    "1",
+    "--json",
+];
+
+fn flooded(myelin: &Myelin, enforce: &str) -> serde_json::Value {
+    let file = myelin.file(&CHAINS.replace("@enforce", enforce));
+    let flood = format!("{}=8", myelin.chain("bad"));
+    let mut arguments = vec!["run", file.to_str().unwrap(), "--flood", &flood];
+    arguments.extend(PROBE);
+    let report = myelin.json(&arguments);
+    myelin.chains(0);
+    report
+}
+
+#[test]
+fn a_flood_is_policed_and_its_neighbour_loses_nothing() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let report = flooded(&myelin, "");
+    assert_eq!(report["experiment"], myelin.chain("good"), "one report");
+    for row in report["rows"].as_array().expect("rows") {
+        assert_eq!(
+            (&row["received"], &row["lost"]),
+            (&500.into(), &0.into()),
+            "{row}"
+        );
+    }
+    assert_eq!(report["floods"].as_array().map(Vec::len), Some(1));
+    let flood = &report["floods"][0];
+    let of = |name: &str| {
+        flood[name]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{name}: {flood}"))
+    };
+    assert_eq!(flood["chain"], myelin.chain("bad"));
+    for (name, figure) in [
+        ("times", 8.0),
+        ("agreed_pps", 500.0),
+        ("payload_bytes", 256.0),
+    ] {
+        assert!((of(name) - figure).abs() < 1e-9, "{name}: {flood}");
+    }
+    // It lasts as long as the measurement, and never sends more than it should.
+    assert!(of("duration_s") >= 1.0, "{flood}");
+    assert!(of("sent") > 100.0 && of("sent_pps") <= 4000.0, "{flood}");
+    assert_eq!(flood["packets_in"], flood["sent"], "{flood}");
+    // What passes is the profile: the rate over that time, and the burst. What was not policed passes.
+    let most = of("duration_s") * of("agreed_pps") + 8.0;
+    assert!(of("policed") > 0.0 && of("passed") <= most + 1.0, "{flood}");
+    let difference = of("policed") + of("passed") - of("sent");
+    assert!(difference.abs() < 0.5, "{flood}");
+    let share = of("passed") / of("duration_s") / of("agreed_pps");
+    assert!((of("profile_share") - share).abs() < 1e-6, "{flood}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn nothing_is_policed_where_nothing_is_enforced() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let flood = flooded(&myelin, ", enforce: none")["floods"][0].clone();
+    assert_eq!(flood["policed"], 0, "{flood}");
+    assert!(flood["sent"].as_u64() > Some(100), "{flood}");
+    assert!(flood["passed"].as_u64() > Some(100), "{flood}");
+}
+
+#[test]
+fn the_example_is_shown_as_text_and_as_a_page() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text =
+        std::fs::read_to_string(root().join("examples/isolation.yaml")).expect("the example");
+    let text = text
+        .replace("name: control", "name: @control")
+        .replace("name: noisy", "name: @noisy");
+    let file = myelin.file(&text);
+    let page = myelin.run_dir().with_extension("html");
+    let noisy = myelin.chain("noisy");
+    let output = myelin.run(&[
+        "run",
+        file.to_str().unwrap(),
+        "--flood",
+        &noisy,
+        "--count",
+        "200",
+        "--repeats",
+        "1",
+        "--report",
+        page.to_str().unwrap(),
+    ]);
+    // Whether the SLA was met is a matter of the machine's other work.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let line = format!("{noisy} x 10");
+    let page = std::fs::read_to_string(page).expect("the page");
+    assert!(
+        shown.contains("flooded meanwhile") && shown.contains(&line),
+        "{shown}"
+    );
+    assert!(page.contains("Flooded meanwhile") && page.contains(&line));
+    let reports = |chain: &str| {
+        shown
+            .matches(&format!("chain {chain}\n\nround trip"))
+            .count()
+    };
+    assert_eq!(
+        (reports(&myelin.chain("control")), reports(&noisy)),
+        (1, 0),
+        "{shown}"
+    );
+}
+
+/// The client goes away while the flood is on: it ends, and so do the chains.
+#[test]
+fn a_flood_ends_with_a_run_that_is_called_off() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&CHAINS.replace("@enforce", ""));
+    let bad = myelin.chain("bad");
+    let mut run = myelin
+        .command(&[
+            "run",
+            file.to_str().unwrap(),
+            "--flood",
+            &bad,
+            "--count",
+            "1000000",
+        ])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("a client");
+    let floods = || {
+        let pid = myelin.agent_pid();
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "flood").count()
+    };
+    common::wait_for("the flood", || floods() == 1);
+    run.kill().expect("kill -9");
+    let _ = run.wait();
+    common::wait_for("its end", || floods() == 0);
+    common::wait_for("the chains' end", || {
+        myelin
+            .json(&["ps", "--json"])
+            .as_array()
+            .is_some_and(Vec::is_empty)
+    });
+    assert_eq!(floods(), 0);
+    myelin.chains(0);
+}
+
+#[test]
+fn what_cannot_be_flooded_is_said_before_anything_is_made() {
+    let myelin = Myelin::new();
+    let file = myelin.file(&CHAINS.replace("@enforce", ""));
+    let (good, bad) = (myelin.chain("good"), myelin.chain("bad"));
+    let zero = format!("{bad}=0");
+    for (flood, says) in [
+        ("nobody", "no chain `nobody` is in this file"),
+        (&*good, "agreed no rate"),
+        (&*zero, "`0` is not a number above 0"),
+    ] {
+        let error = myelin.fails(2, &["run", file.to_str().unwrap(), "--flood", flood]);
+        assert!(error.contains(says), "{error}");
+    }
+    assert!(!myelin.run_dir().join("agent.sock").exists());
+}

@@ -1,0 +1,296 @@
+//! The SLA monitor: every packet of a chain has a place in its account, and what violates a contract is told with its hop and cause.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Myelin, skip_unless_root, wait_for};
+use myelin_linux::netns::Netns;
+use serde_json::Value;
+
+/// Held to its profile in the kernel, with one function in a worker. Its bounds are far away for a machine that has other work.
+const PROFILE: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @p }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions:
+    - { name: filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }
+    - { name: coder, kind: xor, space: SPACE, config: { key: 0x21 } }
+  sla: { rate: 1kpps, burst: 8, latency: 10s, percentile: 50, loss: 5%, enforce: policer }
+";
+
+/// Loses everything.
+const WALL: &str = "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: { name: @w }
+spec:
+  match: { protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }
+  functions:
+    - { name: first, kind: forward }
+    - { name: wall, kind: firewall, config: { rules: [ { action: deny, source: 0.0.0.0/0 } ] } }
+  sla: { latency: 10s, loss: 1% }
+";
+
+/// Sends from the client to the server, ten packets a millisecond or as many as the machine allows, until it is dropped.
+struct Sender {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Sender {
+    fn start(up: &Value) -> Self {
+        let host = |at: usize| {
+            let host = &up["hosts"][at];
+            let address = host["address"].as_str().expect("an address");
+            let netns = host["netns"].as_str().expect("a namespace");
+            (
+                Netns::open(netns).expect("a namespace"),
+                address.parse().expect("an address"),
+            )
+        };
+        let ((client, from), (_, to)) = (host(0), host(1));
+        let socket = client
+            .enter(|| UdpSocket::bind(SocketAddr::new(from, 0)))
+            .expect("the namespace")
+            .expect("a socket");
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let to = SocketAddr::new(to, 9000);
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                for _ in 0..10 {
+                    // Nobody listens, and the server's host says so.
+                    let _ = socket.send_to(&[0; 64], to);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// All packets that a place has lost.
+fn lost(window: &Value) -> u64 {
+    let places = window["lost"].as_object().expect("places");
+    places.values().map(number).sum()
+}
+
+#[test]
+fn what_is_above_the_profile_is_policed_and_not_lost() {
+    if skip_unless_root() {
+        return;
+    }
+    for space in ["kernel", "user"] {
+        let myelin = Myelin::new();
+        let file = myelin.file(&PROFILE.replace("SPACE", space));
+        let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+        let sender = Sender::start(&up[0]);
+        wait_for("two judged seconds", || {
+            myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(2)
+        });
+        drop(sender);
+        // The last packets are in the account of the second that comes.
+        wait_for("the last second", || {
+            let status = myelin.status("p");
+            status["sla"]["life"]["packets_in"] == status["packets_in"]
+                && status["sla"]["under_way"] == 0
+        });
+        let status = myelin.status("p");
+        let (sla, life) = (&status["sla"], &status["sla"]["life"]);
+        assert!(number(&life["policed"]) > 0, "{space}: {status}");
+        assert_eq!(life["policed"], status["policed"], "{space}: {status}");
+        assert_eq!(lost(life), 0, "{space}: {status}");
+        assert_eq!(life["loss_percent"], 0.0, "{space}: {status}");
+        assert_eq!(
+            number(&life["packets_in"]),
+            number(&life["policed"]) + number(&life["packets_out"]),
+            "{space}: {status}"
+        );
+        assert_eq!(
+            life["sojourn"]["packets"], life["packets_out"],
+            "{space}: {status}"
+        );
+        assert_eq!(sla["state"], "kept", "{space}: {status}");
+        assert_eq!(sla["contract"]["rate_pps"], 1000);
+        assert_eq!(sla["contract"]["burst_packets"], 8);
+        assert_eq!(
+            myelin.json(&["events", "--json"]),
+            Value::Array(Vec::new()),
+            "{space}"
+        );
+        let text = myelin.ok(&["ps", &myelin.chain("p")]);
+        assert!(
+            text.contains("kept") && text.contains("burst 8 packets"),
+            "{text}"
+        );
+        myelin.ok(&["down", "--all"]);
+        myelin.assert_clean();
+    }
+}
+
+#[test]
+fn a_violation_is_told_with_its_hop_and_cause() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(WALL);
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let chain = myelin.chain("w");
+    let mut follow = myelin
+        .command(&["events", &chain, "--follow", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a follower");
+    let sender = Sender::start(&up[0]);
+    let event = || myelin.status("w")["sla"]["last_event"].clone();
+    wait_for("a violation that lasts", || {
+        event()["seconds"].as_u64() >= Some(2)
+    });
+    let text = myelin.ok(&["ps", &chain]);
+    assert!(text.contains("violated"), "{text}");
+    drop(sender);
+    wait_for("its end", || event()["end"].is_string());
+    let events = myelin.json(&["events", &chain, "--json"]);
+    assert_eq!(events.as_array().map(Vec::len), Some(1), "{events}");
+    let told = &events[0];
+    assert_eq!(told["cause"], "function", "{told}");
+    assert_eq!(told["hop"], "wall", "{told}");
+    assert_eq!(told["terms"], serde_json::json!(["loss"]), "{told}");
+    assert_eq!(told["worst_loss_percent"], 100.0, "{told}");
+    let status = myelin.status("w");
+    let life = &status["sla"]["life"];
+    assert_eq!(life["lost_in"]["wall"], status["packets_in"], "{status}");
+    assert_eq!(lost(life), number(&status["packets_in"]), "{status}");
+    let text = myelin.ok(&["events"]);
+    assert!(text.contains("cause function, hop wall"), "{text}");
+    // Who follows is told of its beginning and of its end.
+    let mut lines = BufReader::new(follow.stdout.take().expect("its output")).lines();
+    for is_over in [false, true] {
+        let line = lines.next().expect("an event").expect("a line");
+        let told: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(told["serial"], events[0]["serial"]);
+        assert_eq!(told["end"].is_string(), is_over, "{told}");
+    }
+    let _ = follow.kill();
+    let _ = follow.wait();
+    // A chain that comes up anew begins anew.
+    myelin.ok(&["down", &chain]);
+    let gone = myelin.fails(1, &["events", &chain]);
+    assert!(gone.contains("myelin ps"), "{gone}");
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    wait_for("its first second", || myelin.status("w")["sla"].is_object());
+    assert_eq!(myelin.status("w")["sla"]["state"], "kept");
+    assert_eq!(myelin.status("w")["sla"]["life"]["packets_in"], 0);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn figures_go_on_over_a_live_change() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&PROFILE.replace("SPACE", "kernel"));
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let sender = Sender::start(&up[0]);
+    wait_for("a judged second", || {
+        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(1)
+    });
+    let before = myelin.status("p")["sla"]["life"]["packets_in"].clone();
+    let file = myelin.file(&PROFILE.replace("SPACE", "user"));
+    let changed = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    assert_eq!(changed[0]["change"], "changed");
+    let judged = number(&myelin.status("p")["sla"]["judged_s"]);
+    wait_for("two more seconds", || {
+        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(judged + 2)
+    });
+    drop(sender);
+    wait_for("the last second", || {
+        let status = myelin.status("p");
+        status["sla"]["life"]["packets_in"] == status["packets_in"]
+            && status["sla"]["under_way"] == 0
+    });
+    let status = myelin.status("p");
+    let life = &status["sla"]["life"];
+    assert!(life["packets_in"].as_u64() > before.as_u64(), "{status}");
+    assert_eq!(lost(life), 0, "{status}");
+    assert_eq!(status["sla"]["state"], "kept", "{status}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
+fn top_shows_the_chains_again_and_again() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    assert_eq!(myelin.ok(&["top", "--count", "1"]), "no chain runs\n");
+    let file = myelin.file(&PROFILE.replace("SPACE", "user"));
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let sender = Sender::start(&up[0]);
+    let chain = myelin.chain("p");
+    wait_for("a second", || {
+        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(1)
+    });
+    let text = myelin.ok(&[
+        "top",
+        &chain,
+        "--count",
+        "2",
+        "--interval",
+        "1500ms",
+        "--json",
+    ]);
+    let looks: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(looks.len(), 2);
+    for look in &looks {
+        let told = &look["chains"][0];
+        assert_eq!(told["chain"], chain.as_str());
+        assert_eq!(told["mapping"], "compact");
+        assert!(
+            told["sla"]["second"]["in_pps"].as_f64() > Some(0.0),
+            "{told}"
+        );
+        assert!(told["sla"]["second"]["worker_cores"].is_f64(), "{told}");
+    }
+    assert!(looks[0]["at_unix_s"].as_f64() < looks[1]["at_unix_s"].as_f64());
+    let text = myelin.ok(&["top", "--count", "1"]);
+    assert!(
+        text.contains("POLICED/s") && text.contains(&chain),
+        "{text}"
+    );
+    myelin.fails(1, &["top", "nobody", "--count", "1"]);
+    drop(sender);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}

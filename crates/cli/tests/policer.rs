@@ -1,0 +1,179 @@
+//! The policer of a chain, from its file to its counters: floods of all kinds, two chains at once, live changes.
+
+mod common;
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Instant;
+
+use common::{Myelin, skip_unless_root, wait_for};
+use myelin_linux::netns::Netns;
+use serde_json::Value;
+
+const PORT: u16 = 9000;
+
+fn chain(name: &str, space: &str, more: &str, sla: &str) -> String {
+    format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ protocol: udp }}
+  functions: [ {{ name: one, kind: forward, space: {space} }} ]
+{more}  sla: {{ {sla} }}
+"
+    )
+}
+
+/// A socket on the client of a chain, and its server's address. It is not connected, so that it hears nothing of ports where
+/// nobody listens.
+fn client(status: &Value) -> (UdpSocket, IpAddr) {
+    let host = |role: &str| {
+        let hosts = status["hosts"].as_array().unwrap();
+        hosts
+            .iter()
+            .find(|host| host["role"] == role)
+            .unwrap()
+            .clone()
+    };
+    let (client, server) = (host("client"), host("server"));
+    let netns = Netns::open(client["netns"].as_str().unwrap()).unwrap();
+    let socket = netns
+        .enter(|| UdpSocket::bind((client["address"].as_str().unwrap(), 0)).unwrap())
+        .unwrap();
+    (socket, server["address"].as_str().unwrap().parse().unwrap())
+}
+
+fn number(status: &Value, key: &str) -> u64 {
+    status[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{key}: {status}"))
+}
+
+/// Every packet that came is out, policed or dropped by now.
+fn settled(myelin: &Myelin, name: &str) -> Value {
+    let mut status = myelin.status(name);
+    wait_for("the last packet", || {
+        status = myelin.status(name);
+        let gone = ["packets_out", "policed", "drops"].map(|key| number(&status, key));
+        number(&status, "packets_in") == gone.iter().sum::<u64>()
+    });
+    status
+}
+
+#[test]
+fn a_flood_of_any_kind_gets_its_profile_and_no_more() {
+    if skip_unless_root() {
+        return;
+    }
+    // Rates that a debug build on a busy machine reaches a hundred times over.
+    let (rate, burst) = (100_u64, 10_u64);
+    for (space, more) in [
+        ("kernel", "  hook: tcx\n"),
+        ("kernel", "  hook: xdp\n"),
+        ("user", ""),
+    ] {
+        let myelin = Myelin::new();
+        let sla = format!("rate: {rate}pps, burst: {burst}, enforce: policer");
+        let file = myelin.file(&chain("f", space, more, &sla));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        let (socket, server) = client(&myelin.status("f"));
+        let send = |port: u16, payload: &[u8]| {
+            assert_eq!(
+                socket.send_to(payload, (server, port)).unwrap(),
+                payload.len()
+            );
+        };
+        let start = Instant::now();
+        // The smallest and the largest, and each of many flows in turn.
+        for payload in [0, 1472] {
+            for _ in 0..2000 {
+                send(PORT, &vec![0; payload]);
+            }
+        }
+        for flow in 1..=10_000 {
+            send(flow, b"one of many");
+        }
+        let elapsed_s = start.elapsed().as_secs_f64();
+        let status = settled(&myelin, "f");
+        let (out, policed) = (number(&status, "packets_out"), number(&status, "policed"));
+        // The first packet may have come before the clock was read, so one more is due.
+        let due = (elapsed_s * rate as f64) as u64 + burst + 1;
+        assert!(out <= due, "{space} {more}: {out} of {due} went out");
+        assert!(out >= burst, "{space} {more}: {out} went out");
+        assert!(policed >= 14_000 - due, "{space} {more}: {policed} policed");
+        assert_eq!(number(&status, "drops"), 0, "{status}");
+        assert!(number(&status, "policed_bytes") > 1000 * 1514, "{status}");
+        let shown = myelin.ok(&["ps", &myelin.chain("f")]);
+        assert!(
+            shown.contains("policed") && shown.contains(&policed.to_string()),
+            "{shown}"
+        );
+        myelin.ok(&["down", &myelin.chain("f")]);
+    }
+}
+
+#[test]
+fn a_profile_in_bits_counts_frames_and_one_in_both_the_stricter() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    // Ten small frames or one large one; a packet a second and 8 bits a second are earned, which is nothing here.
+    let sla = "rate: [ 1pps, 8bit ], burst: [ 1000, 1600B ], enforce: policer";
+    let file = myelin.file(&chain("bits", "kernel", "", sla));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let (socket, server) = client(&myelin.status("bits"));
+    for _ in 0..30 {
+        socket.send_to(&[0; 118], (server, PORT)).unwrap();
+    }
+    let status = settled(&myelin, "bits");
+    assert_eq!(number(&status, "packets_out"), 10, "{status}");
+    for _ in 0..5 {
+        socket.send_to(&[0; 1400], (server, PORT)).unwrap();
+    }
+    let status = settled(&myelin, "bits");
+    assert_eq!(number(&status, "packets_out"), 10, "{status}");
+    assert_eq!(number(&status, "policed_bytes"), 20 * 160 + 5 * 1442);
+}
+
+#[test]
+fn a_live_change_fills_no_bucket_unless_the_profile_is_another() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let up = |more: &str, sla: &str| {
+        let file = myelin.file(&chain("live", "kernel", more, sla));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+    };
+    up("", "rate: 1pps, burst: 5, enforce: policer");
+    let (socket, server) = client(&myelin.status("live"));
+    let send = || {
+        for _ in 0..20 {
+            socket.send_to(b"a packet", (server, PORT)).unwrap();
+        }
+        number(&settled(&myelin, "live"), "packets_out")
+    };
+    let start = Instant::now();
+    let earned = || start.elapsed().as_secs() + 1;
+    let first = send();
+    assert!((5..=5 + earned()).contains(&first), "{first}");
+    up(
+        "  onFailure: drop\n",
+        "rate: 1pps, burst: 5, enforce: policer",
+    );
+    let second = send();
+    assert!((first..=5 + earned()).contains(&second), "{second}");
+    up("", "rate: 1pps, burst: 6, enforce: policer");
+    let third = send();
+    assert!(
+        (second + 6..=second + 6 + earned()).contains(&third),
+        "{third}"
+    );
+    up("", "rate: 1pps, burst: 6, enforce: none");
+    assert_eq!(send(), third + 20);
+    let status = myelin.status("live");
+    assert_eq!(number(&status, "policed"), 60 - third, "{status}");
+    assert_eq!(number(&status, "packets_in"), 80, "{status}");
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The shaper where the interface holds packets back until their departure time (EDT): the same
+ * bucket as the policer's, from which a packet takes its credit ahead, at the time when it may
+ * leave. Twin of TokenBucket::eligible_ns in myelin_traffic.
+ */
+#ifndef MYELIN_DEPARTURE_H
+#define MYELIN_DEPARTURE_H
+
+#include "policer.h"
+
+/* The words that a policer has to spare. */
+enum shaper_word {
+	SHAPER_DELAYED,
+	SHAPER_LATE,
+	SHAPER_BIG,
+	SHAPER_LIMIT_NS, /* how long a packet may wait */
+};
+
+/* How long from the latest departure until there is credit for `cost`, which is not above `full`.
+ */
+static __always_inline __u64 wait_ns(const struct bucket *bucket, __u64 credit, __u64 cost)
+{
+	if (cost <= credit)
+		return 0;
+	/* One without a rate asks for no credit. */
+	return (cost - credit - 1) / bucket->rate + 1;
+}
+
+/* When a packet that comes now may leave, ns; 0 if it never conforms or would wait too long. */
+static __always_inline __u64 departure(struct policer *shaper, __u64 now_ns, __u64 packets,
+				       __u64 bytes)
+{
+	__u64 packet_cost = packets * shaper->of_packets.each;
+	__u64 bit_cost = bytes * 8 * shaper->of_bits.each;
+	__u64 departs_ns = 0;
+
+	bpf_spin_lock(&shaper->lock);
+	if (packet_cost > shaper->of_packets.full || bit_cost > shaper->of_bits.full) {
+		shaper->more[SHAPER_BIG] += packets;
+		goto out;
+	}
+
+	__u64 for_packets = wait_ns(&shaper->of_packets, shaper->packets, packet_cost);
+	__u64 for_bits = wait_ns(&shaper->of_bits, shaper->bits, bit_cost);
+	__u64 elapsed_ns = for_packets > for_bits ? for_packets : for_bits;
+
+	departs_ns = shaper->last_ns + elapsed_ns;
+	if (departs_ns < now_ns) {
+		departs_ns = now_ns;
+		elapsed_ns = now_ns - shaper->last_ns;
+	} else if (departs_ns - now_ns > shaper->more[SHAPER_LIMIT_NS]) {
+		shaper->more[SHAPER_LATE] += packets;
+		departs_ns = 0;
+		goto out;
+	} else if (departs_ns > now_ns) {
+		shaper->more[SHAPER_DELAYED] += packets;
+	}
+	shaper->packets = filled(&shaper->of_packets, shaper->packets, elapsed_ns) - packet_cost;
+	shaper->bits = filled(&shaper->of_bits, shaper->bits, elapsed_ns) - bit_cost;
+	shaper->last_ns = departs_ns;
+out:
+	bpf_spin_unlock(&shaper->lock);
+	return departs_ns;
+}
+
+#endif

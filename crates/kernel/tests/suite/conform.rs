@@ -1,0 +1,413 @@
+//! The conformance monitor against its twin in user space, its filter against the classifier, and on real links.
+
+use std::net::SocketAddrV4;
+
+use myelin_kernel::test_run::TestRun;
+use myelin_kernel::test_run::conform::Trial;
+use myelin_kernel::{Conformance, Direction, Hook, Watch};
+use myelin_packet::Match;
+use myelin_packet::classifier::most_specific;
+use myelin_packet::fixtures::{self, build};
+use myelin_traffic::{Bucket, CREDIT, Meter, Profile};
+use proptest::prelude::*;
+
+use crate::net::{Net, PATIENCE, receive};
+use crate::stand::{for_all, is_root, plane, runs};
+
+fn bucket(rate: u64, burst: u64) -> Bucket {
+    Bucket::new(rate, burst).unwrap()
+}
+
+fn of_packets(rate: u64, burst: u64) -> Profile {
+    Profile {
+        packets: Some(bucket(rate, burst)),
+        bits: None,
+    }
+}
+
+fn strict(profile: Profile) -> Watch {
+    Watch {
+        profile,
+        ..Watch::default()
+    }
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    let rate = prop_oneof![
+        1..10_u64,
+        1000..2_000_000_u64,
+        Just(300_000),
+        Just(Bucket::MAX_RATE)
+    ];
+    let burst = prop_oneof![1..40_u64, Just(Bucket::MAX_BURST)];
+    let packets = (rate.clone(), burst);
+    let bits = (rate, prop_oneof![480..500_000_u64, Just(Bucket::MAX_BURST)]);
+    (packets, bits, 0..3).prop_map(|(packets, bits, which)| Profile {
+        packets: Some(bucket(packets.0, packets.1)).filter(|_| which != 1),
+        bits: Some(bucket(bits.0, bits.1)).filter(|_| which != 0),
+    })
+}
+
+/// Payload bytes of a packet, or of a GSO packet and its segments.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    at_ns: u64,
+    payload: usize,
+    segment: Option<usize>,
+}
+
+/// Times may stand, jump, and go back, as those of two CPUs do.
+fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let step = prop_oneof![
+        6 => Just(0_i64),
+        6 => 0..5_000_i64,
+        2 => 0..2_000_000_i64,
+        1 => 0..50_000_000_000_i64,
+        1 => -2_000..0_i64,
+    ];
+    let size = prop_oneof![
+        8 => (18..1400_usize).prop_map(|payload| (payload, None)),
+        1 => (2..3000_usize, 1..1400_usize).prop_map(|(payload, segment)| (payload, Some(segment))),
+    ];
+    let arrival = (step, size);
+    (
+        1_000_000_000..u64::MAX / 2,
+        prop::collection::vec(arrival, 1..250),
+    )
+        .prop_map(|(start, arrivals)| {
+            let mut at_ns = start;
+            let arrival = |(step, (payload, segment)): (i64, (usize, Option<usize>))| {
+                at_ns = at_ns.saturating_add_signed(step);
+                Arrival {
+                    at_ns,
+                    payload,
+                    segment: segment.filter(|segment| *segment < payload),
+                }
+            };
+            arrivals.into_iter().map(arrival).collect()
+        })
+}
+
+impl Arrival {
+    /// Shows it to the monitor; the bytes of the frames that it stands for.
+    fn show(&self, trial: &Trial) -> Vec<u64> {
+        let frame = build::udp_v4(self.payload);
+        let headers = frame.len() - self.payload;
+        let segments: Vec<_> = (0..self.payload)
+            .step_by(self.segment.unwrap_or(self.payload))
+            .map(|from| {
+                let rest = self.payload - from;
+                (headers + self.segment.unwrap_or(rest).min(rest)) as u64
+            })
+            .collect();
+        let verdict = trial.see(&TestRun {
+            arrival_ns: self.at_ns,
+            gso_segs: self.segment.map_or(0, |_| segments.len() as u32),
+            gso_size: self.segment.unwrap_or(0) as u32,
+            ..TestRun::new(&frame)
+        });
+        assert_eq!(verdict.unwrap(), Hook::Tcx.pass());
+        segments
+    }
+}
+
+#[test]
+fn it_sees_what_its_twin_sees() {
+    if !is_root() {
+        return;
+    }
+    for_all(48, &(profiles(), arrivals()), |(profile, trace)| {
+        let trial = Trial::new(&strict(profile)).unwrap();
+        let mut twin = Meter::new(&profile);
+        let (mut bytes, mut latest) = (0, 0);
+        for arrival in &trace {
+            for length in arrival.show(&trial) {
+                twin.see(arrival.at_ns, length);
+                bytes += length;
+            }
+            latest = latest.max(arrival.at_ns);
+        }
+        let seen = trial.seen().unwrap();
+        assert_eq!(
+            (seen.packets, seen.bytes, seen.above),
+            (twin.seen(), bytes, twin.above())
+        );
+        assert_eq!(seen.beyond, seen.above, "without a tolerance");
+        assert_eq!(seen.of_packets.map(|fill| fill.level), twin.packets());
+        assert_eq!(seen.of_bits.map(|fill| fill.level), twin.bits());
+        assert_eq!((seen.first_ns, seen.last_ns), (trace[0].at_ns, latest));
+        assert_eq!(seen.violations == 0, seen.above == 0);
+        let kept: u64 = seen.first_violations.iter().map(|one| one.packets).sum();
+        if seen.violations == seen.first_violations.len() as u64 {
+            assert_eq!(kept, seen.above);
+        }
+    });
+}
+
+/// Whom the tolerance excuses is whom a burst excuses that is wider by what the rate brings in that time.
+#[test]
+fn the_tolerance_widens_the_burst() {
+    if !is_root() {
+        return;
+    }
+    let both = (1..2000_u64, 1..20_u64, 0..20_u64, arrivals());
+    for_all(24, &both, |(kilo, burst, wider, trace)| {
+        let profile = of_packets(kilo * 1000, burst);
+        let tolerance_ns = wider * 1_000_000 / kilo;
+        // Whole packets come of it only where it divides; the rest is checked by the reference in fractions.
+        let trial = Trial::new(&Watch {
+            tolerance_ns,
+            ..strict(profile)
+        });
+        let trial = trial.unwrap();
+        let wide = burst * CREDIT + kilo * 1000 * tolerance_ns;
+        let (mut meter, mut strictly, mut beyond, mut most) = (Meter::new(&profile), 0, 0, 0);
+        for arrival in &trace {
+            for length in arrival.show(&trial) {
+                strictly += u64::from(!meter.see(arrival.at_ns, length));
+                let level = meter.packets().unwrap();
+                beyond += u64::from(level.now > wide);
+                most = level.most;
+            }
+        }
+        let seen = trial.seen().unwrap();
+        assert_eq!((seen.above, seen.beyond), (strictly, beyond));
+        let fill = seen.of_packets.unwrap();
+        let least_ns = fill.least_tolerance_ns(profile.packets.unwrap());
+        assert_eq!(
+            fill.over(profile.packets.unwrap()),
+            most.saturating_sub(burst * CREDIT)
+        );
+        assert_eq!(seen.beyond == 0, least_ns <= tolerance_ns);
+    });
+}
+
+#[test]
+fn violations_tell_when_and_by_how_much() {
+    if !is_root() {
+        return;
+    }
+    // A packet each microsecond, two at once.
+    let trial = Trial::new(&strict(of_packets(1_000_000, 2))).unwrap();
+    let frame = build::udp_v4(100);
+    let at = |at_ns| {
+        trial
+            .see(&TestRun {
+                arrival_ns: at_ns,
+                ..TestRun::new(&frame)
+            })
+            .unwrap();
+    };
+    for at_ns in [10_000, 10_000, 10_000, 10_500, 20_000, 20_000, 20_000] {
+        at(at_ns);
+    }
+    let seen = trial.seen().unwrap();
+    let told: Vec<_> = seen
+        .first_violations
+        .iter()
+        .map(|one| (one.from_ns, one.to_ns, one.packets, one.packets_over))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (10_000, 10_500, 2, 3 * CREDIT / 2),
+            (20_000, 20_000, 1, CREDIT)
+        ]
+    );
+    let fill = seen.of_packets.unwrap();
+    assert_eq!((fill.level.burst(), fill.most_ns), (4, 10_500));
+    assert_eq!(fill.least_tolerance_ns(bucket(1_000_000, 2)), 1500);
+    // Only the first ones are kept; all are counted.
+    for number in 0..100_u64 {
+        for _ in 0..3 {
+            at(1_000_000 + number * 100_000);
+        }
+    }
+    let seen = trial.seen().unwrap();
+    assert_eq!((seen.violations, seen.first_violations.len()), (102, 32));
+    assert_eq!(seen.above, 103);
+}
+
+#[test]
+fn it_counts_no_further_than_it_is_told() {
+    if !is_root() {
+        return;
+    }
+    let trial = Trial::new(&Watch {
+        most_packets: Some(3),
+        ..strict(of_packets(1, 100))
+    });
+    let trial = trial.unwrap();
+    for _ in 0..5 {
+        trial.see(&TestRun::new(&build::udp_v4(100))).unwrap();
+    }
+    assert_eq!(trial.seen().unwrap().packets, 3);
+}
+
+/// The filter takes what a classifier with this one match takes.
+#[test]
+fn the_filter_takes_what_a_match_takes() {
+    if !is_root() {
+        return;
+    }
+    let prefix = |text: &str| Some(text.parse().unwrap());
+    let (client, server) = (build::client_v4(), build::server_v4());
+    let matches = [
+        Match::default(),
+        Match {
+            protocol: Some(17),
+            ..Match::default()
+        },
+        Match {
+            destination_port: Some(server.port()),
+            ..Match::default()
+        },
+        Match {
+            source_port: Some(client.port()),
+            protocol: Some(6),
+            ..Match::default()
+        },
+        Match {
+            source_port: Some(client.port() ^ 1),
+            ..Match::default()
+        },
+        Match {
+            // What a packet without ports has in their place.
+            destination_port: Some(0),
+            ..Match::default()
+        },
+        Match {
+            destination: prefix(&server.ip().to_string()),
+            ..Match::default()
+        },
+        Match {
+            source: prefix(&build::client_v6().ip().to_string()),
+            protocol: Some(17),
+            ..Match::default()
+        },
+        Match {
+            source: prefix("0.0.0.0/0"),
+            ..Match::default()
+        },
+        Match {
+            destination: prefix("203.0.113.0/24"),
+            ..Match::default()
+        },
+    ];
+    let mut taken = 0;
+    for filter in matches {
+        let trial = Trial::new(&Watch {
+            filter: Some(filter),
+            ..strict(of_packets(1, 1000))
+        });
+        let (trial, mut expected) = (trial.unwrap(), 0);
+        for fixture in fixtures::all() {
+            if !runs(Hook::Tcx, &fixture.frame) {
+                continue;
+            }
+            trial.see(&TestRun::new(&fixture.frame)).unwrap();
+            let takes = |tuple| most_specific(&[(filter, ())], &tuple).is_some();
+            expected += u64::from(fixture.five_tuple().is_some_and(takes));
+            let seen = trial.seen().unwrap().packets;
+            assert_eq!(seen, expected, "{filter:?}: {}", fixture.name);
+        }
+        taken += expected;
+    }
+    assert!(taken > 50, "{taken}");
+}
+
+/// In front of a door that takes the packets away, and behind all others on the way out; both at tcx and at clsact; and it
+/// is gone when it is dropped.
+#[test]
+fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
+    let Some(net) = Net::new() else { return };
+    let watch = Watch {
+        filter: Some(Match {
+            destination_port: Some(4000),
+            ..Match::default()
+        }),
+        ..strict(of_packets(1, 3))
+    };
+    for (port, clsact) in [(1000, false), (1001, true)] {
+        let plane = plane();
+        let doors = [net.client_port(false), net.server_port(false)]
+            .map(|port| plane.add_port(port).unwrap());
+        for door in &doors {
+            if clsact {
+                door.attach_clsact().unwrap();
+            } else {
+                door.attach_tcx().unwrap();
+            }
+        }
+        let attach = if clsact {
+            Conformance::attach_clsact
+        } else {
+            Conformance::attach
+        };
+        let link = &net.client;
+        let incoming = attach(&link.link, link.ifindex, Direction::In, &watch).unwrap();
+        let outgoing = (net
+            .server
+            .inside(|| attach("eth0", eth0(), Direction::In, &watch)))
+        .unwrap();
+        let leaving = (net
+            .client
+            .inside(|| attach("eth0", eth0(), Direction::Out, &watch)))
+        .unwrap();
+        assert_eq!(programs_at(link.ifindex), if clsact { 0 } else { 2 });
+
+        let (sender, receiver) = (net.client.udp(port), net.server.udp(4000));
+        let other = net.server.udp(4001);
+        for to in [4000, 4001, 4000, 4000, 4001, 4000, 4000] {
+            let to = SocketAddrV4::new(net.server.address, to);
+            sender.send_to(b"a packet", to).unwrap();
+        }
+        for (socket, count) in [(&receiver, 5), (&other, 2)] {
+            for _ in 0..count {
+                assert!(receive(socket, PATIENCE).is_some());
+            }
+        }
+        let monitors = [
+            ("leaving", &leaving),
+            ("incoming", &incoming),
+            ("outgoing", &outgoing),
+        ];
+        for (name, monitor) in monitors {
+            let seen = monitor.read().unwrap();
+            assert_eq!((seen.packets, seen.bytes), (5, 5 * 50), "{name}");
+            // One more is in order each second, however long the machine takes.
+            assert!(seen.above <= 2, "{name}: {seen:?}");
+            assert!(seen.of_packets.is_some() && seen.of_bits.is_none());
+            assert!(seen.first_ns > 0 && seen.last_ns >= seen.first_ns);
+        }
+        drop(incoming);
+        net.server.inside(|| drop(outgoing));
+        net.client.inside(|| drop(leaving));
+        assert_eq!(programs_at(link.ifindex), u32::from(!clsact));
+    }
+}
+
+/// The number of `eth0` in the calling thread's namespace.
+fn eth0() -> u32 {
+    // SAFETY: the name is a C string.
+    unsafe { libc::if_nametoindex(c"eth0".as_ptr()) }
+}
+
+/// Programs at tcx, ingress.
+fn programs_at(ifindex: u32) -> u32 {
+    let mut query = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: the options hold no pointers and are valid for reads and writes through the call.
+    let result = unsafe {
+        libbpf_sys::bpf_prog_query_opts(
+            ifindex.cast_signed(),
+            libbpf_sys::BPF_TCX_INGRESS,
+            &raw mut query,
+        )
+    };
+    assert_eq!(result, 0);
+    // SAFETY: both members of the union are a count of programs.
+    unsafe { query.__bindgen_anon_1.count }
+}

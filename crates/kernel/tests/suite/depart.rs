@@ -1,0 +1,163 @@
+//! Chains whose traffic the egress interface shapes: the class, and the departure times against the bucket in user space.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use myelin_kernel::test_run::Outcome;
+use myelin_kernel::test_run::policer::{Arrival, Trial};
+use myelin_kernel::{ChainConfig, Exit, Hook, Plane};
+use myelin_packet::Match;
+use myelin_packet::fixtures;
+use myelin_traffic::{Bucket, Meter, Profile, TokenBucket};
+use proptest::prelude::*;
+
+use crate::stand::{LOOPBACK, for_all, forwards, is_root, kernel_chain, plane, port, run_once};
+
+fn shaped(exit: Exit) -> ChainConfig {
+    let mut config = kernel_chain(Hook::Tcx, 5, &forwards(2));
+    config.segments[0].exit = exit;
+    config
+}
+
+/// A chain with that exit behind a front door; what it makes of so many frames, and how many it counts out.
+fn run(plane: &Plane, exit: Exit, count: usize) -> (Vec<Outcome>, u64) {
+    let port = port(plane);
+    let chain = plane.load_chain(&shaped(exit)).unwrap();
+    port.insert(&Match::default(), &chain).unwrap();
+    let program = port.program(Hook::Tcx).unwrap();
+    let frame = fixtures::named("udp-v4").frame;
+    let outcomes = (0..count)
+        .map(|_| run_once(program.as_fd(), Hook::Tcx, &frame))
+        .collect();
+    let egress = plane.counters().read(chain.egress_slot());
+    assert_eq!(chain.sojourn().count(), egress.packets);
+    (outcomes, egress.packets)
+}
+
+#[test]
+fn packets_are_led_to_their_class() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let class = 0x6d79_0007;
+    let exit = Exit::Qdisc {
+        ifindex: LOOPBACK,
+        class,
+    };
+    let (outcomes, out) = run(&plane, exit, 1);
+    assert_eq!(outcomes[0].verdict, Hook::Tcx.redirect());
+    assert_eq!(
+        (outcomes[0].priority, outcomes[0].departs_ns, out),
+        (class, 0, 1)
+    );
+}
+
+#[test]
+fn packets_are_told_when_they_may_leave() {
+    if !is_root() {
+        return;
+    }
+    let plane = plane();
+    let profile = Profile {
+        packets: Bucket::new(10, 2).ok(),
+        bits: None,
+    };
+    let shaper = plane.shaper(&profile, 250_000_000).unwrap();
+    let exit = Exit::Departure {
+        ifindex: LOOPBACK,
+        shaper: Arc::clone(&shaper),
+    };
+    assert_eq!(plane.departures(&shaper).unwrap().latest_ns, 0);
+    // The machine may take a moment, but not 100 ms a packet.
+    let (outcomes, out) = run(&plane, exit, 6);
+    let times: Vec<u64> = outcomes
+        .iter()
+        .filter(|outcome| outcome.verdict == Hook::Tcx.redirect())
+        .map(|outcome| outcome.departs_ns)
+        .collect();
+    let mut meter = Meter::new(&profile);
+    for time in &times {
+        assert!(meter.see(*time, 100), "{times:?}");
+    }
+    assert_eq!(times.len() as u64, out);
+    let seen = plane.departures(&shaper).unwrap();
+    assert_eq!((seen.late, seen.big), (6 - out, 0));
+    assert_eq!(Some(&seen.latest_ns), times.last());
+    assert!(seen.delayed > 0 && seen.late > 0, "{seen:?}");
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    let bucket = |(rate, burst)| Bucket::new(rate, burst).ok();
+    let packets = (1..2_000_000_u64, 1..40_u64);
+    let bits = (1000..1_000_000_000_u64, 12_112..200_000_u64);
+    (packets, bits, 0..3).prop_map(move |(packets, bits, which)| Profile {
+        packets: bucket(packets).filter(|_| which != 1),
+        bits: bucket(bits).filter(|_| which != 0),
+    })
+}
+
+/// What `myelin_traffic` says: the departure, or 0 for one that would wait too long.
+fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
+    let Some(eligible_ns) = bucket.eligible_ns(1, bytes) else {
+        return 0;
+    };
+    let departs_ns = eligible_ns.max(now_ns);
+    if departs_ns - now_ns > limit_ns {
+        return 0;
+    }
+    assert!(bucket.take(departs_ns, 1, bytes));
+    departs_ns
+}
+
+#[test]
+fn departures_are_those_of_the_bucket_in_user_space() {
+    if !is_root() {
+        return;
+    }
+    let arrivals = prop::collection::vec((0..3_000_000_u64, 60..1600_u32), 1..150);
+    let cases = (profiles(), 0..50_000_000_u64, arrivals);
+    let plane = plane();
+    for_all(64, &cases, |(profile, limit_ns, arrivals)| {
+        let shaper = plane.shaper(&profile, limit_ns).unwrap();
+        let trial = Trial::of_shaper(&plane, &shaper).unwrap();
+        let mut now_ns = 1_000_000;
+        let mut came: Vec<Arrival> = arrivals
+            .into_iter()
+            .map(|(gap_ns, bytes)| {
+                // Half of them come together with the one before.
+                now_ns += if gap_ns % 2 == 0 { 0 } else { gap_ns };
+                Arrival {
+                    at_ns: now_ns,
+                    packets: 1,
+                    bytes,
+                }
+            })
+            .collect();
+        let mut twin = TokenBucket::new(&profile);
+        let told: Vec<u64> = came
+            .iter()
+            .map(|one| expected(&mut twin, one.at_ns, one.bytes.into(), limit_ns))
+            .collect();
+        trial.police(&mut came).unwrap();
+        let left: Vec<u64> = came.iter().map(|one| one.at_ns).collect();
+        assert_eq!(left, told);
+    });
+}
+
+#[test]
+fn xdp_goes_past_the_queue_and_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let exit = Exit::Qdisc {
+        ifindex: LOOPBACK,
+        class: 1,
+    };
+    let config = ChainConfig {
+        hook: Hook::Xdp,
+        ..shaped(exit)
+    };
+    let error = plane().load_chain(&config).unwrap_err().to_string();
+    assert!(error.contains("hook: tcx"), "{error}");
+}

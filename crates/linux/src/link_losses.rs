@@ -1,0 +1,95 @@
+//! Packets that a link was given to send and did not (`IFLA_STATS64`, if_link.h).
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::netlink::Netlink;
+
+impl Netlink {
+    /// Packets that were lost at the link with that index on their way out, since it was made: dropped (on a veth also
+    /// what was redirected to it and found the other end's ring full) or failed. A queueing discipline counts its own drops
+    /// apart from these.
+    ///
+    /// # Errors
+    /// There is no such link.
+    pub fn transmit_losses(&mut self, index: u32) -> Result<u64> {
+        let action = format!("read the counters of the link with index {index}");
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let answer = self.get(&action, &RouteNetlinkMessage::GetLink(message))?;
+        losses_of(&answer)
+            .ok_or_else(|| Error::new(action, ErrorKind::Other, "the kernel told no counters"))
+    }
+}
+
+fn losses_of(message: &RouteNetlinkMessage) -> Option<u64> {
+    let RouteNetlinkMessage::NewLink(message) = message else {
+        return None;
+    };
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Stats64(stats) => Some(stats.tx_dropped + stats.tx_errors),
+            _ => None,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::link::{self, Mac, VethEnd};
+    use crate::testing::{Namespace, root_or_skip};
+    use crate::{address, neighbour};
+
+    #[test]
+    fn what_a_veth_cannot_hand_on_is_counted() {
+        if !root_or_skip("what_a_veth_cannot_hand_on_is_counted") {
+            return;
+        }
+        let (here, there) = (Namespace::new("lossa"), Namespace::new("lossb"));
+        let mut netlink = Netlink::open_in(&here).unwrap();
+        let far = VethEnd {
+            name: "eth0",
+            namespace: Some(&there),
+            mac: Some(Mac([2, 0, 0, 0, 0, 9])),
+            mtu: Some(600),
+        };
+        netlink
+            .apply([link::veth(&VethEnd::named("near"), &far).unwrap()])
+            .unwrap();
+        let near = netlink.link("near").unwrap().id();
+        let mut other = Netlink::open_in(&there).unwrap();
+        let inner = other.link("eth0").unwrap().id();
+        other.apply([link::up(&inner)]).unwrap();
+        netlink.apply([link::up(&near)]).unwrap();
+        netlink
+            .apply([
+                address::add(&near, "10.9.9.1".parse().unwrap(), 24),
+                neighbour::permanent(&near, "10.9.9.2".parse().unwrap(), Mac([2, 0, 0, 0, 0, 9])),
+            ])
+            .unwrap();
+        let start = netlink.transmit_losses(near.index).unwrap();
+        let send = |bytes: usize| {
+            let sent = here.enter(|| {
+                let socket = UdpSocket::bind("10.9.9.1:0").unwrap();
+                socket.send_to(&vec![0; bytes], "10.9.9.2:9")
+            });
+            sent.unwrap().unwrap();
+        };
+        send(100);
+        assert_eq!(netlink.transmit_losses(near.index).unwrap(), start);
+        // Longer than the other end takes.
+        (0..3).for_each(|_| send(1000));
+        assert_eq!(netlink.transmit_losses(near.index).unwrap(), start + 3);
+        assert!(
+            netlink
+                .transmit_losses(u32::MAX >> 1)
+                .unwrap_err()
+                .is_not_found()
+        );
+    }
+}

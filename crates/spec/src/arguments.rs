@@ -1,0 +1,188 @@
+//! Parts of a chain file as arguments of a command: what `rate`, `burst` and `match` take, with the same rules and the
+//! same words where something is wrong.
+
+use std::fmt;
+
+use crate::error::{Fault, Report, SpecErrors};
+use crate::printable::Printable;
+use crate::read;
+use crate::yaml::{Key, Node, Span, Value};
+use crate::{Match, Sla};
+
+/// All that is wrong with arguments, one fault a line: the argument, what was found, what was expected, what to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentErrors(Vec<String>);
+
+impl fmt::Display for ArgumentErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ArgumentErrors {}
+
+/// Reads a rate (`20kpps`, `100Mbit`, `20kpps,100Mbit`) and a burst (`32`, `64kbit`, `32,64kbit`): an SLA with these alone,
+/// whose [`Sla::profile`] has a usual burst where none is given.
+///
+/// # Errors
+/// One of them cannot be read, or a burst has no rate that it goes beyond.
+pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
+    let quantities = [Some(("rate", rate)), burst.map(|burst| ("burst", burst))];
+    let entries = quantities.into_iter().flatten().map(|(name, text)| {
+        let parts = text.split(',').map(|part| scalar(part.trim())).collect();
+        (key(name), node(Value::List(parts)))
+    });
+    let entries = node(Value::Map(entries.collect()));
+    let mut report = Report::new("", "");
+    let sla = read::sla(&entries, &mut report);
+    finish(sla, report, |key| {
+        // A list's elements are numbered from zero, which says nothing here.
+        format!("--{}", key.split('[').next().unwrap_or(key))
+    })
+}
+
+/// Reads a match: `protocol=udp,destinationPort=9000`, with the keys of `spec.match`.
+///
+/// # Errors
+/// A key or a value is not one, or no packet has them all.
+pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
+    let mut report = Report::new("", "");
+    let mut entries: Vec<(Key, Node)> = Vec::new();
+    for part in text.split(',') {
+        let Some((name, value)) = part.split_once('=') else {
+            let found = format!("`{}` has no `=`", Printable(part.trim()));
+            wrong(
+                &mut report,
+                found,
+                "write for example protocol=udp,destinationPort=9000",
+            );
+            continue;
+        };
+        let name = name.trim();
+        if entries.iter().any(|(key, _)| key.name == name) {
+            let found = format!("`{}` is given twice", Printable(name));
+            wrong(&mut report, found, "remove one of the two");
+            continue;
+        }
+        entries.push((key(name), scalar(value.trim())));
+    }
+    let matches = read::packets(&node(Value::Map(entries)), &mut report);
+    finish(matches, report, |key| match key {
+        "" => "--match".to_owned(),
+        key => format!("--match {key}"),
+    })
+}
+
+fn wrong(report: &mut Report<'_>, found: String, help: &str) {
+    report.add(
+        "",
+        Span::START,
+        Fault::new(found, "KEY=VALUE, joined by commas", help),
+    );
+}
+
+fn key(name: &str) -> Key {
+    Key {
+        name: name.to_owned(),
+        span: Span::START,
+    }
+}
+
+fn scalar(text: &str) -> Node {
+    node(Value::Scalar(text.to_owned()))
+}
+
+fn node(value: Value) -> Node {
+    Node {
+        span: Span::START,
+        value,
+    }
+}
+
+/// `argument` names the argument that a key stands for.
+fn finish<T>(
+    value: Option<T>,
+    report: Report<'_>,
+    argument: impl Fn(&str) -> String,
+) -> Result<T, ArgumentErrors> {
+    let told = |errors: SpecErrors| {
+        let line = |error: &crate::SpecError| {
+            format!(
+                "{}: {}; expected {}; {}",
+                argument(&error.key),
+                error.message,
+                error.expected,
+                error.help
+            )
+        };
+        ArgumentErrors(errors.iter().map(line).collect())
+    };
+    match (report.finish(), value) {
+        (None, Some(value)) => Ok(value),
+        (errors, _) => Err(errors.map_or_else(|| ArgumentErrors(Vec::new()), told)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_bursts_are_those_of_a_chain_file() {
+        let read = |rate, burst| {
+            let profile = profile(rate, burst).unwrap().profile();
+            let parts = |bucket: myelin_traffic::Bucket| (bucket.rate(), bucket.burst());
+            (profile.packets.map(parts), profile.bits.map(parts))
+        };
+        assert_eq!(read("20kpps", Some("8")), (Some((20_000, 8)), None));
+        assert_eq!(
+            read("100Mbit, 20kpps", Some("32,64kbit")),
+            (Some((20_000, 32)), Some((100_000_000, 64_000)))
+        );
+        assert_eq!(read("1kpps", None), (Some((1000, 32)), None));
+    }
+
+    #[test]
+    fn faults_name_the_argument() {
+        let of = |rate, burst| profile(rate, burst).unwrap_err().to_string();
+        assert_eq!(
+            of("20kps", None),
+            "--rate: `20kps` has the unknown unit `kps`; expected a rate in packets (units pps, kpps, Mpps, Gpps) or in bits a \
+             second (bit, kbit, Mbit, Gbit); write for example 20kpps"
+        );
+        assert!(of("20kpps", Some("64kbit")).starts_with("--burst: a burst in bits has no effect"));
+        assert!(of("20kpps,30kpps", None).contains("is the second one in packets"));
+        assert!(of("", None).starts_with("--rate: "));
+        assert!(of("0pps", Some("0")).contains("\n--burst: "));
+    }
+
+    #[test]
+    fn matches_are_those_of_a_chain_file() {
+        let found = packets("protocol=udp, destinationPort=9000,destination=10.0.0.0/24").unwrap();
+        assert_eq!(
+            (found.protocol, found.destination_port),
+            (Some(17), Some(9000))
+        );
+        assert_eq!(found.destination, "10.0.0.0/24".parse().ok());
+        let of = |text| packets(text).unwrap_err().to_string();
+        assert!(
+            of("protocol=upd").contains("write `udp`"),
+            "{}",
+            of("protocol=upd")
+        );
+        assert!(of("sourcPort=1").contains("write `sourcePort`"));
+        assert!(of("udp").starts_with("--match: `udp` has no `=`"));
+        assert!(of("protocol=udp,protocol=tcp").contains("twice"));
+        assert!(of("destinationPort=70000").starts_with("--match destinationPort: "));
+        assert!(of("protocol=icmp,sourcePort=1").starts_with("--match protocol: "));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_with_a_cause(one: String, two: String) {
+            for text in [profile(&one, Some(&two)).err(), packets(&one).err()].into_iter().flatten() {
+                proptest::prop_assert!(!text.to_string().is_empty());
+            }
+        }
+    }
+}
