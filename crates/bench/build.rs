@@ -22,6 +22,7 @@ fn main() -> Result<()> {
     println!("cargo::rustc-env=MYELIN_NO_DPDK=");
 
     compile_ebpf("redirect", None)?;
+    compile_ebpf("departures", None)?;
     compile_ebpf("tc_police", None)?;
     for hook in ["XDP", "TC"] {
         for name in [

@@ -13,6 +13,7 @@ use myelin_linux::netns::Netns;
 
 use crate::Error;
 
+pub(crate) mod departures;
 pub(crate) mod look_up;
 
 const REDIRECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o"));

@@ -1,6 +1,7 @@
 //! All experiments, one file each; `lookup` is in three parts.
 
 mod accounting;
+mod bound;
 mod calvin_advanced;
 mod calvin_bandwidth;
 mod calvin_chain;
@@ -49,6 +50,7 @@ pub(crate) const ALL: &[Experiment] = &[
     rate_isolation::EXPERIMENT,
     rate_overhead::EXPERIMENT,
     rate_bucket::EXPERIMENT,
+    bound::EXPERIMENT,
 ];
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.

@@ -4,7 +4,7 @@
 //! namespaces have no names, so that they are gone with this process, even one that was killed.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use myelin_kernel::Hook;
@@ -238,10 +238,15 @@ impl Network {
 
     /// Drops all that comes to the server, in its driver, until the result is dropped.
     pub(crate) fn sink(&self) -> Result<OwnedFd, Error> {
+        self.end_in(ebpf::sink()?.as_fd())
+    }
+
+    /// Gives all that comes to the server to an XDP program in its driver, until the result is dropped.
+    pub(crate) fn end_in(&self, program: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         self.server.set_napi()?;
         self.server.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
-            ebpf::attach(ebpf::sink()?.as_fd(), Hook::Xdp, link.index)
+            ebpf::attach(program, Hook::Xdp, link.index)
         })?
     }
 

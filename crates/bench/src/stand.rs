@@ -1,14 +1,15 @@
 //! Chains of an agent of the experiment's own, which knows nothing of the machine's other agents.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::{ApiError, ChainSource, ChainStatus, ChainUp};
+use myelin_agent::api::{ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Event};
 use myelin_agent::{Client, Engine, RunDir};
 use myelin_linux::bpffs;
 use myelin_packet::sojourn::Histogram;
+use myelin_planner::Costs;
 
 use crate::Error;
 
@@ -75,6 +76,30 @@ impl Stand {
     /// Deploys the chains of that text. They go with the stand.
     pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
         Ok(self.engine.up(&source(text))?)
+    }
+
+    /// What packets cost here and now, as `myelin calibrate` measures it; kept nowhere.
+    pub(crate) fn calibrate(&self, quick: bool, cancelled: &AtomicBool) -> Result<Costs, Error> {
+        let file = self.place.run_dir.path().join("costs.json");
+        let measured = Mutex::new(None);
+        let emit = |event| {
+            if let Event::Costs(costs) = event {
+                *measured.lock().unwrap_or_else(PoisonError::into_inner) = Some(*costs);
+            }
+        };
+        let request = CalibrateRequest {
+            quick,
+            file: file.display().to_string(),
+        };
+        let monitor = myelin_agent::Monitor {
+            emit: &emit,
+            cancelled,
+        };
+        self.engine.calibrate(&request, &monitor)?;
+        let measured = measured
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        measured.ok_or_else(|| ApiError::failed("calibration told no costs").into())
     }
 
     /// The same, whatever admission says of them.

@@ -17,7 +17,7 @@ const SEND_BUFFER: libc::c_int = 64 << 20;
 #[derive(Debug)]
 pub struct PacketSender {
     socket: OwnedFd,
-    frame: Box<[u8]>,
+    frame: Vec<u8>,
 }
 
 impl PacketSender {
@@ -46,6 +46,11 @@ impl PacketSender {
     /// The frame.
     pub fn frame(&self) -> &[u8] {
         &self.frame
+    }
+
+    /// The frame, to change what is sent from now on.
+    pub fn frame_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.frame
     }
 
     /// Sends the frame `count` times, at most [`MAX_BATCH`]; how many the kernel took. One that the link had no room for is

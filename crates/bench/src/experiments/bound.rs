@@ -1,0 +1,374 @@
+//! `bound`: random sets of chains that admission takes, and traffic as bad as their contracts allow: the longest delay against the bound.
+
+mod draw;
+mod hold;
+mod stage;
+mod verdict;
+
+use myelin_planner::{Costs, Machine, PortKind};
+use myelin_probe::stats::{CONFIDENCE, median_ci};
+
+use super::median_at_most;
+use crate::frames::Scatter;
+use crate::report::{Kind as PlotKind, Plot};
+use crate::stand::Stand;
+use crate::variant::polling_core;
+use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+
+use draw::{Judge, Kind, POOL, Pool, Set};
+use stage::{Stage, Turn};
+use verdict::Verdict;
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "bound",
+    about: "random admissible sets of chains under the worst traffic that their profiles allow: longest delay against the worst-case bound",
+    run,
+    plots: PLOTS,
+};
+
+const PLOTS: &[Plot] = &[
+    Plot {
+        title: "How far the bound is above the worst",
+        caption: "Every chain of every set, sorted: its worst-case bound over the longest delay of its packets.",
+        table: "sorted",
+        along: "share_of_chains",
+        along_title: "share of the chains",
+        series: &["chains"],
+        values: &[("bound_over_worst", "")],
+        values_title: "bound / longest delay",
+        ..Plot::of(PlotKind::Lines)
+    },
+    Plot {
+        title: "Bound and worst, by the number of chains",
+        caption: "Medians over the chains of all sets with so many.",
+        table: "sets",
+        along: "chains_in_set",
+        along_title: "chains of the set",
+        series: &["chains"],
+        values: &[("bound_us", "bound"), ("worst_us", "longest delay")],
+        values_title: "us",
+        ..Plot::of(PlotKind::Lines)
+    },
+];
+
+/// Pools of each kind, of new functions each.
+const POOLS: usize = 4;
+/// Most of a set's chains; the fewest are two.
+const FEWEST: usize = 2;
+/// Turns of each set.
+const TURNS: usize = 4;
+/// Steps of the sorted plot.
+const STEPS: usize = 20;
+/// Of the chains closest to their bounds so many are rows.
+const CLOSEST: usize = 10;
+/// Where the drawing begins.
+const SEED: u64 = 0x6d79_656c_696e;
+/// Most of the time that may be excused.
+const EXCUSED_SHARE: f64 = 0.001;
+/// Most that the bound is above the worst, median.
+const TIGHTNESS: f64 = 3.0;
+
+/// A chain of a set, and what it showed.
+struct Shown {
+    kind: Kind,
+    set: usize,
+    chains: usize,
+    bound_ns: u64,
+    paper_sum_ns: Option<u64>,
+    /// Over all turns in which nothing was excused.
+    worst_ns: Option<u64>,
+    /// The longest of all, and what the cores were absent beyond their stalls in that turn.
+    above: Vec<(u64, u64, Verdict)>,
+    bursts: u64,
+}
+
+/// All that was seen.
+#[derive(Default)]
+struct Seen {
+    chains: Vec<Shown>,
+    sets: usize,
+    refused: usize,
+    sent: u64,
+    lost: u64,
+    turns_ns: u64,
+    absent_ns: u64,
+    excused_ns: u64,
+}
+
+fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+    let core = polling_core()?;
+    monitor.progress("calibration", 0, 1)?;
+    let costs = costs(options, monitor)?;
+    let judge = Judge {
+        machine: Machine {
+            ingress: PortKind::Virtual,
+            egress: PortKind::Virtual,
+            ..Machine::with_end_hosts(myelin_agent::cores())
+        },
+        costs,
+    };
+    let mut scatter = Scatter(SEED);
+    let mut seen = Seen::default();
+    let (pools, sets) = match options.effort {
+        Effort::Trial => (1, 2),
+        Effort::Quick => (POOLS, 26),
+        Effort::Whole => (POOLS, 125),
+    };
+    let total = pools * sets * 2;
+    for kind in [Kind::Kernel, Kind::Worker] {
+        for _ in 0..pools {
+            let pool = Pool::draw(kind, core, &mut scatter);
+            let mut stage = Stage::new(&options.program, pool.clone())?;
+            for _ in 0..sets {
+                let stage_name = format!("sets of {} chains", kind.name());
+                monitor.progress(&stage_name, seen.sets, total)?;
+                let count = FEWEST + scatter.below((POOL - FEWEST + 1) as u64) as usize;
+                let set = pool.set(count, &judge, &mut scatter)?;
+                stage.set(&set)?;
+                let turns = stage.turns(&set, TURNS, &mut scatter)?;
+                seen.add(kind, &set, &turns, stalls(&judge.costs, core));
+            }
+        }
+    }
+    Ok(findings(&seen, &judge.costs, core))
+}
+
+/// Measured here and now, since a bound is no better than the costs that it is made of. A trial takes what is known.
+fn costs(options: &Options, monitor: &Monitor<'_>) -> Result<Costs, Error> {
+    if options.effort == Effort::Trial {
+        return Ok(Costs::default());
+    }
+    let stand = Stand::open(&options.program)?;
+    stand.calibrate(options.effort == Effort::Quick, monitor.cancelled)
+}
+
+/// The calibrated stalls of the core that sends, which is any, and of the core that serves, ns.
+fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
+    let of = |core: u32| costs.stalls.get(&core).map(|stall| stall.stall_ns);
+    let any = costs.stalls.values().map(|stall| stall.stall_ns).max();
+    let any = any.unwrap_or(myelin_planner::costs::DEFAULT_STALL_NS);
+    [any, of(core as u32).unwrap_or(any)]
+}
+
+impl Seen {
+    fn add(&mut self, kind: Kind, set: &Set, turns: &[Turn], [sending_ns, serving_ns]: [u64; 2]) {
+        let bursts = set.members.iter().map(|one| one.contract.burst).sum();
+        let mut chains: Vec<Shown> = set
+            .members
+            .iter()
+            .map(|member| Shown {
+                kind,
+                set: self.sets,
+                chains: set.members.len(),
+                bound_ns: member.bound.bound_ns,
+                paper_sum_ns: member.bound.paper_sum_ns,
+                worst_ns: None,
+                above: Vec::new(),
+                bursts,
+            })
+            .collect();
+        for turn in turns {
+            let beyond_ns = turn.absence.beyond_ns(sending_ns, serving_ns);
+            let mut excused = false;
+            for (chain, worst_ns) in chains.iter_mut().zip(&turn.worst_ns) {
+                let Some(worst_ns) = *worst_ns else { continue };
+                let verdict = verdict::judge(worst_ns, chain.bound_ns, beyond_ns);
+                if verdict != Verdict::Within {
+                    chain.above.push((worst_ns, beyond_ns, verdict));
+                }
+                if verdict == Verdict::Excused {
+                    excused = true;
+                } else {
+                    chain.worst_ns = chain.worst_ns.max(Some(worst_ns));
+                }
+            }
+            self.sent += turn.sent;
+            self.lost += turn.lost;
+            self.turns_ns += turn.absence.turn_ns;
+            self.absent_ns += beyond_ns;
+            if excused {
+                self.excused_ns += beyond_ns;
+            }
+        }
+        self.sets += 1;
+        self.refused += set.refused;
+        self.chains.extend(chains);
+    }
+
+    fn of(&self, kind: Kind, chains: Option<usize>) -> Vec<&Shown> {
+        let all = self.chains.iter().filter(|one| one.kind == kind);
+        all.filter(|one| chains.is_none_or(|chains| one.chains == chains))
+            .collect()
+    }
+}
+
+impl Shown {
+    fn tightness(&self) -> Option<f64> {
+        let worst_ns = self.worst_ns.filter(|ns| *ns > 0)?;
+        Some(self.bound_ns as f64 / worst_ns as f64)
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.above.iter().filter(|one| one.2 == verdict).count()
+    }
+}
+
+fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
+    let mut findings = Findings::default();
+    let [any_ns, core_ns] = stalls(costs, core);
+    findings.settings = vec![
+        ("worst_case_factor", format!("{:.2}", costs.worst_case)),
+        ("stall_us", format!("{:.1}", core_ns as f64 / 1e3)),
+        ("worst_stall_us", format!("{:.1}", any_ns as f64 / 1e3)),
+        ("sets", seen.sets.to_string()),
+        ("sets_refused_when_drawn", seen.refused.to_string()),
+        ("seed", format!("{SEED:#x}")),
+    ];
+    for kind in [Kind::Kernel, Kind::Worker] {
+        for chains in FEWEST..=POOL {
+            let some = seen.of(kind, Some(chains));
+            if !some.is_empty() {
+                findings.rows.push(summary(kind, chains, &some));
+            }
+        }
+        findings.rows.extend(sorted(kind, &seen.of(kind, None)));
+    }
+    findings.rows.extend(closest(seen));
+    findings.rows.push(
+        Row::of("time")
+            .with("watched_ms", seen.turns_ns as f64 / 1e6)
+            .with("absent_beyond_stalls_ms", seen.absent_ns as f64 / 1e6)
+            .with("excused_ms", seen.excused_ns as f64 / 1e6)
+            .with("packets_sent", seen.sent)
+            .with("packets_policed_or_lost", seen.lost),
+    );
+    findings.claims = claims(seen);
+    findings
+}
+
+fn summary(kind: Kind, chains: usize, some: &[&Shown]) -> Row {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let median = |figures: Vec<f64>| median_ci(&figures, CONFIDENCE).map(|e| e.value);
+    let worst = some.iter().filter_map(|one| one.worst_ns).map(us);
+    let tightness: Vec<f64> = some.iter().filter_map(|one| one.tightness()).collect();
+    let least = tightness.iter().copied().min_by(f64::total_cmp);
+    let over_paper = some.iter().filter_map(|one| {
+        let sum_ns = one.paper_sum_ns?;
+        Some(one.bound_ns as f64 / sum_ns.max(1) as f64)
+    });
+    let mut sets: Vec<usize> = some.iter().map(|one| one.set).collect();
+    sets.dedup();
+    let count = |verdict| some.iter().map(|one| one.count(verdict)).sum::<usize>();
+    Row::of("sets")
+        .with("chains", kind.name())
+        .with("chains_in_set", chains)
+        .with("sets", sets.len())
+        .with(
+            "bound_us",
+            median(some.iter().map(|one| us(one.bound_ns)).collect()),
+        )
+        .with("worst_us", median(worst.collect()))
+        .with_estimate("tightness", "", median_ci(&tightness, CONFIDENCE))
+        .with("least_tightness", least)
+        .with("bound_over_paper_sum", median(over_paper.collect()))
+        .with("excused", count(Verdict::Excused))
+        .with("unexplained", count(Verdict::Unexplained))
+}
+
+/// Quantiles of the bound over the worst.
+fn sorted(kind: Kind, all: &[&Shown]) -> Vec<Row> {
+    let mut ratios: Vec<f64> = all.iter().filter_map(|one| one.tightness()).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    let Some(last) = ratios.len().checked_sub(1) else {
+        return Vec::new();
+    };
+    (0..=STEPS)
+        .map(|step| {
+            Row::of("sorted")
+                .with("chains", kind.name())
+                .with("share_of_chains", step as f64 / STEPS as f64)
+                .with("bound_over_worst", ratios[last * step / STEPS])
+        })
+        .collect()
+}
+
+/// The chains that came closest to their bounds, and beyond.
+fn closest(seen: &Seen) -> Vec<Row> {
+    let far = |one: &Shown| one.above.iter().map(|above| above.0).max().or(one.worst_ns);
+    let mut all: Vec<(f64, &Shown)> = seen
+        .chains
+        .iter()
+        .filter_map(|one| Some((one.bound_ns as f64 / far(one)?.max(1) as f64, one)))
+        .collect();
+    all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let us = |ns: u64| ns as f64 / 1e3;
+    all.into_iter()
+        .take(CLOSEST)
+        .map(|(ratio, one)| {
+            let above = one.above.iter().max_by_key(|above| above.0);
+            Row::of("closest")
+                .with("chains", one.kind.name())
+                .with("set", one.set)
+                .with("chains_in_set", one.chains)
+                .with("burst_packets_of_all", one.bursts)
+                .with("bound_us", us(one.bound_ns))
+                .with("longest_us", far(one).map(us))
+                .with("bound_over_longest", ratio)
+                .with("absent_beyond_stalls_us", above.map(|above| us(above.1)))
+                .with(
+                    "verdict",
+                    match above.map(|above| above.2) {
+                        None | Some(Verdict::Within) => "within",
+                        Some(Verdict::Excused) => "excused",
+                        Some(Verdict::Unexplained) => "unexplained",
+                    },
+                )
+        })
+        .collect()
+}
+
+fn claims(seen: &Seen) -> Vec<Claim> {
+    let chains = || seen.chains.iter();
+    let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
+    let share = seen.excused_ns as f64 / seen.turns_ns.max(1) as f64;
+    let above_paper = chains().filter(|one| one.paper_sum_ns.is_some_and(|sum| one.bound_ns > sum));
+    let mut claims = vec![
+        Claim::figure_at_most(
+            "delays above the bound that nothing explains",
+            (),
+            unexplained as f64,
+            0.0,
+        ),
+        Claim::figure_at_most(
+            "share of the time that is excused",
+            (),
+            share,
+            EXCUSED_SHARE,
+        ),
+        Claim::figure_at_most(
+            "chains whose bound is above the sum of Rathore et al., equation (4), with the same latencies",
+            (),
+            above_paper.count() as f64,
+            0.0,
+        ),
+    ];
+    let ratios: Vec<f64> = chains().filter_map(Shown::tightness).collect();
+    claims.push(median_at_most(
+        "bound over the longest delay, all chains, median",
+        median_ci(&ratios, CONFIDENCE),
+        TIGHTNESS,
+    ));
+    for kind in [Kind::Kernel, Kind::Worker] {
+        let of = seen.of(kind, None);
+        let ratios: Vec<f64> = of.iter().filter_map(|one| one.tightness()).collect();
+        claims.push(median_at_most(
+            format!(
+                "bound over the longest delay, {} chains, median",
+                kind.name()
+            ),
+            median_ci(&ratios, CONFIDENCE),
+            TIGHTNESS,
+        ));
+    }
+    claims
+}

@@ -1,0 +1,145 @@
+//! Keeps a core from its work for a moment, so that what comes meanwhile is there at one instant when it goes on; and keeps it from sleeping.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use myelin_linux::sched::Policy;
+use myelin_linux::{affinity, sched};
+use myelin_probe::clock::now_ns;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::Error;
+
+const FREE: u32 = 0;
+const WANTED: u32 = 1;
+const HELD: u32 = 2;
+
+/// Two threads on one core: one of real-time priority that takes it when told, and one that runs when nobody else wants it.
+pub(super) struct Hold {
+    shared: Arc<Shared>,
+    holder: Option<JoinHandle<()>>,
+    awake: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: AtomicU32,
+    released_ns: AtomicU64,
+    /// CPU time of the thread that keeps the core from sleeping, ns.
+    idle_ns: AtomicU64,
+    failed: AtomicBool,
+    end: AtomicBool,
+}
+
+impl Hold {
+    /// For that core; `awake` where none of the work there polls.
+    pub(super) fn of(core: usize, awake: bool) -> Self {
+        let shared = Arc::new(Shared::default());
+        let start = |work: fn(&Shared), policy| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let placed = affinity::set(0, &[core]).and_then(|()| sched::set(0, policy));
+                if placed.is_err() {
+                    shared.failed.store(true, Ordering::Release);
+                    return;
+                }
+                work(&shared);
+            })
+        };
+        let holder = Some(start(hold, Policy::Fifo(1)));
+        let awake = awake.then(|| start(stay_awake, Policy::Idle));
+        Self {
+            shared,
+            holder,
+            awake,
+        }
+    }
+
+    /// Takes the core; when this returns nothing else runs there but interrupts.
+    pub(super) fn take(&self) -> Result<(), Error> {
+        self.shared.state.store(WANTED, Ordering::Release);
+        if let Some(holder) = &self.holder {
+            holder.thread().unpark();
+        }
+        while self.shared.state.load(Ordering::Acquire) != HELD {
+            if self.shared.failed.load(Ordering::Acquire) {
+                let cause = std::io::ErrorKind::PermissionDenied.into();
+                return Err(Error::system("give a thread a real-time priority", cause));
+            }
+            spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Gives it back; when that was, ns.
+    pub(super) fn release(&self) -> u64 {
+        self.shared.released_ns.store(0, Ordering::Release);
+        self.shared.state.store(FREE, Ordering::Release);
+        loop {
+            match self.shared.released_ns.load(Ordering::Acquire) {
+                0 => spin_loop(),
+                ns => return ns,
+            }
+        }
+    }
+
+    /// For how long nobody wanted the core so far, ns.
+    pub(super) fn idle_ns(&self) -> u64 {
+        self.shared.idle_ns.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Release);
+        self.shared.state.store(FREE, Ordering::Release);
+        if let Some(holder) = &self.holder {
+            holder.thread().unpark();
+        }
+        for thread in [self.holder.take(), self.awake.take()]
+            .into_iter()
+            .flatten()
+        {
+            // It has nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn hold(shared: &Shared) {
+    // Whoever dies while it holds must not keep the core.
+    const LONGEST: Duration = Duration::from_millis(20);
+    while !shared.end.load(Ordering::Acquire) {
+        if shared
+            .state
+            .compare_exchange(WANTED, HELD, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            thread::park();
+            continue;
+        }
+        let start_ns = now_ns();
+        while shared.state.load(Ordering::Acquire) == HELD
+            && now_ns() - start_ns < LONGEST.as_nanos() as u64
+        {
+            spin_loop();
+        }
+        shared.released_ns.store(now_ns(), Ordering::Release);
+    }
+}
+
+fn stay_awake(shared: &Shared) {
+    while !shared.end.load(Ordering::Acquire) {
+        shared.idle_ns.store(thread_ns(), Ordering::Relaxed);
+    }
+}
+
+/// CPU time of the calling thread, ns.
+pub(super) fn thread_ns() -> u64 {
+    // The call fails for unknown clocks only.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map_or(0, |time| Duration::from(time).as_nanos() as u64)
+}

@@ -1,0 +1,268 @@
+//! A pool of chains between two virtual links, and who sends to them as badly as their contracts allow.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use myelin_agent::api::ApiError;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::packet_socket::PacketSender;
+use myelin_linux::{affinity, napi, procfs};
+use myelin_probe::clock::now_ns;
+use myelin_traffic::{Bucket, Profile, TokenBucket};
+
+use super::draw::{Contract, Kind, POOL, Pool, Set, port};
+use super::hold::{Hold, thread_ns};
+use super::verdict::{Absence, delay_ns};
+use crate::Error;
+use crate::ebpf::departures::{Departures, PACKETS};
+use crate::frames::{self, Scatter};
+use crate::network::{CLIENT_LINK, Network};
+use crate::stand::Stand;
+use crate::variant::{polling_core, probing_core};
+
+/// How long the chains send at their rates after the bursts.
+const GREEDY_NS: u64 = 3_000_000;
+/// What is waited beyond the longest bound until all that comes has come.
+const DRAIN_NS: u64 = 500_000;
+/// Buckets in the kernel are filled later than the sender's, by what it takes to get there.
+const REFILL: Duration = Duration::from_millis(1);
+/// Bytes of the headers of a UDP packet, and where its IP identification lies.
+const HEADERS: u64 = 42;
+const NUMBER: std::ops::Range<usize> = 18..20;
+
+/// The pool and its sender. The fields' order is that of the end.
+pub(super) struct Stage {
+    stand: Arc<Stand>,
+    pool: Pool,
+    names: Vec<String>,
+    senders: Vec<PacketSender>,
+    hold: Hold,
+    /// Who serves: worker or kernel thread.
+    servers: Vec<u32>,
+    departures: Departures,
+    _end: OwnedFd,
+    network: Network,
+}
+
+/// What a turn showed.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The longest delay of each member, ns; `None`: no packet came through.
+    pub(super) worst_ns: Vec<Option<u64>>,
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+    pub(super) absence: Absence,
+}
+
+struct Sent {
+    member: usize,
+    number: u16,
+    ns: u64,
+}
+
+impl Stage {
+    pub(super) fn new(program: &Path, pool: Pool) -> Result<Self, Error> {
+        let network = Network::through(false)?;
+        let core = polling_core()?;
+        let middle = network
+            .middle
+            .as_ref()
+            .ok_or_else(|| ApiError::failed("a network without a middle"))?;
+        // The agent's links and sockets are those of the namespace between the hosts.
+        let (stand, names, mut servers) = middle.netns.enter(|| {
+            let stand = Stand::open(program)?;
+            let names: Vec<String> = (0..POOL)
+                .map(|place| stand.place.chain_name(&format!("bound{place}")))
+                .collect();
+            stand.up_all(pool.text(&names, &[None; POOL]))?;
+            let servers = match pool.kind {
+                Kind::Worker => stand.workers(&names[0])?,
+                Kind::Kernel => Vec::new(),
+            };
+            Ok::<_, Error>((stand, names, servers))
+        })??;
+        if pool.kind == Kind::Kernel {
+            // The door at XDP has given the port NAPI.
+            servers = napi::give_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
+        }
+        let departures = Departures::load()?;
+        let end = network.end_in(departures.program())?;
+        let senders = network.client.netns.enter(|| {
+            let link = Netlink::open()?.link("eth0")?.id();
+            (0..POOL)
+                .map(|_| Ok(PacketSender::new(link.index, &[])?))
+                .collect::<Result<Vec<_>, Error>>()
+        })??;
+        Ok(Self {
+            hold: Hold::of(core, pool.kind == Kind::Kernel),
+            stand,
+            pool,
+            names,
+            senders,
+            servers,
+            departures,
+            _end: end,
+            network,
+        })
+    }
+
+    /// Gives the members of a set their contracts, by a live change.
+    pub(super) fn set(&mut self, set: &Set) -> Result<(), Error> {
+        let mut contracts = [None; POOL];
+        for member in &set.members {
+            let contract = member.contract;
+            contracts[member.place] = Some(contract);
+            let payload = (contract.frame_bytes - HEADERS) as u16;
+            *self.senders[member.place].frame_mut() =
+                frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(member.place), payload);
+        }
+        let text = self.pool.text(&self.names, &contracts);
+        match &self.network.middle {
+            Some(middle) => middle.netns.enter(|| self.stand.up_all(text))?.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// So many turns: all bursts at one instant, then each chain at its rate.
+    pub(super) fn turns(
+        &mut self,
+        set: &Set,
+        count: usize,
+        scatter: &mut Scatter,
+    ) -> Result<Vec<Turn>, Error> {
+        let before = affinity::get(0)?;
+        affinity::set(0, &[probing_core()?])?;
+        let mut buckets: Vec<TokenBucket> = set
+            .members
+            .iter()
+            .map(|member| Ok(TokenBucket::new(&profile(&member.contract)?)))
+            .collect::<Result<_, Error>>()?;
+        let turns = (0..count)
+            .map(|_| {
+                wait_until_full(set, &buckets);
+                self.turn(set, &mut buckets, scatter)
+            })
+            .collect();
+        affinity::set(0, &before)?;
+        turns
+    }
+
+    fn turn(
+        &mut self,
+        set: &Set,
+        buckets: &mut [TokenBucket],
+        scatter: &mut Scatter,
+    ) -> Result<Turn, Error> {
+        let members = &set.members;
+        let mut log = Vec::with_capacity(PACKETS);
+        let mut order: Vec<usize> = members
+            .iter()
+            .enumerate()
+            .flat_map(|(member, one)| std::iter::repeat_n(member, one.contract.burst as usize))
+            .collect();
+        for place in (1..order.len()).rev() {
+            order.swap(place, scatter.below(place as u64 + 1) as usize);
+        }
+        let drain_ns = members.iter().map(|one| one.bound.bound_ns).max();
+        let drain_ns = drain_ns.unwrap_or(0) + DRAIN_NS;
+        let mut numbers: Vec<u16> = members
+            .iter()
+            .map(|_| scatter.below(PACKETS as u64) as u16)
+            .collect();
+        let mut offer = |member: usize, senders: &mut [PacketSender]| -> Result<(), Error> {
+            let contract = &members[member].contract;
+            let ns = now_ns();
+            if !buckets[member].take(ns, 1, contract.frame_bytes) {
+                return Ok(());
+            }
+            let sender = &mut senders[members[member].place];
+            let number = numbers[member];
+            numbers[member] = number.wrapping_add(1);
+            sender.frame_mut()[NUMBER].copy_from_slice(&number.to_be_bytes());
+            sender
+                .send(1)
+                .map_err(|cause| Error::system("send frames", cause))?;
+            log.push(Sent { member, number, ns });
+            Ok(())
+        };
+        self.hold.take()?;
+        for member in order {
+            offer(member, &mut self.senders)?;
+        }
+        let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.hold.idle_ns());
+        let own_ns = thread_ns();
+        let released_ns = self.hold.release();
+        while now_ns() < released_ns + GREEDY_NS {
+            for member in 0..members.len() {
+                offer(member, &mut self.senders)?;
+            }
+        }
+        let end_ns = released_ns + GREEDY_NS + drain_ns;
+        while now_ns() < end_ns {
+            std::hint::spin_loop();
+        }
+        let own_ns = thread_ns() - own_ns;
+        let served_ns = run_ns(&self.servers)? - served_ns + self.hold.idle_ns() - idle_ns;
+        let turn_ns = now_ns() - released_ns;
+        let seen = self.departures.seen()?;
+        let mut turn = Turn {
+            worst_ns: vec![None; members.len()],
+            sent: log.len() as u64,
+            lost: 0,
+            absence: Absence {
+                turn_ns,
+                sending_ns: turn_ns.saturating_sub(own_ns),
+                serving_ns: turn_ns.saturating_sub(served_ns),
+            },
+        };
+        for sent in &log {
+            let at = seen.at(port(members[sent.member].place), sent.number);
+            // An older time is that of an earlier packet of the same number.
+            match at.filter(|at| *at > sent.ns) {
+                Some(at) => {
+                    let worst_ns = &mut turn.worst_ns[sent.member];
+                    *worst_ns = (*worst_ns).max(Some(delay_ns(sent.ns, released_ns, at)));
+                }
+                None => turn.lost += 1,
+            }
+        }
+        Ok(turn)
+    }
+}
+
+/// CPU time of these, ns.
+fn run_ns(processes: &[u32]) -> Result<u64, Error> {
+    let mut sum = Duration::ZERO;
+    for process in processes {
+        sum += procfs::run_time(*process)?;
+    }
+    Ok(sum.as_nanos() as u64)
+}
+
+fn profile(contract: &Contract) -> Result<Profile, Error> {
+    let bits = contract.frame_bytes * 8;
+    let bucket = |rate, burst| {
+        Bucket::new(rate, burst)
+            .map(Some)
+            .map_err(|error| ApiError::failed(error.to_string()))
+    };
+    Ok(Profile {
+        packets: bucket(contract.rate_pps, contract.burst)?,
+        bits: bucket(contract.rate_pps * bits, contract.burst * bits)?,
+    })
+}
+
+fn wait_until_full(set: &Set, buckets: &[TokenBucket]) {
+    let full = set
+        .members
+        .iter()
+        .zip(buckets)
+        .filter_map(|(member, bucket)| {
+            let contract = &member.contract;
+            bucket.eligible_ns(contract.burst, contract.burst * contract.frame_bytes)
+        });
+    let wait_ns = full.max().unwrap_or(0).saturating_sub(now_ns());
+    std::thread::sleep(Duration::from_nanos(wait_ns) + REFILL);
+}
