@@ -327,6 +327,9 @@ fn closest(seen: &Seen) -> Vec<Row> {
         .collect()
 }
 
+/// Fewest sets for a claim.
+const SETS_NEEDED: usize = 200;
+
 fn claims(seen: &Seen) -> Vec<Claim> {
     let chains = || seen.chains.iter();
     let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
@@ -369,6 +372,12 @@ fn claims(seen: &Seen) -> Vec<Claim> {
             median_ci(&ratios, CONFIDENCE),
             TIGHTNESS,
         ));
+    }
+    // What few sets show decides nothing.
+    if seen.sets < SETS_NEEDED {
+        for claim in &mut claims {
+            claim.holds = None;
+        }
     }
     claims
 }
