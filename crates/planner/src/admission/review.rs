@@ -6,6 +6,7 @@ use super::booking::{Booking, book};
 use super::decision::admit;
 use super::ledger::Ledger;
 use super::mean;
+use super::release;
 use super::remedy::{Alternative, remedies};
 use super::site::{Platform, Site};
 use crate::costs::Costs;
@@ -46,7 +47,8 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
             &platform,
         )
     };
-    for warning in [short_burst(chain)].into_iter().flatten() {
+    let too_slow = release::too_slow(chain, plan, node.costs, site);
+    for warning in [short_burst(chain), too_slow].into_iter().flatten() {
         if !plan.warnings.contains(&warning) {
             plan.warnings.push(warning);
         }
