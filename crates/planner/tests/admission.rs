@@ -350,6 +350,90 @@ fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
     assert!(told.contains(" bits at least"), "{told}");
 }
 
+/// What a socket's ring cannot hold is lost before the worker sees it, however patient the chain is.
+#[test]
+fn what_a_ring_cannot_hold_is_refused() {
+    let user = pinned(XOR, Space::User);
+    let chain = |name: &str, burst: u32| {
+        let agreed = format!("  sla: {{ rate: 1kpps, burst: {burst}, latency: 1s }}\n");
+        shared(name, &[&user], &agreed)
+    };
+    let machine = machine();
+    let beside_none = |burst| beside(&Ledger::default(), &chain("tried", burst), &machine);
+    let (plan, booking) = beside_none(1000);
+    assert!(plan.admitted, "{:?}", plan.refusal);
+    let refusal = beside_none(1024).0.refusal.unwrap();
+    assert!(
+        refusal.contains("packets may wait for the worker on core 1 behind the kernel's part at eth1, and its ring there holds 1024; agree"),
+        "{refusal}"
+    );
+    // Several chains have one ring, and each queue of a card a smaller one.
+    let mut ledger = Ledger::default();
+    ledger.insert(booking);
+    let (plan, _) = beside(&ledger, &chain("second", 30), &machine);
+    assert!(plan.refusal.unwrap().contains("its ring there holds 1024"));
+    let queues = |queues: u32| {
+        let chain = chain("tried", 300);
+        let costs = Costs::default();
+        let mut planned = plan_of(&chain);
+        let site = Site {
+            queues,
+            ..Site::planned(&chain, &machine)
+        };
+        let node = Node {
+            costs: &costs,
+            machine: &machine,
+            ledger: &Ledger::default(),
+        };
+        review(&mut planned, &chain, &node, &site);
+        planned.refusal
+    };
+    assert_eq!(queues(1), None);
+    assert!(queues(2).unwrap().contains("its ring there holds 256"));
+}
+
+fn plan_of(chain: &ServiceChain) -> Plan {
+    plan(chain, &Costs::default(), &machine()).unwrap()
+}
+
+/// A promise that others have counts the ring as well.
+#[test]
+fn who_would_fill_the_ring_of_a_promised_chain_is_refused() {
+    let user = pinned(XOR, Space::User);
+    let machine = machine();
+    let mut ledger = Ledger::default();
+    let promised = shared(
+        "promised",
+        &[&user],
+        "  sla: { rate: 1kpps, burst: 32, latency: 1s }\n",
+    );
+    ledger.insert(beside(&ledger, &promised, &machine).1);
+    let patient = shared("patient", &[&user], "  sla: { rate: 1kpps, burst: 1020 }\n");
+    let refusal = beside(&ledger, &patient, &machine).0.refusal.unwrap();
+    assert!(
+        refusal.starts_with("the promise to chain `promised`") && refusal.contains("its ring"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_shaper_without_room_for_the_policers_burst_is_refused() {
+    let user = pinned(XOR, Space::User);
+    let refusal = |shaper: &str| {
+        let agreed = format!(
+            "  sla: {{ rate: 20kpps, burst: 4, policingBurst: 64, shaper: {{ {shaper} }} }}\n"
+        );
+        let plan = planned(&[&user], &agreed);
+        assert!(plan.remedies.is_empty(), "{:?}", plan.remedies);
+        plan.refusal
+    };
+    assert_eq!(refusal("queue: 60, delay: 3ms"), None);
+    let short = refusal("queue: 59, delay: 3ms").unwrap();
+    assert!(short.contains("`shaper: { queue: 60 }`"), "{short}");
+    let early = refusal("queue: 60, delay: 2999us").unwrap();
+    assert!(early.contains("up to 3000 us"), "{early}");
+}
+
 proptest! {
     /// Whatever comes and goes, what is left is as if only that had come.
     #[test]

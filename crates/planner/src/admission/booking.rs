@@ -100,6 +100,23 @@ impl Booking {
         flow::curve(&self.profile, &work, &growth)
     }
 
+    /// Its packets, as many as may come to a worker's sockets.
+    pub(super) fn count(&self) -> Option<ArrivalCurve> {
+        const EACH: Work = Work {
+            packet_fs: 1,
+            byte_fs: 0,
+        };
+        // What a worker makes of them comes to its sockets where packets return to it.
+        let returns = self.visits.iter().any(|visit| visit.returns);
+        let visit = if returns {
+            self.visits.last()
+        } else {
+            self.visits.first()
+        };
+        let growth = visit.map_or(Growth::NONE, |visit| visit.growth);
+        flow::curve(&self.profile, &EACH, &growth)
+    }
+
     /// Whether it has a worst case at all, as far as it alone goes.
     pub(super) fn is_bounded(&self) -> bool {
         self.policed && self.unbounded.is_none()

@@ -77,3 +77,27 @@ pub(super) fn too_slow(
         late_fs.div_ceil(NS * 1000)
     ))
 }
+
+/// Why a shaper drops of what the policer lets through at once, with the remedy.
+pub(super) fn no_room(chain: &ServiceChain, plan: &Plan) -> Option<String> {
+    let shaper = &plan.shaper.as_ref()?.shaping;
+    let (shaped, policed) = (chain.sla.profile(), chain.sla.policing_profile());
+    let burst = |profile: &Profile| profile.packets.map(Bucket::burst);
+    let more = burst(&policed)?.saturating_sub(burst(&shaped)?);
+    if more > u64::from(shaper.queue) {
+        return Some(format!(
+            "the policer lets through {more} packets more at once than the shaper lets out, and its queue holds {}; write `shaper: {{ \
+             queue: {more} }}` at least, or a smaller `policingBurst`",
+            shaper.queue
+        ));
+    }
+    let wait_ns = stricter_fs(&shaped, &policed).div_ceil(NS);
+    (wait_ns > u128::from(shaper.delay_ns)).then(|| {
+        format!(
+            "what the policer lets through at once waits in the shaper for up to {} us, and it drops what would wait for more than {} us; \
+             write a higher `delay` in `shaper`, or a smaller `policingBurst`",
+            wait_ns.div_ceil(1000),
+            shaper.delay_ns / 1000
+        )
+    })
+}
