@@ -15,6 +15,7 @@ mod evaluate;
 mod flow;
 mod ledger;
 mod mean;
+mod release;
 mod remedy;
 mod review;
 mod site;

@@ -4,9 +4,10 @@ use myelin_spec::{Enforce, ServiceChain, Space};
 use myelin_traffic::Profile;
 
 use super::flow::{self, Growth, Work};
+use super::release;
 use super::site::{NS, Site};
 use super::way::{self, HopWork, Resource, Visit};
-use crate::calculus::{ArrivalCurve, SECOND};
+use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
 
@@ -44,11 +45,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Err(why) => (None, Some(why)),
     };
     let held_fs = way.as_ref().map_or(0, |way| way.held_fs);
-    let shaper_fs = if plan.shaper.is_some() {
-        shaper_fs(&sla.profile(), &profile)
-    } else {
-        0
-    };
+    let shaper_fs = release::held_fs(chain, plan, costs, site);
     let (visits, hops) = way.map_or_else(Default::default, |way| (way.visits, way.hops));
     Booking {
         chain: chain.name.clone(),
@@ -87,18 +84,6 @@ fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit>
     port.into_iter().chain(worker).collect()
 }
 
-/// How long a packet that the policer lets through waits in a shaper that is stricter. One that is not delays nothing that is
-/// not late already (LBT section 1.5).
-fn shaper_fs(shaped: &Profile, policed: &Profile) -> u128 {
-    let wait = |shaped: Option<myelin_traffic::Bucket>, policed: Option<myelin_traffic::Bucket>| {
-        let (shaped, policed) = shaped.zip(policed)?;
-        let more = u128::from(policed.burst().saturating_sub(shaped.burst()));
-        Some((more * SECOND).div_ceil(u128::from(shaped.rate())))
-    };
-    let packets = wait(shaped.packets, policed.packets).unwrap_or(0);
-    packets.max(wait(shaped.bits, policed.bits).unwrap_or(0))
-}
-
 impl Booking {
     /// Its work at one of its servers.
     pub(super) fn curve(&self, visit: &Visit) -> Option<ArrivalCurve> {
@@ -113,6 +98,23 @@ impl Booking {
             .fold(Work::default(), |most, visit| most.or_more(visit.work));
         let growth = visits.last().map_or(Growth::NONE, |visit| visit.growth);
         flow::curve(&self.profile, &work, &growth)
+    }
+
+    /// Its packets, as many as may come to a worker's sockets.
+    pub(super) fn count(&self) -> Option<ArrivalCurve> {
+        const EACH: Work = Work {
+            packet_fs: 1,
+            byte_fs: 0,
+        };
+        // What a worker makes of them comes to its sockets where packets return to it.
+        let returns = self.visits.iter().any(|visit| visit.returns);
+        let visit = if returns {
+            self.visits.last()
+        } else {
+            self.visits.first()
+        };
+        let growth = visit.map_or(Growth::NONE, |visit| visit.growth);
+        flow::curve(&self.profile, &EACH, &growth)
     }
 
     /// Whether it has a worst case at all, as far as it alone goes.

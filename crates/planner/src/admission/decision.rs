@@ -152,6 +152,15 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
                  (`worker: {{ core: N }}`) or other interfaces"
             )
         }
+        Unbounded::Overflow {
+            at,
+            port,
+            packets,
+            ring,
+        } => format!(
+            "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; agree on smaller bursts, on rates in \
+             packets too where they are in bits alone, or take another core"
+        ),
         Unbounded::Beyond(resource) => format!(
             "packets come back to {resource}, where another process polls; write `worker: {{ idle: sleep }}` for all on that core, or take \
              another core"

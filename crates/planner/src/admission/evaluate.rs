@@ -13,6 +13,11 @@ use crate::calculus::{
     mul_div_up, paper_sum, tandem,
 };
 
+/// Packets that the receiving ring of a worker's socket holds.
+const RING: u128 = 1024;
+/// The same where the interface has several receive queues, each of which has a socket.
+const SMALL_RING: u128 = 256;
+
 /// Why there is no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unbounded {
@@ -22,6 +27,13 @@ pub(super) enum Unbounded {
     Unpoliced { chain: String, at: Resource },
     /// A packet comes back to a core whose other processes poll, or the figures are beyond all measure.
     Beyond(Resource),
+    /// More packets may wait in a ring than it holds.
+    Overflow {
+        at: Resource,
+        port: Box<Resource>,
+        packets: u128,
+        ring: u128,
+    },
 }
 
 /// In which order a server works.
@@ -160,6 +172,8 @@ impl<'a> Evaluator<'a> {
             } else {
                 arrived
             };
+            // Whether the rings hold what waits.
+            self.delay_at(resource)?;
             let total = own.plus(&others).ok_or_else(full)?;
             let delay_fs = longest(&total, &order).ok_or_else(full)?;
             added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
@@ -205,7 +219,10 @@ impl<'a> Evaluator<'a> {
         }
         let delay = self.order(resource).and_then(|order| {
             let total = self.total(resource, &order)?;
-            longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))
+            let delay_fs =
+                longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))?;
+            self.check_rings(resource, delay_fs)?;
+            Ok(delay_fs)
         });
         self.delays
             .borrow_mut()
@@ -225,15 +242,55 @@ impl<'a> Evaluator<'a> {
         Ok(sum_fs)
     }
 
-    /// What the chains of a way bring to one of its servers, as clustered as it is there.
-    fn arrived(&self, route: &Route, index: usize) -> Result<ArrivalCurve, Unbounded> {
-        let full = || Unbounded::Full(route[index].clone());
+    /// The longest that packets of a way were under way before they come to one of its servers, fs.
+    fn before_fs(&self, route: &Route, index: usize) -> Result<u128, Unbounded> {
         let mut before_fs = 0_u128;
         for resource in &route[..index] {
             before_fs = before_fs
                 .checked_add(self.delay_at(resource)?)
-                .ok_or_else(full)?;
+                .ok_or_else(|| Unbounded::Full(route[index].clone()))?;
         }
+        Ok(before_fs)
+    }
+
+    /// Whether each ring of a worker holds what may wait in it, where nobody stays longer than `delay_fs`: what is there came to the
+    /// port within the delays before and here. All may have come by one receive queue.
+    fn check_rings(&self, worker: &Resource, delay_fs: u128) -> Result<(), Unbounded> {
+        if !matches!(worker, Resource::Worker { devices: false, .. }) {
+            return Ok(());
+        }
+        let mut waiting: BTreeMap<&Resource, u128> = BTreeMap::new();
+        for route in self.routes_at(worker) {
+            let beyond = || Unbounded::Beyond(worker.clone());
+            let index = route.iter().position(|one| one == worker);
+            let before_fs = self.before_fs(route, index.ok_or_else(beyond)?)?;
+            let sums = self.sums(route).ok_or_else(beyond)?;
+            let within_fs = before_fs.checked_add(delay_fs).ok_or_else(beyond)?;
+            let packets = sums.count.at(within_fs).ok_or_else(beyond)?;
+            let all = waiting.entry(&route[0]).or_default();
+            *all = all.saturating_add(packets);
+        }
+        for (port, packets) in waiting {
+            let ring = match port {
+                Resource::Port { queues, .. } if *queues > 1 => SMALL_RING,
+                _ => RING,
+            };
+            if packets > ring {
+                return Err(Unbounded::Overflow {
+                    at: worker.clone(),
+                    port: Box::new(port.clone()),
+                    packets,
+                    ring,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the chains of a way bring to one of its servers, as clustered as it is there.
+    fn arrived(&self, route: &Route, index: usize) -> Result<ArrivalCurve, Unbounded> {
+        let full = || Unbounded::Full(route[index].clone());
+        let before_fs = self.before_fs(route, index)?;
         let sums = self.sums(route).ok_or_else(full)?;
         after_delay(&sums.curves[index], before_fs).ok_or_else(full)
     }

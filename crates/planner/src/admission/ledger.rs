@@ -44,6 +44,8 @@ pub(super) struct Sums {
     pub(super) curves: Vec<ArrivalCurve>,
     /// Their work where each packet counts with what it costs at the server that is dearest for it.
     pub(super) most: ArrivalCurve,
+    /// Packets, as they are sent.
+    pub(super) count: ArrivalCurve,
     /// The dearest packet at each server, fs.
     pub(super) packets_fs: Vec<u128>,
     /// Whether packets come back to each server.
@@ -57,6 +59,7 @@ pub(super) struct Sums {
 pub(super) struct Share {
     pub(super) curves: Vec<ArrivalCurve>,
     pub(super) most: ArrivalCurve,
+    pub(super) count: ArrivalCurve,
 }
 
 impl Booking {
@@ -69,6 +72,7 @@ impl Booking {
         Some(Share {
             curves: curves.collect::<Option<_>>()?,
             most: self.most()?,
+            count: self.count()?,
         })
     }
 }
@@ -181,11 +185,12 @@ impl Sums {
         let share = booking.share()?;
         let curves = self.curves.iter().zip(&share.curves);
         let curves = curves.map(|(all, own)| sum(all, own));
-        let (curves, most) = (
+        let (curves, most, count) = (
             curves.collect::<Option<_>>()?,
             sum(&self.most, &share.most)?,
+            sum(&self.count, &share.count)?,
         );
-        (self.curves, self.most) = (curves, most);
+        (self.curves, self.most, self.count) = (curves, most, count);
         Some(())
     }
 }

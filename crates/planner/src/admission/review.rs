@@ -6,6 +6,7 @@ use super::booking::{Booking, book};
 use super::decision::admit;
 use super::ledger::Ledger;
 use super::mean;
+use super::release;
 use super::remedy::{Alternative, remedies};
 use super::site::{Platform, Site};
 use crate::costs::Costs;
@@ -31,22 +32,26 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     let mut booking = book(chain, plan, node.costs, site);
     let decision = admit(node.ledger, &booking, &platform);
     // The mean is compared with what was agreed in any case: it is no promise, but a mean above it cannot be kept.
-    plan.refusal = mean::refusal(plan).or(decision.refusal);
+    let refusal = mean::refusal(plan).or(decision.refusal);
+    let try_others = refusal.is_some();
+    // A shaper without room is no matter of what others were promised: its remedy is in the refusal.
+    plan.refusal = refusal.or_else(|| release::no_room(chain, plan));
     plan.admitted = plan.refusal.is_none();
     plan.best_effort = false;
     plan.bound = decision.bound;
     plan.no_bound = decision.no_bound;
-    plan.remedies = if plan.admitted {
-        Vec::new()
-    } else {
+    plan.remedies = if try_others {
         remedies(
             node.ledger,
             &booking,
             &alternatives(plan, chain, node, site),
             &platform,
         )
+    } else {
+        Vec::new()
     };
-    for warning in [short_burst(chain)].into_iter().flatten() {
+    let too_slow = release::too_slow(chain, plan, node.costs, site);
+    for warning in [short_burst(chain), too_slow].into_iter().flatten() {
         if !plan.warnings.contains(&warning) {
             plan.warnings.push(warning);
         }

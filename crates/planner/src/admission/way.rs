@@ -274,14 +274,8 @@ impl<'a> Builder<'a> {
         parts.fold(Work::default(), |sum, cost| sum.plus(self.worst(cost)))
     }
 
-    /// The mean cost, times what the worst case is of it.
     fn worst(&self, cost: Cost) -> Work {
-        // Times of at most seconds: far below what an f64 holds exactly; rounded up.
-        let fs = |ns: f64| (ns * self.costs.worst_case * NS as f64).ceil() as u128;
-        Work {
-            packet_fs: fs(cost.per_packet_ns),
-            byte_fs: fs(cost.per_byte_ns),
-        }
+        worst(self.costs, cost)
     }
 
     fn finish(mut self) -> Way {
@@ -293,5 +287,15 @@ impl<'a> Builder<'a> {
             *wake_up_fs = wake_up_fs.saturating_mul(u128::from(self.entries));
         }
         self.way
+    }
+}
+
+/// The mean cost, times what the worst case is of it.
+pub(super) fn worst(costs: &Costs, cost: Cost) -> Work {
+    // Times of at most seconds: far below what an f64 holds exactly; rounded up.
+    let fs = |ns: f64| (ns * costs.worst_case * NS as f64).ceil() as u128;
+    Work {
+        packet_fs: fs(cost.per_packet_ns),
+        byte_fs: fs(cost.per_byte_ns),
     }
 }
