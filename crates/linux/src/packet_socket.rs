@@ -66,9 +66,9 @@ impl PacketSender {
         message.msg_hdr.msg_iovlen = 1;
         let mut messages = [message; MAX_BATCH];
         let count = count.min(MAX_BATCH) as libc::c_uint;
+        let (socket, messages) = (self.socket.as_raw_fd(), messages.as_mut_ptr());
         // SAFETY: the messages, their one part and the frame live until the call returns; the kernel only reads the frame.
-        let sent =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+        let sent = unsafe { libc::sendmmsg(socket, messages, count, 0) };
         if sent >= 0 {
             return Ok(sent as usize);
         }
