@@ -8,15 +8,12 @@ use myelin_kernel::{Conformance, Direction, Hook, Watch};
 use myelin_packet::Match;
 use myelin_packet::classifier::most_specific;
 use myelin_packet::fixtures::{self, build};
-use myelin_traffic::{Bucket, CREDIT, Meter, Profile};
+use myelin_traffic::{CREDIT, Meter, Profile};
 use proptest::prelude::*;
 
 use crate::net::{Net, PATIENCE, receive};
+use crate::profiles::{bucket, profiles};
 use crate::stand::{for_all, is_root, plane, runs};
-
-fn bucket(rate: u64, burst: u64) -> Bucket {
-    Bucket::new(rate, burst).unwrap()
-}
 
 fn of_packets(rate: u64, burst: u64) -> Profile {
     Profile {
@@ -30,22 +27,6 @@ fn strict(profile: Profile) -> Watch {
         profile,
         ..Watch::default()
     }
-}
-
-fn profiles() -> impl Strategy<Value = Profile> {
-    let rate = prop_oneof![
-        1..10_u64,
-        1000..2_000_000_u64,
-        Just(300_000),
-        Just(Bucket::MAX_RATE)
-    ];
-    let burst = prop_oneof![1..40_u64, Just(Bucket::MAX_BURST)];
-    let packets = (rate.clone(), burst);
-    let bits = (rate, prop_oneof![480..500_000_u64, Just(Bucket::MAX_BURST)]);
-    (packets, bits, 0..3).prop_map(|(packets, bits, which)| Profile {
-        packets: Some(bucket(packets.0, packets.1)).filter(|_| which != 1),
-        bits: Some(bucket(bits.0, bits.1)).filter(|_| which != 0),
-    })
 }
 
 /// Payload bytes of a packet, or of a GSO packet and its segments.

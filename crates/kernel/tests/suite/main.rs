@@ -19,6 +19,7 @@ mod net;
 mod parse;
 mod pins;
 mod policer;
+mod profiles;
 mod reentry;
 mod router;
 mod stand;

@@ -9,16 +9,13 @@ use myelin_kernel::test_run::{TestRun, run};
 use myelin_kernel::{ChainConfig, Hook, Plane, Policer, Port, PortConfig, XdpMode};
 use myelin_packet::Match;
 use myelin_packet::fixtures::build;
-use myelin_traffic::{Bucket, Meter, Profile, TokenBucket};
+use myelin_traffic::{Meter, Profile, TokenBucket};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::net::Net;
+use crate::profiles::{bucket, profiles};
 use crate::stand::{forwards, is_root, kernel_chain, plane, port};
-
-fn bucket(rate: u64, burst: u64) -> Bucket {
-    Bucket::new(rate, burst).unwrap()
-}
 
 fn of_packets(rate: u64, burst: u64) -> Profile {
     Profile {
@@ -29,22 +26,6 @@ fn of_packets(rate: u64, burst: u64) -> Profile {
 
 fn policer(plane: &Plane, profile: &Profile) -> Arc<Policer> {
     plane.policer(profile).unwrap().unwrap()
-}
-
-fn profiles() -> impl Strategy<Value = Profile> {
-    let rate = prop_oneof![
-        1..10_u64,
-        1000..2_000_000_u64,
-        Just(300_000),
-        Just(Bucket::MAX_RATE)
-    ];
-    let burst = prop_oneof![1..40_u64, Just(Bucket::MAX_BURST)];
-    let packets = (rate.clone(), burst);
-    let bits = (rate, prop_oneof![480..500_000_u64, Just(Bucket::MAX_BURST)]);
-    (packets, bits, 0..3).prop_map(|(packets, bits, which)| Profile {
-        packets: Some(bucket(packets.0, packets.1)).filter(|_| which != 1),
-        bits: Some(bucket(bits.0, bits.1)).filter(|_| which != 0),
-    })
 }
 
 /// Times may stand, jump, and go back, as those of two CPUs do.
