@@ -1,7 +1,7 @@
 //! How much may arrive.
 
 use super::SECOND;
-use super::rounding::mul_div_up;
+use super::rounding::{mul_div_down, mul_div_up};
 
 /// A leaky bucket: at most `burst + rate * t` in any interval of length `t` (LBT section 1.2.2). The arrival curve of what
 /// a token bucket lets through.
@@ -99,6 +99,18 @@ impl ArrivalCurve {
         }
     }
 
+    /// Where the one bucket meets the other, of a curve whose short one is faster: the last femtosecond in which the short one is the least,
+    /// and all that has come by the next. Between the two is the point itself.
+    pub(super) fn bend(&self) -> Option<(u128, u128)> {
+        let (short, long) = (self.short, self.long);
+        let bend_fs = mul_div_down(
+            long.burst.checked_sub(short.burst)?,
+            SECOND,
+            short.rate.checked_sub(long.rate)?,
+        )?;
+        Some((bend_fs, short.at(bend_fs.checked_add(1)?)?))
+    }
+
     /// Both together.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
@@ -125,8 +137,19 @@ impl ArrivalCurve {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Curves with a bend whose long bucket has a rate below 20 a second.
+    pub(in super::super) fn bent() -> impl Strategy<Value = ArrivalCurve> {
+        let drawn = (1_u128..40, 0_u128..200, 20_u128..1000, 1_u128..20);
+        drawn.prop_map(|(burst, more, short_rate, long_rate)| {
+            let short = LeakyBucket::new(burst, short_rate);
+            ArrivalCurve::least_of([short, LeakyBucket::new(burst + more, long_rate)]).unwrap()
+        })
+    }
 
     #[test]
     fn the_curve_is_below_each_of_its_buckets_where_that_one_is_least() {

@@ -1,7 +1,6 @@
 //! The backlog bound.
 
-use super::rounding::mul_div_down;
-use super::{ArrivalCurve, RateLatency, SECOND};
+use super::{ArrivalCurve, RateLatency};
 
 /// The most that ever waits or is in service: the vertical deviation of the two curves (LBT theorem 1.4.1). What a queue must
 /// hold so that nothing is lost. `None`: it grows without end.
@@ -15,14 +14,8 @@ pub fn backlog(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
         return Some(at_latency);
     }
     // The arrivals are faster up to the bend of their curve; the femtosecond before is for the service, that after for them.
-    let bend_fs = mul_div_down(
-        long.burst.checked_sub(short.burst)?,
-        SECOND,
-        short.rate.checked_sub(long.rate)?,
-    )?;
-    let at_bend = short
-        .at(bend_fs.checked_add(1)?)?
-        .saturating_sub(service.at(bend_fs)?);
+    let (bend_fs, come) = arrival.bend()?;
+    let at_bend = come.saturating_sub(service.at(bend_fs)?);
     Some(at_latency.max(at_bend))
 }
 
@@ -30,8 +23,9 @@ pub fn backlog(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::arrival::tests::bent;
     use super::*;
-    use crate::calculus::LeakyBucket;
+    use crate::calculus::{LeakyBucket, SECOND};
 
     #[test]
     fn what_comes_during_the_latency_waits() {
@@ -46,13 +40,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_more_waits_at_any_time_and_once_almost_as_much(
-            short_burst in 1_u128..40, more in 0_u128..200, short_rate in 20_u128..1000,
-            long_rate in 1_u128..20, rate in 20_u128..500, latency_ms in 0_u128..400,
+            arrival in bent(), rate in 20_u128..500, latency_ms in 0_u128..400,
         ) {
-            let arrival = ArrivalCurve::least_of([
-                LeakyBucket::new(short_burst, short_rate),
-                LeakyBucket::new(short_burst + more, long_rate),
-            ]).unwrap();
             let ms = SECOND / 1000;
             let service = RateLatency::new(rate, latency_ms * ms);
             let bound = backlog(&arrival, &service).unwrap();

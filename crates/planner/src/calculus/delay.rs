@@ -1,6 +1,6 @@
 //! The delay bound.
 
-use super::rounding::{mul_div_down, mul_div_up};
+use super::rounding::mul_div_up;
 use super::{ArrivalCurve, RateLatency, SECOND};
 
 /// The longest that anything waits and is served, fs: the horizontal deviation of the two curves (LBT theorem 1.4.2).
@@ -31,14 +31,8 @@ pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
 
 /// Work comes faster than it is done until the two buckets meet, so the wait is longest there.
 fn at_the_bend(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
-    let (short, long) = (arrival.short(), arrival.long());
-    let bend_fs = mul_div_down(
-        long.burst.checked_sub(short.burst)?,
-        SECOND,
-        short.rate.checked_sub(long.rate)?,
-    )?;
-    // The bend is between this femtosecond and the next: what has come by the later one, at the earlier one.
-    let come = short.at(bend_fs.checked_add(1)?)?;
+    // What has come by the femtosecond after the bend, at the one before.
+    let (bend_fs, come) = arrival.bend()?;
     Some(mul_div_up(come, SECOND, rate)?.saturating_sub(bend_fs))
 }
 
@@ -46,6 +40,7 @@ fn at_the_bend(arrival: &ArrivalCurve, rate: u128) -> Option<u128> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::arrival::tests::bent;
     use super::*;
     use crate::calculus::LeakyBucket;
 
@@ -70,13 +65,8 @@ mod tests {
         /// buckets allow it.
         #[test]
         fn no_unit_waits_longer_and_one_waits_almost_as_long(
-            short_burst in 1_u128..40, more in 0_u128..200, short_rate in 20_u128..1000,
-            long_rate in 1_u128..20, rate in 20_u128..500, latency_us in 0_u128..100_000,
+            arrival in bent(), rate in 20_u128..500, latency_us in 0_u128..100_000,
         ) {
-            let arrival = ArrivalCurve::least_of([
-                LeakyBucket::new(short_burst, short_rate),
-                LeakyBucket::new(short_burst + more, long_rate),
-            ]).unwrap();
             let service = RateLatency::new(rate, latency_us * 1_000_000_000);
             let bound = delay(&arrival, &service).unwrap();
             let mut longest = 0;
