@@ -9,7 +9,7 @@ use myelin_planner::{Costs, Machine, Plan};
 use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource, ChainUp, Change};
-use crate::circuit::{Circuit, link_bps};
+use crate::circuit::{Circuit, link_bps, link_mtu};
 use crate::cpu_latency::CpuLatencies;
 use crate::deploy::{Deployed, Place};
 use crate::engine::{admit, cores};
@@ -330,6 +330,7 @@ impl State {
             ingress,
             egress,
             egress_bps: link_bps(&to),
+            ingress_mtu: link_mtu(&from),
             ..Machine::with_end_hosts(cores())
         };
         let worker = Key::of(chain, place);
@@ -341,6 +342,7 @@ impl State {
             worker: format!("{}@{}", worker.owner, worker.circuit),
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             egress_bps: machine.egress_bps,
+            ingress_mtu: machine.ingress_mtu,
         };
         let mut plan = self.laid_out(chain, order.costs, &machine, &place.circuit)?;
         let admitted = &mut self.node.admitted;

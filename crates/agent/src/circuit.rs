@@ -218,6 +218,12 @@ pub fn link_bps(interface: &str) -> Option<u64> {
         .checked_mul(1_000_000)
 }
 
+/// The longest IP packet that an interface takes in, bytes; `None` where there is no such interface.
+pub fn link_mtu(interface: &str) -> Option<u32> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
+    link.ok().map(|link| link.mtu)
+}
+
 /// An error at the place in the chain file that names the interfaces.
 fn place(chain: &ServiceChain, error: impl std::fmt::Display) -> ApiError {
     ApiError::failed(format!(

@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-pub use circuit::{link_bps, port_kind};
+pub use circuit::{link_bps, link_mtu, port_kind};
 pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};

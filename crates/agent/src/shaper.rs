@@ -13,7 +13,7 @@ pub(crate) fn out(counted: u64, discipline: &ShaperStats) -> u64 {
 
 /// The state of a shaper, from what it has counted over all generations.
 pub(crate) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperStatus {
-    let ShaperPlan { place, shaping } = plan;
+    let ShaperPlan { place, shaping, .. } = plan;
     let in_worker = place == ShaperPlace::Worker;
     // HTB counts no packets that waited, and its class comes behind the program that records the sojourn.
     let is_told = by != "htb";

@@ -17,6 +17,7 @@ use myelin_linux::link::{self, Link, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
+use myelin_planner::admission::{RING, SMALL_RING};
 use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
@@ -31,11 +32,6 @@ use crate::roster::{Roster, Watched};
 /// A worker that dies more often than this within [`DEATH_WINDOW`] is not started again.
 const MAX_DEATHS: usize = 3;
 const DEATH_WINDOW: Duration = Duration::from_secs(10);
-/// Entries of each ring of a socket: what a burst at full rate fills in about a millisecond.
-const RING_SIZE: u32 = 1024;
-/// With several queues every socket gets less, so that the packet memory suffices for all.
-const SMALL_RING_SIZE: u32 = 256;
-
 /// Which worker serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -401,11 +397,7 @@ impl Entry {
                 continue;
             }
             let mut config = XskConfig::new(&port.name, ifindex, queue, Role::Ingress);
-            config.ring_size = if port.queues > 1 {
-                SMALL_RING_SIZE
-            } else {
-                RING_SIZE
-            };
+            config.ring_size = if port.queues > 1 { SMALL_RING } else { RING };
             config.busy_poll = busy_poll;
             let xsk = self.bind(&config)?;
             let xsk = xsk.led_by(lead(port.door.sockets(), queue));
@@ -443,7 +435,7 @@ impl Entry {
     /// A socket on a link's end in another namespace, for receiving and transmitting.
     pub(crate) fn bind_in(&self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
         let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
-        config.ring_size = RING_SIZE;
+        config.ring_size = RING;
         config.busy_poll = self.busy_poll();
         netns
             .enter(|| self.bind(&config))
@@ -517,7 +509,7 @@ impl Entry {
 
     fn internal_socket(&self, link: &Link, role: Role) -> XskConfig {
         let mut config = XskConfig::new(&link.name, link.index, 0, role);
-        config.ring_size = RING_SIZE;
+        config.ring_size = RING;
         config.busy_poll = self.busy_poll();
         config
     }

@@ -13,13 +13,20 @@ mod bound;
 mod decision;
 mod evaluate;
 mod flow;
+mod group;
+mod lateness;
 mod ledger;
 mod mean;
+#[cfg(test)]
+mod plain;
 mod release;
 mod remedy;
 mod review;
+mod rings;
 mod site;
+mod slots;
 mod way;
+mod worst;
 
 pub use booking::{Booking, book};
 pub use bound::{Bound, HopShare, ServerShare};
@@ -27,7 +34,9 @@ pub use decision::{Decision, admit};
 pub use ledger::Ledger;
 pub use remedy::{Alternative, remedies};
 pub use review::{Node, review};
+pub use rings::{RING, SMALL_RING};
 pub use site::{Platform, Site};
-pub use way::{Resource, Visit};
+pub use way::{Hold, Resource, Visit};
 
+pub(crate) use flow::longest;
 pub(crate) use mean::judge;

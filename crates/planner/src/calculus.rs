@@ -42,7 +42,7 @@ pub use round_robin::round_robin;
 pub use service::RateLatency;
 pub use tandem::{Passage, tandem};
 
-pub(crate) use rounding::mul_div_up;
+pub(crate) use rounding::{mul_div_down, mul_div_up};
 
 /// One second in femtoseconds, and the rate of a whole core.
 pub const SECOND: u128 = 1_000_000_000_000_000;

@@ -27,6 +27,9 @@ pub struct Machine {
     /// Speed of the link where they leave, bits a second, if it has one.
     #[serde(default)]
     pub egress_bps: Option<u64>,
+    /// The longest IP packet that comes in, bytes: the MTU of the interface, 1500 where that is not known.
+    #[serde(default)]
+    pub ingress_mtu: Option<u32>,
 }
 
 impl Machine {
@@ -37,6 +40,7 @@ impl Machine {
             ingress: PortKind::EndHost,
             egress: PortKind::EndHost,
             egress_bps: None,
+            ingress_mtu: None,
         }
     }
 

@@ -6,6 +6,7 @@
 //! shaper is asked for all the same, the queueing discipline of the egress interface is one, for packets that the tcx hook
 //! sends there. XDP's redirect goes past it.
 
+use myelin_spec::mtu::DEFAULT_MTU;
 use myelin_spec::rlnc::REDUNDANCY_PARTS;
 use myelin_spec::{
     Enforce, FULL_FRAME, FunctionConfig, Hook, Mapping, RlncCode, ServiceChain, Shaping, Space,
@@ -13,6 +14,7 @@ use myelin_spec::{
 use myelin_traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
+use crate::admission::longest;
 use crate::error::PlanError;
 use crate::plan::Plan;
 
@@ -34,6 +36,9 @@ pub struct ShaperPlan {
     /// The profile there: the agreed one with what the functions before it add, and the bounds of the queue.
     #[serde(flatten)]
     pub shaping: Shaping,
+    /// How many functions stand before it.
+    #[serde(skip)]
+    pub(crate) behind: usize,
 }
 
 /// What a contract needs beside the policer.
@@ -59,12 +64,22 @@ pub(crate) fn shaper(
             return Ok((None, Some(warning)));
         }
     };
-    let configs = chain.functions[..functions]
-        .iter()
-        .map(|function| &function.config);
-    let profile = configs.fold(profile, grown);
+    let profile = behind(profile, chain, functions);
     let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns());
-    Ok((Some(ShaperPlan { place, shaping }), None))
+    let plan = ShaperPlan {
+        place,
+        shaping,
+        behind: functions,
+    };
+    Ok((Some(plan), None))
+}
+
+/// A profile as the first so many functions of a chain make it.
+pub(crate) fn behind(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
+    let functions = chain.functions.iter().take(functions);
+    functions
+        .map(|function| &function.config)
+        .fold(profile, grown)
 }
 
 const XDP_ONLY: &str = "the chain's functions all run in the kernel at the XDP hook, whose redirect goes past every queue of \
@@ -103,6 +118,49 @@ fn place(plan: &Plan, chain: &ServiceChain) -> Result<Option<(ShaperPlace, usize
     Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, all)))
 }
 
+/// By how much a function makes a packet longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Longer {
+    /// Bytes more, at most.
+    pub(crate) bytes: u64,
+    /// The longest IP packet that it makes, bytes: it drops what would be longer. One that it leaves alone may be longer than that.
+    pub(crate) mtu: u64,
+}
+
+impl Longer {
+    const NOT: Self = Self { bytes: 0, mtu: 0 };
+
+    /// What this function does.
+    pub(crate) fn by(config: &FunctionConfig) -> Self {
+        let longer = |bytes, mtu: u16| Self {
+            bytes,
+            mtu: mtu.into(),
+        };
+        match config {
+            FunctionConfig::Timestamp => longer(TIMESTAMP_BYTES, DEFAULT_MTU),
+            FunctionConfig::AesEncrypt(config) => {
+                let bytes = if config.cipher.is_authenticated() {
+                    GCM_BYTES
+                } else {
+                    CTR_BYTES
+                };
+                longer(bytes, config.mtu)
+            }
+            FunctionConfig::Compress(config) => longer(COMPRESSION_MARK_BYTES, config.mtu),
+            // Any packet may become as long as one can be.
+            FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
+            FunctionConfig::RlncEncode(config) => longer(CODING_BYTES, config.mtu),
+            FunctionConfig::RlncRecode(config) => {
+                longer(CODING_BYTES + u64::from(config.window), config.mtu)
+            }
+            FunctionConfig::Dpi(config) if config.mirror.is_some() => {
+                longer(MIRROR_BYTES, DEFAULT_MTU)
+            }
+            _ => Self::NOT,
+        }
+    }
+}
+
 /// What a function makes of conforming traffic, at most.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
@@ -111,41 +169,23 @@ struct Growth {
     /// Packets that it may send at once beside that.
     at_once: u64,
     /// By how many bytes a packet gets longer.
-    bytes: u64,
-    /// A packet may become as long as any.
-    to_full_frame: bool,
+    longer: Longer,
 }
 
 impl Growth {
     const NONE: Self = Self {
         packets: REDUNDANCY_PARTS as u64,
         at_once: 0,
-        bytes: 0,
-        to_full_frame: false,
+        longer: Longer::NOT,
     };
 
-    fn of(config: &FunctionConfig) -> Self {
-        let coded = |redundancy: u32| Self {
+    fn of(function: &FunctionConfig) -> Self {
+        let coded = |redundancy: u32, longer| Self {
             packets: u64::from(REDUNDANCY_PARTS) + u64::from(redundancy),
-            bytes: CODING_BYTES,
+            longer,
             ..Self::NONE
         };
-        let longer = |bytes| Self {
-            bytes,
-            ..Self::NONE
-        };
-        match config {
-            FunctionConfig::Timestamp => longer(TIMESTAMP_BYTES),
-            FunctionConfig::AesEncrypt(config) => longer(if config.cipher.is_authenticated() {
-                GCM_BYTES
-            } else {
-                CTR_BYTES
-            }),
-            FunctionConfig::Compress(_) => longer(COMPRESSION_MARK_BYTES),
-            FunctionConfig::Decompress(_) => Self {
-                to_full_frame: true,
-                ..Self::NONE
-            },
+        match function {
             FunctionConfig::RlncEncode(config) => Self {
                 // Those of a block are sent at its end, together.
                 at_once: match config.code {
@@ -154,11 +194,18 @@ impl Growth {
                         .div_ceil(REDUNDANCY_PARTS.into()),
                     RlncCode::Window => 0,
                 },
-                ..coded(config.redundancy)
+                ..coded(config.redundancy, Longer::by(function))
             },
-            FunctionConfig::RlncRecode(config) => coded(config.redundancy),
-            // What it works out was lost before, and so is part of the profile.
-            _ => Self::NONE,
+            FunctionConfig::RlncRecode(config) => coded(config.redundancy, Longer::by(function)),
+            // A copy of each packet may leave beside it.
+            FunctionConfig::Dpi(config) if config.mirror.is_some() => {
+                coded(REDUNDANCY_PARTS, Longer::by(function))
+            }
+            // What `rlnc-decode` works out was lost before, and so is part of the profile.
+            _ => Self {
+                longer: Longer::by(function),
+                ..Self::NONE
+            },
         }
     }
 }
@@ -170,7 +217,10 @@ const GCM_BYTES: u64 = 44;
 const CTR_BYTES: u64 = 28;
 /// The mark of `compress` on what only looks compressed.
 const COMPRESSION_MARK_BYTES: u64 = 4;
-/// What a repair packet (RFC 8681) has beside its symbol: its identifier, the encoding coefficients' seed and the length of the data unit.
+/// What a copy for a collector has around the packet: headers of IPv6, UDP and TZSP, and its own Ethernet header's tags.
+const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
+/// What a repair packet (RFC 8681) has beside its symbol: its identifier, the encoding coefficients' seed and the length of the data unit. A
+/// recoded one has its coefficients besides, a byte for each packet of the window.
 const CODING_BYTES: u64 = 12;
 /// The shortest frame, without check sequence, bytes.
 const SHORTEST_FRAME: u64 = 60;
@@ -186,12 +236,12 @@ fn grown(profile: Profile, config: &FunctionConfig) -> Profile {
     let bits = profile.bits.map(|bucket| {
         // So many packets at most bring so many bits: those of the other limit, or the shortest frames.
         let longer = |bits: u64, packets: Option<u64>| {
+            let bits = scaled(bits);
             let packets = packets.unwrap_or(bits / (SHORTEST_FRAME * 8) + 1);
-            let full = packets.saturating_mul(FULL_FRAME * 8);
-            if growth.to_full_frame {
-                return full.max(bits);
-            }
-            scaled(bits).saturating_add(packets.saturating_mul(growth.bytes * 8))
+            let longer = packets.saturating_mul(growth.longer.bytes * 8);
+            // No more than full frames, unless they were longer when they came.
+            let full = packets.saturating_mul(longest(growth.longer.mtu) * 8);
+            bits.saturating_add(longer).min(full.max(bits))
         };
         let rate = longer(bucket.rate(), packets.map(Bucket::rate));
         let burst = longer(bucket.burst(), packets.map(Bucket::burst))

@@ -176,6 +176,7 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
             ingress,
             egress,
             egress_bps: None,
+            ingress_mtu: None,
         };
         let plan = plan(&chain(&[FORWARD], more), &Costs::default(), &machine).unwrap();
         assert_eq!(
@@ -294,7 +295,7 @@ proptest! {
     ) {
         let costs = costs_of(&figures);
         let port = if native { Native } else { EndHost };
-        let machine = Machine { cores: 2, ingress: port, egress: port, egress_bps: None };
+        let machine = Machine { ingress: port, egress: port, ..Machine::with_end_hosts(2) };
         let functions: Vec<_> = kinds.iter().map(|kind| [FIREWALL, XOR, FORWARD][*kind]).collect();
         let free = chain(&functions, "");
         let planned = plan(&free, &costs, &machine).unwrap();

@@ -70,6 +70,7 @@ fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
         machine.ingress = myelin_agent::port_kind(&ports.ingress);
         machine.egress = myelin_agent::port_kind(&ports.egress);
         machine.egress_bps = myelin_agent::link_bps(&ports.egress);
+        machine.ingress_mtu = myelin_agent::link_mtu(&ports.ingress);
     }
     machine
 }

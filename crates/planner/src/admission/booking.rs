@@ -5,8 +5,8 @@ use myelin_traffic::Profile;
 
 use super::flow::{self, Growth, Work};
 use super::release;
-use super::site::{NS, Site};
-use super::way::{self, HopWork, Resource, Visit};
+use super::site::{NS, Platform, Site};
+use super::way::{self, Hold, HopWork, Resource, Route, Visit, Way};
 use crate::calculus::ArrivalCurve;
 use crate::costs::Costs;
 use crate::plan::Plan;
@@ -27,7 +27,12 @@ pub struct Booking {
     /// Why it has no bound whatever it sends.
     pub unbounded: Option<String>,
     pub(super) hops: Vec<HopWork>,
-    /// What functions and the shaper hold a packet back on purpose, fs.
+    pub(super) hold: Hold,
+    /// What of the worker's work is done when a packet leaves its shaper, where it has one.
+    pub(super) at_departure: Option<Work>,
+    /// For how long a packet may be under way before that shaper, so that those that cluster meanwhile have room in it, fs.
+    pub(super) room_fs: Option<u128>,
+    /// What functions, and a shaper that is stricter than the policer, hold a packet back on purpose, fs.
     pub(super) held_fs: u128,
 }
 
@@ -39,27 +44,32 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         Enforce::Auto | Enforce::Both | Enforce::Policer
     );
     let profile = sla.policing_profile();
-    let way = way::way(chain, plan, costs, site);
-    let (way, unbounded) = match way {
-        Ok(way) => (Some(way), None),
-        Err(why) => (None, Some(why)),
+    let (way, unbounded) = match way::way(chain, plan, costs, site) {
+        Ok(way) => (way, None),
+        Err(why) => {
+            let nowhere = Way {
+                visits: where_it_stands(chain, plan, site),
+                ..Way::default()
+            };
+            (nowhere, Some(why))
+        }
     };
-    let held_fs = way.as_ref().map_or(0, |way| way.held_fs);
-    let shaper_fs = release::held_fs(chain, plan, costs, site);
-    let (visits, hops) = way.map_or_else(Default::default, |way| (way.visits, way.hops));
+    let held_fs = way
+        .hold
+        .for_fs
+        .saturating_add(release::held_fs(chain, plan));
     Booking {
         chain: chain.name.clone(),
         latency_ns: sla.latency_ns,
         profile,
         policed: policed && !profile.is_unlimited(),
-        visits: if visits.is_empty() {
-            where_it_stands(chain, plan, site)
-        } else {
-            visits
-        },
+        visits: way.visits,
         unbounded,
-        hops,
-        held_fs: held_fs.saturating_add(shaper_fs),
+        hops: way.hops,
+        hold: way.hold,
+        room_fs: way.at_departure.and_then(|_| release::room_fs(chain, plan)),
+        at_departure: way.at_departure,
+        held_fs,
     }
 }
 
@@ -69,7 +79,7 @@ fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit>
         resource,
         work: Work::default(),
         returns: true,
-        growth: Growth::NONE,
+        growth: Growth::none(site.longest()),
     };
     let port = (!chain.is_over_dpdk()).then(|| visit(site.port()));
     let worker = visit(Resource::Worker {
@@ -96,8 +106,7 @@ impl Booking {
         let work = visits
             .clone()
             .fold(Work::default(), |most, visit| most.or_more(visit.work));
-        let growth = visits.last().map_or(Growth::NONE, |visit| visit.growth);
-        flow::curve(&self.profile, &work, &growth)
+        flow::curve(&self.profile, &work, &visits.last()?.growth)
     }
 
     /// Its packets, as many as may come to a worker's sockets.
@@ -113,8 +122,29 @@ impl Booking {
         } else {
             self.visits.first()
         };
-        let growth = visit.map_or(Growth::NONE, |visit| visit.growth);
-        flow::curve(&self.profile, &EACH, &growth)
+        flow::curve(&self.profile, &EACH, &visit?.growth)
+    }
+
+    /// The worker's work at departures from its shaper, and that of one packet, fs; nothing where it has none.
+    pub(super) fn at_departure(&self) -> Option<(ArrivalCurve, u128)> {
+        let Some(work) = &self.at_departure else {
+            return Some(Default::default());
+        };
+        let is_worker = |visit: &&Visit| matches!(visit.resource, Resource::Worker { .. });
+        let growth = &self.visits.iter().find(is_worker)?.growth;
+        let curve = flow::curve(&self.profile, work, growth)?;
+        Some((curve, work.of_fs(growth.longest)))
+    }
+
+    /// How late its worker may let a packet go that it shapes when it has nothing else to do, fs.
+    pub(super) fn least_late_fs(&self, platform: &Platform) -> u128 {
+        let late = self.visits.iter().map(|visit| match &visit.resource {
+            Resource::Worker {
+                core, wake_up_fs, ..
+            } => platform.stall_fs(*core).saturating_add(*wake_up_fs),
+            _ => 0,
+        });
+        late.max().unwrap_or(0)
     }
 
     /// Whether it has a worst case at all, as far as it alone goes.
@@ -128,10 +158,12 @@ impl Booking {
         Some((u128::from(latency_ns) * NS).saturating_sub(self.held_fs))
     }
 
-    pub(super) fn route(&self) -> Vec<Resource> {
-        self.visits
-            .iter()
-            .map(|visit| visit.resource.clone())
-            .collect()
+    pub(super) fn route(&self) -> Route {
+        let resources = self.visits.iter().map(|visit| visit.resource.clone());
+        Route {
+            resources: resources.collect(),
+            hold: self.hold,
+            is_shaped: self.at_departure.is_some(),
+        }
     }
 }

@@ -4,11 +4,13 @@ use myelin_spec::units::format_duration_ns;
 
 use super::booking::Booking;
 use super::bound::{Bound, HopShare, ServerShare};
-use super::evaluate::{Evaluator, Unbounded, Worst};
+use super::evaluate::{Evaluator, Unbounded};
 use super::flow::Work;
-use super::ledger::{Ledger, Route};
+use super::group::Group;
+use super::ledger::Ledger;
 use super::site::{NS, Platform};
 use super::way::Resource;
+use super::worst::Worst;
 use crate::calculus::SECOND;
 
 /// What admission says of a chain.
@@ -20,6 +22,10 @@ pub struct Decision {
     pub no_bound: Option<String>,
     /// Why it is not admitted.
     pub refusal: Option<String>,
+    /// How late its worker may let a packet go that it shapes, fs; `None` without a bound.
+    pub(super) late_fs: Option<u128>,
+    /// The longest until a packet is at that shaper, fs.
+    pub(super) to_shaper_fs: Option<u128>,
 }
 
 /// Whether one more chain fits, in place of one of its own name. The ledger is not changed.
@@ -33,19 +39,15 @@ pub fn admit(ledger: &Ledger, booking: &Booking, platform: &Platform) -> Decisio
         return admit(&without, booking, platform);
     }
     let evaluator = Evaluator::new(ledger, platform, Some(booking));
-    let route: Route = booking.route().into();
-    let mut decision = own(booking, &route, &evaluator);
+    let mut decision = own(booking, &evaluator);
     if decision.refusal.is_none() {
-        decision.refusal = evaluator
-            .affected()
-            .iter()
-            .find_map(|one| broken(one, booking, ledger, platform, &evaluator));
+        decision.refusal = broken(booking, ledger, platform, &evaluator);
     }
     decision
 }
 
 /// Its own worst case against its own promise.
-fn own(booking: &Booking, route: &Route, evaluator: &Evaluator<'_>) -> Decision {
+fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
     let no_bound = |why: String| Decision {
         no_bound: Some(why),
         ..Decision::default()
@@ -65,9 +67,10 @@ fn own(booking: &Booking, route: &Route, evaluator: &Evaluator<'_>) -> Decision 
             "nothing polices the chain at its ingress; leave `enforce` out, or write `enforce: policer`".to_owned(),
         );
     }
-    match evaluator.worst(route) {
+    let worst = evaluator.own().map(|group| evaluator.worst(group));
+    match worst.unwrap_or(Err(Unbounded::Nobody)) {
         Ok(worst) => {
-            let bound = bound(booking, route, &worst);
+            let bound = bound(booking, &worst);
             let refusal = booking
                 .latency_ns
                 .filter(|latency_ns| bound.bound_ns > *latency_ns)
@@ -82,6 +85,8 @@ fn own(booking: &Booking, route: &Route, evaluator: &Evaluator<'_>) -> Decision 
                 bound: Some(bound),
                 no_bound: None,
                 refusal,
+                late_fs: Some(worst.late_fs),
+                to_shaper_fs: worst.to_shaper_fs,
             }
         }
         Err(why) => {
@@ -90,49 +95,83 @@ fn own(booking: &Booking, route: &Route, evaluator: &Evaluator<'_>) -> Decision 
             Decision {
                 refusal: is_promised.then(|| format!("there is no worst-case bound: {why}")),
                 no_bound: Some(why),
-                bound: None,
+                ..Decision::default()
             }
         }
     }
 }
 
-/// A promise to others that would not be kept any more.
+/// A promise to others that would not be kept any more: that of the first way, of those whose delay changes.
 fn broken(
-    route: &Route,
     booking: &Booking,
     ledger: &Ledger,
     platform: &Platform,
     evaluator: &Evaluator<'_>,
 ) -> Option<String> {
-    let (promise_fs, chain) = ledger.group(route)?.tightest()?;
+    let affected = evaluator.affected().unwrap_or_default();
+    let promised = affected
+        .into_iter()
+        .filter_map(|group| ledger.group(group).map(|of| (group, of)));
     // What is found quickly is enough for nearly all.
-    if evaluator
-        .rough_fs(route)
-        .is_ok_and(|rough_fs| rough_fs <= promise_fs)
-    {
-        return None;
-    }
-    let worst = evaluator.worst(route);
-    let after = match &worst {
-        Ok(worst) if worst.bound_fs <= promise_fs => return None,
-        Ok(worst) => format!(
-            "its worst-case bound would be {}",
-            time(ns_up(worst.bound_fs))
-        ),
-        Err(why) => format!(
-            "it would have no worst-case bound: {}",
-            reason(why, booking)
-        ),
+    let is_kept = |number: usize, group: &Group| {
+        let Some((promise_fs, _)) = group.tightest(0) else {
+            return true;
+        };
+        let rough = evaluator.rough_fs(number);
+        rough.is_ok_and(|(rough_fs, to_shaper_fs)| {
+            let room = group.least_room(0);
+            rough_fs <= promise_fs && room.is_none_or(|(room_fs, _)| to_shaper_fs <= room_fs)
+        })
     };
-    // What is broken already, by a chain that was deployed as best effort, is not this one's doing.
-    let before = Evaluator::new(ledger, platform, None).worst(route);
-    if before.is_ok_and(|before| before.bound_fs <= promise_fs) {
+    let mut doubtful: Vec<_> = promised
+        .filter(|(number, group)| !is_kept(*number, group))
+        .collect();
+    doubtful.sort_unstable_by_key(|(_, group)| &group.route);
+    let before = Evaluator::new(ledger, platform, None);
+    doubtful
+        .into_iter()
+        .find_map(|(number, group)| broken_of(number, group, booking, (evaluator, &before)))
+}
+
+/// The promises of one way. What is broken already, by a chain that was deployed as best effort, is not this one's doing.
+fn broken_of(
+    number: usize,
+    group: &Group,
+    booking: &Booking,
+    (evaluator, before): (&Evaluator<'_>, &Evaluator<'_>),
+) -> Option<String> {
+    let was = before.worst(number).ok()?;
+    let worst = evaluator.worst(number);
+    let late = group.tightest(was.bound_fs()).filter(|(promise_fs, _)| {
+        worst
+            .as_ref()
+            .map_or(true, |worst| worst.bound_fs() > *promise_fs)
+    });
+    if let Some((promise_fs, chain)) = late {
+        let after = match &worst {
+            Ok(worst) => format!(
+                "its worst-case bound would be {}",
+                time(ns_up(worst.bound_fs()))
+            ),
+            Err(why) => format!(
+                "it would have no worst-case bound: {}",
+                reason(why, booking)
+            ),
+        };
         return Some(format!(
             "the promise to chain `{chain}` could not be kept: {after}, and it was promised {}",
             time((promise_fs / NS) as u64)
         ));
     }
-    None
+    let (before_fs, after_fs) = (was.to_shaper_fs?, worst.ok()?.to_shaper_fs?);
+    let full = group.least_room(before_fs);
+    let (room_fs, chain) = full.filter(|(room_fs, _)| after_fs > *room_fs)?;
+    Some(format!(
+        "the promise to chain `{chain}` could not be kept: its packets would be under way for up to {} until they are at its shaper, which \
+         has room for those that cluster in {}",
+        time(ns_up(after_fs)),
+        time((room_fs / NS) as u64)
+    ))
 }
 
 fn reason(why: &Unbounded, booking: &Booking) -> String {
@@ -161,6 +200,7 @@ fn reason(why: &Unbounded, booking: &Booking) -> String {
             "{packets} packets may wait for {at} behind {port}, and its ring there holds {ring}; agree on smaller bursts, on rates in \
              packets too where they are in bits alone, or take another core"
         ),
+        Unbounded::Nobody => "it is on no way that is known".to_owned(),
         Unbounded::Beyond(resource) => format!(
             "packets come back to {resource}, where another process polls; write `worker: {{ idle: sleep }}` for all on that core, or take \
              another core"
@@ -174,16 +214,18 @@ fn capacity(booking: &Booking, resource: &Resource) -> String {
         .iter()
         .find(|visit| visit.resource == *resource);
     visit.map_or_else(String::new, |visit| {
-        let pps = SECOND / visit.work.most_fs().max(1);
+        let pps = SECOND / visit.most_fs().max(1);
         format!(", which processes {pps} packets/s of this chain at worst")
     })
 }
 
 /// The bound with its shares. Time that is not waiting for the core is divided among the hops by what they cost.
-fn bound(booking: &Booking, route: &Route, worst: &Worst) -> Bound {
-    let servers = || route.iter().zip(&worst.servers).zip(&booking.visits);
+fn bound(booking: &Booking, worst: &Worst) -> Bound {
+    let servers = || worst.servers.iter().zip(&booking.visits);
     let standing_fs: u128 = worst.servers.iter().map(|served| served.latency_fs).sum();
-    let working_fs = worst.bound_fs.saturating_sub(standing_fs);
+    let held_fs = booking.held_fs.saturating_add(worst.late_fs);
+    let bound_fs = worst.bound_fs().saturating_add(booking.held_fs);
+    let working_fs = bound_fs.saturating_sub(held_fs.saturating_add(standing_fs));
     let all_fs: u128 = worst
         .servers
         .iter()
@@ -195,7 +237,8 @@ fn bound(booking: &Booking, route: &Route, worst: &Worst) -> Bound {
     let hops = booking.hops.iter().map(|hop| {
         let served = &worst.servers[hop.visit];
         let here_fs = served.delay_fs.saturating_sub(served.latency_fs);
-        let work_ns = |work: &Work| work.most_fs() / NS;
+        let longest = booking.visits[hop.visit].growth.longest;
+        let work_ns = |work: &Work| work.of_fs(longest) / NS;
         let of_server = part(
             here_fs,
             work_ns(&hop.work),
@@ -203,18 +246,14 @@ fn bound(booking: &Booking, route: &Route, worst: &Worst) -> Bound {
         );
         HopShare {
             name: hop.name.clone(),
-            cost_ns: ns_up(hop.work.most_fs()),
+            cost_ns: ns_up(hop.work.of_fs(longest)),
             share_ns: part(working_fs, of_server, all_fs / NS) as u64,
-            paper_ns: worst.sum_fs.map(|_| of_server as u64),
+            paper_ns: worst.sum_fs().map(|_| of_server as u64),
         }
     });
     let mut hops: Vec<_> = hops.collect();
-    let bound_ns = ns_up(worst.bound_fs.saturating_add(booking.held_fs));
-    let latency_ns = ns_up(
-        standing_fs
-            .min(worst.bound_fs)
-            .saturating_add(booking.held_fs),
-    );
+    let bound_ns = ns_up(bound_fs);
+    let latency_ns = ns_up(standing_fs.saturating_add(held_fs).min(bound_fs));
     // What rounding left over belongs to the dearest hop.
     let shown: u64 = hops.iter().map(|hop| hop.share_ns).sum();
     if let Some(dearest) = hops.iter_mut().max_by_key(|hop| hop.share_ns) {
@@ -224,13 +263,13 @@ fn bound(booking: &Booking, route: &Route, worst: &Worst) -> Bound {
     Bound {
         bound_ns,
         paper_sum_ns: worst
-            .sum_fs
+            .sum_fs()
             .map(|sum| ns_up(sum.saturating_add(booking.held_fs))),
         latency_ns,
         servers: servers()
-            .map(|((resource, served), visit)| ServerShare {
-                name: resource.to_string(),
-                capacity_pps: (SECOND / visit.work.most_fs().max(1)) as u64,
+            .map(|(served, visit)| ServerShare {
+                name: visit.resource.to_string(),
+                capacity_pps: (SECOND / visit.most_fs().max(1)) as u64,
                 reserved_ppm: crate::calculus::mul_div_up(
                     served.total.long().rate,
                     1_000_000,

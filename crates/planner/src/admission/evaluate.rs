@@ -1,22 +1,16 @@
-//! The worst case of each way, of what the ledger holds and one chain more.
+//! What each server does for all that comes to it, of what the ledger holds and one chain more.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::booking::Booking;
-use super::ledger::{Ledger, Route, Sums};
+use super::group::Sums;
+use super::ledger::Ledger;
 use super::site::Platform;
-use super::way::Resource;
+use super::way::{Resource, Route};
 use crate::calculus::{
-    ArrivalCurve, Passage, RateLatency, SECOND, after_delay, busy_period, delay, fair_share,
-    mul_div_up, paper_sum, tandem,
+    ArrivalCurve, RateLatency, SECOND, after_delay, busy_period, delay, fair_share, mul_div_up,
 };
-
-/// Packets that the receiving ring of a worker's socket holds.
-const RING: u128 = 1024;
-/// The same where the interface has several receive queues, each of which has a socket.
-const SMALL_RING: u128 = 256;
 
 /// Why there is no bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +21,8 @@ pub(super) enum Unbounded {
     Unpoliced { chain: String, at: Resource },
     /// A packet comes back to a core whose other processes poll, or the figures are beyond all measure.
     Beyond(Resource),
+    /// It is no way of the ledger.
+    Nobody,
     /// More packets may wait in a ring than it holds.
     Overflow {
         at: Resource,
@@ -37,315 +33,322 @@ pub(super) enum Unbounded {
 }
 
 /// In which order a server works.
-#[derive(Debug, Clone)]
-enum Order {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Order {
     /// First come, first served.
     Fcfs(RateLatency),
-    /// Nobody knows: a worker that takes a batch from each of its ports in turn, or to which packets come back.
+    /// Nobody knows: a worker that takes a batch from each of its ports in turn, to which packets come back, or whose functions hold some back.
     Any(RateLatency),
     /// Nobody knows, and the core works for several processes, none of which polls.
     Shared(RateLatency),
 }
 
-/// The bound of the chains of one way.
-pub(super) struct Worst {
-    pub(super) bound_fs: u128,
-    pub(super) sum_fs: Option<u128>,
-    pub(super) servers: Vec<Served>,
+/// All that comes to a server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Total {
+    pub(super) curve: ArrivalCurve,
+    /// Of that, what is held back there and comes again, as often as it does.
+    pub(super) again: ArrivalCurve,
 }
 
-/// The same at one server.
-pub(super) struct Served {
-    pub(super) latency_fs: u128,
-    pub(super) rate: u128,
-    /// All that is promised there.
-    pub(super) total: ArrivalCurve,
-    pub(super) delay_fs: u128,
+/// What was found out about a server.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    order: Option<Result<(Order, RateLatency), Unbounded>>,
+    total: Option<Result<Total, Unbounded>>,
+    /// The delay there for whoever passes it, once.
+    delay_fs: Option<Result<u128, Unbounded>>,
+    late_fs: Option<Result<u128, Unbounded>>,
 }
 
-type Delays = BTreeMap<Resource, Result<u128, Unbounded>>;
+/// The chain that is tried.
+struct Added<'a> {
+    /// Its group: one of the ledger's, or a new one.
+    group: usize,
+    route: Route,
+    servers: Vec<usize>,
+    sums: Sums,
+    /// Servers that the ledger does not have, numbered from its end.
+    new: Vec<&'a Resource>,
+}
 
 pub(super) struct Evaluator<'a> {
     ledger: &'a Ledger,
-    platform: &'a Platform,
-    added: Option<(Route, Sums)>,
-    /// The delay at each server for whoever passes it.
-    delays: RefCell<Delays>,
-    /// All that comes to each server.
-    totals: RefCell<BTreeMap<Resource, Result<ArrivalCurve, Unbounded>>>,
-    orders: RefCell<BTreeMap<Resource, Result<Order, Unbounded>>>,
+    pub(super) platform: &'a Platform,
+    added: Option<Added<'a>>,
+    /// Where each server is in `known`, from 1; 0 is nowhere.
+    places: RefCell<Vec<u32>>,
+    known: RefCell<Vec<Known>>,
 }
 
 impl<'a> Evaluator<'a> {
     pub(super) fn new(
         ledger: &'a Ledger,
         platform: &'a Platform,
-        booking: Option<&Booking>,
+        booking: Option<&'a Booking>,
     ) -> Self {
         let added = booking.map(|booking| {
-            let route: Route = booking.route().into();
-            let sums = match ledger.group(&route) {
+            let route = booking.route();
+            let group = ledger.number_of(&route);
+            let sums = match group.and_then(|group| ledger.group(group)) {
                 Some(group) => group.sums.with(booking),
                 None => Sums::default().with(booking),
             };
-            (route, sums)
+            let mut new = Vec::new();
+            let servers = booking.visits.iter().map(|visit| {
+                let known = ledger.server_of(&visit.resource);
+                known.unwrap_or_else(|| {
+                    new.push(&visit.resource);
+                    ledger.servers_end() + new.len() - 1
+                })
+            });
+            Added {
+                group: group.unwrap_or(ledger.groups_end()),
+                servers: servers.collect(),
+                route,
+                sums,
+                new,
+            }
         });
+        let servers = ledger.servers_end() + added.as_ref().map_or(0, |added| added.new.len());
         Self {
             ledger,
             platform,
             added,
-            delays: RefCell::default(),
-            totals: RefCell::default(),
-            orders: RefCell::default(),
+            places: RefCell::new(vec![0; servers]),
+            known: RefCell::default(),
         }
     }
 
-    fn sums(&self, route: &Route) -> Option<&Sums> {
-        match &self.added {
-            Some((added, sums)) if added == route => Some(sums),
-            _ => self.ledger.group(route).map(|group| &group.sums),
-        }
+    /// The group of the chain that is tried.
+    pub(super) fn own(&self) -> Option<usize> {
+        self.added.as_ref().map(|added| added.group)
     }
 
-    fn routes_at(&self, resource: &Resource) -> impl Iterator<Item = &Route> {
-        let added = self.added.iter().map(|(route, _)| route);
-        let added =
-            added.filter(|route| route.contains(resource) && self.ledger.group(route).is_none());
-        self.ledger.routes_at(resource).chain(added)
+    fn added_as(&self, group: usize) -> Option<&Added<'a>> {
+        self.added.as_ref().filter(|added| added.group == group)
+    }
+
+    pub(super) fn sums(&self, group: usize) -> Result<&Sums, Unbounded> {
+        let sums = match self.added_as(group) {
+            Some(added) => Some(&added.sums),
+            None => self.ledger.group(group).map(|group| &group.sums),
+        };
+        sums.ok_or(Unbounded::Nobody)
+    }
+
+    pub(super) fn route(&self, group: usize) -> Result<&Route, Unbounded> {
+        let route = match self.added_as(group) {
+            Some(added) => Some(&added.route),
+            None => self.ledger.group(group).map(|group| &group.route),
+        };
+        route.ok_or(Unbounded::Nobody)
+    }
+
+    pub(super) fn servers(&self, group: usize) -> Result<&[usize], Unbounded> {
+        let servers = match self.added_as(group) {
+            Some(added) => Some(&added.servers),
+            None => self.ledger.group(group).map(|group| &group.servers),
+        };
+        servers.map(Vec::as_slice).ok_or(Unbounded::Nobody)
+    }
+
+    pub(super) fn resource(&self, server: usize) -> Result<&Resource, Unbounded> {
+        let new = || {
+            let index = server.checked_sub(self.ledger.servers_end())?;
+            self.added.as_ref()?.new.get(index).copied()
+        };
+        let known = self.ledger.server(server);
+        known
+            .map(|server| &server.resource)
+            .or_else(new)
+            .ok_or(Unbounded::Nobody)
+    }
+
+    /// Those that pass a server; where it is the first one that the added chain alone has, it stands last.
+    pub(super) fn groups_at(&self, server: usize) -> impl Iterator<Item = usize> + '_ {
+        let known = self.ledger.server(server).into_iter();
+        let new = self.added.iter().filter(move |added| {
+            added.group == self.ledger.groups_end() && added.servers.contains(&server)
+        });
+        let groups = known.flat_map(|server| &server.groups).copied();
+        groups.chain(new.map(|added| added.group))
     }
 
     /// The workers of a core, the added chain's included.
-    fn workers_on(&self, core: u32) -> BTreeSet<&Resource> {
-        let added = self.added.iter().flat_map(|(route, _)| route.iter());
-        let added = added.filter(
-            |resource| matches!(resource, Resource::Worker { core: on, .. } if *on == core),
-        );
+    pub(super) fn workers_on(&self, core: u32) -> BTreeSet<usize> {
+        let added = self.added.iter().flat_map(|added| {
+            let servers = added.servers.iter().zip(&added.route.resources);
+            servers.filter(
+                |(_, resource)| matches!(resource, Resource::Worker { core: on, .. } if *on == core),
+            )
+        });
+        let added = added.map(|(server, _)| *server);
         self.ledger.workers_on(core).chain(added).collect()
     }
 
-    /// The ways whose delay the added chain changes: those that meet it at a server or at a worker's core, and those that meet them further on,
-    /// since they arrive there in other clusters.
-    pub(super) fn affected(&self) -> BTreeSet<Route> {
-        let mut routes = BTreeSet::new();
-        let mut seen = BTreeSet::new();
-        let mut open: Vec<&Resource> = Vec::new();
-        if let Some((route, _)) = &self.added {
-            routes.insert(Arc::clone(route));
-            open.extend(route.iter());
+    /// What is known of a server, found out by `find` where it is not.
+    fn known<T: Clone>(
+        &self,
+        server: usize,
+        field: impl Fn(&mut Known) -> &mut Option<T>,
+        find: impl FnOnce() -> T,
+    ) -> T {
+        let place = {
+            let mut places = self.places.borrow_mut();
+            let mut known = self.known.borrow_mut();
+            if places[server] == 0 {
+                known.push(Known::default());
+                places[server] = known.len() as u32;
+            }
+            places[server] as usize - 1
+        };
+        if let Some(found) = field(&mut self.known.borrow_mut()[place]) {
+            return found.clone();
         }
-        while let Some(resource) = open.pop() {
-            if !seen.insert(resource) {
+        let found = find();
+        *field(&mut self.known.borrow_mut()[place]) = Some(found.clone());
+        found
+    }
+
+    /// As `known`, of how late a worker lets packets go.
+    pub(super) fn known_late(
+        &self,
+        worker: usize,
+        find: impl FnOnce() -> Result<u128, Unbounded>,
+    ) -> Result<u128, Unbounded> {
+        self.known(worker, |known| &mut known.late_fs, find)
+    }
+
+    /// The groups whose delay the added chain changes: those that meet it at a server or at a worker's core, and those that meet them further on,
+    /// since they arrive there in other clusters. In no order.
+    pub(super) fn affected(&self) -> Result<Vec<usize>, Unbounded> {
+        let Some(added) = &self.added else {
+            return Ok(Vec::new());
+        };
+        let mut groups = vec![added.group];
+        let mut is_found = vec![false; self.ledger.groups_end() + 1];
+        is_found[added.group] = true;
+        let mut is_seen = vec![false; self.places.borrow().len()];
+        let mut open = added.servers.clone();
+        while let Some(server) = open.pop() {
+            if std::mem::replace(&mut is_seen[server], true) {
                 continue;
             }
-            if let Resource::Worker { core, .. } = resource {
+            if let Resource::Worker { core, .. } = self.resource(server)? {
                 open.extend(self.workers_on(*core));
             }
-            for route in self.routes_at(resource) {
-                routes.insert(Arc::clone(route));
-                open.extend(route.iter().skip_while(|one| *one != resource));
+            for group in self.groups_at(server) {
+                if !std::mem::replace(&mut is_found[group], true) {
+                    groups.push(group);
+                }
+                let way = self.servers(group)?.iter();
+                let further = way.skip_while(|one| **one != server).skip(1);
+                open.extend(further.filter(|one| !is_seen[**one]));
             }
         }
-        routes
+        Ok(groups)
     }
 
-    /// The worst case of one way.
-    pub(super) fn worst(&self, route: &Route) -> Result<Worst, Unbounded> {
-        let beyond = || Unbounded::Beyond(route[0].clone());
-        let group = self.sums(route).ok_or_else(beyond)?;
-        let mut servers = Vec::with_capacity(route.len());
-        let mut passages = Vec::with_capacity(route.len());
-        let mut sum_fs = Some(0_u128);
-        let mut added_fs = 0_u128;
-        let mut ordered = true;
-        for (index, resource) in route.iter().enumerate() {
-            let full = || Unbounded::Full(resource.clone());
-            let order = self.order(resource)?;
-            let (Order::Fcfs(service) | Order::Any(service) | Order::Shared(service)) = order;
-            let arrived = self.arrived(route, index)?;
-            let others = self.total(resource, &order)?;
-            let others = others.minus(&arrived).ok_or_else(full)?;
-            // Its own as it was sent: to move a flow's packets back in time until they keep to their profile again makes none of them
-            // leave earlier. That needs first come, first served, here and before.
-            ordered &= matches!(order, Order::Fcfs(_));
-            let own = if ordered {
-                group.curves[index]
-            } else {
-                arrived
-            };
-            // Whether the rings hold what waits.
-            self.delay_at(resource)?;
-            let total = own.plus(&others).ok_or_else(full)?;
-            let delay_fs = longest(&total, &order).ok_or_else(full)?;
-            added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
-            if let Order::Fcfs(service) = order {
-                passages.push(Passage {
-                    service,
-                    others,
-                    packet: group.packets_fs[index],
-                });
-                let short = total.short().rate <= service.rate;
-                let burst =
-                    |curve: &ArrivalCurve| if short { curve.short() } else { curve.long() }.burst;
-                let bursts = [burst(&own), burst(&others)];
-                let here_fs = paper_sum(bursts, service.rate, service.latency_fs);
-                sum_fs = sum_fs
-                    .zip(here_fs)
-                    .and_then(|(sum, here)| sum.checked_add(here));
-            } else {
-                sum_fs = None;
-            }
-            servers.push(Served {
-                latency_fs: service.latency_fs,
-                rate: service.rate,
-                total,
-                delay_fs,
-            });
-        }
-        // Where a burst is paid for once the bound is below the sum, unless the others need nearly all of a server.
-        let once_fs = (passages.len() == route.len())
-            .then(|| tandem(&group.most, &passages))
-            .flatten();
-        Ok(Worst {
-            bound_fs: once_fs.map_or(added_fs, |once| once.min(added_fs)),
-            sum_fs,
-            servers,
-        })
-    }
-
-    /// The longest that anybody's packet stays at a server.
-    fn delay_at(&self, resource: &Resource) -> Result<u128, Unbounded> {
-        if let Some(known) = self.delays.borrow().get(resource) {
-            return known.clone();
-        }
-        let delay = self.order(resource).and_then(|order| {
-            let total = self.total(resource, &order)?;
-            let delay_fs =
-                longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))?;
-            self.check_rings(resource, delay_fs)?;
+    /// The longest that anybody's packet stays at a server, each time that it is there.
+    pub(super) fn delay_at(&self, server: usize) -> Result<u128, Unbounded> {
+        let find = || {
+            let order = self.order(server)?;
+            let total = self.total(server, order)?;
+            let delay_fs = longest(&total, order);
+            let delay_fs = delay_fs.ok_or_else(|| self.at(server, Unbounded::Full))?;
+            self.check_rings(server, delay_fs)?;
             Ok(delay_fs)
-        });
-        self.delays
-            .borrow_mut()
-            .insert(resource.clone(), delay.clone());
-        delay
+        };
+        self.known(server, |known| &mut known.delay_fs, find)
     }
 
-    /// A bound on the delay of a way that is quickly found, and not the best: of all servers, the longest that anybody stays.
-    pub(super) fn rough_fs(&self, route: &Route) -> Result<u128, Unbounded> {
-        let mut sum_fs = 0_u128;
-        for resource in route.iter() {
-            let beyond = || Unbounded::Beyond(resource.clone());
-            sum_fs = sum_fs
-                .checked_add(self.delay_at(resource)?)
-                .ok_or_else(beyond)?;
+    /// Why there is no bound, at that server.
+    pub(super) fn at(&self, server: usize, why: impl Fn(Resource) -> Unbounded) -> Unbounded {
+        match self.resource(server) {
+            Ok(resource) => why(resource.clone()),
+            Err(nobody) => nobody,
         }
-        Ok(sum_fs)
     }
 
-    /// The longest that packets of a way were under way before they come to one of its servers, fs.
-    fn before_fs(&self, route: &Route, index: usize) -> Result<u128, Unbounded> {
-        let mut before_fs = 0_u128;
-        for resource in &route[..index] {
-            before_fs = before_fs
-                .checked_add(self.delay_at(resource)?)
-                .ok_or_else(|| Unbounded::Full(route[index].clone()))?;
+    /// The longest that packets of a group were under way before they come to one of its servers, fs; what functions before it hold
+    /// back on purpose included.
+    pub(super) fn before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
+        let (route, way) = (self.route(group)?, self.servers(group)?);
+        let mut before_fs = route.held_before(index);
+        for (server, resource) in way[..index].iter().zip(&route.resources) {
+            let stays_fs = self
+                .delay_at(*server)?
+                .checked_mul(route.passages(resource));
+            before_fs = stays_fs
+                .and_then(|stays_fs| before_fs.checked_add(stays_fs))
+                .ok_or_else(|| Unbounded::Full(resource.clone()))?;
         }
         Ok(before_fs)
     }
 
-    /// Whether each ring of a worker holds what may wait in it, where nobody stays longer than `delay_fs`: what is there came to the
-    /// port within the delays before and here. All may have come by one receive queue.
-    fn check_rings(&self, worker: &Resource, delay_fs: u128) -> Result<(), Unbounded> {
-        if !matches!(worker, Resource::Worker { devices: false, .. }) {
-            return Ok(());
-        }
-        let mut waiting: BTreeMap<&Resource, u128> = BTreeMap::new();
-        for route in self.routes_at(worker) {
-            let beyond = || Unbounded::Beyond(worker.clone());
-            let index = route.iter().position(|one| one == worker);
-            let before_fs = self.before_fs(route, index.ok_or_else(beyond)?)?;
-            let sums = self.sums(route).ok_or_else(beyond)?;
-            let within_fs = before_fs.checked_add(delay_fs).ok_or_else(beyond)?;
-            let packets = sums.count.at(within_fs).ok_or_else(beyond)?;
-            let all = waiting.entry(&route[0]).or_default();
-            *all = all.saturating_add(packets);
-        }
-        for (port, packets) in waiting {
-            let ring = match port {
-                Resource::Port { queues, .. } if *queues > 1 => SMALL_RING,
-                _ => RING,
-            };
-            if packets > ring {
-                return Err(Unbounded::Overflow {
-                    at: worker.clone(),
-                    port: Box::new(port.clone()),
-                    packets,
-                    ring,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// What the chains of a way bring to one of its servers, as clustered as it is there.
-    fn arrived(&self, route: &Route, index: usize) -> Result<ArrivalCurve, Unbounded> {
-        let full = || Unbounded::Full(route[index].clone());
-        let before_fs = self.before_fs(route, index)?;
-        let sums = self.sums(route).ok_or_else(full)?;
-        after_delay(&sums.curves[index], before_fs).ok_or_else(full)
+    /// What a group brings to one of its servers, as clustered as it is there: what functions of a worker hold back comes to it again.
+    pub(super) fn arrived(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
+        let route = self.route(group)?;
+        let full = || Unbounded::Full(route.resources[index].clone());
+        let before_fs = self.before_fs(group, index)?;
+        let held_fs = route.held_before(index + 1) - route.held_before(index);
+        let sums = self.sums(group)?;
+        let late_fs = before_fs.checked_add(held_fs).ok_or_else(full)?;
+        after_delay(&sums.curves[index], late_fs).ok_or_else(full)
     }
 
     /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
-    fn total(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
-        if let Some(known) = self.totals.borrow().get(resource) {
-            return known.clone();
-        }
-        let total = self.sum_up(resource, order);
-        self.totals
-            .borrow_mut()
-            .insert(resource.clone(), total.clone());
-        total
+    pub(super) fn total(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
+        let find = || self.sum_up(server, order);
+        self.known(server, |known| &mut known.total, find)
     }
 
-    fn sum_up(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
-        let servers = match (resource, order) {
+    fn sum_up(&self, server: usize, order: Order) -> Result<Total, Unbounded> {
+        let servers = match (self.resource(server)?, order) {
             (Resource::Worker { core, .. }, Order::Shared(_)) => self.workers_on(*core),
-            _ => BTreeSet::from([resource]),
+            _ => BTreeSet::from([server]),
         };
-        let mut sum = ArrivalCurve::default();
+        let full = || self.at(server, Unbounded::Full);
+        let mut sum = Total::default();
         for server in servers {
-            for route in self.routes_at(server) {
-                let full = || Unbounded::Full(resource.clone());
-                let sums = self.sums(route).ok_or_else(full)?;
+            for group in self.groups_at(server) {
+                let sums = self.sums(group)?;
                 if let Some(chain) = &sums.unpoliced {
                     return Err(Unbounded::Unpoliced {
                         chain: chain.clone(),
-                        at: resource.clone(),
+                        at: self.resource(server)?.clone(),
                     });
                 }
-                let index = route
-                    .iter()
-                    .position(|one| one == server)
-                    .ok_or_else(full)?;
-                sum = sum.plus(&self.arrived(route, index)?).ok_or_else(full)?;
+                let way = self.servers(group)?;
+                let index = way.iter().position(|one| *one == server).ok_or_else(full)?;
+                let arrived = self.arrived(group, index)?;
+                sum.curve = sum.curve.plus(&arrived).ok_or_else(full)?;
+                let route = self.route(group)?;
+                for _ in 1..route.passages(&route.resources[index]) {
+                    sum.again = sum.again.plus(&arrived).ok_or_else(full)?;
+                }
             }
         }
         Ok(sum)
     }
 
     /// What a server does, and in which order.
-    fn order(&self, resource: &Resource) -> Result<Order, Unbounded> {
-        if let Some(known) = self.orders.borrow().get(resource) {
-            return known.clone();
-        }
-        let order = self.find_order(resource);
-        self.orders
-            .borrow_mut()
-            .insert(resource.clone(), order.clone());
-        order
+    pub(super) fn order(&self, server: usize) -> Result<Order, Unbounded> {
+        let find = || self.find_order(server);
+        let found = self.known(server, |known| &mut known.order, find)?;
+        Ok(found.0)
     }
 
-    fn find_order(&self, resource: &Resource) -> Result<Order, Unbounded> {
+    /// What a server does, whatever the order.
+    pub(super) fn service(&self, server: usize) -> Result<RateLatency, Unbounded> {
+        let find = || self.find_order(server);
+        let found = self.known(server, |known| &mut known.order, find)?;
+        Ok(found.1)
+    }
+
+    fn find_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
+        let resource = self.resource(server)?;
         let Resource::Worker {
             core,
             wake_up_fs,
@@ -354,97 +357,134 @@ impl<'a> Evaluator<'a> {
             ..
         } = resource
         else {
-            return Ok(Order::Fcfs(match resource {
-                Resource::Port { .. } => RateLatency::core(self.platform.worst_stall_fs()),
-                _ => RateLatency::core(0),
-            }));
+            let service = RateLatency::core(match resource {
+                Resource::Port { .. } => self.platform.worst_stall_fs(),
+                _ => 0,
+            });
+            return Ok((Order::Fcfs(service), service));
         };
         let beyond = || Unbounded::Beyond(resource.clone());
         let stall_fs = self.platform.stall_fs(*core);
         let workers = self.workers_on(*core);
-        let returns = self.routes_at(resource).any(|route| {
-            let server = route.iter().position(|one| one == resource);
-            let group = self.sums(route);
-            server
-                .zip(group)
-                .is_some_and(|(server, group)| group.returns[server])
-        });
-        let in_turn = *devices || self.ports_of(resource) > 1;
-        let after_batch = |service: RateLatency| self.after_batch(resource, *batch, service);
+        let visitors = self.visitors(server)?;
+        let in_turn = *devices || visitors.ports > 1 || visitors.hold;
+        let in_order = |service: RateLatency| visitors.in_order(*batch, service);
         let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
-        let others = workers.iter().filter(|one| **one != resource);
+        let others = workers.iter().filter(|one| **one != server);
         if workers.len() <= 1 {
-            return Ok(if returns || in_turn {
+            let order = if visitors.return_here || in_turn {
                 Order::Any(whole)
             } else {
-                Order::Fcfs(after_batch(whole).ok_or_else(beyond)?)
-            });
+                in_order(whole).ok_or_else(beyond)?
+            };
+            return Ok((order, whole));
         }
         let mut wake_ups_fs = *wake_up_fs;
-        for other in others.clone() {
-            if let Resource::Worker { wake_up_fs, .. } = other {
+        let mut others_poll = false;
+        for other in others {
+            if let Resource::Worker {
+                wake_up_fs, polls, ..
+            } = self.resource(*other)?
+            {
                 wake_ups_fs = wake_ups_fs.saturating_add(*wake_up_fs);
+                others_poll |= polls;
             }
         }
-        if !others
-            .clone()
-            .any(|other| matches!(other, Resource::Worker { polls: true, .. }))
-        {
-            return Ok(Order::Shared(RateLatency::core(
-                stall_fs.saturating_add(wake_ups_fs),
-            )));
+        if !others_poll {
+            let service = RateLatency::core(stall_fs.saturating_add(wake_ups_fs));
+            return Ok((Order::Shared(service), service));
         }
         // One that polls takes its share whether it has work or not.
-        if returns {
+        if visitors.return_here {
             return Err(beyond());
         }
         let others_weight = (workers.len() - 1) as u64;
         let share = fair_share(&whole, 1, others_weight, self.platform.slice_fs);
         let share = share.ok_or_else(beyond)?;
-        Ok(if in_turn {
+        let order = if in_turn {
             Order::Any(share)
         } else {
-            Order::Fcfs(after_batch(share).ok_or_else(beyond)?)
-        })
+            in_order(share).ok_or_else(beyond)?
+        };
+        Ok((order, share))
     }
 
-    /// How many ports a worker takes packets from in turn: each receive queue of each interface is one.
-    fn ports_of(&self, worker: &Resource) -> u32 {
-        let ways = self.routes_at(worker).filter_map(|route| route.first());
-        let ports: BTreeSet<_> = ways.collect();
-        let queues = ports.iter().map(|port| match port {
-            Resource::Port { queues, .. } => *queues,
-            _ => 1,
-        });
-        queues.sum()
-    }
-
-    /// What is left of first come, first served where a packet leaves after the whole batch that it was taken with: those that came
-    /// later may be before it.
-    fn after_batch(
-        &self,
-        worker: &Resource,
-        batch: u16,
-        service: RateLatency,
-    ) -> Option<RateLatency> {
-        let routes = self.routes_at(worker);
-        let costs = routes.filter_map(|route| {
-            let index = route.iter().position(|one| one == worker)?;
-            self.sums(route)?.packets_fs.get(index).copied()
-        });
-        let later = u128::from(batch.max(1) - 1);
-        let later_fs = costs.max().unwrap_or(0).checked_mul(later)?;
-        let later_fs = mul_div_up(later_fs, SECOND, service.rate)?;
-        Some(RateLatency::new(
-            service.rate,
-            service.latency_fs.checked_add(later_fs)?,
-        ))
+    /// Who comes to a worker.
+    pub(super) fn visitors(&self, worker: usize) -> Result<Visitors, Unbounded> {
+        let mut all = Visitors::default();
+        let mut ports = BTreeMap::new();
+        for group in self.groups_at(worker) {
+            let (route, way) = (self.route(group)?, self.servers(group)?);
+            let sums = self.sums(group)?;
+            let beyond = || self.at(worker, Unbounded::Beyond);
+            let index = way.iter().position(|one| *one == worker);
+            let index = index.ok_or_else(beyond)?;
+            all.return_here |= sums.returns[index];
+            all.hold |= route.hold.times > 0;
+            all.dearest_fs = all.dearest_fs.max(sums.packets_fs[index]);
+            let at_departure = all.at_departure.plus(&sums.at_departure);
+            all.at_departure = at_departure.ok_or_else(beyond)?;
+            all.departure_fs = all.departure_fs.saturating_add(sums.departure_fs);
+            let queues = match &route.resources[0] {
+                Resource::Port { queues, .. } => *queues,
+                _ => 1,
+            };
+            ports.insert(way[0], queues);
+        }
+        all.ports = ports.values().sum();
+        Ok(all)
     }
 }
 
-fn longest(total: &ArrivalCurve, order: &Order) -> Option<u128> {
-    match order {
-        Order::Fcfs(service) => delay(total, service),
-        Order::Any(service) | Order::Shared(service) => busy_period(total, service),
+/// Who comes to a worker, all together.
+#[derive(Debug, Default)]
+pub(super) struct Visitors {
+    /// Packets of some come back to it.
+    return_here: bool,
+    /// Functions of some hold packets back.
+    pub(super) hold: bool,
+    /// How many ports it takes packets from in turn: each receive queue of each interface is one.
+    pub(super) ports: u32,
+    /// The dearest packet, fs.
+    pub(super) dearest_fs: u128,
+    /// What it does when packets leave its shapers.
+    pub(super) at_departure: ArrivalCurve,
+    /// That for one packet of each chain, fs.
+    pub(super) departure_fs: u128,
+}
+
+impl Visitors {
+    /// First come, first served, where a packet leaves after the whole batch that it was taken with: those that came later may be before it. And what
+    /// the shapers let go meanwhile is before it too, whenever it came; where that needs most of the core nothing is said of the order.
+    fn in_order(&self, batch: u16, service: RateLatency) -> Option<Order> {
+        let departures = self.at_departure;
+        let departures = departures.short().rate.max(departures.long().rate);
+        let Some(rate) = service
+            .rate
+            .checked_sub(departures)
+            .filter(|rate| *rate >= service.rate / 2)
+        else {
+            return Some(Order::Any(service));
+        };
+        let later = u128::from(batch.max(1) - 1);
+        let later_fs = self.dearest_fs.checked_mul(later)?;
+        let later_fs = mul_div_up(later_fs, SECOND, rate)?;
+        let latency_fs = mul_div_up(service.latency_fs, service.rate, rate)?;
+        Some(Order::Fcfs(RateLatency::new(
+            rate,
+            latency_fs.checked_add(later_fs)?,
+        )))
     }
+}
+
+pub(super) fn longest(total: &Total, order: Order) -> Option<u128> {
+    match order {
+        Order::Fcfs(service) => delay(&total.curve, &service),
+        Order::Any(service) | Order::Shared(service) => longest_busy(total, &service),
+    }
+}
+
+/// The longest that a server works without a pause.
+pub(super) fn longest_busy(total: &Total, service: &RateLatency) -> Option<u128> {
+    busy_period(&total.curve, &total.again, service)
 }

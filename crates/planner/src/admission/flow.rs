@@ -3,11 +3,19 @@
 use myelin_traffic::Profile;
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
+use crate::shaping::Longer;
 
 /// The shortest frame, bytes, without frame check sequence.
-const SHORTEST: u128 = 60;
-/// The longest one on a link with an MTU of 1500 B, with a VLAN tag.
-pub(super) const LONGEST: u128 = 1518;
+pub(super) const SHORTEST: u128 = 60;
+/// What a frame has beside an IP packet, bytes: an Ethernet header and a VLAN tag.
+const AROUND: u64 = 18;
+/// The longest frame where nobody says how long one is: on a link with an MTU of 1500 B, with a VLAN tag, bytes.
+pub(super) const LONGEST: u64 = longest(1500);
+
+/// The longest frame of a link of that MTU, without frame check sequence, bytes.
+pub(crate) const fn longest(mtu: u64) -> u64 {
+    mtu + AROUND
+}
 
 /// What packets cost at a server, at worst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,28 +44,37 @@ impl Work {
         }
     }
 
-    /// Of the longest frame, fs.
-    pub fn most_fs(&self) -> u128 {
+    /// Of a frame of so many bytes, fs.
+    pub fn of_fs(&self, bytes: u128) -> u128 {
         self.packet_fs
-            .saturating_add(self.byte_fs.saturating_mul(LONGEST))
+            .saturating_add(self.byte_fs.saturating_mul(bytes))
     }
 }
 
-/// What the functions before a server make of a packet: at most `scale` packets in the long run, and `extra` more at once.
+/// What comes to a server of the packets that came in: at most `scale` packets for each in the long run, and `extra` more at once; each longer by
+/// at most `bytes`, and none longer than `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Growth {
     /// In parts of [`Growth::ONE`].
     pub(super) scale: u128,
     pub(super) extra: u128,
+    pub(super) bytes: u128,
+    /// Of a frame, bytes.
+    pub(super) longest: u128,
 }
 
 impl Growth {
     pub(super) const ONE: u128 = myelin_spec::rlnc::REDUNDANCY_PARTS as u128;
-    /// As many as came in.
-    pub(super) const NONE: Self = Self {
-        scale: Self::ONE,
-        extra: 0,
-    };
+
+    /// As many as came in and as long: frames of up to `longest` bytes.
+    pub(super) const fn none(longest: u64) -> Self {
+        Self {
+            scale: Self::ONE,
+            extra: 0,
+            bytes: 0,
+            longest: longest as u128,
+        }
+    }
 
     /// Behind a function that sends `redundancy` packets more for each, in parts of [`Growth::ONE`], those of `window` packets at once.
     pub(super) fn with_redundancy(self, redundancy: u32, window: u8) -> Self {
@@ -68,19 +85,40 @@ impl Growth {
         Self {
             scale: grown(self.scale),
             extra: grown(self.extra) + at_once,
+            ..self
         }
     }
 
-    fn of(&self, bucket: LeakyBucket) -> Option<LeakyBucket> {
-        let grown = |amount: u128| Some(amount.checked_mul(self.scale)?.div_ceil(Self::ONE));
-        Some(LeakyBucket::new(grown(bucket.burst)?, grown(bucket.rate)?))
+    /// Behind a function that keeps up to so many packets and sends them when others come.
+    pub(super) fn with_at_once(self, packets: u128) -> Self {
+        Self {
+            extra: self.extra + packets,
+            ..self
+        }
+    }
+
+    /// Behind a function that makes packets longer. Those that it leaves alone are as long as they were.
+    pub(super) fn with_longer(self, longer: Longer) -> Self {
+        let bytes = u128::from(longer.bytes);
+        let most = u128::from(self::longest(longer.mtu));
+        Self {
+            bytes: self.bytes + bytes,
+            longest: (self.longest + bytes).min(most).max(self.longest),
+            ..self
+        }
+    }
+
+    /// How long a frame may be that came in with so many bytes.
+    fn frame(&self, came: u128) -> u128 {
+        (came + self.bytes).min(self.longest)
     }
 }
 
 /// The work that a profile brings to a server. `None` when anything may come, or more than can be counted.
 ///
 /// A bucket of packets is one of work, each frame as long as can be; a bucket of bits is one of work, all frames as short as can be; and
-/// with both, the first pays for packets and the second for bytes. All hold, so the least counts.
+/// with both, the first pays for packets and the second for bytes. All hold, so the least counts. What functions make frames longer
+/// by is paid for by packets, and the packets that they make are as long as can be.
 pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
     let bucket = |bucket: myelin_traffic::Bucket| {
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
@@ -91,14 +129,21 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     };
     let packets = profile.packets.map(bucket);
     let bits = profile.bits.map(bucket);
-    let short_frames = work
-        .packet_fs
-        .checked_add(work.byte_fs.checked_mul(SHORTEST)?)?;
-    let by_packets = packets.and_then(|packets| times(packets, work.most_fs(), 1));
-    let by_bits = bits.and_then(|bits| times(bits, short_frames, 8 * SHORTEST));
+    let of_frame = |bytes: u128| work.packet_fs.checked_add(work.byte_fs.checked_mul(bytes)?);
+    let most_fs = of_frame(growth.longest)?;
+    // In parts of `Growth::ONE`: a packet that counts with so many bytes, and its share of those that are made beside it.
+    let made = (growth.scale - Growth::ONE).checked_mul(most_fs)?;
+    let with_made = |bytes: u128| of_frame(bytes)?.checked_mul(Growth::ONE)?.checked_add(made);
+    let (long, short) = (
+        with_made(growth.longest)?,
+        with_made(growth.frame(SHORTEST))?,
+    );
+    let longer = with_made(growth.bytes.min(growth.longest))?;
+    let by_packets = packets.and_then(|packets| times(packets, long, Growth::ONE));
+    let by_bits = bits.and_then(|bits| times(bits, short, 8 * SHORTEST * Growth::ONE));
     let by_both = packets.zip(bits).and_then(|(packets, bits)| {
         let (one, other) = (
-            times(packets, work.packet_fs, 1)?,
+            times(packets, longer, Growth::ONE)?,
             times(bits, work.byte_fs, 8)?,
         );
         Some(LeakyBucket::new(
@@ -106,19 +151,17 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
             one.rate.checked_add(other.rate)?,
         ))
     });
-    let extra = growth.extra.checked_mul(work.most_fs())?;
-    let grown = [by_packets, by_bits, by_both]
-        .into_iter()
-        .flatten()
+    let extra = growth.extra.checked_mul(most_fs)?;
+    let buckets = [by_packets, by_bits, by_both].into_iter().flatten();
+    let with_extra = buckets
         .map(|bucket| {
-            let grown = growth.of(bucket)?;
             Some(LeakyBucket::new(
-                grown.burst.checked_add(extra)?,
-                grown.rate,
+                bucket.burst.checked_add(extra)?,
+                bucket.rate,
             ))
         })
         .collect::<Option<Vec<_>>>()?;
-    ArrivalCurve::least_of(grown)
+    ArrivalCurve::least_of(with_extra)
 }
 
 #[cfg(test)]
@@ -136,6 +179,7 @@ mod tests {
         }
     }
 
+    const PLAIN: Growth = Growth::none(LONGEST);
     const WORK: Work = Work {
         packet_fs: 1_000_000,
         byte_fs: 1000,
@@ -143,18 +187,52 @@ mod tests {
 
     #[test]
     fn without_a_profile_anything_may_come() {
-        assert_eq!(curve(&profile(None, None), &WORK, &Growth::NONE), None);
+        assert_eq!(curve(&profile(None, None), &WORK, &PLAIN), None);
     }
 
     #[test]
     fn what_makes_packets_brings_more_behind_it() {
         let profile = profile(Some((100, 10)), None);
-        let plain = curve(&profile, &WORK, &Growth::NONE).unwrap().long();
-        let quarter = Growth::NONE.with_redundancy(250_000, 8);
+        let plain = curve(&profile, &WORK, &PLAIN).unwrap().long();
+        let quarter = PLAIN.with_redundancy(250_000, 8);
         assert_eq!((quarter.scale, quarter.extra), (1_250_000, 3));
         let grown = curve(&profile, &WORK, &quarter).unwrap().long();
         assert_eq!(grown.rate, plain.rate / 4 * 5);
-        assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.most_fs());
+        assert_eq!(grown.burst, plain.burst / 4 * 5 + 3 * WORK.of_fs(1518));
+    }
+
+    /// Frames of 60 B that become full ones cost their bytes, though the profile has few of them.
+    #[test]
+    fn what_makes_packets_longer_brings_more_bytes() {
+        let bits = profile(None, Some((480_000, 4800)));
+        let with = |bytes, mtu| PLAIN.with_longer(Longer { bytes, mtu });
+        let (stamped, unpacked) = (with(16, 1500), with(1500, 1500));
+        let burst = |profile: &Profile, growth: &Growth| {
+            curve(profile, &WORK, growth).unwrap().short().burst
+        };
+        assert_eq!(burst(&bits, &PLAIN), 10 * WORK.of_fs(60));
+        assert_eq!(burst(&bits, &stamped), 10 * WORK.of_fs(76));
+        assert_eq!(burst(&bits, &unpacked), 10 * WORK.of_fs(1518));
+        let both = profile(Some((1000, 5)), Some((480_000, 4800)));
+        assert_eq!(burst(&both, &PLAIN), 5 * 1_000_000 + 600 * 1000);
+        assert_eq!(burst(&both, &stamped), 5 * 1_016_000 + 600 * 1000);
+        assert_eq!(burst(&both, &unpacked), 5 * WORK.of_fs(1518));
+        // Longer than any frame that came in, and never shorter than one that is left alone.
+        assert_eq!(with(9000, 9000).longest, 9018);
+        let jumbo = Growth::none(longest(9000));
+        assert_eq!(
+            jumbo
+                .with_longer(Longer {
+                    bytes: 16,
+                    mtu: 1500
+                })
+                .longest,
+            9018
+        );
+        assert_eq!(
+            burst(&profile(Some((1, 1)), None), &jumbo),
+            WORK.of_fs(9018)
+        );
     }
 
     #[test]
@@ -163,30 +241,39 @@ mod tests {
             packet_fs: u128::MAX,
             byte_fs: 1,
         };
-        assert_eq!(
-            curve(&profile(Some((1, 2)), None), &dear, &Growth::NONE),
-            None
-        );
+        assert_eq!(curve(&profile(Some((1, 2)), None), &dear, &PLAIN), None);
     }
 
     proptest! {
-        /// Bursts of frames of any lengths that keep to the profile bring no more work than the curve has.
+        /// Bursts of frames of any lengths that keep to the profile bring no more work than the curve has, whatever functions make
+        /// of them within what they may.
         #[test]
         fn no_burst_brings_more(
-            frames in prop::collection::vec(60_u64..=1518, 1..60), some_packets: bool, some_bits: bool,
+            frames in prop::collection::vec((60_u64..=1518, 0_u64..2000), 1..60), some_packets: bool, some_bits: bool,
+            longer in 0_u64..2000, mtu in 576_u64..9000, redundancy in 0_u32..2_000_000, window in 1_u8..64,
         ) {
             prop_assume!(some_packets || some_bits);
-            let bits = frames.iter().sum::<u64>() * 8;
+            let bits = frames.iter().map(|(bytes, _)| bytes).sum::<u64>() * 8;
             let profile = profile(
                 some_packets.then_some((1, frames.len() as u64)),
                 some_bits.then_some((1, bits)),
             );
-            let curve = curve(&profile, &WORK, &Growth::NONE).unwrap();
-            let work = frames.len() as u128 * WORK.packet_fs + u128::from(bits / 8) * WORK.byte_fs;
-            prop_assert!(work <= curve.at(0).unwrap());
+            let came = frames.len() as u128 * WORK.packet_fs + u128::from(bits / 8) * WORK.byte_fs;
+            let plain = curve(&profile, &WORK, &PLAIN).unwrap();
+            prop_assert!(came <= plain.at(0).unwrap());
             if some_packets && some_bits {
-                prop_assert_eq!(work, curve.short().burst, "nothing is left to guess");
+                prop_assert_eq!(came, plain.short().burst, "nothing is left to guess");
             }
+            let growth = PLAIN.with_longer(Longer { bytes: longer, mtu }).with_redundancy(redundancy, window);
+            let grown = curve(&profile, &WORK, &growth).unwrap();
+            // Each by as much as it likes, but not beyond the MTU; and the packets that are made beside.
+            let own: u128 = frames.iter().map(|(came, more)| {
+                let left = (came + more.min(&longer)).min(longest(mtu)).max(*came);
+                WORK.of_fs(u128::from(left))
+            }).sum();
+            let made = frames.len() as u64 * u64::from(redundancy) / 1_000_000;
+            let beside = u128::from(made) * WORK.of_fs(growth.longest);
+            prop_assert!(own + beside <= grown.at(0).unwrap(), "{} and {} above {:?}", own, beside, grown);
         }
     }
 }

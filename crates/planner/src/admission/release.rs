@@ -3,34 +3,18 @@
 use myelin_spec::{FULL_FRAME, Idle, ServiceChain};
 use myelin_traffic::{Bucket, Profile};
 
-use super::site::{NS, Platform, Site};
-use super::way;
-use crate::calculus::{SECOND, mul_div_up};
-use crate::costs::Costs;
+use super::flow::SHORTEST;
+use super::site::NS;
+use crate::calculus::{SECOND, mul_div_down, mul_div_up};
 use crate::plan::Plan;
-use crate::shaping::ShaperPlace;
+use crate::shaping::{ShaperPlace, behind};
 
-/// The longest that a packet that the policer lets through is kept by the shaper, fs: what a stricter one makes wait, and in a worker
-/// the lateness of the departure.
-pub(super) fn held_fs(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> u128 {
-    let Some(shaper) = &plan.shaper else { return 0 };
-    let stricter_fs = stricter_fs(&chain.sla.profile(), &chain.sla.policing_profile());
-    let late_fs = match shaper.place {
-        ShaperPlace::Worker => lateness_fs(chain, costs, site),
-        ShaperPlace::Qdisc => 0,
-    };
-    stricter_fs.saturating_add(late_fs)
-}
-
-/// How late a worker may let a packet go whose departure has come, fs: its core may stand still, and it must wake up where it
-/// sleeps.
-fn lateness_fs(chain: &ServiceChain, costs: &Costs, site: &Site) -> u128 {
-    let stall_fs = Platform::new(costs).stall_fs(site.core);
-    let wake_up_fs = match chain.worker.idle {
-        Idle::Spin => 0,
-        _ => way::worst(costs, costs.steps.wake_up).most_fs(),
-    };
-    stall_fs.saturating_add(wake_up_fs)
+/// The longest that a packet that the policer lets through is made to wait by a shaper that is stricter, fs.
+pub(super) fn held_fs(chain: &ServiceChain, plan: &Plan) -> u128 {
+    if plan.shaper.is_none() {
+        return 0;
+    }
+    stricter_fs(&chain.sla.profile(), &chain.sla.policing_profile())
 }
 
 /// How long a packet that the policer lets through waits in a shaper that is stricter. One that is not delays nothing that is
@@ -46,16 +30,10 @@ fn stricter_fs(shaped: &Profile, policed: &Profile) -> u128 {
 }
 
 /// A worker that is late by more than its bucket holds loses credit, so packets leave more slowly than they come.
-pub(super) fn too_slow(
-    chain: &ServiceChain,
-    plan: &Plan,
-    costs: &Costs,
-    site: &Site,
-) -> Option<String> {
+pub(super) fn too_slow(chain: &ServiceChain, plan: &Plan, late_fs: u128) -> Option<String> {
     let shaper = plan
         .shaper
         .filter(|shaper| shaper.place == ShaperPlace::Worker)?;
-    let late_fs = lateness_fs(chain, costs, site);
     let profile = shaper.shaping.profile();
     // The bucket must hold what a packet takes and what comes until the worker looks at it.
     let needed = |bucket: Option<Bucket>, packet: u64| {
@@ -78,26 +56,60 @@ pub(super) fn too_slow(
     ))
 }
 
-/// Why a shaper drops of what the policer lets through at once, with the remedy.
-pub(super) fn no_room(chain: &ServiceChain, plan: &Plan) -> Option<String> {
+/// For how long a packet may be under way before it is at the shaper, fs: those behind it catch up with it meanwhile, and beside what the
+/// policer lets through at once they must fit into the queue, and none may wait for too long. `None`: not at all.
+pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     let shaper = &plan.shaper.as_ref()?.shaping;
-    let (shaped, policed) = (chain.sla.profile(), chain.sla.policing_profile());
-    let burst = |profile: &Profile| profile.packets.map(Bucket::burst);
-    let more = burst(&policed)?.saturating_sub(burst(&shaped)?);
-    if more > u64::from(shaper.queue) {
+    let (shaped, policed) = (shaper.profile(), policed(chain, plan)?);
+    let longest_fs = (u128::from(shaper.delay_ns) * NS).checked_sub(stricter_fs(
+        &chain.sla.profile(),
+        &chain.sla.policing_profile(),
+    ))?;
+    // Where only bits are agreed, packets are as short as can be.
+    let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
+        (Some(shaped), Some(policed)) => (shaped, policed, 1),
+        _ => (shaped.bits?, policed.bits?, 8 * SHORTEST),
+    };
+    let more = policed.burst().saturating_sub(shaped.burst());
+    let room = (u128::from(shaper.queue) * packet).checked_sub(more.into())?;
+    let until_full_fs = mul_div_down(room, SECOND, policed.rate().into())?;
+    Some(longest_fs.min(until_full_fs))
+}
+
+/// What the policer lets through, as the functions before the shaper make it.
+fn policed(chain: &ServiceChain, plan: &Plan) -> Option<Profile> {
+    let functions = plan.shaper.as_ref()?.behind;
+    Some(behind(chain.sla.policing_profile(), chain, functions))
+}
+
+/// Why a shaper drops of what the policer lets through, where packets are under way for up to `before_fs` until they are there; with the
+/// remedy.
+pub(super) fn no_room(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Option<String> {
+    let shaper = &plan.shaper.as_ref()?.shaping;
+    if room_fs(chain, plan).is_some_and(|room_fs| before_fs <= room_fs) {
+        return None;
+    }
+    let (shaped, policed) = (shaper.profile(), policed(chain, plan)?);
+    let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
+        (Some(shaped), Some(policed)) => (shaped, policed, 1),
+        _ => (shaped.bits?, policed.bits?, 8 * SHORTEST),
+    };
+    let caught_up = mul_div_up(policed.rate().into(), before_fs, SECOND)?;
+    let more = u128::from(policed.burst().saturating_sub(shaped.burst())) + caught_up;
+    let packets = more.div_ceil(packet);
+    if packets > u128::from(shaper.queue) {
         return Some(format!(
-            "the policer lets through {more} packets more at once than the shaper lets out, and its queue holds {}; write `shaper: {{ \
-             queue: {more} }}` at least, or a smaller `policingBurst`",
+            "up to {packets} packets may wait in the shaper, of what the policer lets through at once and what clusters in the {} us until it \
+             is there, and its queue holds {}; write `shaper: {{ queue: {packets} }}` at least, or a smaller `policingBurst`",
+            before_fs.div_ceil(NS * 1000),
             shaper.queue
         ));
     }
-    let wait_ns = stricter_fs(&shaped, &policed).div_ceil(NS);
-    (wait_ns > u128::from(shaper.delay_ns)).then(|| {
-        format!(
-            "what the policer lets through at once waits in the shaper for up to {} us, and it drops what would wait for more than {} us; \
-             write a higher `delay` in `shaper`, or a smaller `policingBurst`",
-            wait_ns.div_ceil(1000),
-            shaper.delay_ns / 1000
-        )
-    })
+    let stricter_fs = stricter_fs(&chain.sla.profile(), &chain.sla.policing_profile());
+    let wait_us = stricter_fs.saturating_add(before_fs).div_ceil(NS * 1000);
+    Some(format!(
+        "what the policer lets through at once, and what clusters until it is there, waits in the shaper for up to {wait_us} us, and it drops \
+         what would wait for more than {} us; write a higher `delay` in `shaper`, or a smaller `policingBurst`",
+        shaper.delay_ns / 1000
+    ))
 }

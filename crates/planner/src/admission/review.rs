@@ -35,7 +35,8 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     let refusal = mean::refusal(plan).or(decision.refusal);
     let try_others = refusal.is_some();
     // A shaper without room is no matter of what others were promised: its remedy is in the refusal.
-    plan.refusal = refusal.or_else(|| release::no_room(chain, plan));
+    let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
+    plan.refusal = refusal.or_else(|| release::no_room(chain, plan, to_shaper_fs));
     plan.admitted = plan.refusal.is_none();
     plan.best_effort = false;
     plan.bound = decision.bound;
@@ -50,7 +51,13 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     } else {
         Vec::new()
     };
-    let too_slow = release::too_slow(chain, plan, node.costs, site);
+    let too_slow = release::too_slow(
+        chain,
+        plan,
+        decision
+            .late_fs
+            .unwrap_or_else(|| booking.least_late_fs(&platform)),
+    );
     for warning in [short_burst(chain), too_slow].into_iter().flatten() {
         if !plan.warnings.contains(&warning) {
             plan.warnings.push(warning);

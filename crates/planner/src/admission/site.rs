@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use myelin_spec::ServiceChain;
 
+use super::flow::{self, LONGEST};
 use super::way::Resource;
 use crate::calculus::SECOND;
 use crate::costs::Costs;
@@ -27,6 +28,8 @@ pub struct Site {
     pub core: u32,
     /// Speed of the egress link, bits a second, where it has one.
     pub egress_bps: Option<u64>,
+    /// The longest IP packet that comes in, bytes: the MTU of the ingress interface, 1500 where that is not known.
+    pub ingress_mtu: Option<u32>,
 }
 
 impl Site {
@@ -48,12 +51,18 @@ impl Site {
                 };
                 (ingress, egress, format!("{}@{circuit}", chain.owner()))
             },
-            // All named interfaces of an owner have one worker.
             |ports| {
+                // All named interfaces of an owner have one worker, and each pair of devices has one.
+                let pair = if chain.is_over_dpdk() {
+                    let (one, other) = (&ports.ingress, &ports.egress);
+                    format!("{} {}", one.min(other), one.max(other))
+                } else {
+                    String::new()
+                };
                 (
                     ports.ingress.clone(),
                     ports.egress.clone(),
-                    format!("{}@", chain.owner()),
+                    format!("{}@{pair}", chain.owner()),
                 )
             },
         );
@@ -61,10 +70,17 @@ impl Site {
             worker,
             core: chain.worker.core.unwrap_or_else(|| machine.default_core()),
             egress_bps: machine.egress_bps,
+            ingress_mtu: machine.ingress_mtu,
             ingress,
             queues: 1,
             egress,
         }
+    }
+
+    /// The longest frame that comes in, without frame check sequence, bytes.
+    pub(super) fn longest(&self) -> u64 {
+        self.ingress_mtu
+            .map_or(LONGEST, |mtu| flow::longest(mtu.into()))
     }
 
     /// The kernel's part where its packets come in.

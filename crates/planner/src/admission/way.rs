@@ -1,13 +1,14 @@
 //! The servers on a chain's way, and what a packet costs at each.
 
-use myelin_spec::rlnc::RlncDelivery;
+use myelin_spec::rlnc::{REDUNDANCY_PARTS, RlncDelivery};
 use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space};
 
-use super::flow::{Growth, Work};
+use super::flow::{Growth, LONGEST, Work};
 use super::site::{NS, Site};
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs};
 use crate::plan::Plan;
+use crate::shaping::{Longer, ShaperPlace};
 
 /// What several chains may wait for.
 ///
@@ -50,6 +51,47 @@ impl std::fmt::Display for Resource {
     }
 }
 
+/// What chains have in common that are one flow to everybody else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Route {
+    /// The servers, in order.
+    pub(super) resources: Vec<Resource>,
+    pub(super) hold: Hold,
+    /// Whether the worker shapes what leaves.
+    pub(super) is_shaped: bool,
+}
+
+/// What functions of a chain's worker hold back on purpose, and send when they like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hold {
+    /// How often a packet may be held back.
+    pub times: u32,
+    /// For how long altogether, fs.
+    pub for_fs: u128,
+}
+
+impl Route {
+    /// Where the worker stands on it.
+    pub(super) fn worker(&self) -> Option<usize> {
+        let mut resources = self.resources.iter();
+        resources.position(|resource| matches!(resource, Resource::Worker { .. }))
+    }
+
+    /// How often a packet passes that server.
+    pub(super) fn passages(&self, resource: &Resource) -> u128 {
+        match resource {
+            Resource::Worker { .. } => 1 + u128::from(self.hold.times),
+            _ => 1,
+        }
+    }
+
+    /// What is held back before so many servers are behind a packet, fs.
+    pub(super) fn held_before(&self, servers: usize) -> u128 {
+        let is_behind = self.worker().is_some_and(|worker| worker < servers);
+        if is_behind { self.hold.for_fs } else { 0 }
+    }
+}
+
 /// One server on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visit {
@@ -72,12 +114,13 @@ pub(super) struct HopWork {
 }
 
 /// The way of a chain.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) visits: Vec<Visit>,
     pub(super) hops: Vec<HopWork>,
-    /// How long functions may hold a packet back on purpose, fs.
-    pub(super) held_fs: u128,
+    pub(super) hold: Hold,
+    /// What of the worker's work is done when a packet leaves its shaper, where it has one.
+    pub(super) at_departure: Option<Work>,
 }
 
 /// The way of a planned chain; why it has no bound where it has none.
@@ -112,6 +155,11 @@ pub(super) fn way(
     Ok(builder.finish())
 }
 
+/// Packets that `rlnc-decode` may work out at once: as many as it keeps equations.
+const EQUATIONS: u128 = 64;
+/// The shortest period of a function's timer; in less than that a worker without packets looks at its timers, ns.
+const LEAST_PERIOD_NS: u64 = 10_000;
+
 struct Builder<'a> {
     chain: &'a ServiceChain,
     plan: &'a Plan,
@@ -126,12 +174,22 @@ struct Builder<'a> {
     entries: u32,
 }
 
+impl Visit {
+    /// What the longest frame costs there, fs.
+    pub fn most_fs(&self) -> u128 {
+        self.work.of_fs(self.growth.longest)
+    }
+}
+
 impl<'a> Builder<'a> {
     fn new(chain: &'a ServiceChain, plan: &'a Plan, costs: &'a Costs, site: &'a Site) -> Self {
+        let shaper = plan.shaper.as_ref();
+        let shapes = shaper.is_some_and(|shaper| shaper.place == ShaperPlace::Worker);
         let way = Way {
             visits: Vec::new(),
             hops: Vec::new(),
-            held_fs: 0,
+            hold: Hold::default(),
+            at_departure: shapes.then(Work::default),
         };
         Self {
             chain,
@@ -140,7 +198,7 @@ impl<'a> Builder<'a> {
             site,
             way,
             here: 0,
-            growth: Growth::NONE,
+            growth: Growth::none(site.longest()),
             worker: None,
             entries: 0,
         }
@@ -159,6 +217,10 @@ impl<'a> Builder<'a> {
         for (hop, function) in plan.hops.iter().zip(&chain.functions) {
             // In mapping `distributed` each user function has a worker of its own, and what follows it in the kernel runs where it
             // transmits.
+            if hop.space == Space::User {
+                // The shaper stands behind the last one.
+                self.way.at_departure = self.way.at_departure.map(|_| Work::default());
+            }
             if hop.space == Space::User
                 && (from == Space::Kernel || plan.mapping == Mapping::Distributed)
             {
@@ -170,6 +232,10 @@ impl<'a> Builder<'a> {
                 .function(function.kind(), hop.space)
                 .unwrap_or_default();
             let work = self.work_of(&hop.reach.name).plus(self.worst(own));
+            self.growth = self.growth.with_longer(Longer::by(&function.config));
+            if hop.space == Space::Kernel {
+                self.depart(work);
+            }
             self.step(&hop.name, work);
             match &function.config {
                 FunctionConfig::RlncEncode(config) => {
@@ -182,11 +248,27 @@ impl<'a> Builder<'a> {
                         .with_redundancy(config.redundancy, config.window);
                 }
                 FunctionConfig::RlncDecode(config) if config.delivery == RlncDelivery::InOrder => {
-                    self.way.held_fs += u128::from(config.timeout_ns) * NS;
+                    // Its timer runs for as long a time, and so may find a packet just before that is due; and a worker looks at its timers
+                    // once in so many turns.
+                    let period_ns = config.timeout_ns.max(LEAST_PERIOD_NS);
+                    let held_ns = u128::from(config.timeout_ns)
+                        + u128::from(period_ns)
+                        + u128::from(LEAST_PERIOD_NS);
+                    self.way.hold.times += 1;
+                    self.way.hold.for_fs += held_ns * NS;
+                    self.growth = self.growth.with_at_once(EQUATIONS);
+                }
+                FunctionConfig::RlncDecode(_) => {
+                    self.growth = self.growth.with_at_once(EQUATIONS);
+                }
+                // A copy of each packet.
+                FunctionConfig::Dpi(config) if config.mirror.is_some() => {
+                    self.growth = self.growth.with_redundancy(REDUNDANCY_PARTS, 1);
                 }
                 _ => {}
             }
         }
+        self.depart(self.work_of(&plan.egress.name));
         self.step("egress", self.work_of(&plan.egress.name));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.link(bps);
@@ -207,8 +289,6 @@ impl<'a> Builder<'a> {
         self.entries += 1;
         if let Some(worker) = self.worker {
             self.way.visits[worker].returns = true;
-            // What the work of the earlier visits is counted for is at most as many packets.
-            self.way.visits[worker].growth = self.growth;
             self.here = worker;
             return;
         }
@@ -221,7 +301,7 @@ impl<'a> Builder<'a> {
                 .filter(|hop| hop.space == Space::User)
                 .count()
                 > 1;
-        let wake_up = self.worst(self.costs.steps.wake_up).most_fs();
+        let wake_up_fs = wake_up_fs(self.costs);
         self.way.visits.push(self.visit(Resource::Worker {
             core: self.site.core,
             name: if self.plan.mapping == Mapping::Distributed {
@@ -231,7 +311,11 @@ impl<'a> Builder<'a> {
             },
             // Workers of one chain that share a core do not poll before they sleep.
             polls: spec.idle == Idle::Spin || spec.idle == Idle::Adaptive && !several,
-            wake_up_fs: if spec.idle == Idle::Spin { 0 } else { wake_up },
+            wake_up_fs: if spec.idle == Idle::Spin {
+                0
+            } else {
+                wake_up_fs
+            },
             batch: spec.batch,
             devices: self.chain.is_over_dpdk(),
         }));
@@ -242,14 +326,20 @@ impl<'a> Builder<'a> {
     fn step(&mut self, name: &str, work: Work) {
         let visit = &mut self.way.visits[self.here];
         visit.work = visit.work.plus(work);
-        if self.growth != Growth::NONE {
-            visit.growth = self.growth;
-        }
+        // What the work before counts for is at most as many packets, and no longer ones.
+        visit.growth = self.growth;
         self.way.hops.push(HopWork {
             name: name.to_owned(),
             visit: self.here,
             work,
         });
+    }
+
+    /// What is done behind the last function in user space is done at the departure.
+    fn depart(&mut self, work: Work) {
+        if let Some(departure) = &mut self.way.at_departure {
+            *departure = departure.plus(work);
+        }
     }
 
     /// What a frame takes on the wire: with preamble, frame check sequence and gap, 24 bytes.
@@ -288,6 +378,11 @@ impl<'a> Builder<'a> {
         }
         self.way
     }
+}
+
+/// What waking a worker takes, fs.
+pub(super) fn wake_up_fs(costs: &Costs) -> u128 {
+    worst(costs, costs.steps.wake_up).of_fs(LONGEST.into())
 }
 
 /// The mean cost, times what the worst case is of it.

@@ -1,5 +1,7 @@
 //! Chains for tests.
 
+pub(crate) mod node;
+
 use std::fmt::Write as _;
 
 use myelin_planner::{Costs, Machine, Plan, plan};

@@ -1,0 +1,226 @@
+//! Chains with the same way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::booking::Booking;
+use super::way::Route;
+use crate::calculus::ArrivalCurve;
+
+/// Chains with the same way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) route: Route,
+    /// The servers of the way, by number.
+    pub(super) servers: Vec<usize>,
+    pub(super) sums: Sums,
+    /// What the dearest packet of each chain costs at each server, fs, and how many have that.
+    packets: Vec<BTreeMap<u128, usize>>,
+    /// Chains whose packets come back to each server.
+    returns: Vec<usize>,
+    /// What chains were promised, fs, without what is held back on purpose; the tightest first.
+    promises: BTreeSet<(u128, String)>,
+    /// For how long packets of those chains may be under way before their shapers, fs; the tightest first.
+    rooms: BTreeSet<(u128, String)>,
+    /// Those of which nothing bounds what they send.
+    unpoliced: BTreeSet<String>,
+    chains: usize,
+}
+
+/// What chains with the same way are to each other and to everybody else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Their work at each server, as they send it.
+    pub(super) curves: Vec<ArrivalCurve>,
+    /// Their work where each packet counts with what it costs at the server that is dearest for it.
+    pub(super) most: ArrivalCurve,
+    /// Packets, as they are sent.
+    pub(super) count: ArrivalCurve,
+    /// What of the work of their worker is done when a packet leaves its shaper.
+    pub(super) at_departure: ArrivalCurve,
+    /// That work for one packet of each chain, fs.
+    pub(super) departure_fs: u128,
+    /// The dearest packet at each server, fs.
+    pub(super) packets_fs: Vec<u128>,
+    /// Whether packets come back to each server.
+    pub(super) returns: Vec<bool>,
+    /// One of which nothing bounds what it sends.
+    pub(super) unpoliced: Option<String>,
+}
+
+/// What a booking adds to its group.
+#[derive(Debug, Clone)]
+struct Share {
+    curves: Vec<ArrivalCurve>,
+    most: ArrivalCurve,
+    count: ArrivalCurve,
+    at_departure: ArrivalCurve,
+    departure_fs: u128,
+}
+
+impl Share {
+    /// `None` where nothing bounds what it brings.
+    fn of(booking: &Booking) -> Option<Self> {
+        if !booking.is_bounded() {
+            return None;
+        }
+        let curves = booking.visits.iter().map(|visit| booking.curve(visit));
+        let (at_departure, departure_fs) = booking.at_departure()?;
+        Some(Self {
+            curves: curves.collect::<Option<_>>()?,
+            most: booking.most()?,
+            count: booking.count()?,
+            at_departure,
+            departure_fs,
+        })
+    }
+}
+
+impl Sums {
+    /// With one chain more.
+    pub(super) fn with(&self, booking: &Booking) -> Self {
+        let mut sums = self.clone();
+        if !sums.add(booking) {
+            sums.unpoliced.get_or_insert_with(|| booking.chain.clone());
+        }
+        sums
+    }
+
+    /// False when nothing bounds what the chain brings, or that is more than can be counted.
+    fn add(&mut self, booking: &Booking) -> bool {
+        let servers = booking.visits.len();
+        self.curves.resize(servers, ArrivalCurve::default());
+        self.packets_fs.resize(servers, 0);
+        self.returns.resize(servers, false);
+        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
+            *returns |= visit.returns;
+        }
+        for (packet_fs, visit) in self.packets_fs.iter_mut().zip(&booking.visits) {
+            *packet_fs = visit.most_fs().max(*packet_fs);
+        }
+        self.combine(booking, ArrivalCurve::plus, u128::checked_add)
+            .is_some()
+    }
+
+    fn take(&mut self, booking: &Booking) -> bool {
+        self.combine(booking, ArrivalCurve::minus, u128::checked_sub)
+            .is_some()
+    }
+
+    fn combine(
+        &mut self,
+        booking: &Booking,
+        sum: impl Fn(&ArrivalCurve, &ArrivalCurve) -> Option<ArrivalCurve>,
+        sum_fs: impl Fn(u128, u128) -> Option<u128>,
+    ) -> Option<()> {
+        let share = Share::of(booking)?;
+        let curves = self.curves.iter().zip(&share.curves);
+        let curves = curves.map(|(all, own)| sum(all, own));
+        let (curves, most, count, at_departure, departure_fs) = (
+            curves.collect::<Option<_>>()?,
+            sum(&self.most, &share.most)?,
+            sum(&self.count, &share.count)?,
+            sum(&self.at_departure, &share.at_departure)?,
+            sum_fs(self.departure_fs, share.departure_fs)?,
+        );
+        (self.curves, self.most, self.count) = (curves, most, count);
+        (self.at_departure, self.departure_fs) = (at_departure, departure_fs);
+        Some(())
+    }
+}
+
+impl Group {
+    /// Of a way without chains.
+    pub(super) fn new(route: Route, servers: Vec<usize>) -> Self {
+        Self {
+            route,
+            servers,
+            sums: Sums::default(),
+            packets: Vec::new(),
+            returns: Vec::new(),
+            promises: BTreeSet::new(),
+            rooms: BTreeSet::new(),
+            unpoliced: BTreeSet::new(),
+            chains: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chains == 0
+    }
+
+    /// Without what differs from ledger to ledger.
+    pub(super) fn without_numbers(self) -> Self {
+        Self {
+            servers: Vec::new(),
+            ..self
+        }
+    }
+
+    pub(super) fn add(&mut self, booking: &Booking) {
+        self.chains += 1;
+        let chain = &booking.chain;
+        if !self.sums.add(booking) {
+            self.unpoliced.insert(chain.clone());
+        } else if let Some(promise_fs) = booking.promise_fs() {
+            self.promises.insert((promise_fs, chain.clone()));
+            let room = booking.room_fs.map(|room_fs| (room_fs, chain.clone()));
+            self.rooms.extend(room);
+        }
+        self.packets.resize(booking.visits.len(), BTreeMap::new());
+        self.returns.resize(booking.visits.len(), 0);
+        for (packets, visit) in self.packets.iter_mut().zip(&booking.visits) {
+            *packets.entry(visit.most_fs()).or_default() += 1;
+        }
+        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
+            *returns += usize::from(visit.returns);
+        }
+        self.sums.unpoliced = self.unpoliced.first().cloned();
+    }
+
+    pub(super) fn take(&mut self, booking: &Booking) {
+        self.chains -= 1;
+        let chain = &booking.chain;
+        if !self.unpoliced.remove(chain) {
+            let taken = self.sums.take(booking);
+            debug_assert!(taken, "what was added can be taken out");
+            if let Some(promise_fs) = booking.promise_fs() {
+                self.promises.remove(&(promise_fs, chain.clone()));
+            }
+            if let Some(room_fs) = booking.room_fs {
+                self.rooms.remove(&(room_fs, chain.clone()));
+            }
+        }
+        for (packets, visit) in self.packets.iter_mut().zip(&booking.visits) {
+            let cost_fs = visit.most_fs();
+            let count = packets.entry(cost_fs).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                packets.remove(&cost_fs);
+            }
+        }
+        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
+            *returns -= usize::from(visit.returns);
+        }
+        let dearest = |packets: &BTreeMap<u128, usize>| {
+            packets.last_key_value().map_or(0, |(cost_fs, _)| *cost_fs)
+        };
+        self.sums.packets_fs = self.packets.iter().map(dearest).collect();
+        self.sums.returns = self.returns.iter().map(|count| *count > 0).collect();
+        self.sums.unpoliced = self.unpoliced.first().cloned();
+    }
+
+    /// The tightest promise of `least_fs` at least, fs, and whose it is.
+    pub(super) fn tightest(&self, least_fs: u128) -> Option<(u128, &str)> {
+        first(&self.promises, least_fs)
+    }
+
+    /// The least room of a shaper, in time, of a chain with a promise; of `least_fs` at least, fs, and whose it is.
+    pub(super) fn least_room(&self, least_fs: u128) -> Option<(u128, &str)> {
+        first(&self.rooms, least_fs)
+    }
+}
+
+fn first(of: &BTreeSet<(u128, String)>, least_fs: u128) -> Option<(u128, &str)> {
+    let (fs, chain) = of.range((least_fs, String::new())..).next()?;
+    Some((*fs, chain))
+}

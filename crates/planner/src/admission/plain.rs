@@ -1,0 +1,443 @@
+//! The same decision, plainly: nothing is remembered, nothing is numbered, and everybody is looked at. What the fast one is held against.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::booking::Booking;
+use super::decision::admit;
+use super::group::Sums;
+use super::ledger::Ledger;
+use super::site::{NS, Platform};
+use super::way::{Resource, Route};
+use super::{RING, SMALL_RING, Site, book};
+use crate::calculus::{
+    ArrivalCurve, Passage, RateLatency, SECOND, after_delay, busy_period, delay, fair_share,
+    mul_div_up, tandem,
+};
+use crate::{Costs, Machine, plan};
+
+/// Chains by their ways.
+struct Plain<'a> {
+    ways: BTreeMap<Route, Sums>,
+    platform: &'a Platform,
+}
+
+struct Server {
+    service: RateLatency,
+    /// What is left of it first come, first served, with batches and departures before; else any order.
+    fcfs: Option<RateLatency>,
+    whole_core: bool,
+}
+
+impl<'a> Plain<'a> {
+    fn of(bookings: impl Iterator<Item = &'a Booking>, platform: &'a Platform) -> Self {
+        let mut ways: BTreeMap<Route, Sums> = BTreeMap::new();
+        for booking in bookings {
+            let sums = ways.entry(booking.route()).or_default();
+            *sums = sums.with(booking);
+        }
+        Self { ways, platform }
+    }
+
+    fn at(&self, server: &Resource) -> impl Iterator<Item = (&Route, &Sums, usize)> {
+        self.ways.iter().filter_map(move |(route, sums)| {
+            let index = route.resources.iter().position(|one| one == server)?;
+            Some((route, sums, index))
+        })
+    }
+
+    fn workers(&self, core: u32) -> BTreeSet<&Resource> {
+        let all = self.ways.keys().flat_map(|route| &route.resources);
+        all.filter(|one| matches!(one, Resource::Worker { core: on, .. } if *on == core))
+            .collect()
+    }
+
+    fn server(&self, server: &Resource) -> Option<Server> {
+        let Resource::Worker {
+            core,
+            wake_up_fs,
+            batch,
+            devices,
+            ..
+        } = server
+        else {
+            let is_port = matches!(server, Resource::Port { .. });
+            let stall_fs = if is_port {
+                self.platform.worst_stall_fs()
+            } else {
+                0
+            };
+            let service = RateLatency::core(stall_fs);
+            return Some(Server {
+                service,
+                fcfs: Some(service),
+                whole_core: false,
+            });
+        };
+        let returns = self.at(server).any(|(_, sums, index)| sums.returns[index]);
+        let any = *devices || self.ports(server) > 1 || self.holds(server);
+        let others = self.workers(*core);
+        let others: Vec<_> = others.into_iter().filter(|one| *one != server).collect();
+        let polls = |one: &&&Resource| matches!(one, Resource::Worker { polls: true, .. });
+        let stall_fs = self.platform.stall_fs(*core);
+        let mut service = RateLatency::core(stall_fs + wake_up_fs);
+        if !others.is_empty() && others.iter().find(polls).is_none() {
+            let wakes = others.iter().map(|one| match one {
+                Resource::Worker { wake_up_fs, .. } => *wake_up_fs,
+                _ => 0,
+            });
+            let service = RateLatency::core(stall_fs + wake_up_fs + wakes.sum::<u128>());
+            return Some(Server {
+                service,
+                fcfs: None,
+                whole_core: true,
+            });
+        }
+        if !others.is_empty() {
+            if returns {
+                return None;
+            }
+            service = fair_share(&service, 1, others.len() as u64, self.platform.slice_fs)?;
+        }
+        let departures = self.departures(server)?.0;
+        let departures = departures.short().rate.max(departures.long().rate);
+        let left = service.rate.saturating_sub(departures);
+        let fcfs = (!returns && !any && 2 * left >= service.rate).then(|| {
+            let dearest = self.dearest(server) * u128::from(batch.max(&1) - 1);
+            let stands = mul_div_up(service.latency_fs, service.rate, left).unwrap();
+            RateLatency::new(left, stands + mul_div_up(dearest, SECOND, left).unwrap())
+        });
+        Some(Server {
+            service,
+            fcfs,
+            whole_core: false,
+        })
+    }
+
+    fn ports(&self, worker: &Resource) -> u32 {
+        let ports: BTreeSet<_> = self
+            .at(worker)
+            .map(|(route, ..)| &route.resources[0])
+            .collect();
+        ports
+            .iter()
+            .map(|port| match port {
+                Resource::Port { queues, .. } => *queues,
+                _ => 1,
+            })
+            .sum()
+    }
+
+    fn holds(&self, worker: &Resource) -> bool {
+        self.at(worker).any(|(route, ..)| route.hold.times > 0)
+    }
+
+    fn dearest(&self, worker: &Resource) -> u128 {
+        self.at(worker)
+            .map(|(_, sums, index)| sums.packets_fs[index])
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn departures(&self, worker: &Resource) -> Option<(ArrivalCurve, u128)> {
+        self.at(worker).try_fold(
+            Default::default(),
+            |(sum, each): (ArrivalCurve, u128), (_, sums, _)| {
+                Some((sum.plus(&sums.at_departure)?, each + sums.departure_fs))
+            },
+        )
+    }
+
+    /// The delay of the first servers of a way.
+    fn before(&self, route: &Route, servers: usize) -> Option<u128> {
+        let stays = route.resources[..servers]
+            .iter()
+            .try_fold(0_u128, |sum, server| {
+                sum.checked_add(self.delay(server)? * route.passages(server))
+            })?;
+        Some(stays + route.held_before(servers))
+    }
+
+    fn arrived(&self, route: &Route, sums: &Sums, index: usize) -> Option<ArrivalCurve> {
+        let held = route.held_before(index + 1) - route.held_before(index);
+        after_delay(&sums.curves[index], self.before(route, index)? + held)
+    }
+
+    /// All that comes to a server, and what of it comes again.
+    fn total(&self, server: &Resource, whole_core: bool) -> Option<(ArrivalCurve, ArrivalCurve)> {
+        let servers = match server {
+            Resource::Worker { core, .. } if whole_core => self.workers(*core),
+            _ => BTreeSet::from([server]),
+        };
+        let mut sums = (ArrivalCurve::default(), ArrivalCurve::default());
+        for server in servers {
+            for (route, of, index) in self.at(server) {
+                if of.unpoliced.is_some() {
+                    return None;
+                }
+                let arrived = self.arrived(route, of, index)?;
+                sums.0 = sums.0.plus(&arrived)?;
+                for _ in 1..route.passages(server) {
+                    sums.1 = sums.1.plus(&arrived)?;
+                }
+            }
+        }
+        Some(sums)
+    }
+
+    fn delay(&self, server: &Resource) -> Option<u128> {
+        let does = self.server(server)?;
+        let (total, again) = self.total(server, does.whole_core)?;
+        let delay = match does.fcfs {
+            Some(fcfs) => delay(&total, &fcfs)?,
+            None => busy_period(&total, &again, &does.service)?,
+        };
+        if let Resource::Worker { devices: false, .. } = server {
+            let mut rings: BTreeMap<&Resource, u128> = BTreeMap::new();
+            for (route, sums, index) in self.at(server) {
+                let within = self.before(route, index)? + delay;
+                *rings.entry(&route.resources[0]).or_default() += sums.count.at(within)?;
+            }
+            let fits = |(port, packets): (&&Resource, &u128)| {
+                let many = matches!(port, Resource::Port { queues, .. } if *queues > 1);
+                *packets <= u128::from(if many { SMALL_RING } else { RING })
+            };
+            if !rings.iter().all(fits) {
+                return None;
+            }
+        }
+        Some(delay)
+    }
+
+    fn late(&self, worker: &Resource) -> Option<u128> {
+        let Resource::Worker { batch, devices, .. } = worker else {
+            return None;
+        };
+        let does = self.server(worker)?;
+        let (total, again) = self.total(worker, does.whole_core)?;
+        let busy = busy_period(&total, &again, &does.service);
+        let (departures, each) = self.departures(worker)?;
+        let rate = does
+            .service
+            .rate
+            .checked_sub(departures.long().rate.min(departures.short().rate));
+        let ports = if *devices { 2 } else { self.ports(worker) };
+        let work = self.dearest(worker) * u128::from(ports) * u128::from(*batch) + each;
+        let turn = rate
+            .filter(|_| !does.whole_core && !self.holds(worker))
+            .and_then(|rate| {
+                Some(
+                    mul_div_up(work, SECOND, rate)?
+                        + mul_div_up(does.service.latency_fs, does.service.rate, rate)?,
+                )
+            });
+        busy.into_iter().chain(turn).min()
+    }
+
+    /// The bound of a way, and how long it may take to the shaper.
+    fn worst(&self, route: &Route) -> Option<(u128, u128)> {
+        let sums = &self.ways[route];
+        let (mut sum, mut least, mut late, mut to_shaper) = (0_u128, 0, 0, 0);
+        let (mut ordered, mut passages) = (true, Vec::new());
+        for (index, server) in route.resources.iter().enumerate() {
+            self.delay(server)?;
+            let does = self.server(server)?;
+            let (total, again) = self.total(server, does.whole_core)?;
+            let arrived = self.arrived(route, sums, index)?;
+            let others = total.minus(&arrived)?;
+            ordered &= does.fcfs.is_some();
+            let own = if ordered { sums.curves[index] } else { arrived };
+            let all = own.plus(&others)?;
+            let once = match does.fcfs {
+                Some(service) => {
+                    passages.push(Passage {
+                        service,
+                        others,
+                        packet: sums.packets_fs[index],
+                    });
+                    delay(&all, &service)?
+                }
+                None => busy_period(&all, &again, &does.service)?,
+            };
+            sum += once * route.passages(server);
+            let all = passages.len() == index + 1;
+            let once = if all {
+                tandem(&sums.most, &passages)
+            } else {
+                None
+            };
+            least = once.map_or(sum, |once| once.min(sum));
+            if route.is_shaped && matches!(server, Resource::Worker { .. }) {
+                late = self.late(server)?;
+                to_shaper = least + route.hold.for_fs;
+            }
+        }
+        Some((least + late, to_shaper))
+    }
+}
+
+/// The bound of the chain that is tried, ns, and whose promise would be broken, its own or that of the first way.
+fn decide(
+    ledger: &Ledger,
+    booking: &Booking,
+    platform: &Platform,
+) -> (Option<u64>, Option<String>) {
+    let all = ledger
+        .bookings()
+        .filter(|other| other.chain != booking.chain);
+    let before: Vec<&Booking> = all.collect();
+    let with = before.iter().copied().chain([booking]);
+    let (with, before_it) = (
+        Plain::of(with, platform),
+        Plain::of(before.iter().copied(), platform),
+    );
+    let own = if booking.is_bounded() {
+        with.worst(&booking.route())
+    } else {
+        None
+    };
+    let own_ns = own.map(|(fs, _)| (fs + booking.held_fs).div_ceil(NS) as u64);
+    let too_long = booking
+        .latency_ns
+        .is_some_and(|latency_ns| own_ns.is_none_or(|own_ns| own_ns > latency_ns));
+    if booking.is_bounded() && too_long {
+        return (own_ns, Some(booking.chain.clone()));
+    }
+    let broken = before.iter().any(|other| {
+        let Some(promise_fs) = other.promise_fs() else {
+            return false;
+        };
+        let Some((was_fs, was_to_shaper_fs)) = before_it.worst(&other.route()) else {
+            return false;
+        };
+        let Some((fs, to_shaper_fs)) = with.worst(&other.route()) else {
+            return was_fs <= promise_fs;
+        };
+        let room_fs = other.room_fs.unwrap_or(u128::MAX);
+        was_fs <= promise_fs && fs > promise_fs
+            || was_to_shaper_fs <= room_fs && to_shaper_fs > room_fs
+    });
+    (own_ns, broken.then(|| "another".to_owned()))
+}
+
+/// A chain at random: what it does, where, and what is agreed.
+#[derive(Debug, Clone)]
+struct Drawn {
+    function: usize,
+    ports: (u32, u32),
+    queues: u32,
+    core: u32,
+    worker: u32,
+    idle: usize,
+    rate: u64,
+    burst: u32,
+    latency_us: Option<u64>,
+    link: bool,
+    enforce: usize,
+}
+
+fn drawn() -> impl Strategy<Value = Drawn> {
+    let place = (0_u32..3, 0_u32..3, 1_u32..3, 0_u32..2, 0_u32..3);
+    let agreed = (
+        10_u64..40_000,
+        1_u32..200,
+        prop::option::weighted(0.8, 50_u64..20_000),
+    );
+    let form = (0_usize..6, 0_usize..6, any::<bool>(), 0_usize..12);
+    (place, agreed, form).prop_map(|(place, agreed, form)| Drawn {
+        ports: (place.0, place.1),
+        queues: place.2,
+        core: place.3,
+        worker: place.4,
+        rate: agreed.0,
+        burst: agreed.1,
+        latency_us: agreed.2,
+        function: form.0,
+        idle: form.1,
+        link: form.2,
+        enforce: form.3,
+    })
+}
+
+impl Drawn {
+    fn book(&self, name: &str, costs: &Costs) -> Booking {
+        let functions = [
+            "{ name: f, kind: forward }",
+            "{ name: f, kind: xor, space: user, config: { key: 1 } }",
+            "{ name: f, kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 200us } }",
+            "{ name: f, kind: forward }, { name: g, kind: xor, space: user, config: { key: 1 } }",
+            "{ name: f, kind: rlnc-encode, space: user }, { name: g, kind: forward, space: kernel }",
+            "{ name: f, kind: xor, space: user, config: { key: 1 } }, { name: g, kind: forward, space: user }",
+        ];
+        let mapping = if self.function == 5 {
+            "distributed"
+        } else {
+            "compact"
+        };
+        let enforce = if self.enforce == 0 {
+            "none"
+        } else {
+            ["auto", "policer"][self.enforce % 2]
+        };
+        let idle = ["sleep", "adaptive", "spin", "sleep", "sleep", "adaptive"][self.idle];
+        let latency = self
+            .latency_us
+            .map_or(String::new(), |us| format!(", latency: {us}us"));
+        let text = format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name} }}\nspec:\n  match: {{}}\n  functions: [ {} ]\n  \
+             ports: {{ ingress: eth1, egress: eth2 }}\n  mapping: {mapping}\n  worker: {{ batch: {}, idle: {idle} }}\n  \
+             sla: {{ rate: {}pps, burst: {}, enforce: {enforce}{latency} }}\n",
+            functions[self.function],
+            1 + self.burst % 40,
+            self.rate,
+            self.burst,
+        );
+        let chains = myelin_spec::parse(
+            &text,
+            &myelin_spec::Source::new("drawn.yaml"),
+            &myelin_spec::NoFiles,
+        );
+        let chain = chains.unwrap_or_else(|errors| panic!("{errors}")).remove(0);
+        let machine = Machine::with_end_hosts(2);
+        let plan = plan(&chain, costs, &machine).unwrap();
+        let site = Site {
+            ingress: format!("in{}", self.ports.0),
+            queues: self.queues,
+            egress: format!("out{}", self.ports.1),
+            worker: format!("w{}", self.worker),
+            core: self.core,
+            egress_bps: self.link.then_some(1_000_000_000),
+            ingress_mtu: None,
+        };
+        book(&chain, &plan, costs, &site)
+    }
+}
+
+proptest! {
+    /// Whoever was admitted before, or came up as best effort, the fast decision is the plain one.
+    #[test]
+    fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9) {
+        let costs = Costs::default();
+        let platform = Platform::new(&costs);
+        let mut ledger = Ledger::default();
+        for (index, drawn) in drawn.iter().enumerate() {
+            let mut booking = drawn.book(&format!("c{index}"), &costs);
+            let fast = admit(&ledger, &booking, &platform);
+            let (bound_ns, refusal) = decide(&ledger, &booking, &platform);
+            prop_assert_eq!(fast.bound.as_ref().map(|bound| bound.bound_ns), bound_ns, "{:?}", &fast);
+            // Without a promise a chain whose core is full is refused, and one whose worst case is unknown is not.
+            let is_own = booking.latency_ns.is_none() && fast.no_bound.is_some() && fast.refusal.is_some();
+            if !is_own || refusal.is_some() {
+                prop_assert_eq!(fast.refusal.is_some(), refusal.is_some(), "{:?} against {:?}", &fast, refusal);
+            }
+            if fast.refusal.is_some() {
+                booking.latency_ns = None;
+            }
+            ledger.insert(booking);
+            if index == gone {
+                ledger.remove("c0");
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What is in a bound.
+
+#[allow(dead_code)]
+mod common;
+
+use common::node::{beside, bound, shared};
+use common::{FIREWALL, FORWARD, XOR, machine, named, pinned, planned};
+use myelin_planner::admission::{Ledger, Site};
+use myelin_planner::{Bound, Costs, Machine, Stall, plan};
+use myelin_spec::Space;
+use myelin_spec::catalogue::XOR as XOR_KIND;
+
+#[test]
+fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {
+    let plan = planned(
+        &[FORWARD],
+        "  sla: { rate: 10kpps, burst: 32, latency: 1ms }\n",
+    );
+    let costs = Costs::default();
+    let steps = &costs.steps;
+    let packet_ns = [steps.door_tcx, steps.hop, steps.egress_tcx_peer]
+        .iter()
+        .map(|cost| cost.at_ns(1518) * costs.worst_case)
+        .sum::<f64>()
+        + plan.hops[0].cost_ns.unwrap() * costs.worst_case;
+    let bound = bound(&plan);
+    let expected = 32.0 * packet_ns + 20_000.0;
+    assert!(
+        (bound.bound_ns as f64 - expected).abs() < 2.0,
+        "{} against {expected}",
+        bound.bound_ns
+    );
+    assert_eq!(bound.paper_sum_ns, Some(bound.bound_ns), "one server alone");
+    assert_eq!(bound.latency_ns, 20_000);
+    assert_eq!(bound.servers.len(), 1);
+    let names: Vec<_> = bound.hops.iter().map(|hop| hop.name.as_str()).collect();
+    assert_eq!(names, ["front door", "f0", "egress"]);
+}
+
+#[test]
+fn shares_add_up_and_a_burst_is_paid_for_once() {
+    let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
+    let plan = planned(
+        &[&kernel, &user],
+        "  sla: { rate: 20kpps, burst: 32, latency: 350us }\n",
+    );
+    assert!(plan.admitted, "{:?}", plan.refusal);
+    let bound = bound(&plan);
+    let shares: u64 = bound.hops.iter().map(|hop| hop.share_ns).sum();
+    assert_eq!(shares + bound.latency_ns, bound.bound_ns);
+    assert!(bound.bound_ns < bound.paper_sum_ns.unwrap(), "{bound:?}");
+    assert_eq!(bound.servers.len(), 2);
+    let wake_up = Costs::default().steps.wake_up.per_packet_ns * 1.5;
+    // Two cores, and the worker sleeps; and once more before what it shapes leaves, with a packet in hand and one that is let go before.
+    let standing_ns = 40_000 + 20_000 + 2 * wake_up as u64;
+    let packet_ns: u64 = bound.hops[2..].iter().map(|hop| hop.cost_ns).sum();
+    assert!(
+        bound.latency_ns > standing_ns + packet_ns
+            && bound.latency_ns < standing_ns + 6 * packet_ns,
+        "{bound:?}"
+    );
+}
+
+#[test]
+fn a_link_counts_with_its_own_time() {
+    let slow = Machine {
+        egress_bps: Some(10_000_000),
+        ..machine()
+    };
+    let tried = |latency: &str| {
+        let chain = shared(
+            "slow",
+            &[FORWARD],
+            &format!("  sla: {{ rate: 100pps, burst: 1, latency: {latency} }}\n"),
+        );
+        plan(&chain, &Costs::default(), &slow).unwrap()
+    };
+    // A frame of 1518 B and 24 B around it take 1233.6 us.
+    assert!(!tried("1200us").admitted);
+    let plan = tried("1300us");
+    assert!(plan.admitted, "{:?}", plan.refusal);
+    assert_eq!(bound(&plan).hops.last().unwrap().name, "egress link");
+}
+
+#[test]
+fn the_stall_of_each_core_is_in_the_bound_once() {
+    let user = pinned(XOR, Space::User);
+    let chain = named(
+        "tried",
+        &[&user],
+        "  sla: { rate: 1kpps, burst: 8 }\n  worker: { core: 0, idle: spin }\n",
+    );
+    let with = |stalls: [u64; 2]| {
+        let mut costs = Costs::default();
+        for (core, stall_ns) in (0..).zip(stalls) {
+            let stall = Stall {
+                stall_ns,
+                gaps: 1,
+                longest_ns: stall_ns,
+                observed_ns: 1_000_000_000,
+                steal_percent: 0.0,
+            };
+            costs.stalls.insert(core, stall);
+        }
+        bound(&plan(&chain, &costs, &machine()).unwrap()).clone()
+    };
+    let (calm, restless) = (with([1000, 1000]), with([5000, 100_000]));
+    // The kernel's part may be on the worse core, the worker is on core 0, and may stand still again before what it shapes leaves. What it lets go
+    // meanwhile makes that longer by less than a thousandth.
+    let more_ns = restless.bound_ns - calm.bound_ns;
+    assert!((107_000..107_020).contains(&more_ns), "{more_ns}");
+    assert_eq!(restless.latency_ns - calm.latency_ns, more_ns);
+}
+
+/// A batch of 32 leaves when its last packet is done, so 31 packets of the neighbours may be in front of one that came before them.
+#[test]
+fn a_packet_leaves_with_its_batch() {
+    let user = pinned(XOR, Space::User);
+    let with = |batch: u32| {
+        let agreed = format!(
+            "  sla: {{ rate: 1kpps, burst: 1 }}\n  worker: {{ batch: {batch}, idle: spin }}\n"
+        );
+        bound(&planned(&[&user], &agreed)).clone()
+    };
+    let (one, many) = (with(1), with(32));
+    let worker_ns: u64 = one.hops[1..].iter().map(|hop| hop.cost_ns).sum();
+    let more = many.bound_ns - one.bound_ns;
+    // And what its shaper lets go meanwhile, less than a hundredth.
+    let later = 31 * (worker_ns - 3)..31 * worker_ns * 101 / 100;
+    assert!(later.contains(&more), "{more} against {worker_ns} each");
+}
+
+/// Who reads two sockets in turn may serve one of them first, though packets of the other came before.
+#[test]
+fn a_worker_with_two_ports_is_not_first_come_first_served() {
+    let user = pinned(XOR, Space::User);
+    let machine = machine();
+    let from = |name: &str, ports: &str| {
+        named(
+            name,
+            &[&user],
+            &format!("  ports: {{ {ports} }}\n  sla: {{ rate: 20kpps, burst: 32 }}\n"),
+        )
+    };
+    let beside_one = |ports: &str| {
+        let mut ledger = Ledger::default();
+        let first = from("first", "ingress: eth1, egress: eth2");
+        ledger.insert(beside(&ledger, &first, &machine).1);
+        let (plan, _) = beside(&ledger, &from("second", ports), &machine);
+        bound(&plan).clone()
+    };
+    let same = beside_one("ingress: eth1, egress: eth2");
+    let back = beside_one("ingress: eth2, egress: eth1");
+    assert!(same.paper_sum_ns.is_some());
+    assert_eq!(back.paper_sum_ns, None);
+    let worker = |bound: &Bound| bound.servers[1].delay_ns;
+    assert!(worker(&back) > worker(&same), "{back:?} against {same:?}");
+}
+
+/// Whatever the order, all that may be there counts, and the chain's own packets are as clustered as those of others.
+#[test]
+fn where_the_order_is_unknown_all_stay_equally_long() {
+    let user = pinned(XOR, Space::User);
+    let machine = machine();
+    let chain = |name: &str, ports: &str, burst: u32| {
+        named(
+            name,
+            &[&user],
+            &format!("  ports: {{ {ports} }}\n  sla: {{ rate: 20kpps, burst: {burst} }}\n"),
+        )
+    };
+    let (there, back) = (
+        chain("there", "ingress: eth1, egress: eth2", 200),
+        chain("back", "ingress: eth2, egress: eth1", 2),
+    );
+    let mut ledger = Ledger::default();
+    ledger.insert(beside(&ledger, &there, &machine).1);
+    ledger.insert(beside(&ledger, &back, &machine).1);
+    let worker = |chain| {
+        let (plan, _) = beside(&ledger, chain, &machine);
+        bound(&plan).servers[1].delay_ns
+    };
+    assert_eq!(worker(&there), worker(&back));
+}
+
+/// Where frames of 9000 B come in each packet costs as much as one of those.
+#[test]
+fn the_mtu_of_the_ingress_is_the_longest_frame() {
+    let with = |ingress_mtu: Option<u32>| {
+        let machine = Machine {
+            ingress_mtu,
+            ..machine()
+        };
+        let chain = named("tried", &[XOR], "  sla: { rate: 1kpps, burst: 8 }\n");
+        bound(&plan(&chain, &Costs::default(), &machine).unwrap()).clone()
+    };
+    let (unknown, usual, jumbo) = (with(None), with(Some(1500)), with(Some(9000)));
+    assert_eq!(unknown, usual);
+    let costs = Costs::default();
+    let xor = costs.function(&XOR_KIND, Space::Kernel).unwrap();
+    let longer_ns = 7500.0 * xor.per_byte_ns * costs.worst_case;
+    let more_ns = jumbo.hops[1].cost_ns - usual.hops[1].cost_ns;
+    assert!(
+        (more_ns as f64 - longer_ns).abs() < 2.0,
+        "{more_ns} against {longer_ns}"
+    );
+    assert!(
+        jumbo.bound_ns >= usual.bound_ns + 8 * (more_ns - 1),
+        "{jumbo:?}"
+    );
+}
+
+/// Of 60 B in the profile up to 1500 B are made, which the function behind must touch.
+#[test]
+fn what_makes_packets_longer_makes_those_behind_dearer() {
+    let user = pinned(XOR, Space::User);
+    let behind = |first: &str| {
+        let first = pinned(first, Space::User);
+        let agreed =
+            "  sla: { rate: [ 1kpps, 480kbit ], burst: [ 10, 4800bit ], enforce: policer }\n";
+        bound(&planned(&[&first, &user], agreed)).servers[1].delay_ns
+    };
+    let (plain, longer) = (behind(FORWARD), behind("kind: decompress"));
+    let byte_ns = Costs::default()
+        .function(&XOR_KIND, Space::User)
+        .unwrap()
+        .per_byte_ns;
+    let touched_ns = 10.0 * 1440.0 * byte_ns;
+    assert!(
+        (longer - plain) as f64 > touched_ns,
+        "{longer} against {plain}: {touched_ns}"
+    );
+}
+
+const IN_ORDER: &str =
+    "kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 1ms }";
+
+/// What a decoder lets go at once is in front of others, and arrives behind the worker in larger clusters.
+#[test]
+fn what_is_held_back_comes_at_once() {
+    let user = pinned(XOR, Space::User);
+    let slow = Machine {
+        egress_bps: Some(1_000_000_000),
+        ..machine()
+    };
+    let agreed = "  sla: { rate: 10kpps, burst: 4, enforce: policer }\n";
+    let beside_one = |functions: &[&str]| {
+        let mut ledger = Ledger::default();
+        let first = shared("first", functions, agreed);
+        ledger.insert(beside(&ledger, &first, &slow).1);
+        let (plan, _) = beside(&ledger, &shared("second", &[&user], agreed), &slow);
+        bound(&plan).clone()
+    };
+    let (calm, clustered) = (beside_one(&[&user]), beside_one(&[IN_ORDER, &user]));
+    assert!(calm.paper_sum_ns.is_some() && clustered.paper_sum_ns.is_none());
+    // 20 packets of the rate come while the decoder may hold one back, and 64 that it may work out.
+    let (worker, link) = (1, 2);
+    let packet_ns =
+        |bound: &Bound, server: usize| 1_000_000_000 / bound.servers[server].capacity_pps;
+    for server in [worker, link] {
+        let more_ns = clustered.servers[server].delay_ns - calm.servers[server].delay_ns;
+        assert!(
+            more_ns > 84 * packet_ns(&calm, server),
+            "{clustered:?} against {calm:?}"
+        );
+    }
+    // Who is held back stays twice, and waits besides.
+    let alone = beside(
+        &Ledger::default(),
+        &shared("alone", &[IN_ORDER], agreed),
+        &slow,
+    )
+    .0;
+    let alone = bound(&alone);
+    assert!(
+        alone.latency_ns > 2_000_000 && alone.bound_ns > 2_000_000 + alone.servers[worker].delay_ns
+    );
+}
+
+/// Each pair of devices has a worker of its own, in either direction.
+#[test]
+fn pairs_of_devices_are_workers_of_their_own() {
+    let devices = |ingress: &str, egress: &str| {
+        let ports = format!(
+            "  ports: {{ ingress: {{ dpdk: \"{ingress}\" }}, egress: {{ dpdk: \"{egress}\" }} }}\n"
+        );
+        let chain = named("tried", &[FORWARD], &ports);
+        Site::planned(&chain, &machine()).worker
+    };
+    let one = devices("net_tap0", "net_tap1");
+    assert_eq!(one, devices("net_tap1", "net_tap0"));
+    assert_ne!(one, devices("net_tap2", "net_tap3"));
+}

@@ -1,0 +1,43 @@
+//! Chains beside others on a node.
+
+use myelin_planner::admission::{Booking, Ledger, Node, Site, review};
+use myelin_planner::{Bound, Costs, Machine, Plan, plan};
+use myelin_spec::ServiceChain;
+
+use super::named;
+
+pub(crate) const PORTS: &str = "  ports: { ingress: eth1, egress: eth2 }\n";
+
+/// Plans a chain on a node where those of the ledger are.
+pub(crate) fn beside(ledger: &Ledger, chain: &ServiceChain, machine: &Machine) -> (Plan, Booking) {
+    at(ledger, chain, machine, &Site::planned(chain, machine))
+}
+
+/// The same at a site of the caller's choice.
+pub(crate) fn at(
+    ledger: &Ledger,
+    chain: &ServiceChain,
+    machine: &Machine,
+    site: &Site,
+) -> (Plan, Booking) {
+    let costs = Costs::default();
+    let mut planned = plan(chain, &costs, machine).unwrap();
+    let node = Node {
+        costs: &costs,
+        machine,
+        ledger,
+    };
+    let booking = review(&mut planned, chain, &node, site);
+    (planned, booking)
+}
+
+/// A chain between two interfaces that all have in common.
+pub(crate) fn shared(name: &str, functions: &[&str], more: &str) -> ServiceChain {
+    named(name, functions, &format!("{PORTS}{more}"))
+}
+
+pub(crate) fn bound(plan: &Plan) -> &Bound {
+    plan.bound
+        .as_ref()
+        .unwrap_or_else(|| panic!("{:?}", plan.no_bound))
+}

@@ -1,0 +1,343 @@
+//! No packet of a simulation takes longer than its bound: frames that functions make longer, packets that a decoder lets go at once, and
+//! shapers that let go before the worker looks at what has come.
+
+#[allow(dead_code)]
+mod common;
+
+use std::collections::VecDeque;
+
+use common::machine;
+use common::node::{beside, bound, shared};
+use myelin_planner::Machine;
+use myelin_planner::admission::{Booking, Ledger, Resource};
+use myelin_traffic::Bucket;
+use proptest::prelude::*;
+
+const NS: u128 = 1_000_000;
+const SECOND: u128 = 1_000_000_000 * NS;
+
+/// What a chain does to its packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// In the kernel, before the worker.
+    Stamped,
+    /// A decoder that lets go all that it holds each time its timer runs, once in 5 ms.
+    Held,
+    Shaped,
+}
+
+const TIMEOUT: u128 = 5_000_000 * NS;
+
+impl Kind {
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain | Self::Shaped => &["kind: xor, space: user, config: { key: 1 }"],
+            Self::Stamped => &[
+                "kind: timestamp, space: kernel",
+                "kind: xor, space: user, config: { key: 1 }",
+            ],
+            Self::Held => &[
+                "kind: rlnc-decode, space: user, config: { delivery: in-order, timeout: 5ms }",
+                "kind: xor, space: user, config: { key: 1 }",
+            ],
+        }
+    }
+
+    fn longer(self) -> u128 {
+        if self == Self::Stamped { 16 } else { 0 }
+    }
+}
+
+/// A chain, and how its packets come.
+#[derive(Debug, Clone)]
+struct Sent {
+    kind: Kind,
+    rate: u64,
+    burst: u64,
+    with_bits: bool,
+    from_us: u64,
+    /// Bytes, and how long after the earliest time that the profile allows, us.
+    frames: Vec<(u64, u64)>,
+}
+
+impl Sent {
+    fn agreed(&self) -> String {
+        let enforce = if self.kind == Kind::Shaped {
+            "auto"
+        } else {
+            "policer"
+        };
+        let (rate, burst) = (self.rate, self.burst);
+        if self.with_bits {
+            // Frames of 400 B in the long run, and one long frame at least.
+            let (bps, bits) = (rate * 3200, (burst * 3200).max(12144));
+            format!(
+                "  sla: {{ rate: [ {rate}pps, {bps}bit ], burst: [ {burst}, {bits}bit ], enforce: {enforce} }}\n"
+            )
+        } else {
+            format!("  sla: {{ rate: {rate}pps, burst: {burst}, enforce: {enforce} }}\n")
+        }
+    }
+
+    /// When each packet comes, fs: as early as its buckets allow, and the pause.
+    fn arrivals(&self, booking: &Booking) -> Vec<(u128, u128)> {
+        let mut all: Vec<(u128, u128)> = Vec::new();
+        let earliest = |all: &[(u128, u128)],
+                        bucket: Option<Bucket>,
+                        amount: &dyn Fn(u128) -> u128,
+                        bytes: u128| {
+            let Some(bucket) = bucket else { return 0 };
+            let (rate, burst) = (u128::from(bucket.rate()), u128::from(bucket.burst()));
+            let mut at = 0;
+            let mut sum = amount(bytes);
+            for (came, bytes) in all.iter().rev() {
+                sum += amount(*bytes);
+                at = at.max(came + (sum.saturating_sub(burst) * SECOND).div_ceil(rate));
+            }
+            at
+        };
+        for (bytes, pause_us) in &self.frames {
+            let bytes = u128::from(*bytes);
+            let last = all
+                .last()
+                .map_or(u128::from(self.from_us) * 1000 * NS, |(at, _)| *at);
+            let by_packets = earliest(&all, booking.profile.packets, &|_| 1, bytes);
+            let by_bits = earliest(&all, booking.profile.bits, &|bytes| 8 * bytes, bytes);
+            let at = last.max(by_packets).max(by_bits) + u128::from(*pause_us) * 1000 * NS;
+            all.push((at, bytes));
+        }
+        all
+    }
+}
+
+/// A packet on its way.
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    chain: usize,
+    came: u128,
+    /// When it is at the next server.
+    at: u128,
+    bytes: u128,
+}
+
+/// One server, first come, first served, that stands still whenever it has something to do again.
+fn serve(mut packets: Vec<Packet>, stall: u128, cost: impl Fn(&Packet) -> u128) -> Vec<Packet> {
+    packets.sort_by_key(|packet| packet.at);
+    let mut free = 0;
+    for packet in &mut packets {
+        let start = if packet.at >= free {
+            packet.at + stall
+        } else {
+            free
+        };
+        free = start + cost(packet);
+        packet.at = free;
+    }
+    packets
+}
+
+/// The token bucket of a shaper, in packets.
+struct Shaper {
+    rate: u128,
+    burst: u128,
+    /// In packets times a second.
+    credit: u128,
+    seen: u128,
+    waiting: VecDeque<Packet>,
+}
+
+impl Shaper {
+    fn look(&mut self, now: u128) {
+        self.credit = (self.credit + (now - self.seen) * self.rate).min(self.burst * SECOND);
+        self.seen = now;
+    }
+
+    /// When the next one may leave.
+    fn due(&self) -> Option<u128> {
+        let lacks = SECOND.saturating_sub(self.credit);
+        (!self.waiting.is_empty()).then(|| self.seen + lacks.div_ceil(self.rate))
+    }
+}
+
+/// The worker: what has been let go goes first, then one packet that has come. Those that are held or shaped cost `second` of their work when they
+/// are let go.
+struct Worker {
+    stall: u128,
+    /// Of each chain: of a byte's and a packet's work at departure.
+    second: Vec<u128>,
+    shapers: Vec<Option<Shaper>>,
+}
+
+impl Worker {
+    fn serve(
+        &mut self,
+        mut packets: Vec<Packet>,
+        kinds: &[Kind],
+        cost: &impl Fn(&Packet) -> u128,
+    ) -> Vec<Packet> {
+        packets.sort_by_key(|packet| packet.at);
+        let mut ring: VecDeque<Packet> = packets.into();
+        let mut held: Vec<(u128, Packet)> = Vec::new();
+        let mut done: Vec<Packet> = Vec::new();
+        let mut now = 0;
+        let mut worked = false;
+        loop {
+            let due_held = held.iter().map(|(due, _)| *due).min();
+            let due_shaped = self.shapers.iter().flatten().filter_map(Shaper::due).min();
+            let next = [due_held, due_shaped, ring.front().map(|packet| packet.at)];
+            let Some(next) = next.into_iter().flatten().min() else {
+                return done;
+            };
+            if next > now || !worked {
+                now = now.max(next) + self.stall;
+            }
+            worked = true;
+            let mut let_go: Vec<Packet> = Vec::new();
+            held.retain(|(due, packet)| {
+                let is_due = *due <= now;
+                if is_due {
+                    let_go.push(*packet);
+                }
+                !is_due
+            });
+            for shaper in self.shapers.iter_mut().flatten() {
+                shaper.look(now);
+                while shaper.credit >= SECOND
+                    && let Some(packet) = shaper.waiting.pop_front()
+                {
+                    shaper.credit -= SECOND;
+                    let_go.push(packet);
+                }
+            }
+            for mut packet in let_go {
+                now += self.second[packet.chain];
+                packet.at = now;
+                done.push(packet);
+            }
+            if ring.front().is_none_or(|packet| packet.at > now) {
+                continue;
+            }
+            let Some(mut packet) = ring.pop_front() else {
+                continue;
+            };
+            let chain = packet.chain;
+            now += cost(&packet) - self.second[chain];
+            if kinds[chain] == Kind::Held {
+                held.push(((now / TIMEOUT + 1) * TIMEOUT, packet));
+                continue;
+            }
+            if let Some(shaper) = &mut self.shapers[chain] {
+                shaper.look(now);
+                if shaper.credit < SECOND || !shaper.waiting.is_empty() {
+                    shaper.waiting.push_back(packet);
+                    continue;
+                }
+                shaper.credit -= SECOND;
+            }
+            now += self.second[chain];
+            packet.at = now;
+            done.push(packet);
+        }
+    }
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Plain),
+        Just(Kind::Stamped),
+        Just(Kind::Held),
+        Just(Kind::Shaped)
+    ]
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let frame = (
+        prop_oneof![Just(60_u64), Just(1518), 60_u64..1518],
+        prop_oneof![4 => Just(0_u64), 1 => 0_u64..2000],
+    );
+    let frames = prop::collection::vec(frame, 40..120);
+    (
+        kind(),
+        500_u64..20_000,
+        4_u64..40,
+        any::<bool>(),
+        0_u64..500,
+        frames,
+    )
+        .prop_map(|(kind, rate, burst, with_bits, from_us, frames)| Sent {
+            kind,
+            rate,
+            burst,
+            // The simulated shaper counts packets.
+            with_bits: with_bits && kind != Kind::Shaped,
+            from_us,
+            frames,
+        })
+}
+
+proptest! {
+    #[test]
+    fn no_packet_takes_longer_than_its_bound(sent in prop::collection::vec(sent(), 1..5), share in 0_u128..100, fast: bool) {
+        let machine = Machine {
+            egress_bps: Some(if fast { 10_000_000_000 } else { 1_000_000_000 }),
+            ..machine()
+        };
+        let chain = |index: usize, sent: &Sent| shared(&format!("c{index}"), sent.kind.functions(), &sent.agreed());
+        let mut ledger = Ledger::default();
+        for (index, sent) in sent.iter().enumerate() {
+            let (_, booking) = beside(&ledger, &chain(index, sent), &machine);
+            ledger.insert(booking);
+        }
+        // Each beside all others.
+        let all: Vec<_> = sent.iter().enumerate().map(|(index, sent)| beside(&ledger, &chain(index, sent), &machine)).collect();
+        prop_assume!(all.iter().all(|(plan, _)| plan.bound.is_some()));
+        prop_assume!(!all.iter().any(|(plan, _)| plan.warnings.iter().any(|warning| warning.contains("more credit"))));
+        let kinds: Vec<Kind> = sent.iter().map(|sent| sent.kind).collect();
+        let cost = |server: usize| {
+            let all = &all;
+            move |packet: &Packet| all[packet.chain].1.visits[server].work.of_fs(packet.bytes)
+        };
+        let sources = sent.iter().zip(&all).enumerate();
+        let mut packets: Vec<Packet> = sources.flat_map(|(chain, (sent, (_, booking)))| {
+            let longer = sent.kind.longer();
+            let arrivals = sent.arrivals(booking).into_iter();
+            arrivals.map(move |(at, bytes)| Packet { chain, came: at, at, bytes: (bytes + longer).min(1518) })
+        }).collect();
+        let stall = |server: usize| match &all[0].1.visits[server].resource {
+            Resource::Worker { wake_up_fs, .. } => 20_000 * NS + wake_up_fs,
+            Resource::Port { .. } => 20_000 * NS,
+            Resource::Link(_) => 0,
+        };
+        packets = serve(packets, stall(0), cost(0));
+        let second = |(kind, (plan, booking)): (&Kind, &(myelin_planner::Plan, Booking))| match kind {
+            Kind::Plain | Kind::Stamped => 0,
+            Kind::Held => booking.visits[1].work.of_fs(60) * share / 100,
+            Kind::Shaped => {
+                let egress = bound(plan).hops.iter().find(|hop| hop.name == "egress").unwrap();
+                u128::from(egress.cost_ns - 1).min(booking.visits[1].work.of_fs(60) / NS) * NS
+            }
+        };
+        let mut worker = Worker {
+            stall: stall(1),
+            second: kinds.iter().zip(&all).map(second).collect(),
+            shapers: sent.iter().map(|sent| (sent.kind == Kind::Shaped).then(|| Shaper {
+                rate: sent.rate.into(),
+                burst: sent.burst.into(),
+                credit: u128::from(sent.burst) * SECOND,
+                seen: 0,
+                waiting: VecDeque::new(),
+            })).collect(),
+        };
+        packets = worker.serve(packets, &kinds, &cost(1));
+        packets = serve(packets, 0, cost(2));
+        for packet in packets {
+            let (plan, took) = (&all[packet.chain].0, packet.at - packet.came);
+            let bound = bound(plan);
+            prop_assert!(
+                took <= u128::from(bound.bound_ns) * NS,
+                "{} ns above {} of {:?}", took / NS, bound.bound_ns, kinds[packet.chain]
+            );
+        }
+    }
+}
