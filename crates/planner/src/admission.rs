@@ -15,6 +15,7 @@ mod evaluate;
 mod flow;
 mod ledger;
 mod mean;
+mod pause;
 mod release;
 mod remedy;
 mod review;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::booking::Booking;
 use super::ledger::{Ledger, Route, Sums};
+use super::pause::Batches;
 use super::site::Platform;
 use super::way::Resource;
 use crate::calculus::{
@@ -175,7 +176,11 @@ impl<'a> Evaluator<'a> {
             // Whether the rings hold what waits.
             self.delay_at(resource)?;
             let total = own.plus(&others).ok_or_else(full)?;
-            let delay_fs = longest(&total, &order).ok_or_else(full)?;
+            let in_order_fs = longest(&total, &order).ok_or_else(full)?;
+            let (delay_fs, latency_fs) = match self.without_pause(resource, &order) {
+                Some((pause_fs, latency_fs)) if pause_fs < in_order_fs => (pause_fs, latency_fs),
+                _ => (in_order_fs, service.latency_fs),
+            };
             added_fs = added_fs.checked_add(delay_fs).ok_or_else(beyond)?;
             if let Order::Fcfs(service) = order {
                 passages.push(Passage {
@@ -195,7 +200,7 @@ impl<'a> Evaluator<'a> {
                 sum_fs = None;
             }
             servers.push(Served {
-                latency_fs: service.latency_fs,
+                latency_fs,
                 rate: service.rate,
                 total,
                 delay_fs,
@@ -219,8 +224,10 @@ impl<'a> Evaluator<'a> {
         }
         let delay = self.order(resource).and_then(|order| {
             let total = self.total(resource, &order)?;
-            let delay_fs =
+            let in_order_fs =
                 longest(&total, &order).ok_or_else(|| Unbounded::Full(resource.clone()))?;
+            let pause = self.without_pause(resource, &order);
+            let delay_fs = pause.map_or(in_order_fs, |(pause_fs, _)| in_order_fs.min(pause_fs));
             self.check_rings(resource, delay_fs)?;
             Ok(delay_fs)
         });
@@ -295,6 +302,33 @@ impl<'a> Evaluator<'a> {
         after_delay(&sums.curves[index], before_fs).ok_or_else(full)
     }
 
+    /// The longest that a packet stays at a worker that is first come, first served by batches, however clustered its chain comes there, and what of it is no
+    /// work; fs. `None` where that is not known.
+    fn without_pause(&self, resource: &Resource, order: &Order) -> Option<(u128, u128)> {
+        let Resource::Worker {
+            core,
+            wake_up_fs,
+            batch,
+            batch_fs,
+            ..
+        } = resource
+        else {
+            return None;
+        };
+        if !matches!(order, Order::Fcfs(_)) || self.workers_on(*core).len() > 1 {
+            return None;
+        }
+        let stall_fs = self.platform.stall_fs(*core);
+        let batches = Batches {
+            core: RateLatency::core(stall_fs.saturating_add(*wake_up_fs)),
+            packets: *batch,
+            each_fs: *batch_fs,
+            dearest_fs: self.dearest_fs(resource),
+        };
+        let all = self.total(resource, order).ok()?;
+        Some((batches.longest(&all)?, batches.latency_fs()?))
+    }
+
     /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
     fn total(&self, resource: &Resource, order: &Order) -> Result<ArrivalCurve, Unbounded> {
         if let Some(known) = self.totals.borrow().get(resource) {
@@ -327,7 +361,18 @@ impl<'a> Evaluator<'a> {
                     .iter()
                     .position(|one| one == server)
                     .ok_or_else(full)?;
-                sum = sum.plus(&self.arrived(route, index)?).ok_or_else(full)?;
+                let mut arrived = self.arrived(route, index)?;
+                // Batches may be of one packet each.
+                if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
+                    (server, order)
+                {
+                    let before_fs = self.before_fs(route, index)?;
+                    let alone = after_delay(&sums.count, before_fs)
+                        .and_then(|count| count.times(*batch_fs))
+                        .ok_or_else(full)?;
+                    arrived = arrived.plus(&alone).ok_or_else(full)?;
+                }
+                sum = sum.plus(&arrived).ok_or_else(full)?;
             }
         }
         Ok(sum)
@@ -350,6 +395,7 @@ impl<'a> Evaluator<'a> {
             core,
             wake_up_fs,
             batch,
+            batch_fs,
             devices,
             ..
         } = resource
@@ -370,7 +416,8 @@ impl<'a> Evaluator<'a> {
                 .is_some_and(|(server, group)| group.returns[server])
         });
         let in_turn = *devices || self.ports_of(resource) > 1;
-        let after_batch = |service: RateLatency| self.after_batch(resource, *batch, service);
+        let after_batch =
+            |service: RateLatency| self.after_batch(resource, *batch, *batch_fs, service);
         let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|one| **one != resource);
         if workers.len() <= 1 {
@@ -419,21 +466,28 @@ impl<'a> Evaluator<'a> {
         queues.sum()
     }
 
+    /// The dearest packet at a server, fs.
+    fn dearest_fs(&self, server: &Resource) -> u128 {
+        let costs = self.routes_at(server).filter_map(|route| {
+            let index = route.iter().position(|one| one == server)?;
+            self.sums(route)?.packets_fs.get(index).copied()
+        });
+        costs.max().unwrap_or(0)
+    }
+
     /// What is left of first come, first served where a packet leaves after the whole batch that it was taken with: those that came
-    /// later may be before it.
+    /// later may be before it. Where a batch takes time of its own, that before may have been a small one, and so may this one.
     fn after_batch(
         &self,
         worker: &Resource,
         batch: u16,
+        batch_fs: u128,
         service: RateLatency,
     ) -> Option<RateLatency> {
-        let routes = self.routes_at(worker);
-        let costs = routes.filter_map(|route| {
-            let index = route.iter().position(|one| one == worker)?;
-            self.sums(route)?.packets_fs.get(index).copied()
-        });
-        let later = u128::from(batch.max(1) - 1);
-        let later_fs = costs.max().unwrap_or(0).checked_mul(later)?;
+        let batches = if batch_fs > 0 { 2 } else { 1 };
+        let later = u128::from(batch.max(1) - 1).checked_mul(batches)?;
+        let later_fs = self.dearest_fs(worker).checked_mul(later)?;
+        let later_fs = later_fs.checked_add(batch_fs.checked_mul(2)?)?;
         let later_fs = mul_div_up(later_fs, SECOND, service.rate)?;
         Some(RateLatency::new(
             service.rate,

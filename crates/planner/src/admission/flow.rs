@@ -5,7 +5,7 @@ use myelin_traffic::Profile;
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 
 /// The shortest frame, bytes, without frame check sequence.
-const SHORTEST: u128 = 60;
+pub(super) const SHORTEST: u128 = 60;
 /// The longest one on a link with an MTU of 1500 B, with a VLAN tag.
 pub(super) const LONGEST: u128 = 1518;
 
@@ -38,8 +38,13 @@ impl Work {
 
     /// Of the longest frame, fs.
     pub fn most_fs(&self) -> u128 {
+        self.of(LONGEST)
+    }
+
+    /// Of a frame of so many bytes, fs.
+    pub(super) fn of(&self, bytes: u128) -> u128 {
         self.packet_fs
-            .saturating_add(self.byte_fs.saturating_mul(LONGEST))
+            .saturating_add(self.byte_fs.saturating_mul(bytes))
     }
 }
 
