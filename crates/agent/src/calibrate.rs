@@ -1,6 +1,7 @@
 //! Measures what `plan` reckons with: functions and front doors alone, and the steps between them from round
 //! trips through chains that differ in one step.
 
+mod bursts;
 mod crossings;
 mod direct;
 mod fed_functions;
@@ -10,9 +11,9 @@ mod stalls;
 mod user_functions;
 
 use std::path::Path;
-use std::time::Duration;
 
 use myelin_dataplane::feed;
+use myelin_linux::sched;
 use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
 use myelin_spec::{
@@ -26,9 +27,6 @@ use crate::engine::{Busy, Engine, Monitor};
 /// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
 
-/// For how long cores are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-
 impl Engine {
     /// Measures the costs of this machine and keeps them.
     ///
@@ -41,18 +39,27 @@ impl Engine {
     ) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         let rounds = if request.quick { 7 } else { 31 };
-        monitor.progress("programs", 0, 3);
+        monitor.progress("stalls", 0, 4);
+        let stalls = stalls::measure(request.quick)?;
+        monitor.progress("programs", 1, 4);
         let programs = programs::measure(self, rounds)?;
-        monitor.progress("user functions", 1, 3);
+        monitor.progress("user functions", 2, 4);
         let user = user_functions::measure(rounds)?;
-        monitor.progress("crossings", 2, 3);
-        let (crossed, worst_case) =
-            crossings::measure(self, rounds, &programs, user.dispatch, monitor)?;
+        monitor.progress("crossings", 3, 4);
+        let least_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
+        let crossed = crossings::measure(
+            self,
+            rounds,
+            &programs,
+            user.dispatch,
+            least_stall_ns.unwrap_or(0),
+            monitor,
+        )?;
         let steps = StepCosts {
             ring: ring::measure(rounds)?,
-            ..crossed
+            ..crossed.steps
         };
-        let stalls = stalls::measure(if request.quick { LOOK / 4 } else { LOOK })?;
+        let (slice, slice_from) = sched::longest_turn();
         let fed = fed_functions::measure(rounds, user.dispatch.per_packet_ns)?;
         let in_both = programs.functions.iter().map(|(kind, kernel)| {
             let costs = FunctionCosts {
@@ -82,8 +89,10 @@ impl Engine {
             steps,
             functions,
             stalls,
-            worst_case,
-            slice_ns: Costs::default().slice_ns,
+            worst_case: crossed.worst_case,
+            in_burst: crossed.in_burst,
+            slice_ns: slice.as_nanos() as u64,
+            slice_from,
         };
         keep(Path::new(&request.file), &costs)?;
         (monitor.emit)(Event::Costs(Box::new(costs)));

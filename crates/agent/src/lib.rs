@@ -25,6 +25,7 @@ mod exchange;
 mod external;
 mod flood;
 mod flows;
+mod hold;
 mod layout;
 mod measure;
 mod named;
@@ -57,6 +58,7 @@ pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};
 pub use flood::check as check_floods;
+pub use hold::{Hold, thread_ns};
 pub use paths::{RunDir, calibration_file};
 pub use server::ServeOptions;
 

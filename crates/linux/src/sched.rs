@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -27,6 +28,61 @@ impl fmt::Display for Policy {
             Self::Idle => f.write_str("SCHED_IDLE"),
         }
     }
+}
+
+/// The longest that a thread keeps a core that another one of the same weight wants too, and where that is known from.
+///
+/// The scheduler decides again at the end of a slice, but not before its tick. The slice is read from debugfs; where that is not to be read it is the kernel's
+/// default, `base_slice` or before Linux 6.6 half of `latency`, by the number of CPUs (kernel/sched/fair.c).
+pub fn longest_turn() -> (Duration, String) {
+    const READ: [(&str, u64); 2] = [
+        ("/sys/kernel/debug/sched/base_slice_ns", 1),
+        // Two threads share it.
+        ("/sys/kernel/debug/sched/latency_ns", 2),
+    ];
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let read = READ.into_iter().find_map(|(path, threads)| {
+        let ns: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        Some((ns.div_ceil(threads), path.to_owned()))
+    });
+    let (slice_ns, source) = read.unwrap_or_else(|| {
+        let release = nix::sys::utsname::uname().ok();
+        let release = release.and_then(|name| name.release().to_str().map(str::to_owned));
+        let release = release.unwrap_or_default();
+        let ns = default_slice_ns(version(&release), cpus);
+        (
+            ns,
+            format!("the default of Linux {release} with {cpus} CPUs"),
+        )
+    });
+    // The resolution of the coarse clocks is the tick.
+    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE);
+    let tick_ns = tick.map_or(10_000_000, |tick| Duration::from(tick).as_nanos() as u64);
+    let turn_ns = slice_ns.div_ceil(tick_ns.max(1)) * tick_ns.max(1);
+    let tick_us = tick_ns / 1000;
+    (
+        Duration::from_nanos(turn_ns),
+        format!("{source}: {} us, a tick of {tick_us} us", slice_ns / 1000),
+    )
+}
+
+/// Major and minor number; of what cannot be read those of the latest.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    next().zip(next()).unwrap_or((u32::MAX, 0))
+}
+
+/// Scaled by 1 + log2 of the CPUs, 8 at most, as `sched_tunable_scaling` has it by default.
+fn default_slice_ns(version: (u32, u32), cpus: usize) -> u64 {
+    let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
+    let single_ns = match version {
+        (6, 6..=14) => 750_000,
+        (major, _) if major >= 6 && version > (6, 14) => 700_000,
+        // CFS: 6 ms for all that want to run.
+        _ => 3_000_000,
+    };
+    single_ns * factor
 }
 
 /// Sets the policy of a thread, 0 being the calling one. Children it starts begin with it as well.
@@ -113,6 +169,19 @@ pub(crate) fn thread_name(thread: u32) -> String {
 mod tests {
     use super::*;
     use crate::testing::root_or_skip;
+
+    #[test]
+    fn a_slice_is_by_kernel_and_cpus_and_no_shorter_than_a_tick() {
+        assert_eq!(default_slice_ns(version("6.18.44-fc-v769"), 2), 1_400_000);
+        assert_eq!(default_slice_ns(version("6.8.0-45-generic"), 64), 3_000_000);
+        assert_eq!(default_slice_ns(version("6.1.0"), 8), 12_000_000);
+        assert_eq!(default_slice_ns(version("5.15.0"), 1), 3_000_000);
+        assert_eq!(default_slice_ns(version("what"), 1), 700_000);
+        let (turn, source) = longest_turn();
+        let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+        assert!(turn >= Duration::from(tick), "{turn:?} {source}");
+        assert_eq!(turn.as_nanos() % Duration::from(tick).as_nanos(), 0);
+    }
 
     #[test]
     fn idle_needs_no_root() {

@@ -17,6 +17,7 @@ mod group;
 mod lateness;
 mod ledger;
 mod mean;
+mod pause;
 #[cfg(test)]
 mod plain;
 mod release;

@@ -183,17 +183,38 @@ pub struct Costs {
     /// For how long each core that was looked at stands still. A core that is missing does so as long as the worst of them.
     #[serde(default)]
     pub stalls: BTreeMap<u32, Stall>,
-    /// What a packet costs at worst, as a multiple of the mean: its 99th percentile against its median.
+    /// What packets cost at worst, as a multiple of the mean: 99 of 100 single packets, and the slowest of 8 bursts, are done within a stall of the core and so many
+    /// times what they mostly take.
     #[serde(default = "default_worst_case")]
     pub worst_case: f64,
+    /// What packets in bursts cost a worker. Where nobody has measured it, as much as single ones.
+    #[serde(default)]
+    pub in_burst: Option<InBurst>,
     /// The longest that a process keeps a core that another one wants too, ns: the scheduler's slice, or its tick if that is longer.
     #[serde(default = "default_slice_ns")]
     pub slice_ns: u64,
+    /// Where that is known from.
+    #[serde(default)]
+    pub slice_from: String,
+}
+
+/// What a packet of a burst costs on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
+/// [`StepCosts::user_egress`] hold the time until it is noticed, and a system call of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InBurst {
+    /// The receive work of the port, front door and all, up to the ring of the worker's socket.
+    pub port: Cost,
+    /// The worker's, from that ring to the egress port.
+    pub worker: Cost,
 }
 
 /// For how long a core stands still that nobody has looked at, ns: a timer interrupt with what hangs on it, and a wake-up of some other
 /// thread for a moment. An estimate for a machine with nothing else to do; `myelin calibrate` measures.
 pub const DEFAULT_STALL_NS: u64 = 20_000;
+
+/// A stall from which on there is something to be mended, ns: five times that of a core that has nothing else to do.
+const LONG_STALL_NS: u64 = 5 * DEFAULT_STALL_NS;
 
 /// Calibration files of earlier releases do not have it. An estimate; `myelin calibrate` measures.
 fn default_worst_case() -> f64 {
@@ -219,6 +240,12 @@ pub struct Stall {
     pub observed_ns: u64,
     /// Share of that time that the hypervisor took, percent.
     pub steal_percent: f64,
+    /// Share of that time in which other programs had the core, percent.
+    #[serde(default)]
+    pub others_percent: f64,
+    /// The least and the greatest stall that one of the looks by itself would have told, ns. Far apart, something came and went meanwhile.
+    #[serde(default)]
+    pub looks_ns: [u64; 2],
 }
 
 impl Default for Costs {
@@ -241,7 +268,9 @@ impl Default for Costs {
             functions: functions.collect(),
             stalls: BTreeMap::new(),
             worst_case: default_worst_case(),
+            in_burst: None,
             slice_ns: default_slice_ns(),
+            slice_from: String::new(),
         }
     }
 }
@@ -279,6 +308,46 @@ impl Costs {
         Ok(costs)
     }
 
+    /// What of the stalls keeps chains from being promised what they could be, with the remedy.
+    pub fn warnings(&self) -> Vec<String> {
+        let us = |ns: u64| ns.div_ceil(1000);
+        let mut warnings = Vec::new();
+        for (core, stall) in &self.stalls {
+            let [low_ns, high_ns] = stall.looks_ns;
+            if stall.stall_ns >= LONG_STALL_NS {
+                let mut why = Vec::new();
+                if stall.others_percent > 0.1 {
+                    why.push(format!(
+                        "other programs ran there for {:.1} % of the time",
+                        stall.others_percent
+                    ));
+                }
+                if stall.steal_percent > 0.1 {
+                    why.push(format!("the hypervisor took {:.1} %", stall.steal_percent));
+                }
+                if why.is_empty() {
+                    why.push("interrupts, or a hypervisor that does not tell".to_owned());
+                }
+                warnings.push(format!(
+                    "core {core} stood still for up to {} us at a time ({}): no chain is promised a latency below that, one with a shaped worker there \
+                     none below three times that; stop what else runs there (`isolcpus`, a cpuset) and calibrate again, or give workers another \
+                     core (`worker: {{ core: N }}`)",
+                    us(stall.stall_ns),
+                    why.join(", "),
+                ));
+            }
+            if high_ns >= LONG_STALL_NS && high_ns > 10 * low_ns {
+                warnings.push(format!(
+                    "the looks at core {core} disagree, from {} to {} us: something ran there for part of the time; calibrate while the machine does what it \
+                     will do",
+                    us(low_ns),
+                    us(high_ns),
+                ));
+            }
+        }
+        warnings
+    }
+
     fn check(&self) -> Result<(), CostsError> {
         let functions = self.functions.iter().flat_map(|(kind, costs)| {
             let spaces = [(Space::Kernel, costs.kernel), (Space::User, costs.user)];
@@ -290,7 +359,13 @@ impl Costs {
             .steps
             .iter()
             .map(|(name, cost)| (name.to_owned(), cost));
-        for (name, cost) in steps.chain(functions) {
+        let in_burst = self.in_burst.into_iter().flat_map(|cost| {
+            [
+                ("a burst's packet at the port".to_owned(), cost.port),
+                ("a burst's packet in a worker".to_owned(), cost.worker),
+            ]
+        });
+        for (name, cost) in steps.chain(functions).chain(in_burst) {
             for value_ns in [cost.per_packet_ns, cost.per_byte_ns] {
                 if !(0.0..=MOST_NS).contains(&value_ns) {
                     return Err(CostsError::Figure { name, value_ns });
@@ -371,6 +446,34 @@ mod tests {
             ..Costs::default()
         };
         assert_eq!(Costs::from_json(&costs.to_json()).unwrap(), costs);
+    }
+
+    #[test]
+    fn long_stalls_and_looks_that_disagree_are_warned_of() {
+        let mut costs = Costs::default();
+        let mut warnings = |stall_ns, looks_ns, others_percent| {
+            let stall = Stall {
+                stall_ns,
+                gaps: 1,
+                longest_ns: stall_ns,
+                observed_ns: 1_000_000_000,
+                steal_percent: 0.0,
+                others_percent,
+                looks_ns,
+            };
+            costs.stalls.insert(1, stall);
+            costs.warnings()
+        };
+        assert!(warnings(20_000, [10_000, 30_000], 0.0).is_empty());
+        let told = warnings(4_000_000, [3_000_000, 5_000_000], 7.0);
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].contains("core 1 stood still for up to 4000 us")
+                && told[0].contains("7.0 % of the time"),
+            "{told:?}"
+        );
+        let told = warnings(20_000, [10_000, 3_000_000], 0.0);
+        assert!(told[0].contains("from 10 to 3000 us"), "{told:?}");
     }
 
     #[test]

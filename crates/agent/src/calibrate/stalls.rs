@@ -1,7 +1,7 @@
 //! For how long cores stand still: a thread on each does nothing but look at the clock, and notes when it jumps.
 //!
 //! What it sees is what a worker that polls would see: interrupts, other threads on its core, migrations of what it waits for, and the time that the hypervisor
-//! takes. All cores are looked at at the same time.
+//! takes. All cores are looked at at the same time. One look may meet what is rare, or miss it, so there are several, and more of them while they disagree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,16 +14,65 @@ use crate::api::ApiError;
 
 /// Jumps of the clock that are gaps, ns: reading it takes a tenth of that.
 const LEAST_NS: u64 = 1000;
-/// Gaps that are noted; when there are more the look ends early.
-const MOST_GAPS: usize = 1 << 18;
+/// Gaps that are noted in a look; when there are more it ends early.
+const MOST_GAPS: usize = 1 << 16;
 /// Longer gaps than the stall make up at most this part of the time.
 const PART: u64 = 1000;
+/// One look.
+const LOOK: Duration = Duration::from_millis(250);
+/// Looks that agree have stalls of at most this many times each other.
+const AGREE: u64 = 2;
+/// Looks at first, and how many times as many there are at most.
+const FIRST: usize = 8;
+const MORE: usize = 4;
 
-/// Looks at every core that this process may use.
-pub(super) fn measure(how_long: Duration) -> Result<BTreeMap<u32, Stall>, ApiError> {
+/// One look at one core.
+#[derive(Debug)]
+struct Look {
+    gaps: Vec<u64>,
+    observed_ns: u64,
+    /// For how long the thread was ready to run and did not, since another one had its core, ns.
+    others_ns: u64,
+}
+
+/// Looks at every core that this process may use: twice as often as a quick one where it is not.
+pub(super) fn measure(quick: bool) -> Result<BTreeMap<u32, Stall>, ApiError> {
+    let first = if quick { FIRST } else { 2 * FIRST };
+    look(first, LOOK)
+}
+
+/// Looks `first` times, and again as often as they do not agree, [`MORE`] times altogether.
+fn look(first: usize, how_long: Duration) -> Result<BTreeMap<u32, Stall>, ApiError> {
     let cores = affinity::get(0).map_err(ApiError::failed)?;
     let before = procfs::cpu_times().map_err(ApiError::failed)?;
-    let watched = std::thread::scope(|scope| {
+    let mut looks: Vec<Vec<Look>> = cores.iter().map(|_| Vec::new()).collect();
+    for times in 1..=first * MORE {
+        for (looks, look) in looks.iter_mut().zip(all_at_once(&cores, how_long)?) {
+            looks.push(look);
+        }
+        if times >= first && times.is_multiple_of(first) && looks.iter().all(|core| agree(core)) {
+            break;
+        }
+    }
+    let after = procfs::cpu_times().map_err(ApiError::failed)?;
+    let steal_percent = |core: usize| {
+        let of = |times: &[procfs::CpuTimes]| times.iter().find(|one| one.cpu == core).copied();
+        let spent = of(&after)?.since(&of(&before)?);
+        let total_s = spent.total().as_secs_f64();
+        (total_s > 0.0).then(|| spent.steal.as_secs_f64() / total_s * 100.0)
+    };
+    let stalls = cores.iter().zip(&looks).map(|(&core, looks)| {
+        let stall = Stall {
+            steal_percent: steal_percent(core).unwrap_or(0.0),
+            ..stall(looks)
+        };
+        (core as u32, stall)
+    });
+    Ok(stalls.collect())
+}
+
+fn all_at_once(cores: &[usize], how_long: Duration) -> Result<Vec<Look>, ApiError> {
+    std::thread::scope(|scope| {
         let watchers: Vec<_> = cores
             .iter()
             .map(|&core| (core, scope.spawn(move || watch(core, how_long))))
@@ -33,32 +82,20 @@ pub(super) fn measure(how_long: Duration) -> Result<BTreeMap<u32, Stall>, ApiErr
                 "looking for gaps on core {core}: the thread ended early"
             ))
         };
-        let ends = watchers.into_iter().map(|(core, watcher)| {
-            let seen = watcher.join().map_err(|_| ended(core))??;
-            Ok((core, seen))
-        });
-        ends.collect::<Result<Vec<_>, ApiError>>()
-    })?;
-    let after = procfs::cpu_times().map_err(ApiError::failed)?;
-    let steal_percent = |core: usize| {
-        let of = |times: &[procfs::CpuTimes]| times.iter().find(|one| one.cpu == core).copied();
-        let spent = of(&after)?.since(&of(&before)?);
-        let total_s = spent.total().as_secs_f64();
-        (total_s > 0.0).then(|| spent.steal.as_secs_f64() / total_s * 100.0)
-    };
-    let stalls = watched.into_iter().map(|(core, (gaps, observed_ns))| {
-        let stall = stall(gaps, observed_ns, steal_percent(core).unwrap_or(0.0));
-        (core as u32, stall)
-    });
-    Ok(stalls.collect())
+        let looks = watchers
+            .into_iter()
+            .map(|(core, watcher)| watcher.join().map_err(|_| ended(core))?);
+        looks.collect()
+    })
 }
 
-/// The gaps on one core, and for how long it was looked at, ns.
-fn watch(core: usize, how_long: Duration) -> Result<(Vec<u64>, u64), ApiError> {
+/// The gaps on one core.
+fn watch(core: usize, how_long: Duration) -> Result<Look, ApiError> {
     affinity::set(0, &[core]).map_err(ApiError::failed)?;
     // Written once, so that no page of it has to be found while the clock is looked at.
     let mut gaps = vec![1_u64; MOST_GAPS];
     let mut count = 0;
+    let waited = procfs::own_wait_time().map_err(ApiError::failed)?;
     let start_ns = now_ns();
     let end_ns = start_ns + how_long.as_nanos() as u64;
     let mut last_ns = start_ns;
@@ -71,45 +108,97 @@ fn watch(core: usize, how_long: Duration) -> Result<(Vec<u64>, u64), ApiError> {
         last_ns = ns;
     }
     gaps.truncate(count);
-    Ok((gaps, last_ns - start_ns))
+    let waited = procfs::own_wait_time()
+        .map_err(ApiError::failed)?
+        .saturating_sub(waited);
+    Ok(Look {
+        gaps,
+        observed_ns: last_ns - start_ns,
+        others_ns: waited.as_nanos() as u64,
+    })
+}
+
+/// Whether the stall of all looks is that of about each half of them.
+fn agree(looks: &[Look]) -> bool {
+    let (one, other) = looks.split_at(looks.len() / 2);
+    let [one, other] = [one, other].map(|half| stall(half).stall_ns);
+    one.max(other) <= AGREE * one.min(other).max(LEAST_NS)
 }
 
 /// The least time such that longer gaps make up at most 0.1 % of the time.
-fn stall(mut gaps: Vec<u64>, observed_ns: u64, steal_percent: f64) -> Stall {
+fn stall(looks: &[Look]) -> Stall {
+    let observed_ns = looks.iter().map(|look| look.observed_ns).sum();
+    let gaps = || looks.iter().flat_map(|look| look.gaps.iter().copied());
+    let each = looks
+        .iter()
+        .map(|look| least(look.gaps.clone(), look.observed_ns));
+    let (low_ns, high_ns) = each.fold((u64::MAX, 0), |(low, high), ns| (low.min(ns), high.max(ns)));
+    let others_ns: u64 = looks.iter().map(|look| look.others_ns).sum();
+    Stall {
+        stall_ns: least(gaps().collect(), observed_ns),
+        gaps: gaps().count() as u64,
+        longest_ns: gaps().max().unwrap_or(0),
+        observed_ns,
+        steal_percent: 0.0,
+        others_percent: others_ns as f64 / observed_ns.max(1) as f64 * 100.0,
+        looks_ns: [low_ns.min(high_ns), high_ns],
+    }
+}
+
+fn least(mut gaps: Vec<u64>, observed_ns: u64) -> u64 {
     gaps.sort_unstable_by(|a, b| b.cmp(a));
     let mut longer_ns = 0;
-    let stall_ns = gaps.iter().copied().find(|gap| {
+    let stall_ns = gaps.into_iter().find(|gap| {
         longer_ns += gap;
         longer_ns > observed_ns / PART
     });
-    Stall {
-        stall_ns: stall_ns.unwrap_or(LEAST_NS),
-        gaps: gaps.len() as u64,
-        longest_ns: gaps.first().copied().unwrap_or(0),
-        observed_ns,
-        steal_percent,
-    }
+    stall_ns.unwrap_or(LEAST_NS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn look_of(gaps: &[u64], observed_ns: u64) -> Look {
+        Look {
+            gaps: gaps.to_vec(),
+            observed_ns,
+            others_ns: observed_ns / 10,
+        }
+    }
+
     #[test]
     fn gaps_longer_than_the_stall_are_a_thousandth_of_the_time() {
         let gaps = [vec![400_000], vec![300_000; 2], vec![5000; 100]].concat();
-        let seen = stall(gaps.clone(), 1_000_000_000, 0.0);
+        let stall = |observed_ns| stall(&[look_of(&gaps, observed_ns)]);
+        let seen = stall(1_000_000_000);
         // One of 400 us and both of 300 us are exactly the thousandth.
         assert_eq!(seen.stall_ns, 5000);
-        assert_eq!(stall(gaps.clone(), 999_999_000, 0.0).stall_ns, 300_000);
+        assert_eq!(stall(999_999_000).stall_ns, 300_000);
         assert_eq!((seen.gaps, seen.longest_ns), (103, 400_000));
-        assert_eq!(stall(gaps, 10_000_000_000, 0.0).stall_ns, LEAST_NS);
-        assert_eq!(stall(Vec::new(), 1_000_000_000, 0.0).longest_ns, 0);
+        assert_eq!(stall(10_000_000_000).stall_ns, LEAST_NS);
+        assert_eq!(super::stall(&[]).looks_ns, [0, 0]);
+    }
+
+    #[test]
+    fn one_gap_in_many_looks_is_no_stall_and_is_told() {
+        let quiet = || look_of(&[5000; 100], 250_000_000);
+        let mut looks: Vec<Look> = (0..15).map(|_| quiet()).collect();
+        looks.push(look_of(&[3_000_000], 250_000_000));
+        let seen = stall(&looks);
+        assert_eq!(
+            seen.stall_ns, 5000,
+            "3 of 4000 ms are less than a thousandth"
+        );
+        assert_eq!(seen.looks_ns, [5000, 3_000_000]);
+        assert!((seen.others_percent - 10.0).abs() < 0.1);
+        assert!(!agree(&looks[12..]), "one of four looks is another one");
+        assert!(agree(&looks[..12]));
     }
 
     #[test]
     fn every_core_is_looked_at() {
-        let stalls = measure(Duration::from_millis(20)).unwrap();
+        let stalls = look(2, Duration::from_millis(5)).unwrap();
         let cores = affinity::get(0).unwrap();
         assert_eq!(stalls.len(), cores.len());
         for (core, stall) in stalls {

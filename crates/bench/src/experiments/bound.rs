@@ -1,7 +1,6 @@
 //! `bound`: random sets of chains that admission takes, and traffic as bad as their contracts allow: the longest delay against the bound.
 
 mod draw;
-mod hold;
 mod stage;
 mod verdict;
 
@@ -16,7 +15,7 @@ use crate::variant::polling_core;
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
 
 use draw::{Judge, Kind, POOL, Pool, Set};
-use stage::{Stage, Turn};
+use stage::{Stage, Turns};
 use verdict::Verdict;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -65,6 +64,8 @@ const CLOSEST: usize = 10;
 const SEED: u64 = 0x6d79_656c_696e;
 /// Most of the time that may be excused.
 const EXCUSED_SHARE: f64 = 0.001;
+/// Most of what is sent to profile that does not come through.
+const MISSING_SHARE: f64 = 0.001;
 /// Most that the bound is above the worst, median.
 const TIGHTNESS: f64 = 3.0;
 
@@ -74,6 +75,8 @@ struct Shown {
     set: usize,
     chains: usize,
     bound_ns: u64,
+    /// What of the bound is no work.
+    standing_ns: u64,
     paper_sum_ns: Option<u64>,
     /// Over all turns in which nothing was excused.
     worst_ns: Option<u64>,
@@ -82,14 +85,24 @@ struct Shown {
     bursts: u64,
 }
 
+/// What became of the packets of one kind of chains.
+#[derive(Default, Clone, Copy)]
+struct Flow {
+    sent: u64,
+    /// Of those that did not come through, what the policers turned away.
+    policed: u64,
+    missing: u64,
+    turns_ns: u64,
+    absent_ns: [u64; 2],
+}
+
 /// All that was seen.
 #[derive(Default)]
 struct Seen {
     chains: Vec<Shown>,
     sets: usize,
     refused: usize,
-    sent: u64,
-    lost: u64,
+    flows: [Flow; 2],
     turns_ns: u64,
     absent_ns: u64,
     excused_ns: u64,
@@ -125,8 +138,14 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                 let count = FEWEST + scatter.below((POOL - FEWEST + 1) as u64) as usize;
                 let set = pool.set(count, &judge, &mut scatter)?;
                 stage.set(&set)?;
-                let turns = stage.turns(&set, TURNS, &mut scatter)?;
-                seen.add(kind, &set, &turns, stalls(&judge.costs, core));
+                let stalls = stalls(&judge.costs, core);
+                // A port may be served by any core, and has the worst of all.
+                let stall_ns = match kind {
+                    Kind::Kernel => stalls[0],
+                    Kind::Worker => stalls[1],
+                };
+                let turns = stage.turns(&set, TURNS, stall_ns, &mut scatter)?;
+                seen.add(kind, &set, &turns, stalls);
             }
         }
     }
@@ -150,8 +169,26 @@ fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
     [any, of(core as u32).unwrap_or(any)]
 }
 
+/// What packets in bursts cost, of 298 B.
+fn in_burst(costs: &Costs) -> String {
+    costs.in_burst.map_or_else(
+        || "not measured".to_owned(),
+        |in_burst| {
+            let [port, worker] = [in_burst.port, in_burst.worker].map(|cost| cost.at_ns(298));
+            format!("port {port:.0}, worker {worker:.0}")
+        },
+    )
+}
+
 impl Seen {
-    fn add(&mut self, kind: Kind, set: &Set, turns: &[Turn], [sending_ns, serving_ns]: [u64; 2]) {
+    fn add(&mut self, kind: Kind, set: &Set, turns: &Turns, [any_ns, core_ns]: [u64; 2]) {
+        // A port is served by any core; a worker is, and what its shaper holds leaves late by as much again.
+        let allowed_ns = match kind {
+            Kind::Kernel => [0, any_ns],
+            Kind::Worker => [any_ns, 2 * core_ns],
+        };
+        let flow = &mut self.flows[kind as usize];
+        flow.policed += turns.policed;
         let bursts = set.members.iter().map(|one| one.contract.burst).sum();
         let mut chains: Vec<Shown> = set
             .members
@@ -161,14 +198,16 @@ impl Seen {
                 set: self.sets,
                 chains: set.members.len(),
                 bound_ns: member.bound.bound_ns,
+                standing_ns: member.bound.latency_ns,
                 paper_sum_ns: member.bound.paper_sum_ns,
                 worst_ns: None,
                 above: Vec::new(),
                 bursts,
             })
             .collect();
-        for turn in turns {
-            let beyond_ns = turn.absence.beyond_ns(sending_ns, serving_ns);
+        for turn in &turns.turns {
+            let absence = turn.absence;
+            let beyond_ns = absence.beyond_ns(allowed_ns[0], allowed_ns[1]);
             let mut excused = false;
             for (chain, worst_ns) in chains.iter_mut().zip(&turn.worst_ns) {
                 let Some(worst_ns) = *worst_ns else { continue };
@@ -182,8 +221,11 @@ impl Seen {
                     chain.worst_ns = chain.worst_ns.max(Some(worst_ns));
                 }
             }
-            self.sent += turn.sent;
-            self.lost += turn.lost;
+            flow.sent += turn.sent;
+            flow.missing += turn.lost;
+            flow.turns_ns += absence.turn_ns;
+            flow.absent_ns[0] += absence.sending_ns.saturating_sub(allowed_ns[0]);
+            flow.absent_ns[1] += absence.serving_ns.saturating_sub(allowed_ns[1]);
             self.turns_ns += turn.absence.turn_ns;
             self.absent_ns += beyond_ns;
             if excused {
@@ -220,6 +262,7 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
         ("worst_case_factor", format!("{:.2}", costs.worst_case)),
         ("stall_us", format!("{:.1}", core_ns as f64 / 1e3)),
         ("worst_stall_us", format!("{:.1}", any_ns as f64 / 1e3)),
+        ("in_burst_ns", in_burst(costs)),
         ("sets", seen.sets.to_string()),
         ("sets_refused_when_drawn", seen.refused.to_string()),
         ("seed", format!("{SEED:#x}")),
@@ -238,10 +281,21 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
         Row::of("time")
             .with("watched_ms", seen.turns_ns as f64 / 1e6)
             .with("absent_beyond_stalls_ms", seen.absent_ns as f64 / 1e6)
-            .with("excused_ms", seen.excused_ns as f64 / 1e6)
-            .with("packets_sent", seen.sent)
-            .with("packets_policed_or_lost", seen.lost),
+            .with("excused_ms", seen.excused_ns as f64 / 1e6),
     );
+    for kind in [Kind::Kernel, Kind::Worker] {
+        let flow = &seen.flows[kind as usize];
+        findings.rows.push(
+            Row::of("packets")
+                .with("chains", kind.name())
+                .with("sent", flow.sent)
+                .with("policed", flow.policed)
+                .with("policed_or_lost", flow.missing)
+                .with("watched_ms", flow.turns_ns as f64 / 1e6)
+                .with("sender_absent_ms", flow.absent_ns[0] as f64 / 1e6)
+                .with("server_absent_ms", flow.absent_ns[1] as f64 / 1e6),
+        );
+    }
     findings.claims = claims(seen);
     findings
 }
@@ -266,6 +320,10 @@ fn summary(kind: Kind, chains: usize, some: &[&Shown]) -> Row {
         .with(
             "bound_us",
             median(some.iter().map(|one| us(one.bound_ns)).collect()),
+        )
+        .with(
+            "bound_standing_us",
+            median(some.iter().map(|one| us(one.standing_ns)).collect()),
         )
         .with("worst_us", median(worst.collect()))
         .with_estimate("tightness", "", median_ci(&tightness, CONFIDENCE))
@@ -312,6 +370,7 @@ fn closest(seen: &Seen) -> Vec<Row> {
                 .with("chains_in_set", one.chains)
                 .with("burst_packets_of_all", one.bursts)
                 .with("bound_us", us(one.bound_ns))
+                .with("bound_standing_us", us(one.standing_ns))
                 .with("longest_us", far(one).map(us))
                 .with("bound_over_longest", ratio)
                 .with("absent_beyond_stalls_us", above.map(|above| us(above.1)))
@@ -355,6 +414,14 @@ fn claims(seen: &Seen) -> Vec<Claim> {
             0.0,
         ),
     ];
+    let missing: u64 = seen.flows.iter().map(|flow| flow.missing).sum();
+    let sent: u64 = seen.flows.iter().map(|flow| flow.sent).sum();
+    claims.push(Claim::figure_at_most(
+        "share of the packets sent to profile that are policed or lost",
+        (),
+        missing as f64 / sent.max(1) as f64,
+        MISSING_SHARE,
+    ));
     let ratios: Vec<f64> = chains().filter_map(Shown::tightness).collect();
     claims.push(median_at_most(
         "bound over the longest delay, all chains, median",

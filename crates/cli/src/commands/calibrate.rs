@@ -40,6 +40,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     progress.finish();
     outcome?;
     let costs = costs.ok_or_else(|| ApiError::failed("the agent sent no costs"))?;
+    for warning in costs.warnings() {
+        eprintln!("warning: {warning}");
+    }
     if arguments.json {
         return output::json(&costs);
     }
@@ -53,6 +56,10 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     };
     for (name, cost) in costs.steps.iter() {
         add(name, cost);
+    }
+    if let Some(in_burst) = costs.in_burst {
+        add("in a burst, port", in_burst.port);
+        add("in a burst, worker", in_burst.worker);
     }
     for (kind, cost) in &costs.functions {
         for (space, cost) in [("kernel", cost.kernel), ("user", cost.user)] {
@@ -68,6 +75,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         ">longest us",
         ">gaps",
         ">steal",
+        ">other programs",
     ]);
     for (core, stall) in &costs.stalls {
         table.add_row([
@@ -76,11 +84,15 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             format!("{:.1}", stall.longest_ns as f64 / 1e3),
             stall.gaps.to_string(),
             format!("{:.1} %", stall.steal_percent),
+            format!("{:.1} %", stall.others_percent),
         ]);
     }
     println!(
-        "{table}\na packet at worst costs {:.2} times the mean\nkept in {}",
-        costs.worst_case, request.file
+        "{table}\npackets at worst cost {:.2} times the mean\na process keeps a core that others want for up to {:.1} ms ({})\nkept in {}",
+        costs.worst_case,
+        costs.slice_ns as f64 / 1e6,
+        costs.slice_from,
+        request.file
     );
     Ok(ExitCode::SUCCESS)
 }

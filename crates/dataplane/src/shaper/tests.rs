@@ -99,6 +99,53 @@ fn limits() -> impl Strategy<Value = Shaping> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    /// What conforms, and is then delayed by up to D in order, leaves within D of when it came, and later by what the worker looks late: once, however often that
+    /// is (LBT theorem 1.5.2; `docs/guarantees.md`, "Behind a shaper").
+    #[test]
+    fn what_conformed_is_late_by_no_more_than_the_longest_delay_and_one_late_look(
+        (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),
+        packets in prop::collection::vec((prop_oneof![Just(0), 0_u64..500_000], 0_u64..=100), 1..200),
+        longest_ns in 0_u64..3 * MS,
+        pauses in prop::collection::vec(0_u64..MS, 0..20),
+    ) {
+        let shaping = shaping(Some((rate, burst)), None);
+        // So late that the bucket is not yet full again.
+        let late_ns = (burst - 1) * 1_000_000_000 / rate * late_share / 100;
+        let mut stands = Vec::new();
+        let mut from_ns = MS;
+        for pause in pauses {
+            from_ns += pause;
+            stands.push(from_ns);
+            from_ns += late_ns;
+        }
+        let looks = |ns: u64| {
+            let stand = stands.iter().find(|from| (**from..*from + late_ns).contains(&ns));
+            stand.map_or(ns, |from| from + late_ns)
+        };
+        let mut policer = TokenBucket::new(&shaping.profile());
+        let mut bench = Bench::new(shaping);
+        let (mut sent, mut sent_ns, mut came_ns) = (Vec::new(), MS, MS);
+        for (number, (gap, delayed)) in (0..).zip(packets) {
+            sent_ns = (sent_ns + gap).max(policer.eligible_ns(1, 60).unwrap());
+            prop_assert!(policer.take(sent_ns, 1, 60));
+            sent.push(sent_ns);
+            came_ns = came_ns.max(sent_ns + longest_ns * delayed / 100);
+            while looks(bench.shaper.due_ns()) <= came_ns {
+                bench.release(looks(bench.shaper.due_ns()));
+            }
+            bench.come(number, came_ns, 60);
+        }
+        while bench.shaper.due_ns() < u64::MAX {
+            bench.release(looks(bench.shaper.due_ns()));
+        }
+        prop_assert_eq!(bench.left.len(), sent.len());
+        for (number, left_ns) in bench.left {
+            let most_ns = sent[number as usize] + longest_ns + late_ns;
+            // The policer's times are rounded up to nanoseconds.
+            prop_assert!(left_ns <= most_ns + 1, "{} late by {}", number, left_ns - most_ns);
+        }
+    }
+
     /// Whatever comes, and however late the worker looks: in order, never above the profile, and nothing is lost that fits.
     #[test]
     fn what_leaves_is_in_profile_and_in_order(

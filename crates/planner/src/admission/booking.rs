@@ -88,6 +88,7 @@ fn where_it_stands(chain: &ServiceChain, plan: &Plan, site: &Site) -> Vec<Visit>
         polls: true,
         wake_up_fs: 0,
         batch: chain.worker.batch,
+        batch_fs: 0,
         devices: chain.is_over_dpdk(),
     });
     let worker = plan.uses(Space::User).then_some(worker);

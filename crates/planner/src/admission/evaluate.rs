@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::booking::Booking;
 use super::group::Sums;
 use super::ledger::Ledger;
+use super::pause::Batches;
 use super::site::Platform;
 use super::way::{Resource, Route};
 use crate::calculus::{
-    ArrivalCurve, RateLatency, SECOND, after_delay, busy_period, delay, fair_share, mul_div_up,
+    ArrivalCurve, LeakyBucket, RateLatency, SECOND, after_delay, busy_period, delay, fair_share,
+    mul_div_up,
 };
 
 /// Why there is no bound.
@@ -59,6 +61,8 @@ struct Known {
     /// The delay there for whoever passes it, once.
     delay_fs: Option<Result<u128, Unbounded>>,
     late_fs: Option<Result<u128, Unbounded>>,
+    /// The longest that anybody stays at a worker, by its batches, and what of that is no work.
+    pause: Option<Result<Option<(u128, u128)>, Unbounded>>,
 }
 
 /// The chain that is tried.
@@ -255,8 +259,10 @@ impl<'a> Evaluator<'a> {
         let find = || {
             let order = self.order(server)?;
             let total = self.total(server, order)?;
-            let delay_fs = longest(&total, order);
-            let delay_fs = delay_fs.ok_or_else(|| self.at(server, Unbounded::Full))?;
+            let in_order_fs = longest(&total, order);
+            let in_order_fs = in_order_fs.ok_or_else(|| self.at(server, Unbounded::Full))?;
+            let pause = self.without_pause(server)?;
+            let delay_fs = pause.map_or(in_order_fs, |(pause_fs, _)| in_order_fs.min(pause_fs));
             self.check_rings(server, delay_fs)?;
             Ok(delay_fs)
         };
@@ -291,11 +297,56 @@ impl<'a> Evaluator<'a> {
     pub(super) fn arrived(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
         let route = self.route(group)?;
         let full = || Unbounded::Full(route.resources[index].clone());
-        let before_fs = self.before_fs(group, index)?;
-        let held_fs = route.held_before(index + 1) - route.held_before(index);
         let sums = self.sums(group)?;
-        let late_fs = before_fs.checked_add(held_fs).ok_or_else(full)?;
-        after_delay(&sums.curves[index], late_fs).ok_or_else(full)
+        after_delay(&sums.curves[index], self.late_there(group, index)?).ok_or_else(full)
+    }
+
+    /// By how much its packets may be late there, fs: on the way, or held back there.
+    fn late_there(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
+        let route = self.route(group)?;
+        let held_fs = route.held_before(index + 1) - route.held_before(index);
+        let late_fs = self.before_fs(group, index)?.checked_add(held_fs);
+        late_fs.ok_or_else(|| Unbounded::Full(route.resources[index].clone()))
+    }
+
+    /// The longest that a packet stays at a worker that is first come, first served by batches, however clustered its chain comes there, and what of it is no
+    /// work; fs. `None` where that is not known.
+    pub(super) fn without_pause(&self, server: usize) -> Result<Option<(u128, u128)>, Unbounded> {
+        let find = || {
+            let Some(batches) = self.batches(server)? else {
+                return Ok(None);
+            };
+            let all = self.total(server, self.order(server)?)?;
+            let longest_fs = batches.longest(&all.curve);
+            Ok(longest_fs.zip(batches.latency_fs()))
+        };
+        self.known(server, |known| &mut known.pause, find)
+    }
+
+    /// How a worker takes its packets that alone has its core and is first come, first served.
+    fn batches(&self, server: usize) -> Result<Option<Batches>, Unbounded> {
+        let Resource::Worker {
+            core,
+            wake_up_fs,
+            batch,
+            batch_fs,
+            ..
+        } = self.resource(server)?
+        else {
+            return Ok(None);
+        };
+        if !matches!(self.order(server)?, Order::Fcfs(_)) || self.workers_on(*core).len() > 1 {
+            return Ok(None);
+        }
+        let stall_fs = self.platform.stall_fs(*core);
+        let visitors = self.visitors(server)?;
+        Ok(Some(Batches {
+            core: RateLatency::core(stall_fs.saturating_add(*wake_up_fs)),
+            packets: *batch,
+            each_fs: *batch_fs,
+            dearest_fs: visitors.dearest_fs,
+            departures: visitors.departures(),
+        }))
     }
 
     /// All that comes to a server, as clustered as it is there. Where the order is not known all that its core has to do counts.
@@ -322,9 +373,19 @@ impl<'a> Evaluator<'a> {
                 }
                 let way = self.servers(group)?;
                 let index = way.iter().position(|one| *one == server).ok_or_else(full)?;
-                let arrived = self.arrived(group, index)?;
-                sum.curve = sum.curve.plus(&arrived).ok_or_else(full)?;
+                let mut arrived = self.arrived(group, index)?;
                 let route = self.route(group)?;
+                // Batches may be of one packet each.
+                if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
+                    (&route.resources[index], order)
+                {
+                    let late_fs = self.late_there(group, index)?;
+                    let alone = after_delay(&sums.count, late_fs)
+                        .and_then(|count| count.times(*batch_fs))
+                        .ok_or_else(full)?;
+                    arrived = arrived.plus(&alone).ok_or_else(full)?;
+                }
+                sum.curve = sum.curve.plus(&arrived).ok_or_else(full)?;
                 for _ in 1..route.passages(&route.resources[index]) {
                     sum.again = sum.again.plus(&arrived).ok_or_else(full)?;
                 }
@@ -353,6 +414,7 @@ impl<'a> Evaluator<'a> {
             core,
             wake_up_fs,
             batch,
+            batch_fs,
             devices,
             ..
         } = resource
@@ -368,7 +430,7 @@ impl<'a> Evaluator<'a> {
         let workers = self.workers_on(*core);
         let visitors = self.visitors(server)?;
         let in_turn = *devices || visitors.ports > 1 || visitors.hold;
-        let in_order = |service: RateLatency| visitors.in_order(*batch, service);
+        let in_order = |service: RateLatency| visitors.in_order(*batch, *batch_fs, service);
         let whole = RateLatency::core(stall_fs.saturating_add(*wake_up_fs));
         let others = workers.iter().filter(|one| **one != server);
         if workers.len() <= 1 {
@@ -454,20 +516,38 @@ pub(super) struct Visitors {
 }
 
 impl Visitors {
+    /// What departures that were waited for may take. Of each chain they come at its rate: what has come due while the worker was away leaves in one turn,
+    /// of which at most one begins before and one in any time.
+    fn departures(&self) -> LeakyBucket {
+        let rates = [
+            self.at_departure.short().rate,
+            self.at_departure.long().rate,
+        ];
+        LeakyBucket::new(
+            self.departure_fs.saturating_mul(2),
+            rates.into_iter().fold(0, u128::max),
+        )
+    }
+
     /// First come, first served, where a packet leaves after the whole batch that it was taken with: those that came later may be before it. And what
     /// the shapers let go meanwhile is before it too, whenever it came; where that needs most of the core nothing is said of the order.
-    fn in_order(&self, batch: u16, service: RateLatency) -> Option<Order> {
-        let departures = self.at_departure;
-        let departures = departures.short().rate.max(departures.long().rate);
+    ///
+    /// Where a batch takes time of its own, that before may have been a small one, and so may this one; and departures are such batches.
+    fn in_order(&self, batch: u16, batch_fs: u128, service: RateLatency) -> Option<Order> {
+        let departures = self.departures();
         let Some(rate) = service
             .rate
-            .checked_sub(departures)
+            .checked_sub(departures.rate)
             .filter(|rate| *rate >= service.rate / 2)
         else {
             return Some(Order::Any(service));
         };
         let later = u128::from(batch.max(1) - 1);
-        let later_fs = self.dearest_fs.checked_mul(later)?;
+        let mut later_fs = self.dearest_fs.checked_mul(later)?;
+        if batch_fs > 0 {
+            later_fs = later_fs.checked_add(batch_fs)?.checked_mul(2)?;
+            later_fs = later_fs.checked_add(departures.burst)?;
+        }
         let later_fs = mul_div_up(later_fs, SECOND, rate)?;
         let latency_fs = mul_div_up(service.latency_fs, service.rate, rate)?;
         Some(Order::Fcfs(RateLatency::new(

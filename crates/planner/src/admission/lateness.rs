@@ -13,8 +13,14 @@ impl Evaluator<'_> {
     pub(super) fn late_at(&self, worker: usize) -> Result<u128, Unbounded> {
         let find = || {
             let service = self.service(worker)?;
-            let total = self.total(worker, self.order(worker)?)?;
-            let busy_fs = longest_busy(&total, &service);
+            let order = self.order(worker)?;
+            let busy_fs = match self.without_pause(worker)? {
+                // A packet that came when the departure did would leave behind it.
+                Some((pause_fs, _)) => Some(pause_fs),
+                // Work in which batches do not count by themselves.
+                None if self.batch_fs(worker)? > 0 && matches!(order, Order::Fcfs(_)) => None,
+                None => longest_busy(&self.total(worker, order)?, &service),
+            };
             let turn_fs = self.turn_fs(worker, &service)?;
             let least_fs = busy_fs.into_iter().chain(turn_fs).min();
             least_fs.ok_or_else(|| self.at(worker, Unbounded::Full))
@@ -28,6 +34,7 @@ impl Evaluator<'_> {
         let Resource::Worker { batch, devices, .. } = self.resource(worker)? else {
             return Ok(None);
         };
+        let batch_fs = self.batch_fs(worker)?;
         let visitors = self.visitors(worker)?;
         if visitors.hold || matches!(self.order(worker)?, Order::Shared(_)) {
             return Ok(None);
@@ -38,11 +45,19 @@ impl Evaluator<'_> {
         let departures = departures.short().rate.min(departures.long().rate);
         let turn = || {
             let in_hand_fs = visitors.dearest_fs.checked_mul(packets)?;
-            let work_fs = in_hand_fs.checked_add(visitors.departure_fs)?;
+            let batches_fs = batch_fs.checked_mul(ports.into())?;
+            let work_fs = in_hand_fs.checked_add(batches_fs)?;
+            let work_fs = work_fs.checked_add(visitors.departure_fs)?;
             let left = service.rate.checked_sub(departures)?;
             let latency_fs = mul_div_up(service.latency_fs, service.rate, left)?;
             mul_div_up(work_fs, SECOND, left)?.checked_add(latency_fs)
         };
         Ok(turn())
+    }
+    fn batch_fs(&self, worker: usize) -> Result<u128, Unbounded> {
+        match self.resource(worker)? {
+            Resource::Worker { batch_fs, .. } => Ok(*batch_fs),
+            _ => Ok(0),
+        }
     }
 }

@@ -170,6 +170,7 @@ impl Ledger {
             polls: false,
             wake_up_fs: 0,
             batch: 0,
+            batch_fs: 0,
             devices: false,
         };
         self.resources

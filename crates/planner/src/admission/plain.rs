@@ -12,9 +12,10 @@ use super::site::{NS, Platform};
 use super::way::{Resource, Route};
 use super::{RING, SMALL_RING, Site, book};
 use crate::calculus::{
-    ArrivalCurve, Passage, RateLatency, SECOND, after_delay, busy_period, delay, fair_share,
-    mul_div_up, tandem,
+    ArrivalCurve, LeakyBucket, Passage, RateLatency, SECOND, after_delay, busy_period, delay,
+    fair_share, mul_div_up, tandem,
 };
+use crate::costs::{Cost, InBurst};
 use crate::{Costs, Machine, plan};
 
 /// Chains by their ways.
@@ -28,6 +29,8 @@ struct Server {
     /// What is left of it first come, first served, with batches and departures before; else any order.
     fcfs: Option<RateLatency>,
     whole_core: bool,
+    /// Of a worker that is alone and first come, first served: packets of a batch, what one takes besides, and departures.
+    batches: Option<(u16, u128, LeakyBucket)>,
 }
 
 impl<'a> Plain<'a> {
@@ -58,6 +61,7 @@ impl<'a> Plain<'a> {
             core,
             wake_up_fs,
             batch,
+            batch_fs,
             devices,
             ..
         } = server
@@ -73,6 +77,7 @@ impl<'a> Plain<'a> {
                 service,
                 fcfs: Some(service),
                 whole_core: false,
+                batches: None,
             });
         };
         let returns = self.at(server).any(|(_, sums, index)| sums.returns[index]);
@@ -92,6 +97,7 @@ impl<'a> Plain<'a> {
                 service,
                 fcfs: None,
                 whole_core: true,
+                batches: None,
             });
         }
         if !others.is_empty() {
@@ -100,18 +106,24 @@ impl<'a> Plain<'a> {
             }
             service = fair_share(&service, 1, others.len() as u64, self.platform.slice_fs)?;
         }
-        let departures = self.departures(server)?.0;
+        let (departures, each) = self.departures(server)?;
         let departures = departures.short().rate.max(departures.long().rate);
         let left = service.rate.saturating_sub(departures);
         let fcfs = (!returns && !any && 2 * left >= service.rate).then(|| {
-            let dearest = self.dearest(server) * u128::from(batch.max(&1) - 1);
+            let mut dearest = self.dearest(server) * u128::from(batch.max(&1) - 1);
+            if *batch_fs > 0 {
+                dearest = 2 * (dearest + batch_fs + each);
+            }
             let stands = mul_div_up(service.latency_fs, service.rate, left).unwrap();
             RateLatency::new(left, stands + mul_div_up(dearest, SECOND, left).unwrap())
         });
+        let alone = others.is_empty() && fcfs.is_some();
+        let batches = alone.then(|| (*batch, *batch_fs, LeakyBucket::new(2 * each, departures)));
         Some(Server {
             service,
             fcfs,
             whole_core: false,
+            batches,
         })
     }
 
@@ -165,9 +177,10 @@ impl<'a> Plain<'a> {
     }
 
     /// All that comes to a server, and what of it comes again.
-    fn total(&self, server: &Resource, whole_core: bool) -> Option<(ArrivalCurve, ArrivalCurve)> {
+    fn total(&self, server: &Resource, does: &Server) -> Option<(ArrivalCurve, ArrivalCurve)> {
+        let is_any = does.fcfs.is_none();
         let servers = match server {
-            Resource::Worker { core, .. } if whole_core => self.workers(*core),
+            Resource::Worker { core, .. } if does.whole_core => self.workers(*core),
             _ => BTreeSet::from([server]),
         };
         let mut sums = (ArrivalCurve::default(), ArrivalCurve::default());
@@ -176,7 +189,14 @@ impl<'a> Plain<'a> {
                 if of.unpoliced.is_some() {
                     return None;
                 }
-                let arrived = self.arrived(route, of, index)?;
+                let mut arrived = self.arrived(route, of, index)?;
+                if let Resource::Worker { batch_fs, .. } = &route.resources[index]
+                    && is_any
+                {
+                    let held = route.held_before(index + 1) - route.held_before(index);
+                    let late = self.before(route, index)? + held;
+                    arrived = arrived.plus(&after_delay(&of.count, late)?.times(*batch_fs)?)?;
+                }
                 sums.0 = sums.0.plus(&arrived)?;
                 for _ in 1..route.passages(server) {
                     sums.1 = sums.1.plus(&arrived)?;
@@ -186,13 +206,28 @@ impl<'a> Plain<'a> {
         Some(sums)
     }
 
+    /// The longest stay by batches, where it is known.
+    fn pause(&self, server: &Resource, does: &Server) -> Option<u128> {
+        let (packets, batch, departures) = does.batches?;
+        let (total, _) = self.total(server, does)?;
+        let nothing = ArrivalCurve::default();
+        if batch == 0 {
+            return busy_period(&total, &nothing, &does.service);
+        }
+        let back = self.dearest(server) * u128::from(packets) + batch + does.service.latency_fs;
+        let all = after_delay(&total, back)?.plus(&ArrivalCurve::of(departures))?;
+        let stands = does.service.latency_fs + 2 * batch;
+        busy_period(&all, &nothing, &RateLatency::new(SECOND, stands))
+    }
+
     fn delay(&self, server: &Resource) -> Option<u128> {
         let does = self.server(server)?;
-        let (total, again) = self.total(server, does.whole_core)?;
+        let (total, again) = self.total(server, &does)?;
         let delay = match does.fcfs {
             Some(fcfs) => delay(&total, &fcfs)?,
             None => busy_period(&total, &again, &does.service)?,
         };
+        let delay = delay.min(self.pause(server, &does).unwrap_or(u128::MAX));
         if let Resource::Worker { devices: false, .. } = server {
             let mut rings: BTreeMap<&Resource, u128> = BTreeMap::new();
             for (route, sums, index) in self.at(server) {
@@ -211,19 +246,30 @@ impl<'a> Plain<'a> {
     }
 
     fn late(&self, worker: &Resource) -> Option<u128> {
-        let Resource::Worker { batch, devices, .. } = worker else {
+        let Resource::Worker {
+            batch,
+            batch_fs,
+            devices,
+            ..
+        } = worker
+        else {
             return None;
         };
         let does = self.server(worker)?;
-        let (total, again) = self.total(worker, does.whole_core)?;
-        let busy = busy_period(&total, &again, &does.service);
+        let (total, again) = self.total(worker, &does)?;
+        let busy = match self.pause(worker, &does) {
+            None if does.fcfs.is_some() && *batch_fs > 0 => None,
+            None => busy_period(&total, &again, &does.service),
+            pause => pause,
+        };
         let (departures, each) = self.departures(worker)?;
         let rate = does
             .service
             .rate
             .checked_sub(departures.long().rate.min(departures.short().rate));
         let ports = if *devices { 2 } else { self.ports(worker) };
-        let work = self.dearest(worker) * u128::from(ports) * u128::from(*batch) + each;
+        let in_hand = self.dearest(worker) * u128::from(*batch) + batch_fs;
+        let work = in_hand * u128::from(ports) + each;
         let turn = rate
             .filter(|_| !does.whole_core && !self.holds(worker))
             .and_then(|rate| {
@@ -243,7 +289,7 @@ impl<'a> Plain<'a> {
         for (index, server) in route.resources.iter().enumerate() {
             self.delay(server)?;
             let does = self.server(server)?;
-            let (total, again) = self.total(server, does.whole_core)?;
+            let (total, again) = self.total(server, &does)?;
             let arrived = self.arrived(route, sums, index)?;
             let others = total.minus(&arrived)?;
             ordered &= does.fcfs.is_some();
@@ -260,6 +306,7 @@ impl<'a> Plain<'a> {
                 }
                 None => busy_period(&all, &again, &does.service)?,
             };
+            let once = once.min(self.pause(server, &does).unwrap_or(u128::MAX));
             sum += once * route.passages(server);
             let all = passages.len() == index + 1;
             let once = if all {
@@ -417,8 +464,10 @@ impl Drawn {
 proptest! {
     /// Whoever was admitted before, or came up as best effort, the fast decision is the plain one.
     #[test]
-    fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9) {
-        let costs = Costs::default();
+    fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
+        let cost = |ns| Cost::new(ns, 0.1);
+        let in_burst = in_burst.then(|| InBurst { port: cost(900.0), worker: cost(700.0) });
+        let costs = Costs { in_burst, ..Costs::default() };
         let platform = Platform::new(&costs);
         let mut ledger = Ledger::default();
         for (index, drawn) in drawn.iter().enumerate() {

@@ -3,10 +3,10 @@
 use myelin_spec::rlnc::{REDUNDANCY_PARTS, RlncDelivery};
 use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space};
 
-use super::flow::{Growth, LONGEST, Work};
+use super::flow::{self, Growth, LONGEST, Work};
 use super::site::{NS, Site};
 use crate::calculus::SECOND;
-use crate::costs::{Cost, Costs};
+use crate::costs::{Cost, Costs, InBurst};
 use crate::plan::Plan;
 use crate::shaping::{Longer, ShaperPlace};
 
@@ -34,6 +34,8 @@ pub enum Resource {
         wake_up_fs: u128,
         /// Packets that it takes from a port before it sends them and looks at the next port.
         batch: u16,
+        /// What a batch takes besides its packets at most, fs: what a packet that comes alone costs beyond one of many.
+        batch_fs: u128,
         /// Whether its ports are devices of DPDK: one at each end, taken in turn.
         devices: bool,
     },
@@ -155,6 +157,8 @@ pub(super) fn way(
     Ok(builder.finish())
 }
 
+/// The longest frame that a worker's packet memory takes, bytes.
+const FRAME: u128 = 4096;
 /// Packets that `rlnc-decode` may work out at once: as many as it keeps equations.
 const EQUATIONS: u128 = 64;
 /// The shortest period of a function's timer; in less than that a worker without packets looks at its timers, ns.
@@ -170,6 +174,8 @@ struct Builder<'a> {
     here: usize,
     growth: Growth,
     worker: Option<usize>,
+    /// What packets in bursts cost, where the worker takes them in batches as it is measured.
+    in_burst: Option<InBurst>,
     /// User segments so far.
     entries: u32,
 }
@@ -200,6 +206,9 @@ impl<'a> Builder<'a> {
             here: 0,
             growth: Growth::none(site.longest()),
             worker: None,
+            in_burst: costs
+                .in_burst
+                .filter(|_| plan.mapping == Mapping::Compact && !chain.is_over_dpdk()),
             entries: 0,
         }
     }
@@ -212,7 +221,7 @@ impl<'a> Builder<'a> {
         } else {
             self.way.visits.push(self.visit(self.site.port()));
         }
-        self.step("front door", self.work_of(&plan.door.name));
+        self.step("front door", self.at_door());
         let mut from = Space::Kernel;
         for (hop, function) in plan.hops.iter().zip(&chain.functions) {
             // In mapping `distributed` each user function has a worker of its own, and what follows it in the kernel runs where it
@@ -268,7 +277,7 @@ impl<'a> Builder<'a> {
                 _ => {}
             }
         }
-        self.depart(self.work_of(&plan.egress.name));
+        self.depart(self.alone(&plan.egress.name));
         self.step("egress", self.work_of(&plan.egress.name));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.link(bps);
@@ -317,6 +326,7 @@ impl<'a> Builder<'a> {
                 wake_up_fs
             },
             batch: spec.batch,
+            batch_fs: self.batch_fs(),
             devices: self.chain.is_over_dpdk(),
         }));
         self.here = self.way.visits.len() - 1;
@@ -355,13 +365,67 @@ impl<'a> Builder<'a> {
         self.step("egress link", work);
     }
 
+    /// The front door, and the way to a worker's ring where that is known by itself.
+    fn at_door(&self) -> Work {
+        let door = self.work_of(&self.plan.door.name);
+        match self.in_burst {
+            Some(in_burst) if self.plan.uses(Space::User) => {
+                door.or_more(self.worst(in_burst.port))
+            }
+            _ => door,
+        }
+    }
+
+    /// What a packet that comes alone costs a worker beyond one of many, at most.
+    fn batch_fs(&self) -> u128 {
+        let Some(in_burst) = self.in_burst else {
+            return 0;
+        };
+        let steps = &self.costs.steps;
+        let alone = self
+            .worst(steps.enter_user)
+            .plus(self.worst(steps.user_egress));
+        let many = self.worst(in_burst.worker);
+        [flow::SHORTEST, FRAME]
+            .map(|bytes| alone.of_fs(bytes).saturating_sub(many.of_fs(bytes)))
+            .into_iter()
+            .fold(0, u128::max)
+    }
+
+    /// What a packet of a burst costs for a step that is named as its costs are. A batch's share of what it takes by itself is each packet's of a full one.
+    fn in_burst(&self, part: &str) -> Option<Work> {
+        let in_burst = self.in_burst?;
+        match part {
+            "enter_user" => {
+                let batch = u128::from(self.chain.worker.batch.max(1));
+                let share = Work {
+                    packet_fs: self.batch_fs().div_ceil(batch),
+                    byte_fs: 0,
+                };
+                Some(self.worst(in_burst.worker).plus(share))
+            }
+            "user_egress" => Some(Work::default()),
+            _ => None,
+        }
+    }
+
     /// The costs of a step that is named as they are.
     fn work_of(&self, name: &str) -> Work {
-        let parts = name.split(" + ").filter_map(|part| {
-            let mut steps = self.costs.steps.iter();
-            steps.find(|(step, _)| *step == part).map(|(_, cost)| cost)
-        });
-        parts.fold(Work::default(), |sum, cost| sum.plus(self.worst(cost)))
+        let parts = name.split(" + ");
+        let parts = parts.filter_map(|part| self.in_burst(part).or_else(|| self.known(part)));
+        parts.fold(Work::default(), Work::plus)
+    }
+
+    /// The same for a packet that comes alone.
+    fn alone(&self, name: &str) -> Work {
+        let parts = name.split(" + ").filter_map(|part| self.known(part));
+        parts.fold(Work::default(), Work::plus)
+    }
+
+    fn known(&self, part: &str) -> Option<Work> {
+        let mut steps = self.costs.steps.iter();
+        let known = steps.find(|(step, _)| *step == part);
+        known.map(|(_, cost)| self.worst(cost))
     }
 
     fn worst(&self, cost: Cost) -> Work {

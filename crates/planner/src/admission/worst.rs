@@ -65,7 +65,11 @@ impl Evaluator<'_> {
             self.delay_at(*server)?;
             let curve = own.plus(&others).ok_or_else(full)?;
             let total = Total { curve, ..all };
-            let stays_fs = longest(&total, order).ok_or_else(full)?;
+            let in_order_fs = longest(&total, order).ok_or_else(full)?;
+            let (stays_fs, latency_fs) = match self.without_pause(*server)? {
+                Some((pause_fs, latency_fs)) if pause_fs < in_order_fs => (pause_fs, latency_fs),
+                _ => (in_order_fs, service.latency_fs),
+            };
             let delay_fs = stays_fs
                 .checked_mul(route.passages(resource))
                 .ok_or_else(beyond)?;
@@ -94,7 +98,7 @@ impl Evaluator<'_> {
                 to_shaper_fs = Some(least_fs.saturating_add(route.hold.for_fs));
             }
             servers.push(Served {
-                latency_fs: service.latency_fs,
+                latency_fs,
                 rate: service.rate,
                 total: curve,
                 delay_fs,

@@ -127,6 +127,17 @@ impl ArrivalCurve {
         })
     }
 
+    /// So much for each unit.
+    pub(crate) fn times(&self, factor: u128) -> Option<Self> {
+        self.map(|bucket| {
+            let (burst, rate) = (
+                bucket.burst.checked_mul(factor)?,
+                bucket.rate.checked_mul(factor)?,
+            );
+            Some(LeakyBucket { burst, rate })
+        })
+    }
+
     /// The same with each bucket changed by `change`, which must keep their order.
     pub(super) fn map(&self, change: impl Fn(LeakyBucket) -> Option<LeakyBucket>) -> Option<Self> {
         Some(Self {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_agent::api::ApiError;
+use myelin_agent::{Hold, thread_ns};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{affinity, napi, procfs};
 use myelin_probe::clock::now_ns;
 use myelin_traffic::{Bucket, Profile, TokenBucket};
 
-use super::draw::{Contract, Kind, POOL, Pool, Set, port};
-use super::hold::{Hold, thread_ns};
+use super::draw::{Contract, Kind, Member, POOL, Pool, Set, port};
 use super::verdict::{Absence, delay_ns};
 use crate::Error;
 use crate::ebpf::departures::{Departures, PACKETS};
@@ -24,6 +24,8 @@ use crate::variant::{polling_core, probing_core};
 
 /// How long the chains send at their rates after the bursts.
 const GREEDY_NS: u64 = 3_000_000;
+/// When the worker's core stands still once more: then shapers have packets that wait for their time.
+const AGAIN_NS: u64 = GREEDY_NS / 2;
 /// What is waited beyond the longest bound until all that comes has come.
 const DRAIN_NS: u64 = 500_000;
 /// Buckets in the kernel are filled later than the sender's, by what it takes to get there.
@@ -52,14 +54,61 @@ pub(super) struct Turn {
     /// The longest delay of each member, ns; `None`: no packet came through.
     pub(super) worst_ns: Vec<Option<u64>>,
     pub(super) sent: u64,
+    /// Those that never came to the end of the way.
     pub(super) lost: u64,
     pub(super) absence: Absence,
+}
+
+/// What the turns of a set showed.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    pub(super) turns: Vec<Turn>,
+    /// What the policers turned away of it.
+    pub(super) policed: u64,
 }
 
 struct Sent {
     member: usize,
     number: u16,
     ns: u64,
+}
+
+/// What the members of a set send.
+struct Traffic<'a> {
+    members: &'a [Member],
+    senders: &'a mut [PacketSender],
+    buckets: &'a mut [TokenBucket],
+    /// The number of each member's next packet.
+    numbers: Vec<u16>,
+    log: Vec<Sent>,
+}
+
+impl Traffic<'_> {
+    fn send(&mut self, member: usize, ns: u64) -> Result<(), Error> {
+        let sender = &mut self.senders[self.members[member].place];
+        let number = self.numbers[member];
+        self.numbers[member] = number.wrapping_add(1);
+        sender.frame_mut()[NUMBER].copy_from_slice(&number.to_be_bytes());
+        sender
+            .send(1)
+            .map_err(|cause| Error::system("send frames", cause))?;
+        self.log.push(Sent { member, number, ns });
+        Ok(())
+    }
+
+    /// Each sends if its bucket lets it, until then.
+    fn greedy(&mut self, until_ns: u64) -> Result<(), Error> {
+        while now_ns() < until_ns {
+            for member in 0..self.members.len() {
+                let ns = now_ns();
+                let frame_bytes = self.members[member].contract.frame_bytes;
+                if self.buckets[member].take(ns, 1, frame_bytes) {
+                    self.send(member, ns)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Stage {
@@ -125,13 +174,14 @@ impl Stage {
         }
     }
 
-    /// So many turns: all bursts at one instant, then each chain at its rate.
+    /// So many turns: all bursts at one instant, then each chain at its rate. `stall_ns`: for how long the bound has the serving core stand still.
     pub(super) fn turns(
         &mut self,
         set: &Set,
         count: usize,
+        stall_ns: u64,
         scatter: &mut Scatter,
-    ) -> Result<Vec<Turn>, Error> {
+    ) -> Result<Turns, Error> {
         let before = affinity::get(0)?;
         affinity::set(0, &[probing_core()?])?;
         let mut buckets: Vec<TokenBucket> = set
@@ -139,24 +189,33 @@ impl Stage {
             .iter()
             .map(|member| Ok(TokenBucket::new(&profile(&member.contract)?)))
             .collect::<Result<_, Error>>()?;
+        let policed = self.policed()?;
         let turns = (0..count)
             .map(|_| {
-                wait_until_full(set, &buckets);
-                self.turn(set, &mut buckets, scatter)
+                wait_until_full(set, &buckets, stall_ns);
+                self.turn(set, &mut buckets, stall_ns, scatter)
             })
-            .collect();
+            .collect::<Result<_, Error>>();
         affinity::set(0, &before)?;
-        turns
+        Ok(Turns {
+            turns: turns?,
+            policed: self.policed()?.saturating_sub(policed),
+        })
+    }
+
+    /// What the policers of all chains have turned away so far.
+    fn policed(&self) -> Result<u64, Error> {
+        Ok(self.stand.status()?.iter().map(|chain| chain.policed).sum())
     }
 
     fn turn(
         &mut self,
         set: &Set,
         buckets: &mut [TokenBucket],
+        stall_ns: u64,
         scatter: &mut Scatter,
     ) -> Result<Turn, Error> {
         let members = &set.members;
-        let mut log = Vec::with_capacity(PACKETS);
         let mut order: Vec<usize> = members
             .iter()
             .enumerate()
@@ -167,54 +226,63 @@ impl Stage {
         }
         let drain_ns = members.iter().map(|one| one.bound.bound_ns).max();
         let drain_ns = drain_ns.unwrap_or(0) + DRAIN_NS;
-        let mut numbers: Vec<u16> = members
-            .iter()
-            .map(|_| scatter.below(PACKETS as u64) as u16)
-            .collect();
-        let mut offer = |member: usize, senders: &mut [PacketSender]| -> Result<(), Error> {
-            let contract = &members[member].contract;
-            let ns = now_ns();
-            if !buckets[member].take(ns, 1, contract.frame_bytes) {
-                return Ok(());
-            }
-            let sender = &mut senders[members[member].place];
-            let number = numbers[member];
-            numbers[member] = number.wrapping_add(1);
-            sender.frame_mut()[NUMBER].copy_from_slice(&number.to_be_bytes());
-            sender
-                .send(1)
-                .map_err(|cause| Error::system("send frames", cause))?;
-            log.push(Sent { member, number, ns });
-            Ok(())
+        let mut traffic = Traffic {
+            members,
+            senders: &mut self.senders,
+            buckets,
+            numbers: members
+                .iter()
+                .map(|_| scatter.below(PACKETS as u64) as u16)
+                .collect(),
+            log: Vec::with_capacity(PACKETS),
         };
         self.hold.take()?;
         for member in order {
-            offer(member, &mut self.senders)?;
+            traffic.send(member, now_ns())?;
         }
+        // All has come; now the core stands still for as long as it may.
+        spin_until(now_ns() + stall_ns);
         let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.hold.idle_ns());
         let own_ns = thread_ns();
         let released_ns = self.hold.release();
-        while now_ns() < released_ns + GREEDY_NS {
-            for member in 0..members.len() {
-                offer(member, &mut self.senders)?;
-            }
+        let from_ns = released_ns - stall_ns;
+        // What is sent from now on conforms beside a burst of that instant. Where the serving core is at the door too, packets come there as late as it may
+        // stand still, so the burst was the later by that.
+        let burst_ns = match self.pool.kind {
+            Kind::Worker => from_ns,
+            Kind::Kernel => released_ns + stall_ns,
+        };
+        for (member, bucket) in members.iter().zip(traffic.buckets.iter_mut()) {
+            let Contract {
+                burst, frame_bytes, ..
+            } = member.contract;
+            *bucket = TokenBucket::new(&profile(&member.contract)?);
+            bucket.take(burst_ns, burst, burst * frame_bytes);
         }
-        let end_ns = released_ns + GREEDY_NS + drain_ns;
-        while now_ns() < end_ns {
-            std::hint::spin_loop();
+        if self.pool.kind == Kind::Worker {
+            traffic.greedy(released_ns + AGAIN_NS)?;
+            self.hold.take()?;
+            traffic.greedy(now_ns() + stall_ns)?;
+            self.hold.release();
         }
+        traffic.greedy(released_ns + GREEDY_NS)?;
+        spin_until(released_ns + GREEDY_NS + drain_ns);
+        let end_ns = now_ns();
         let own_ns = thread_ns() - own_ns;
+        // The kernel tells the time of a thread as of when it last gave way, or a tick ago.
+        self.hold.take()?;
         let served_ns = run_ns(&self.servers)? - served_ns + self.hold.idle_ns() - idle_ns;
-        let turn_ns = now_ns() - released_ns;
+        self.hold.release();
+        let log = traffic.log;
         let seen = self.departures.seen()?;
         let mut turn = Turn {
             worst_ns: vec![None; members.len()],
             sent: log.len() as u64,
             lost: 0,
             absence: Absence {
-                turn_ns,
-                sending_ns: turn_ns.saturating_sub(own_ns),
-                serving_ns: turn_ns.saturating_sub(served_ns),
+                turn_ns: end_ns - from_ns,
+                sending_ns: (end_ns - released_ns).saturating_sub(own_ns),
+                serving_ns: (end_ns - from_ns).saturating_sub(served_ns),
             },
         };
         for sent in &log {
@@ -223,12 +291,18 @@ impl Stage {
             match at.filter(|at| *at > sent.ns) {
                 Some(at) => {
                     let worst_ns = &mut turn.worst_ns[sent.member];
-                    *worst_ns = (*worst_ns).max(Some(delay_ns(sent.ns, released_ns, at)));
+                    *worst_ns = (*worst_ns).max(Some(delay_ns(sent.ns, from_ns, at)));
                 }
                 None => turn.lost += 1,
             }
         }
         Ok(turn)
+    }
+}
+
+fn spin_until(ns: u64) {
+    while now_ns() < ns {
+        std::hint::spin_loop();
     }
 }
 
@@ -254,7 +328,7 @@ fn profile(contract: &Contract) -> Result<Profile, Error> {
     })
 }
 
-fn wait_until_full(set: &Set, buckets: &[TokenBucket]) {
+fn wait_until_full(set: &Set, buckets: &[TokenBucket], stall_ns: u64) {
     let full = set
         .members
         .iter()
@@ -264,5 +338,5 @@ fn wait_until_full(set: &Set, buckets: &[TokenBucket]) {
             bucket.eligible_ns(contract.burst, contract.burst * contract.frame_bytes)
         });
     let wait_ns = full.max().unwrap_or(0).saturating_sub(now_ns());
-    std::thread::sleep(Duration::from_nanos(wait_ns) + REFILL);
+    std::thread::sleep(Duration::from_nanos(wait_ns + stall_ns) + REFILL);
 }

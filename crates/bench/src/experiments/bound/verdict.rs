@@ -2,10 +2,10 @@
 
 /// How long a packet was under way, by when it was sent and when it was seen at the end, ns.
 ///
-/// What was sent while the server was kept from its work counts from when it was let go: the burst of all chains then is there at one
+/// What was sent before the server began to stand still (`from_ns`) counts from then: the burst of all chains then is there at one
 /// instant. First come, first served, nothing leaves later for that.
-pub(super) fn delay_ns(sent_ns: u64, released_ns: u64, seen_ns: u64) -> u64 {
-    seen_ns.saturating_sub(sent_ns.max(released_ns))
+pub(super) fn delay_ns(sent_ns: u64, from_ns: u64, seen_ns: u64) -> u64 {
+    seen_ns.saturating_sub(sent_ns.max(from_ns))
 }
 
 /// For how long the cores did something else than the packets' work while a turn lasted.
@@ -20,7 +20,7 @@ pub(super) struct Absence {
 }
 
 impl Absence {
-    /// What of it is beyond the stalls that the bound allows for: by so much a packet may be late.
+    /// What of it is beyond the times that the bound has each core stand still: by so much a packet may be late.
     pub(super) fn beyond_ns(&self, sending_stall_ns: u64, serving_stall_ns: u64) -> u64 {
         self.sending_ns.saturating_sub(sending_stall_ns)
             + self.serving_ns.saturating_sub(serving_stall_ns)
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waited_for_the_release_counts_from_it() {
+    fn what_came_before_the_core_stood_still_counts_from_then() {
         assert_eq!(delay_ns(100, 500, 700), 200);
         assert_eq!(delay_ns(600, 500, 700), 100);
     }

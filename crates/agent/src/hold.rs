@@ -1,4 +1,7 @@
-//! Keeps a core from its work for a moment, so that what comes meanwhile is there at one instant when it goes on; and keeps it from sleeping.
+//! Keeps a core from its work for a moment: what comes meanwhile is there at one instant when it goes on, and a core that stands still is made to order. And
+//! keeps it from sleeping.
+//!
+//! Calibration measures bursts with it, and `myelin bench bound` holds bounds against them.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -11,20 +14,21 @@ use myelin_linux::{affinity, sched};
 use myelin_probe::clock::now_ns;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::Error;
+use crate::api::ApiError;
 
 const FREE: u32 = 0;
 const WANTED: u32 = 1;
 const HELD: u32 = 2;
 
 /// Two threads on one core: one of real-time priority that takes it when told, and one that runs when nobody else wants it.
-pub(super) struct Hold {
+#[derive(Debug)]
+pub struct Hold {
     shared: Arc<Shared>,
     holder: Option<JoinHandle<()>>,
     awake: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     state: AtomicU32,
     released_ns: AtomicU64,
@@ -36,7 +40,7 @@ struct Shared {
 
 impl Hold {
     /// For that core; `awake` where none of the work there polls.
-    pub(super) fn of(core: usize, awake: bool) -> Self {
+    pub fn of(core: usize, awake: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let start = |work: fn(&Shared), policy| {
             let shared = Arc::clone(&shared);
@@ -59,24 +63,28 @@ impl Hold {
     }
 
     /// Takes the core; when this returns nothing else runs there but interrupts.
-    pub(super) fn take(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// A thread that may not have a real-time priority.
+    pub fn take(&self) -> Result<(), ApiError> {
+        self.shared.released_ns.store(0, Ordering::Release);
         self.shared.state.store(WANTED, Ordering::Release);
         if let Some(holder) = &self.holder {
             holder.thread().unpark();
         }
         while self.shared.state.load(Ordering::Acquire) != HELD {
             if self.shared.failed.load(Ordering::Acquire) {
-                let cause = std::io::ErrorKind::PermissionDenied.into();
-                return Err(Error::system("give a thread a real-time priority", cause));
+                return Err(ApiError::failed(
+                    "cannot give a thread a real-time priority on its core; run as root, in the root CPU control group",
+                ));
             }
             spin_loop();
         }
         Ok(())
     }
 
-    /// Gives it back; when that was, ns.
-    pub(super) fn release(&self) -> u64 {
-        self.shared.released_ns.store(0, Ordering::Release);
+    /// Gives it back after [`Self::take`]; when that was, ns: before, if it was held for too long.
+    pub fn release(&self) -> u64 {
         self.shared.state.store(FREE, Ordering::Release);
         loop {
             match self.shared.released_ns.load(Ordering::Acquire) {
@@ -87,7 +95,7 @@ impl Hold {
     }
 
     /// For how long nobody wanted the core so far, ns.
-    pub(super) fn idle_ns(&self) -> u64 {
+    pub fn idle_ns(&self) -> u64 {
         self.shared.idle_ns.load(Ordering::Relaxed)
     }
 }
@@ -111,7 +119,7 @@ impl Drop for Hold {
 
 fn hold(shared: &Shared) {
     // Whoever dies while it holds must not keep the core.
-    const LONGEST: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_millis(50);
     while !shared.end.load(Ordering::Acquire) {
         if shared
             .state
@@ -138,8 +146,31 @@ fn stay_awake(shared: &Shared) {
 }
 
 /// CPU time of the calling thread, ns.
-pub(super) fn thread_ns() -> u64 {
+pub fn thread_ns() -> u64 {
     // The call fails for unknown clocks only.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .map_or(0, |time| Duration::from(time).as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_for_too_long_is_told_when_the_core_was_let_go() {
+        let core = affinity::get(0).unwrap()[0];
+        let hold = Hold::of(core, true);
+        if hold.take().is_err() {
+            println!("SKIP: a real-time priority needs root");
+            return;
+        }
+        let taken_ns = now_ns();
+        thread::sleep(Duration::from_millis(60));
+        let slept_ns = now_ns();
+        let released_ns = hold.release();
+        assert!((taken_ns..slept_ns).contains(&released_ns));
+        hold.take().unwrap();
+        let before_ns = now_ns();
+        assert!(hold.release() >= before_ns);
+    }
 }
