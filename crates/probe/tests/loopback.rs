@@ -145,7 +145,7 @@ fn a_failing_server_ends_the_probe_at_once() {
     .unwrap();
     let config = Config {
         destination,
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(4),
         ..config(Mode::Blocking)
     };
     let started = Instant::now();
@@ -157,7 +157,7 @@ fn a_failing_server_ends_the_probe_at_once() {
         "{error}"
     );
     assert!(
-        started.elapsed() < Duration::from_secs(50),
+        started.elapsed() < Duration::from_secs(4),
         "not after the timeout"
     );
 }
