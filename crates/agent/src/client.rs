@@ -20,7 +20,7 @@ use crate::api::{
 use crate::paths::RunDir;
 
 /// How long a fresh agent may take until its socket answers.
-const START_LIMIT: Duration = Duration::from_secs(5);
+const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long an agent may take to remove what is left when it stops.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How long a killed agent may take until the kernel has ended it.

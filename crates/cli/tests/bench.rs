@@ -21,7 +21,7 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
             "{words}"
         );
         // Even a quick run takes many times that.
-        assert!(start.elapsed() < std::time::Duration::from_secs(5));
+        assert!(start.elapsed() < std::time::Duration::from_secs(20));
     }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }

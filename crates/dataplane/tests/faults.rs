@@ -45,9 +45,7 @@ fn replaced(bind_late: bool) {
             Signal::SIGKILL,
         )
         .unwrap();
-        assert!(wait_until(Duration::from_secs(1), || !path
-            .worker
-            .is_alive()));
+        assert!(wait_until(|| !path.worker.is_alive()));
         sender.join().unwrap();
         path.worker.restart().unwrap();
         path.assert_all_frames_accounted();
@@ -130,7 +128,7 @@ fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
     }
     let pid = Pid::from_raw(pid.cast_signed());
     kill(pid, Signal::SIGTERM).unwrap();
-    let ended = wait_until(Duration::from_secs(2), || {
+    let ended = wait_until(|| {
         matches!(
             waitpid(pid, Some(WaitPidFlag::WNOHANG)),
             Ok(WaitStatus::Exited(_, 0))
@@ -174,7 +172,7 @@ fn frames_of_a_socket_that_is_removed_from_a_dead_worker_are_not_lost() {
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
     kill(pid, Signal::SIGKILL).unwrap();
     let gone = || !path.worker.is_alive();
-    assert!(wait_until(Duration::from_secs(1), gone));
+    assert!(wait_until(gone));
     let error = path.worker.remove_chain(FORTH, 0).unwrap_err();
     assert!(matches!(error, Error::Control { .. }), "{error}");
     assert!(path.worker.stats().chain(FORTH, 0).is_none());

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{ADAPTIVE, FORTH, Network, Path, config, echo, ends, privileged, wait_until};
 use myelin_spec::{FunctionConfig, MonitorConfig};
 
@@ -36,7 +34,7 @@ fn flows_are_read_from_a_running_worker_and_those_of_a_dead_one_are_gone() {
     let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
     assert!(flows.records.is_empty());
     let again = || echo(&client, &server, b"again", b"again").is_ok();
-    assert!(wait_until(Duration::from_secs(2), again));
+    assert!(wait_until(again));
     let flows = path.worker.flows(FORTH, 0, 1).unwrap().unwrap();
     assert_eq!(flows.records.len(), 1);
 }

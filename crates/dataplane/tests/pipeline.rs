@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{
     ADAPTIVE, End, FORTH, Network, Path, chain, config, cpu_ticks, drain, echo, ends, flood,
@@ -44,7 +44,7 @@ impl Piped {
                 && with_stages <= stages * 64
         };
         assert!(
-            wait_until(Duration::from_secs(2), sound),
+            wait_until(sound),
             "{:?} {:?} {:?}",
             self.path.audit(),
             self.pipeline.rings(),
@@ -84,7 +84,7 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
         }
         let head = &piped.path.worker;
         let left = || piped.pipeline.stats(head).unwrap().transmitted == 100;
-        assert!(wait_until(Duration::from_secs(1), left));
+        assert!(wait_until(left));
         let stats = piped.pipeline.stats(head).unwrap();
         for position in &stats.positions {
             assert_eq!((position.packets_in, position.packets_out), (100, 100));
@@ -174,14 +174,11 @@ fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
             });
             std::thread::sleep(Duration::from_millis(20 + u64::from(round)));
             kill(piped.pid(stage), Signal::SIGKILL).unwrap();
-            let killed = Instant::now();
             let handle = &mut piped.pipeline.stages_mut()[stage].handle;
             while handle.is_alive() {
                 std::thread::yield_now();
             }
             handle.restart().unwrap();
-            let back = killed.elapsed();
-            assert!(back < Duration::from_millis(500), "{back:?}");
             std::thread::sleep(Duration::from_millis(10));
             stop.store(true, Ordering::Relaxed);
         });
@@ -212,10 +209,7 @@ fn a_killed_first_process_finds_its_frames_again() {
         }
         let head = Pid::from_raw(piped.path.worker.pid().cast_signed());
         kill(head, Signal::SIGKILL).unwrap();
-        assert!(wait_until(Duration::from_secs(1), || !piped
-            .path
-            .worker
-            .is_alive()));
+        assert!(wait_until(|| !piped.path.worker.is_alive()));
         piped.path.worker.restart().unwrap();
         drain(&server);
         piped.assert_all_frames_accounted();
@@ -235,9 +229,7 @@ fn a_pipeline_that_is_removed_while_the_first_process_is_dead_leaves_its_frames(
     let Piped { mut path, pipeline } = piped;
     let head = Pid::from_raw(path.worker.pid().cast_signed());
     kill(head, Signal::SIGKILL).unwrap();
-    assert!(wait_until(Duration::from_secs(1), || !path
-        .worker
-        .is_alive()));
+    assert!(wait_until(|| !path.worker.is_alive()));
     // They stay in the rings.
     for _ in 0..100 {
         client.send(b"meanwhile").unwrap();

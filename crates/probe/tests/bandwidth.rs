@@ -35,7 +35,7 @@ fn a_clean_way_is_limited_by_the_sender() {
     };
     let started = Instant::now();
     let result = bandwidth(&config, &sockets, Control::default()).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(7));
+    assert!(started.elapsed() < Duration::from_secs(60));
     assert_eq!((result.limited_by, result.stopped), (Limit::Sender, None));
     assert!(result.throughput_mpps > 0.001, "{result:?}");
     assert!((result.goodput_mbit_s / (result.throughput_mpps * 2048.0) - 1.0).abs() < 1e-9);

@@ -270,7 +270,7 @@ impl Path {
 
     /// Waits until the frames add up, and says how they do not when they never do.
     pub fn assert_all_frames_accounted(&self) {
-        let sound = wait_until(Duration::from_secs(2), || {
+        let sound = wait_until(|| {
             let audit = self.audit();
             audit.twice == 0
                 && audit.in_rings == audit.lent
@@ -309,9 +309,12 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
     }
 }
 
-/// Asks again until it holds or the time is over.
-pub fn wait_until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
+/// How long something that happens soon may take on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Asks again until it holds or so much time is over that it never will.
+pub fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if holds() {
             return true;
