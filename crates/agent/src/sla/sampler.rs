@@ -3,12 +3,14 @@
 //! The node is locked for one chain at a time, and a chain whose worker somebody works with is left out until the next second, so nobody waits for
 //! the monitor longer than it takes to read one chain.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use myelin_linux::netlink::Netlink;
 use myelin_linux::procfs;
 
+use crate::binding::{self, Binding};
 use crate::chains::State;
 use crate::roster::lock;
 use crate::sla::account::Reading;
@@ -37,6 +39,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
             )
             .ok();
         let mut next = Instant::now() + INTERVAL;
+        let mut bindings = BTreeMap::new();
         loop {
             std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
             let Some(state) = state.upgrade() else {
@@ -46,8 +49,9 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
                 continue;
             }
             next = Instant::now() + INTERVAL;
-            let round = read(&state, netlink.as_mut());
+            let mut round = read(&state, netlink.as_mut());
             drop(state);
+            bindings = hold_cores(&mut round.readings, &bindings);
             lock(&taker).take(round);
         }
     });
@@ -76,6 +80,31 @@ fn read(state: &Guarded, mut netlink: Option<&mut Netlink>) -> Round {
             .extend(reading.filter(|reading| reading.up_s > YOUNG_S));
     }
     round
+}
+
+/// Sees to it that each worker has its core, once for all chains that it serves, and notes where that fails. Returns how each worker stands, by
+/// process.
+fn hold_cores(readings: &mut [Reading], before: &BTreeMap<u32, Binding>) -> BTreeMap<u32, Binding> {
+    let mut bindings = BTreeMap::new();
+    for reading in readings {
+        for worker in &mut reading.workers {
+            let (pid, Some(core)) = (worker.pid, worker.core) else {
+                continue;
+            };
+            worker.binding = *bindings.entry(pid).or_insert_with(|| {
+                // One that has just been started binds itself.
+                let Some(before) = before.get(&pid).copied() else {
+                    return Binding::Kept;
+                };
+                let binding = binding::hold(pid, core);
+                if binding != before {
+                    tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                }
+                binding
+            });
+        }
+    }
+    bindings
 }
 
 fn read_one(state: &State, name: &str, netlink: Option<&mut Netlink>) -> Option<Reading> {
