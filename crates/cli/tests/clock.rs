@@ -24,7 +24,7 @@ fn an_agent_in_a_time_namespace_with_another_clock_is_refused() {
     let myelin = Myelin::new();
     for (offset, said) in [("1000", "1000 s ahead of"), ("-100", "100 s behind")] {
         let output = unshare(offset)
-            .args([env!("CARGO_BIN_EXE_myelin"), "agent"])
+            .args([env!("CARGO_BIN_EXE_myelin"), "agent", "--idle-exit", "1s"])
             .env("MYELIN_RUN_DIR", myelin.run_dir())
             .output()
             .expect("unshare");
