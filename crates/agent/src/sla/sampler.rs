@@ -39,7 +39,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
             )
             .ok();
         let mut next = Instant::now() + INTERVAL;
-        let mut bindings = BTreeMap::new();
+        let mut held = BTreeMap::new();
         loop {
             std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
             let Some(state) = state.upgrade() else {
@@ -51,7 +51,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
             next = Instant::now() + INTERVAL;
             let mut round = read(&state, netlink.as_mut());
             drop(state);
-            bindings = hold_cores(&mut round.readings, &bindings);
+            held = hold_cores(&mut round, held);
             lock(&taker).take(round);
         }
     });
@@ -82,29 +82,49 @@ fn read(state: &Guarded, mut netlink: Option<&mut Netlink>) -> Round {
     round
 }
 
+/// A worker as it was last looked at.
+struct Held {
+    chain: String,
+    core: u32,
+    binding: Binding,
+}
+
 /// Sees to it that each worker has its core, once for all chains that it serves, and notes where that fails. Returns how each worker stands, by
 /// process.
-fn hold_cores(readings: &mut [Reading], before: &BTreeMap<u32, Binding>) -> BTreeMap<u32, Binding> {
-    let mut bindings = BTreeMap::new();
-    for reading in readings {
+fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, Held> {
+    let mut all: BTreeMap<u32, Held> = BTreeMap::new();
+    for reading in &mut round.readings {
         for worker in &mut reading.workers {
             let (pid, Some(core)) = (worker.pid, worker.core) else {
                 continue;
             };
-            worker.binding = *bindings.entry(pid).or_insert_with(|| {
+            let held = all.entry(pid).or_insert_with(|| Held {
+                chain: reading.name.clone(),
+                core,
                 // One that has just been started binds itself.
-                let Some(before) = before.get(&pid).copied() else {
-                    return Binding::Kept;
-                };
-                let binding = binding::hold(pid, core);
-                if binding != before {
-                    tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
-                }
-                binding
+                binding: before.get(&pid).map_or(Binding::Kept, |before| {
+                    let binding = binding::hold(pid, core);
+                    if binding != before.binding {
+                        tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                    }
+                    binding
+                }),
             });
+            worker.binding = held.binding;
         }
     }
-    bindings
+    // Who gives way to everybody may be too slow to be read at all, and must not wait for that.
+    for (pid, mut held) in before {
+        let is_read = round.readings.iter().any(|one| one.name == held.chain);
+        let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
+        if is_up && !is_read && !all.contains_key(&pid) {
+            if held.binding.is_lost() {
+                held.binding = binding::hold(pid, held.core);
+            }
+            all.insert(pid, held);
+        }
+    }
+    all
 }
 
 fn read_one(state: &State, name: &str, netlink: Option<&mut Netlink>) -> Option<Reading> {

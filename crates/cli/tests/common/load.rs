@@ -10,6 +10,9 @@ use myelin_linux::affinity;
 use myelin_linux::netns::Netns;
 use serde_json::Value;
 
+/// Datagrams that are sent without a look at the clock, at most; what is due beyond that is forgone.
+const MOST_AT_ONCE: u64 = 1000;
+
 /// What is sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
@@ -19,7 +22,7 @@ pub(crate) struct Load {
     pub(crate) flows: u16,
     /// Bytes of a datagram.
     pub(crate) payload: usize,
-    /// Datagrams a second. What could not be sent in time is not made up for.
+    /// Datagrams a second. Below 1000 one that could not be sent in time is forgone, so that they never come closer together.
     pub(crate) rate: u32,
 }
 
@@ -114,11 +117,16 @@ impl Load {
         } else {
             Duration::from_secs(1) / self.rate
         };
-        let at_once = (self.rate / 1000).max(1);
         let mut flow = 0;
-        let mut next = Instant::now();
+        let start = Instant::now();
+        let (mut next, mut done) = (start, 0);
         while !stop.load(Ordering::Relaxed) {
-            for _ in 0..at_once {
+            let due = match self.rate {
+                0..1000 => 1,
+                rate => (start.elapsed().as_secs_f64() * f64::from(rate)) as u64 - done,
+            };
+            done += due;
+            for _ in 0..due.min(MOST_AT_ONCE) {
                 let mut to = self.to;
                 to.set_port(self.to.port() + flow);
                 flow = (flow + 1) % self.flows;
