@@ -141,3 +141,39 @@ fn read_one(state: &State, name: &str, netlink: Option<&mut Netlink>) -> Option<
 fn with<T>(state: &Guarded, work: impl FnOnce(&State) -> T) -> Option<T> {
     lock(state).as_ref().map(work)
 }
+
+#[cfg(test)]
+mod tests {
+    use myelin_linux::affinity;
+
+    use super::*;
+
+    fn round(running: &[&str]) -> Round {
+        let running = running.iter().map(|name| ((*name).to_owned(), 1));
+        Round {
+            running: running.collect(),
+            readings: Vec::new(),
+            cores: Vec::new(),
+            end: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_not_read_this_time_is_remembered_and_gets_its_core_back() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let core = affinity::get(0).unwrap()[0];
+                let thread = nix::unistd::gettid().as_raw().cast_unsigned();
+                let lost = Held {
+                    chain: "c".to_owned(),
+                    core: core as u32,
+                    binding: Binding::Forbidden,
+                };
+                let held = hold_cores(&mut round(&["c"]), BTreeMap::from([(thread, lost)]));
+                assert!(!held[&thread].binding.is_lost());
+                assert_eq!(affinity::get(0).unwrap(), [core]);
+                assert!(hold_cores(&mut round(&["another"]), held).is_empty());
+            });
+        });
+    }
+}
