@@ -6,6 +6,7 @@
 //! | `GET /v1/chains` | - | [`ChainStatus`] list |
 //! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
 //! | `GET /v1/events?after=SERIAL`, `GET /v1/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
+//! | `GET /v1/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list: the last seconds of a chain, the oldest first; at most 300 are kept, all of them without `last` |
 //! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
 //! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
 //! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
@@ -28,7 +29,8 @@ use myelin_spec::{FileContents, Isolation};
 use serde::{Deserialize, Serialize};
 
 pub use sla::{
-    Losses, SlaCause, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+    Losses, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
+    SlaWindow,
 };
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
@@ -317,7 +319,8 @@ pub struct ChainStatus {
     pub generation: u16,
     /// Its state.
     pub state: ChainState,
-    /// Whether it was refused by admission and deployed all the same: nothing is promised.
+    /// Whether nothing is promised: it was refused by admission and deployed all the same, or a core of its workers was taken away
+    /// (`lost_cores` of `sla`).
     #[serde(default)]
     pub best_effort: bool,
     /// The worst-case delay that it was admitted with, ns; absent where it has none.

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, UpRequest,
+    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 use crate::paths::RunDir;
 
@@ -116,6 +116,12 @@ impl Client {
             || format!("/v1/events?after={after}"),
             |chain| format!("/v1/events/{chain}?after={after}"),
         );
+        self.call(Method::GET, &path, None::<&()>)
+    }
+
+    /// The last seconds of a chain, at most so many, the oldest first.
+    pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
+        let path = format!("/v1/seconds/{chain}?last={most}");
         self.call(Method::GET, &path, None::<&()>)
     }
 

@@ -18,7 +18,7 @@ use myelin_spec::ServiceChain;
 
 use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    ProbeRequest, RunRequest, SlaEvent,
+    ProbeRequest, RunRequest, SlaEvent, SlaSecond,
 };
 use crate::chains::{Order, State};
 use crate::cpu_latency::CpuLatencies;
@@ -243,6 +243,10 @@ impl Engine {
         let monitor = lock(&self.sla);
         for status in &mut all {
             let told = monitor.status(&status.chain, status.spi);
+            let lost = told
+                .as_ref()
+                .is_some_and(|told| !told.lost_cores.is_empty());
+            status.best_effort |= lost;
             status.sla = told.map(Box::new);
         }
         Ok(all)
@@ -254,16 +258,30 @@ impl Engine {
     /// There is no chain of that name.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
         if let Some(name) = chain {
-            self.with_state(|state| {
-                if state.names().iter().any(|running| running == name) {
-                    return Ok(());
-                }
-                Err(ApiError::failed(format!(
-                    "no chain `{name}` runs; `myelin ps` lists those that do"
-                )))
-            })?;
+            self.expect(name)?;
         }
         Ok(lock(&self.sla).events(chain, after))
+    }
+
+    /// The last seconds of a running chain, at most so many, the oldest first.
+    ///
+    /// # Errors
+    /// There is no chain of that name.
+    pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
+        self.expect(chain)?;
+        Ok(lock(&self.sla).seconds(chain, most))
+    }
+
+    /// Says so when no chain of that name runs.
+    fn expect(&self, name: &str) -> Result<(), ApiError> {
+        self.with_state(|state| {
+            if state.names().iter().any(|running| running == name) {
+                return Ok(());
+            }
+            Err(ApiError::failed(format!(
+                "no chain `{name}` runs; `myelin ps` lists those that do"
+            )))
+        })
     }
 
     /// The in-band sojourn of all packets of a chain since it came up, by section: one, unless black boxes cut its way.

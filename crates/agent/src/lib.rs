@@ -8,6 +8,7 @@
 
 mod admitted;
 pub mod api;
+mod binding;
 mod calibrate;
 mod chains;
 mod circuit;
@@ -83,10 +84,25 @@ pub fn parse_source(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChai
 /// # Errors
 /// Not root; another agent serves the directory; the kernel lacks what is needed.
 pub fn serve(run_dir: &RunDir, program: &Path, options: ServeOptions) -> Result<(), ApiError> {
+    refuse_shifted_clock(myelin_linux::time_namespace::monotonic_offset_ns())?;
     // Not given back here: when the kernel takes it at the end of the process, nothing of the process is left.
     std::mem::forget(lock(run_dir)?);
     let engine = Engine::open(run_dir, program.to_path_buf())?;
     server::serve(run_dir, engine, options)
+}
+
+/// Packets are stamped by the kernel's clock and judged by the workers', which must be the same one.
+fn refuse_shifted_clock(offset_ns: myelin_linux::Result<i128>) -> Result<(), ApiError> {
+    match offset_ns.map_err(ApiError::failed)? {
+        0 => Ok(()),
+        offset_ns => Err(ApiError::failed(format!(
+            "CLOCK_MONOTONIC is {} s {} the kernel's in this time namespace, and packets are stamped by the kernel's: sojourns and \
+             shapers would be wrong by that much; start the agent outside of it, for example with `nsenter --time --target 1`, or give \
+             the container no offset",
+            offset_ns.unsigned_abs() as f64 / 1e9,
+            if offset_ns > 0 { "ahead of" } else { "behind" }
+        ))),
+    }
 }
 
 /// How long an agent waits for the one before it in the same directory to remove what it had.
@@ -159,6 +175,18 @@ mod tests {
         std::fs::write(run_dir.socket(), "").unwrap();
         drop(held);
         assert!(!run_dir.is_served());
+    }
+
+    #[test]
+    fn an_agent_of_another_clock_is_refused() {
+        assert!(refuse_shifted_clock(Ok(0)).is_ok());
+        for (offset_ns, said) in [
+            (1_500_000_000, "1.5 s ahead of"),
+            (-1_000_000_000, "1 s behind"),
+        ] {
+            let error = refuse_shifted_clock(Ok(offset_ns)).unwrap_err();
+            assert!(error.message.contains(said), "{error:?}");
+        }
     }
 
     #[test]

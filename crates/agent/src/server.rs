@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
-    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, UpRequest,
+    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 use crate::engine::{Engine, Monitor};
 use crate::paths::RunDir;
@@ -93,6 +93,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/v1/events/{name}", get(events))
         .route("/v1/flows", get(all_flows))
         .route("/v1/flows/{name}", get(flows))
+        .route("/v1/seconds/{name}", get(seconds))
         .route("/v1/probe", post(probe))
         .route("/v1/run", post(run_chain))
         .route("/v1/calibrate", post(calibrate))
@@ -218,7 +219,7 @@ async fn all_events(
     State(shared): State<Arc<Shared>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<SlaEvent>>, ApiError> {
-    let after = after(query.as_deref())?;
+    let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
     blocking(shared, move |engine| engine.events(None, after))
         .await
         .map(Json)
@@ -229,23 +230,41 @@ async fn events(
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<SlaEvent>>, ApiError> {
-    let after = after(query.as_deref())?;
+    let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
     blocking(shared, move |engine| engine.events(Some(&name), after))
         .await
         .map(Json)
 }
 
-/// The number above which events are asked for; all of them without one.
-fn after(query: Option<&str>) -> Result<u64, ApiError> {
+async fn seconds(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Vec<SlaSecond>>, ApiError> {
+    let last = queried(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
+    let last = usize::try_from(last).unwrap_or(usize::MAX);
+    blocking(shared, move |engine| engine.seconds(&name, last))
+        .await
+        .map(Json)
+}
+
+/// Queries with a number: of what, the word, and what the number is.
+const AFTER: [&str; 3] = ["events", "after=SERIAL", "an event's number"];
+const LAST: [&str; 3] = ["seconds", "last=COUNT", "how many seconds"];
+
+/// The number of a query, where there is one.
+fn queried(query: Option<&str>, [of, word, number]: [&str; 3]) -> Result<Option<u64>, ApiError> {
     let Some(query) = query else {
-        return Ok(0);
+        return Ok(None);
     };
-    let number = query
-        .strip_prefix("after=")
-        .and_then(|text| text.parse().ok());
-    number.ok_or_else(|| {
+    let asked = query.split_once('=').filter(|(key, _)| {
+        let expected = word.split_once('=');
+        expected.is_some_and(|(expected, _)| expected == *key)
+    });
+    let asked = asked.and_then(|(_, text)| text.parse().ok());
+    asked.map(Some).ok_or_else(|| {
         ApiError::usage(format!(
-            "events: the query `{query}` is not understood: write `after=SERIAL`, with an event's number"
+            "{of}: the query `{query}` is not understood: write `{word}`, with {number}"
         ))
     })
 }
@@ -336,4 +355,20 @@ fn stream(
         Body::from_stream(lines),
     )
         .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_has_the_number_that_is_asked_for_or_is_refused() {
+        assert_eq!(queried(None, AFTER).unwrap(), None);
+        assert_eq!(queried(Some("after=7"), AFTER).unwrap(), Some(7));
+        assert_eq!(queried(Some("last=0"), LAST).unwrap(), Some(0));
+        for query in ["", "after=7", "last", "last=", "last=-1", "last=1&after=2"] {
+            let error = queried(Some(query), LAST).unwrap_err();
+            assert!(error.message.contains("last=COUNT"), "{query}: {error:?}");
+        }
+    }
 }

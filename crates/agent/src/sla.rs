@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 use myelin_linux::procfs::CpuTimes;
 
-use crate::api::{SlaEvent, SlaStatus};
+use crate::api::{SlaEvent, SlaSecond, SlaStatus};
 
 pub(crate) use account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
 pub(crate) use reading::form_counts;
@@ -117,6 +117,12 @@ impl SlaMonitor {
     pub(crate) fn status(&self, name: &str, spi: u32) -> Option<SlaStatus> {
         let history = self.chains.get(name)?;
         (history.last.spi == spi).then(|| history.status())
+    }
+
+    /// The last `most` seconds of a chain, the oldest first; none of one that was not read yet.
+    pub(crate) fn seconds(&self, name: &str, most: usize) -> Vec<SlaSecond> {
+        let history = self.chains.get(name);
+        history.map_or_else(Vec::new, |history| history.last_seconds(most))
     }
 
     /// Violations with numbers above that one, of one chain or of all of them, in the order of their beginning.
@@ -254,6 +260,7 @@ impl SlaMonitor {
                 restarted: history.is_some_and(|history| history.has_restarted(worker)),
                 busy: since(worker.run_ns, before.map(|before| before.run_ns)),
                 waited: since(worker.waited_ns, before.map(|before| before.waited_ns)),
+                binding: worker.binding,
                 first: worker.first,
                 neighbour,
             }

@@ -1,7 +1,7 @@
 //! What `ps`, `top` and `events` say of contracts, in words and tables.
 
 use myelin_agent::api::{
-    ChainStatus, Losses, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
+    ChainStatus, Losses, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
 };
 
 use crate::output;
@@ -63,13 +63,15 @@ pub(crate) fn line(event: &SlaEvent) -> String {
         "so far for"
     };
     let worst = event.terms.iter().filter_map(|term| match term {
+        SlaTerm::Core => None,
         SlaTerm::Latency => Some(format!("{:.1} us", event.worst_latency_us?)),
         SlaTerm::Loss => Some(format!("{:.3} % lost", event.worst_loss_percent?)),
     });
-    let mut parts = vec![format!(
-        "at worst {}",
-        worst.collect::<Vec<_>>().join(" and ")
-    )];
+    let worst = worst.collect::<Vec<_>>().join(" and ");
+    let mut parts = Vec::new();
+    if !worst.is_empty() {
+        parts.push(format!("at worst {worst}"));
+    }
     if event.lost > 0 {
         parts.push(format!("{} packets lost in all", event.lost));
     }
@@ -145,6 +147,47 @@ pub(crate) fn table(sla: &SlaStatus) -> comfy_table::Table {
         percent(window.loss_percent)
     });
     row("lost", "-".to_owned(), &|window| places(&window.lost));
+    table
+}
+
+/// Seconds, one a line. Where a second has no figure there is `-`.
+pub(crate) fn seconds(seconds: &[SlaSecond]) -> comfy_table::Table {
+    let mut table = output::table([
+        "end",
+        ">in",
+        ">policed",
+        ">out",
+        ">lost",
+        "where",
+        ">p50 us",
+        ">agreed us",
+        ">max us",
+        ">cores",
+    ]);
+    for second in seconds {
+        let window = &second.window;
+        let us = |of: fn(&SlaSojourn) -> f64| {
+            let figure = window.sojourn.as_ref().map(of);
+            figure.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"))
+        };
+        table.add_row([
+            second.end.clone(),
+            window.packets_in.to_string(),
+            window.policed.to_string(),
+            window.packets_out.to_string(),
+            window.lost.total().to_string(),
+            match window.lost.total() {
+                0 => "-".to_owned(),
+                _ => places(&window.lost),
+            },
+            us(|sojourn| sojourn.p50_us),
+            us(|sojourn| sojourn.agreed_us),
+            us(|sojourn| sojourn.max_us),
+            window
+                .worker_cores
+                .map_or_else(|| "-".to_owned(), |cores| format!("{cores:.2}")),
+        ]);
+    }
     table
 }
 

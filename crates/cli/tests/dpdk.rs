@@ -268,6 +268,127 @@ fn a_chain_between_af_xdp_devices_carries_and_leaves_the_interfaces() {
     }
 }
 
+/// Clusters that a chain between devices is sent, and packets in each.
+const CLUSTERS: u64 = 20;
+const CLUSTER: u64 = 100;
+/// The profile where they leave, and what the policer lets in at once.
+const RATE: u64 = 500;
+const BURST: u64 = 4;
+const POLICING_BURST: u64 = 40;
+/// By how much what arrived may have closed up on a busy machine, and how often it may be sent anew.
+const TOLERANCE: &str = "10ms";
+const TRIES: usize = 20;
+
+/// What `myelin conform` says of what arrives at the far host while clusters are sent; how many of them left the chain.
+fn conformance(myelin: &Myelin, hosts: &Hosts, link: &str, pause: Duration) -> serde_json::Value {
+    let client = hosts.socket("a", "10.78.0.1:4000");
+    let netns = hosts.namespace("b");
+    let (rate, burst) = (format!("{RATE}pps"), BURST.to_string());
+    let mut command = myelin.command(&["conform", link, "--netns", &netns, "--json"]);
+    command.args(["--rate", &rate, "--burst", &burst, "--tolerance", TOLERANCE]);
+    command.args(["--match", "protocol=udp,destinationPort=9000"]);
+    let mut conform = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut said = String::new();
+    let errors = conform.stderr.as_mut().expect("its standard error");
+    // "looking at ...": the monitor stands.
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(errors), &mut said).expect("a line");
+    for _ in 0..CLUSTERS {
+        for number in 0..CLUSTER {
+            client
+                .send_to(&[number as u8; 32], "10.78.0.2:9000")
+                .expect("sent");
+        }
+        std::thread::sleep(pause);
+    }
+    wait_for("the last packet", || {
+        let status = status(myelin);
+        let gone = ["packets_out", "policed", "drops"].map(|key| status[key].as_u64().unwrap());
+        status["packets_in"].as_u64() == Some(gone.iter().sum())
+    });
+    sh(&format!("kill -INT {}", conform.id()));
+    let output = conform.wait_with_output().expect("its end");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {said}{}", String::from_utf8_lossy(&output.stderr))
+    })
+}
+
+#[test]
+fn what_leaves_between_devices_is_policed_and_shaped_to_the_profile() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('s'));
+    let links = ["a", "b"].map(|end| hosts.link(end));
+    let devices = [0, 1].map(|at| format!("net_tap{at},iface={}", links[at]));
+    let text = |sla: &str| {
+        let devices = [&*devices[0], &*devices[1]];
+        let plain = std::fs::read_to_string(chain(&myelin, devices, &xor())).unwrap();
+        myelin.file(&(plain + sla))
+    };
+    let sla = format!(
+        "  sla: {{ rate: {RATE}pps, burst: {BURST}, policingBurst: {POLICING_BURST}, shaper: {{ queue: 512, delay: 10s }} }}\n"
+    );
+    up(&myelin, &text(&sla));
+    hosts.join([&links[0], &links[1]]);
+    let start = std::time::Instant::now();
+    let mut seen = Vec::new();
+    // A machine that stands still lets packets close up on their way from the device to the far host.
+    let kept = (0..TRIES).find_map(|_| {
+        let before = status(&myelin)["packets_out"].as_u64().unwrap();
+        let report = conformance(&myelin, &hosts, &links[1], Duration::from_millis(20));
+        let left = status(&myelin)["packets_out"].as_u64().unwrap() - before;
+        assert_eq!(report["packets"], left, "what left has arrived: {report}");
+        let conforms = report["conforms"] == true;
+        seen.push(report);
+        conforms.then_some(())
+    });
+    assert!(kept.is_some(), "{seen:?}");
+    let now = status(&myelin);
+    let count = |name: &str| {
+        now[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {now}"))
+    };
+    assert_eq!(count("packets_in"), seen.len() as u64 * CLUSTERS * CLUSTER);
+    assert_eq!(count("packets_in"), count("packets_out") + count("policed"));
+    assert_eq!(count("drops"), 0, "{now}");
+    // The bucket was full, and the first packet may have come before the clock was read.
+    let due = (start.elapsed().as_secs_f64() * RATE as f64) as u64 + POLICING_BURST + 1;
+    assert!(count("packets_out") <= due, "{due} were due: {now}");
+    assert!(count("packets_out") >= POLICING_BURST, "{now}");
+    assert!(
+        count("policed") > 0 && count("policed_bytes") == count("policed") * 74,
+        "{now}"
+    );
+    let shaper = &now["shaper"];
+    assert_eq!(
+        (&shaper["by"], &shaper["rate_pps"], &shaper["waiting"]),
+        (&"worker".into(), &RATE.into(), &0.into())
+    );
+    assert!(
+        shaper["delayed"].as_u64() > Some(POLICING_BURST / 2),
+        "{now}"
+    );
+    let shown = myelin.ok(&["ps", &myelin.chain("d")]);
+    assert!(
+        shown.contains("shaper (worker)") && shown.contains(&count("policed").to_string()),
+        "{shown}"
+    );
+    // Without the shaper what was let in at once leaves at once.
+    up(&myelin, &text(&sla.replace("} }", "}, enforce: policer }")));
+    let mut clusters = (0..TRIES).map(|_| {
+        // The bucket is full again.
+        conformance(&myelin, &hosts, &links[1], Duration::from_millis(100))
+    });
+    assert!(clusters.any(|report| report["conforms"] == false));
+    myelin.ok(&["down", &myelin.chain("d")]);
+    assert_clean(&myelin);
+}
+
 #[test]
 fn both_directions_share_a_worker_and_other_owners_do_not() {
     if skip_unless_root() || skip_without_dpdk() {

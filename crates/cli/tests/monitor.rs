@@ -211,6 +211,48 @@ fn a_violation_is_told_with_its_hop_and_cause() {
 }
 
 #[test]
+fn the_last_seconds_are_told_one_by_one() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let file = myelin.file(&PROFILE.replace("SPACE", "kernel"));
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let chain = myelin.chain("p");
+    let sender = Sender::start(&up[0]);
+    wait_for("three judged seconds", || {
+        myelin.status("p")["sla"]["judged_s"].as_u64() >= Some(3)
+    });
+    drop(sender);
+    wait_for("the last second", || {
+        let status = myelin.status("p");
+        status["sla"]["life"]["packets_in"] == status["packets_in"]
+            && status["sla"]["under_way"] == 0
+    });
+    let life = myelin.status("p")["sla"]["life"].clone();
+    let all = myelin.json(&["ps", &chain, "--seconds", "--json"]);
+    let all = all.as_array().expect("a list");
+    assert!(all.len() >= 3, "{all:?}");
+    for count in ["packets_in", "policed", "packets_out"] {
+        let sum: u64 = all.iter().map(|second| number(&second[count])).sum();
+        assert_eq!(sum, number(&life[count]), "{count}: {all:?}");
+    }
+    let ends: Vec<_> = all.iter().map(|one| one["end"].as_str().unwrap()).collect();
+    assert!(ends.is_sorted(), "{ends:?}");
+    let last = myelin.json(&["ps", &chain, "--seconds", "2", "--json"]);
+    let last = last.as_array().expect("a list");
+    assert_eq!(last.len(), 2);
+    assert!(last[0]["end"].as_str() >= Some(ends[ends.len() - 2]));
+    let text = myelin.ok(&["ps", &chain, "--seconds"]);
+    assert!(text.contains("policed") && text.contains(ends[0]), "{text}");
+    let error = myelin.fails(1, &["ps", "nobody", "--seconds"]);
+    assert!(error.contains("nobody"), "{error}");
+    myelin.fails(2, &["ps", "--seconds", "3"]);
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+#[test]
 fn figures_go_on_over_a_live_change() {
     if skip_unless_root() {
         return;

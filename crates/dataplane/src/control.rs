@@ -105,6 +105,8 @@ pub(crate) struct Setup {
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
+    /// Not the first life of this worker: its core may have been taken away meanwhile, and it is to run all the same.
+    pub(crate) restarted: bool,
     /// What the ledger calls this process, when it does not own the packet memory.
     pub(crate) holder: Option<SocketId>,
 }

@@ -415,6 +415,7 @@ impl WorkerHandle {
             batch: self.config.batch,
             idle: self.config.idle,
             core: self.config.core,
+            restarted: self.restarts > 0,
             holder: self.holder,
         });
         let worker = &self.config.run_id;

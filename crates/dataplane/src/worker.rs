@@ -98,8 +98,15 @@ fn run(control: OwnedFd) -> Result<(), String> {
         .spawn(move || control.serve())
         .map_err(|error| format!("start the control thread: {error}"))?;
     // Only this thread: the control thread compiles rules, which must not hold packets up.
-    if let Some(core) = setup.core {
-        pin(core).map_err(|errno| format!("bind to core {core}: {errno}; does it exist?"))?;
+    if let Some(core) = setup.core
+        && let Err(errno) = pin(core)
+    {
+        let problem = format!("bind to core {core}: {errno}; does it exist?");
+        if !setup.restarted {
+            return Err(problem);
+        }
+        // It was there. Whoever looks after this worker binds it when the core comes back.
+        eprintln!("myelin-worker: {problem}");
     }
     // A packet that is shaped leaves when its time has come: by default the kernel may add 50 us to each sleep.
     let _ = prctl::set_timerslack(1);

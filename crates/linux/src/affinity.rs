@@ -1,5 +1,8 @@
 //! Which CPUs a thread may run on.
 
+use std::fs;
+use std::path::Path;
+
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -42,6 +45,16 @@ pub fn get(thread: u32) -> Result<Vec<usize>> {
         .collect())
 }
 
+/// Whether the kernel runs anything on this CPU: it is there and was not taken offline (Documentation/core-api/cpu_hotplug.rst).
+pub fn is_online(cpu: usize) -> bool {
+    let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}"));
+    match fs::read_to_string(directory.join("online")) {
+        Ok(text) => text.trim() != "0",
+        // One that cannot be taken offline has no such file.
+        Err(_) => directory.exists(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +69,12 @@ mod tests {
             });
         });
         assert_eq!(get(0).unwrap(), all);
+    }
+
+    #[test]
+    fn where_a_thread_may_run_is_online() {
+        assert!(get(0).unwrap().into_iter().all(is_online));
+        assert!(!is_online(1 << 20));
     }
 
     #[test]

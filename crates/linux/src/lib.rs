@@ -11,6 +11,7 @@
 //! | packets of one's own making | [`packet_socket`] |
 //! | packets at a rate | [`htb`], [`fq`] |
 //! | how deeply cores sleep | [`pm_qos`] |
+//! | whether clocks are the kernel's | [`time_namespace`] |
 //! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
@@ -62,5 +63,6 @@ pub mod schedstat;
 pub mod sysctl;
 #[cfg(test)]
 mod testing;
+pub mod time_namespace;
 
 pub use error::{Error, ErrorKind, Result};

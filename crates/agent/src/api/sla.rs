@@ -158,6 +158,16 @@ pub struct SlaWindow {
     pub out_bps: Option<f64>,
 }
 
+/// One of the seconds that the agent keeps of a chain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlaSecond {
+    /// Its end, RFC 3339.
+    pub end: String,
+    /// What was measured in it.
+    #[serde(flatten)]
+    pub window: SlaWindow,
+}
+
 /// Whether a contract is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -185,6 +195,9 @@ pub struct SlaStatus {
     pub judged_s: u64,
     /// Whether the last second violated it.
     pub violated_now: bool,
+    /// Cores that were taken from its workers and have not come back: until then it is best effort.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_cores: Vec<u32>,
     /// The last second.
     pub second: SlaWindow,
     /// The last minute, or what there is of it.
@@ -201,6 +214,8 @@ pub struct SlaStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlaTerm {
+    /// A core of its own, which no latency can be promised without.
+    Core,
     /// The percentile of the sojourn.
     Latency,
     /// The share of packets lost.
@@ -211,6 +226,7 @@ impl SlaTerm {
     /// Its key in a chain file.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Core => "core",
             Self::Latency => "latency",
             Self::Loss => "loss",
         }
@@ -233,6 +249,8 @@ pub enum SlaCause {
     Link,
     /// A worker or a black box ended, or was not there.
     Failure,
+    /// A core was taken from the chain's worker.
+    Core,
     /// Nothing stands out.
     Unknown,
 }
@@ -247,6 +265,7 @@ impl SlaCause {
             Self::Function => "function",
             Self::Link => "link",
             Self::Failure => "failure",
+            Self::Core => "core",
             Self::Unknown => "unknown",
         }
     }

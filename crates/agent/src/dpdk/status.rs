@@ -10,6 +10,7 @@ use super::{Pair, Running};
 use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
+use crate::binding::Binding;
 use crate::exchange::Past;
 use crate::sla::{Counts, HopCounts, Reading, WorkerTimes};
 use crate::{shaper, status};
@@ -71,6 +72,7 @@ impl Running {
                 run_ns: scheduled.run.as_nanos() as u64,
                 waited_ns: scheduled.waited.as_nanos() as u64,
                 first: Some(0),
+                binding: Binding::Kept,
             }],
             // A worker does not tell what functions made, so nothing tells what is missing.
             may_pass_by: true,

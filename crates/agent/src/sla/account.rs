@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
+use crate::binding::Binding;
+
 /// Packets of a chain over all its generations, as stations with counters of their own tell them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -101,6 +103,8 @@ pub(crate) struct WorkerTimes {
     pub(crate) waited_ns: u64,
     /// The first function that it runs.
     pub(crate) first: Option<u8>,
+    /// Whether it has that core.
+    pub(crate) binding: Binding,
 }
 
 /// All that is read of a chain at one time.

@@ -6,6 +6,7 @@
 //! second that the percentile leaves out.
 
 use crate::api::{SlaCause, SlaTerm, SlaWindow};
+use crate::binding::Binding;
 use crate::sla::account::HopCounts;
 use crate::sla::judge::Breach;
 
@@ -28,6 +29,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) busy: f64,
     /// Share that it was ready to run and something else ran.
     pub(crate) waited: f64,
+    /// Whether it has its core.
+    pub(crate) binding: Binding,
     /// The function whose ring leads to it.
     pub(crate) first: Option<u8>,
     /// The chain that had most of its packets, if that is another one, and its share of them.
@@ -80,6 +83,7 @@ pub(crate) fn find(
     around: &Circumstances,
 ) -> Finding {
     match worst.term {
+        SlaTerm::Core => of_binding(around),
         SlaTerm::Loss => of_loss(second, around),
         SlaTerm::Latency => {
             let late = (1.0 - percentile / 100.0).max(TICK);
@@ -100,6 +104,45 @@ pub(crate) fn find(
                 .extend(lossy.map(|(place, lost)| format!("{lost} packets lost: {place}")));
             finding
         }
+    }
+}
+
+/// Of a worker that was taken off its core.
+fn of_binding(around: &Circumstances) -> Finding {
+    let mut workers = around.workers.iter();
+    let taken = workers.find(|worker| worker.binding != Binding::Kept);
+    let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) else {
+        return unknown(Vec::new());
+    };
+    let pid = worker.pid;
+    let (what, remedy) = match worker.binding {
+        Binding::Offline => (
+            format!("core {core} is offline"),
+            format!("write 1 to /sys/devices/system/cpu/cpu{core}/online"),
+        ),
+        Binding::Forbidden => (
+            format!("core {core} was taken out of those that worker {pid} may use"),
+            format!("give core {core} back to the cpuset of its control group"),
+        ),
+        Binding::Kept | Binding::Restored => {
+            let what = format!("worker {pid} was taken off core {core} and is bound to it again");
+            return Finding {
+                cause: SlaCause::Core,
+                hop: hop_of(around, worker),
+                evidence: vec![what],
+            };
+        }
+    };
+    Finding {
+        cause: SlaCause::Core,
+        hop: hop_of(around, worker),
+        evidence: vec![
+            what,
+            format!("worker {pid} has what others leave it on the other cores, without a promise"),
+            format!(
+                "remedy: {remedy}, or `myelin down` the chain and bring it up with another `worker: {{ core }}`"
+            ),
+        ],
     }
 }
 

@@ -108,6 +108,7 @@ impl Events {
                 event.terms.sort_unstable();
             }
             let worst = match breach.term {
+                SlaTerm::Core => continue,
                 SlaTerm::Latency => &mut event.worst_latency_us,
                 SlaTerm::Loss => &mut event.worst_loss_percent,
             };
@@ -139,7 +140,8 @@ impl Events {
     }
 }
 
-fn date(time: SystemTime) -> String {
+/// As the API tells it, RFC 3339.
+pub(super) fn date(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

@@ -1,15 +1,18 @@
 //! What the monitor keeps of one chain: its last seconds, its totals and its events. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::SystemTime;
 
 use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
-use crate::api::{Losses, SlaContract, SlaEvent, SlaSojourn, SlaState, SlaStatus, SlaWindow};
+use crate::api::{
+    Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaWindow,
+};
+use crate::binding::Binding;
 use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, under_way};
 use crate::sla::cause::{self, Circumstances};
-use crate::sla::events::{Events, Violation};
+use crate::sla::events::{Events, Violation, date};
 use crate::sla::judge;
 
 /// Seconds that are kept.
@@ -29,7 +32,8 @@ pub(crate) struct History {
     unseen: u64,
     /// Missing at the last reading beyond what could be under way.
     overdue: u64,
-    seconds: VecDeque<SlaWindow>,
+    /// Each with its end.
+    seconds: VecDeque<(SystemTime, SlaWindow)>,
     sojourns: VecDeque<Sparse>,
     judged_s: u64,
     violated_s: u64,
@@ -120,12 +124,17 @@ impl History {
         let mut breaches = judge::breaches(sla, &window);
         breaches.sort_by(|one, other| other.times.total_cmp(&one.times));
         self.violated_now = !breaches.is_empty();
+        self.violated_s += u64::from(self.violated_now);
+        let mut workers = around.workers.iter();
+        let taken = workers.find(|worker| worker.binding != Binding::Kept);
+        if let Some((worker, core)) = taken.and_then(|worker| Some((worker, worker.core?))) {
+            breaches.insert(0, judge::without_core(core, worker.binding.is_lost()));
+        }
         if judge::is_agreed(sla) && judge::is_telling(&window) {
             self.judged_s += 1;
         }
         match breaches.first() {
             Some(worst) => {
-                self.violated_s += 1;
                 let violation = Violation {
                     chain: &reading.name,
                     breaches: &breaches,
@@ -141,7 +150,7 @@ impl History {
         if self.seconds.len() == SECONDS {
             self.seconds.pop_front();
         }
-        self.seconds.push_back(window);
+        self.seconds.push_back((end, window));
         let mut workers = reading.workers.iter();
         self.restarted = workers.any(|worker| self.is_fresh(worker));
         self.last = reading;
@@ -281,7 +290,8 @@ impl History {
             violated_s: self.violated_s,
             judged_s: self.judged_s,
             violated_now: self.violated_now,
-            second: self.seconds.back().cloned().unwrap_or_default(),
+            lost_cores: self.lost_cores(),
+            second: self.second(),
             minute: self.minute(),
             life: life.window(last.sojourn.as_ref(), sla),
             under_way: if held > 0 { held } else { self.missing(last) },
@@ -289,9 +299,33 @@ impl History {
         }
     }
 
+    fn second(&self) -> SlaWindow {
+        let last = self.seconds.back();
+        last.map(|(_, window)| window.clone()).unwrap_or_default()
+    }
+
+    /// The last `most` seconds that are kept, the oldest first.
+    pub(crate) fn last_seconds(&self, most: usize) -> Vec<SlaSecond> {
+        let older = self.seconds.len().saturating_sub(most);
+        let seconds = self.seconds.iter().skip(older);
+        seconds
+            .map(|(end, window)| SlaSecond {
+                end: date(*end),
+                window: window.clone(),
+            })
+            .collect()
+    }
+
+    fn lost_cores(&self) -> Vec<u32> {
+        let workers = self.last.workers.iter();
+        let lost = workers.filter(|worker| worker.binding.is_lost());
+        let cores: BTreeSet<u32> = lost.filter_map(|worker| worker.core).collect();
+        cores.into_iter().collect()
+    }
+
     fn minute(&self) -> SlaWindow {
         let mut sum = Figures::default();
-        for second in self.seconds.iter().rev().take(MINUTE) {
+        for (_, second) in self.seconds.iter().rev().take(MINUTE) {
             sum.add(second);
         }
         sum.bytes_out = sum.bytes_out.filter(|_| self.last.tells_bytes_out);

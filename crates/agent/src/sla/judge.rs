@@ -8,7 +8,7 @@ use crate::api::{SlaTerm, SlaWindow};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Breach {
     pub(crate) term: SlaTerm,
-    /// Measured: us or percent.
+    /// Measured: us or percent; of a core its number.
     pub(crate) measured: f64,
     /// Above 1; infinite above a bound of 0.
     pub(crate) times: f64,
@@ -34,6 +34,15 @@ pub(crate) fn breaches(sla: &Sla, second: &SlaWindow) -> Vec<Breach> {
         .loss_percent
         .and_then(|bound| breach(SlaTerm::Loss, second.loss_percent?, bound));
     latency.into_iter().chain(loss).collect()
+}
+
+/// A worker was taken off its core, for a moment or until further notice: worse than anything that was measured meanwhile.
+pub(crate) fn without_core(core: u32, is_lost: bool) -> Breach {
+    Breach {
+        term: SlaTerm::Core,
+        measured: f64::from(core),
+        times: if is_lost { f64::INFINITY } else { f64::MAX },
+    }
 }
 
 fn breach(term: SlaTerm, measured: f64, bound: f64) -> Option<Breach> {

@@ -6,6 +6,7 @@ use myelin_linux::schedstat;
 use myelin_planner::Plan;
 use myelin_spec::{OnFailure, Space};
 
+use crate::binding::Binding;
 use crate::deploy::Deployed;
 use crate::exchange::Form;
 use crate::node::Node;
@@ -165,5 +166,6 @@ fn times(handle: &WorkerHandle, first: Option<u8>) -> WorkerTimes {
         run_ns: scheduled.run.as_nanos() as u64,
         waited_ns: scheduled.waited.as_nanos() as u64,
         first,
+        binding: Binding::Kept,
     }
 }

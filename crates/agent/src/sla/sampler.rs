@@ -3,12 +3,14 @@
 //! The node is locked for one chain at a time, and a chain whose worker somebody works with is left out until the next second, so nobody waits for
 //! the monitor longer than it takes to read one chain.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use myelin_linux::netlink::Netlink;
 use myelin_linux::procfs;
 
+use crate::binding::{self, Binding};
 use crate::chains::State;
 use crate::roster::lock;
 use crate::sla::account::Reading;
@@ -37,6 +39,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
             )
             .ok();
         let mut next = Instant::now() + INTERVAL;
+        let mut held = BTreeMap::new();
         loop {
             std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
             let Some(state) = state.upgrade() else {
@@ -46,8 +49,9 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
                 continue;
             }
             next = Instant::now() + INTERVAL;
-            let round = read(&state, netlink.as_mut());
+            let mut round = read(&state, netlink.as_mut());
             drop(state);
+            held = hold_cores(&mut round, held);
             lock(&taker).take(round);
         }
     });
@@ -78,6 +82,51 @@ fn read(state: &Guarded, mut netlink: Option<&mut Netlink>) -> Round {
     round
 }
 
+/// A worker as it was last looked at.
+struct Held {
+    chain: String,
+    core: u32,
+    binding: Binding,
+}
+
+/// Sees to it that each worker has its core, once for all chains that it serves, and notes where that fails. Returns how each worker stands, by
+/// process.
+fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, Held> {
+    let mut all: BTreeMap<u32, Held> = BTreeMap::new();
+    for reading in &mut round.readings {
+        for worker in &mut reading.workers {
+            let (pid, Some(core)) = (worker.pid, worker.core) else {
+                continue;
+            };
+            let held = all.entry(pid).or_insert_with(|| Held {
+                chain: reading.name.clone(),
+                core,
+                // One that has just been started binds itself.
+                binding: before.get(&pid).map_or(Binding::Kept, |before| {
+                    let binding = binding::hold(pid, core);
+                    if binding != before.binding {
+                        tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                    }
+                    binding
+                }),
+            });
+            worker.binding = held.binding;
+        }
+    }
+    // Who gives way to everybody may be too slow to be read at all, and must not wait for that.
+    for (pid, mut held) in before {
+        let is_read = round.readings.iter().any(|one| one.name == held.chain);
+        let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
+        if is_up && !is_read && !all.contains_key(&pid) {
+            if held.binding.is_lost() {
+                held.binding = binding::hold(pid, held.core);
+            }
+            all.insert(pid, held);
+        }
+    }
+    all
+}
+
 fn read_one(state: &State, name: &str, netlink: Option<&mut Netlink>) -> Option<Reading> {
     let node = &state.node;
     let Some(deployed) = state.chains.get(name) else {
@@ -91,4 +140,40 @@ fn read_one(state: &State, name: &str, netlink: Option<&mut Netlink>) -> Option<
 /// Works with the node, unless the engine is ending.
 fn with<T>(state: &Guarded, work: impl FnOnce(&State) -> T) -> Option<T> {
     lock(state).as_ref().map(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_linux::affinity;
+
+    use super::*;
+
+    fn round(running: &[&str]) -> Round {
+        let running = running.iter().map(|name| ((*name).to_owned(), 1));
+        Round {
+            running: running.collect(),
+            readings: Vec::new(),
+            cores: Vec::new(),
+            end: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_not_read_this_time_is_remembered_and_gets_its_core_back() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let core = affinity::get(0).unwrap()[0];
+                let thread = nix::unistd::gettid().as_raw().cast_unsigned();
+                let lost = Held {
+                    chain: "c".to_owned(),
+                    core: core as u32,
+                    binding: Binding::Forbidden,
+                };
+                let held = hold_cores(&mut round(&["c"]), BTreeMap::from([(thread, lost)]));
+                assert!(!held[&thread].binding.is_lost());
+                assert_eq!(affinity::get(0).unwrap(), [core]);
+                assert!(hold_cores(&mut round(&["another"]), held).is_empty());
+            });
+        });
+    }
 }

@@ -13,7 +13,7 @@ use crate::{output, sla};
 /// Arguments of `myelin ps`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain, and its contract against what was measured\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
+    after_help = "Examples:\n  myelin ps\n  myelin ps tactile      each function of one chain, and its contract against what was measured\n  myelin ps tactile --seconds 10   its last ten seconds; 300 are kept\n  myelin ps --flows      the flows that monitors and the like know\n  myelin ps --json"
 )]
 pub(crate) struct Arguments {
     /// Show each function of this chain.
@@ -21,6 +21,9 @@ pub(crate) struct Arguments {
     /// Show the flows that functions know, of all chains or of this one.
     #[arg(long)]
     flows: bool,
+    /// Show the last seconds of this chain, one a line: so many, or all that are kept.
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "300", requires = "chain", conflicts_with = "flows")]
+    seconds: Option<usize>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -30,6 +33,9 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.flows {
         return flows(run_dir, arguments);
+    }
+    if let (Some(name), Some(count)) = (&arguments.chain, arguments.seconds) {
+        return seconds(run_dir, name, count, arguments.json);
     }
     let (mut chains, orphans) = if let Some(client) = Client::connect(run_dir)? {
         (client.list()?, client.info()?.orphans)
@@ -62,6 +68,22 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             details(status);
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the last seconds of a chain.
+fn seconds(
+    run_dir: &RunDir,
+    name: &str,
+    count: usize,
+    is_json: bool,
+) -> Result<ExitCode, ApiError> {
+    let client = Client::connect(run_dir)?.ok_or_else(|| output::not_running(name))?;
+    let seconds = client.seconds(name, count)?;
+    if is_json {
+        return output::json(&seconds);
+    }
+    println!("{}", sla::seconds(&seconds));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -219,6 +241,9 @@ fn details(status: &ChainStatus) {
     println!("{table}");
     if let Some(told) = &status.sla {
         println!("{}", sla::table(told));
+        for core in &told.lost_cores {
+            println!("core {core} is lost: until it is back nothing is promised");
+        }
         if let Some(event) = &told.last_event {
             println!("last violation: {}", sla::line(event));
         }

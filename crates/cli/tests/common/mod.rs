@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) mod chains;
+pub(crate) mod load;
+pub(crate) mod wire;
 
 /// Prints why a test does not run here; `.ci/run` fails on reasons that are not allowed.
 pub(crate) fn skip(reason: &str) {

@@ -260,3 +260,99 @@ fn no_more_seconds_are_kept_than_so_many() {
     assert_eq!((minute.packets_in, minute.seconds), (60, 60.0));
     assert_eq!(minute.sojourn.unwrap().packets, 60);
 }
+
+/// A second in which the worker of the one function stood so to core 3.
+fn take_bound(history: &mut History, second: u8, binding: Binding) -> SlaStatus {
+    let worker = WorkerTimes {
+        pid: 7,
+        core: Some(3),
+        binding,
+        ..WorkerTimes::default()
+    };
+    let second = f64::from(second);
+    let mut now = reading(second, 100, 0);
+    now.workers = vec![worker];
+    let load = cause::WorkerLoad {
+        pid: 7,
+        core: Some(3),
+        first: Some(0),
+        binding,
+        ..cause::WorkerLoad::default()
+    };
+    let around = Circumstances {
+        hops: now.hops.clone(),
+        workers: vec![load],
+        ..Circumstances::default()
+    };
+    let taken = Second {
+        end: SystemTime::UNIX_EPOCH + Duration::from_secs_f64(second),
+        reading: now,
+        between: Between::default(),
+        length_s: 1.0,
+        around,
+    };
+    history.take(taken, &mut 0);
+    history.status()
+}
+
+#[test]
+fn a_core_that_was_taken_away_is_an_event_until_it_is_back() {
+    let mut history = first(reading(1.0, 100, 0));
+    let status = take_bound(&mut history, 2, Binding::Offline);
+    assert_eq!(status.lost_cores, [3]);
+    // Nothing was late or lost meanwhile.
+    assert_eq!(
+        (status.state, status.violated_s, status.violated_now),
+        (SlaState::Kept, 0, false)
+    );
+    let event = status.last_event.unwrap();
+    assert_eq!(
+        (event.cause, event.hop.as_str(), &event.terms[..]),
+        (SlaCause::Core, "filter", &[SlaTerm::Core][..])
+    );
+    let told = event.evidence.join("; ");
+    assert!(
+        told.contains("core 3 is offline") && told.contains("remedy: write 1 to "),
+        "{told}"
+    );
+    let back = take_bound(&mut history, 3, Binding::Restored);
+    assert!(back.lost_cores.is_empty());
+    for second in 4..7 {
+        take_bound(&mut history, second, Binding::Kept);
+    }
+    let event = history.status().last_event.unwrap();
+    assert_eq!((event.seconds, event.end.is_some()), (2, true));
+    assert_eq!(event.evidence.join("; "), told, "the worst second's");
+}
+
+#[test]
+fn who_agreed_on_nothing_is_told_of_a_lost_core_too() {
+    let mut unpromised = reading(1.0, 100, 0);
+    unpromised.sla = Sla::default();
+    let mut history = first(unpromised);
+    let status = take_bound(&mut history, 2, Binding::Forbidden);
+    assert_eq!(status.lost_cores, [3]);
+    let event = status.last_event.unwrap();
+    assert!(event.evidence.join("; ").contains("cpuset"), "{event:?}");
+}
+
+#[test]
+fn the_last_seconds_are_kept_with_their_ends() {
+    let mut history = first(reading(1.0, 100, 0));
+    for second in 2..=SECONDS as u32 + 10 {
+        let packets = u64::from(second) * 100;
+        take(
+            &mut history,
+            reading(f64::from(second), packets, 0),
+            Between::default(),
+        );
+    }
+    let all = history.last_seconds(usize::MAX);
+    assert_eq!(all.len(), SECONDS);
+    assert_eq!(all[0].end, "1970-01-01T00:00:11.000Z");
+    let two = history.last_seconds(2);
+    assert_eq!(two[..], all[SECONDS - 2..]);
+    assert_eq!(two[1].end, "1970-01-01T00:05:10.000Z");
+    assert_eq!(two[1].window, history.status().second);
+    assert!(history.last_seconds(0).is_empty());
+}

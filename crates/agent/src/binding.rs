@@ -1,0 +1,117 @@
+//! Whether a worker runs on the core that it was given, and what becomes of it when not.
+//!
+//! A core can be taken from a worker while it runs: unplugged, or put out of the set that its control group may use. The kernel then lets the worker
+//! run on the cores that are left, which are others'. There it takes only time that nobody else wants, so that what others were promised
+//! holds, until its own core is back.
+
+use myelin_linux::affinity;
+use myelin_linux::sched::{self, Policy};
+
+/// How a worker stands to its core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// It runs there, or was given none.
+    #[default]
+    Kept,
+    /// It had been taken off it, and is bound to it again.
+    Restored,
+    /// The core is offline.
+    Offline,
+    /// The core is there, but not for this worker.
+    Forbidden,
+}
+
+impl Binding {
+    /// Whether the core is gone.
+    pub(crate) fn is_lost(self) -> bool {
+        matches!(self, Self::Offline | Self::Forbidden)
+    }
+}
+
+/// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed.
+pub(crate) fn hold(pid: u32, core: u32) -> Binding {
+    let cpu = core as usize;
+    // One that has just ended is somebody else's to look after.
+    let Ok(cpus) = affinity::get(pid) else {
+        return Binding::Kept;
+    };
+    if cpus == [cpu] {
+        return Binding::Kept;
+    }
+    match affinity::set(pid, &[cpu]) {
+        Ok(()) => {
+            turn(pid, Policy::Idle, Policy::Other);
+            Binding::Restored
+        }
+        Err(error) if error.is_not_found() => Binding::Kept,
+        Err(_) => {
+            turn(pid, Policy::Other, Policy::Idle);
+            if affinity::is_online(cpu) {
+                Binding::Forbidden
+            } else {
+                Binding::Offline
+            }
+        }
+    }
+}
+
+/// Changes a policy, where it is that one.
+fn turn(thread: u32, from: Policy, to: Policy) {
+    if !sched::get(thread).is_ok_and(|policy| policy == from) {
+        return;
+    }
+    if let Err(error) = sched::set(thread, to) {
+        tracing::warn!(%error, "a worker keeps its scheduling policy");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_taken_off_its_core_is_bound_to_it_again() {
+        let all = affinity::get(0).unwrap();
+        let core = all[0] as u32;
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, until) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid().as_raw().cast_unsigned())
+                .unwrap();
+            let _ = until.recv();
+        });
+        let id = told.recv().unwrap();
+        let expected = if all.len() == 1 {
+            Binding::Kept
+        } else {
+            Binding::Restored
+        };
+        assert_eq!(hold(id, core), expected);
+        assert_eq!(affinity::get(id).unwrap(), all[..1]);
+        assert_eq!(hold(id, core), Binding::Kept);
+        drop(end);
+        thread.join().unwrap();
+        assert_eq!(hold(u32::MAX >> 1, core), Binding::Kept);
+    }
+
+    #[test]
+    fn who_cannot_have_its_core_gives_way_to_others_until_it_can() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIP: needs root");
+            return;
+        }
+        let all = affinity::get(0).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(hold(0, 1000), Binding::Offline);
+                assert_eq!(sched::get(0).unwrap(), Policy::Idle);
+                assert_eq!(affinity::get(0).unwrap(), all);
+                // Away from its core, so that it has something to come back from.
+                if let [_, .., last] = all[..] {
+                    assert_eq!(hold(0, last as u32), Binding::Restored);
+                    assert_eq!(sched::get(0).unwrap(), Policy::Other);
+                }
+            });
+        });
+    }
+}

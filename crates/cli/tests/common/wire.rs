@@ -1,0 +1,92 @@
+//! Interfaces that are not Myelin's, for chains with `spec.ports`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use myelin_linux::netns::Netns;
+
+use super::sh;
+
+/// Two hosts made with `ip`, and the two interfaces between which a chain can lie; not Myelin's.
+pub(crate) struct Wire {
+    tag: String,
+    /// The interface behind the client.
+    pub(crate) ingress: String,
+    egress: String,
+}
+
+impl Wire {
+    pub(crate) fn new() -> Self {
+        // A namespace's links go some time after it, so no two wires have the same names.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tag = format!(
+            "{}{}",
+            std::process::id(),
+            (b'm' + NEXT.fetch_add(1, Ordering::Relaxed) as u8) as char
+        );
+        let (ingress, egress) = (format!("tp{tag}a"), format!("tp{tag}b"));
+        let (client, server) = (format!("myelin-tp{tag}c"), format!("myelin-tp{tag}s"));
+        let wire = Self {
+            tag,
+            ingress,
+            egress,
+        };
+        sh(&format!(
+            "ip netns add {client}; ip netns add {server}
+             ip link add {one} type veth peer name eth0 netns {client}
+             ip link add {two} type veth peer name eth0 netns {server}
+             ip link set {one} up; ip link set {two} up
+             ip -n {client} addr add 10.77.0.1/24 dev eth0; ip -n {client} link set eth0 up
+             ip -n {server} addr add 10.77.0.2/24 dev eth0; ip -n {server} link set eth0 up
+             mac=$(ip netns exec {server} cat /sys/class/net/eth0/address)
+             ip -n {client} neigh add 10.77.0.2 lladdr $mac dev eth0
+             ip netns exec {client} ethtool -K eth0 tx off >/dev/null",
+            one = wire.ingress,
+            two = wire.egress,
+        ));
+        wire
+    }
+
+    /// A chain file's text, put between the two interfaces.
+    pub(crate) fn between(&self, text: &str) -> String {
+        text.replace("10.0.0.2/32", "10.77.0.2/32").replace(
+            "  functions:",
+            &format!(
+                "  ports: {{ ingress: {}, egress: {} }}\n  functions:",
+                self.ingress, self.egress
+            ),
+        )
+    }
+
+    /// The namespace of the host behind the ingress interface.
+    pub(crate) fn client(&self) -> Netns {
+        Netns::open(&format!("myelin-tp{}c", self.tag)).expect("the client")
+    }
+
+    /// What `ip` says of the interfaces.
+    pub(crate) fn links(&self) -> String {
+        sh(&format!(
+            "ip -d link show {}; ip -d link show {}",
+            self.ingress, self.egress
+        ))
+    }
+
+    /// Sends ten datagrams to that port of the server.
+    pub(crate) fn send_ten(&self, port: u16) {
+        sh(&format!(
+            "ip netns exec myelin-tp{}c python3 -c \"
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(10): s.sendto(b'x' * 100, ('10.77.0.2', {port}))\"",
+            self.tag
+        ));
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let tag = &self.tag;
+        sh(&format!(
+            "ip netns del myelin-tp{tag}c; ip netns del myelin-tp{tag}s"
+        ));
+    }
+}

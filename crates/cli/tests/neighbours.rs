@@ -1,0 +1,226 @@
+//! Chains that keep to their profile get what they are owed, whatever the others of their node send: on the same interfaces, in the same worker.
+
+mod common;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use common::load::{Load, Sender, judged, lost, number, settled};
+use common::wire::Wire;
+use common::{Myelin, skip_unless_root, wait_for};
+use serde_json::Value;
+
+/// A chain of this name that takes the UDP packets of a wire to one port, or to all that is no other's.
+fn chain(wire: &Wire, name: &str, port: Option<u16>, functions: &str, sla: &str) -> String {
+    let port = port.map_or(String::new(), |port| format!(", destinationPort: {port}"));
+    wire.between(&format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32{port} }}
+  functions: [ {functions} ]
+  sla: {{ {sla} }}
+"
+    ))
+}
+
+fn server(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::new(10, 77, 0, 2).into(), port)
+}
+
+/// Of a chain that keeps to its profile.
+const QUIET: Load = Load {
+    to: SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), 9000),
+    flows: 1,
+    payload: 200,
+    rate: 100,
+};
+
+/// Nothing was turned away, nothing lost, everything left, and the contract stands as it was promised.
+fn assert_owed(status: &Value, when: &str) {
+    let life = &status["sla"]["life"];
+    assert!(number(&status["packets_in"]) > 0, "{when}: {status}");
+    assert_eq!(
+        status["packets_out"], status["packets_in"],
+        "{when}: {status}"
+    );
+    assert_eq!(
+        (&status["policed"], &status["drops"], lost(life)),
+        (&0.into(), &0.into(), 0),
+        "{when}: {status}"
+    );
+    assert_eq!(
+        (&status["state"], &status["best_effort"]),
+        (&"active".into(), &false.into()),
+        "{when}: {status}"
+    );
+    assert_eq!(status["sla"]["state"], "kept", "{when}: {status}");
+    assert!(number(&status["bound_ns"]) > 0, "{when}: {status}");
+}
+
+#[test]
+fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
+    if skip_unless_root() {
+        return;
+    }
+    let (rate, burst) = (200, 20);
+    let flood = Load {
+        to: server(10_000),
+        flows: 1,
+        payload: 64,
+        rate: 100 * rate,
+    };
+    let floods = [
+        ("a hundred times the rate", flood),
+        (
+            "the smallest frames",
+            Load {
+                payload: 0,
+                ..flood
+            },
+        ),
+        (
+            "the largest frames",
+            Load {
+                payload: 1472,
+                ..flood
+            },
+        ),
+        (
+            "ten thousand flows",
+            Load {
+                flows: 10_000,
+                ..flood
+            },
+        ),
+    ];
+    for space in ["kernel", "user"] {
+        let (myelin, wire) = (Myelin::new(), Wire::new());
+        let function = format!("{{ name: one, kind: monitor, space: {space} }}");
+        // What a machine with other work makes of 100 packets a second is well below this profile.
+        let quiet =
+            "rate: 1kpps, burst: 256, latency: 10s, percentile: 50, loss: 0.1%, enforce: policer";
+        let loud = format!("rate: {rate}pps, burst: {burst}, latency: 10s, enforce: policer");
+        let file = myelin.file(&format!(
+            "{}---{}",
+            chain(&wire, "quiet", Some(9000), &function, quiet),
+            chain(&wire, "loud", None, &function, &loud)
+        ));
+        myelin.ok(&["up", file.to_str().unwrap()]);
+        if space == "user" {
+            let pid = |name| myelin.status(name)["worker"]["pid"].clone();
+            assert_eq!(pid("quiet"), pid("loud"), "they share a worker");
+        }
+        let sender = Sender::over(&wire, QUIET);
+        let (mut passed, mut came) = (0, 0);
+        for (kind, load) in floods {
+            let when = format!("{kind}, {space}");
+            let start = Instant::now();
+            let flood = Sender::over(&wire, load);
+            let before = judged(&myelin, "quiet");
+            wait_for("two seconds", || judged(&myelin, "quiet") >= before + 2);
+            wait_for("each flow once", || flood.sent() >= 10_000);
+            let sent = flood.end();
+            let status = settled(&myelin, "loud");
+            let elapsed_s = start.elapsed().as_secs_f64();
+            let out = number(&status["packets_out"]) - passed;
+            // The bucket may have been full, and the first packet may have come before the clock was read.
+            let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
+            assert!(out <= due, "{when}: {out} of {due} went out");
+            assert!(out >= burst, "{when}: {out} went out");
+            let fresh = number(&status["packets_in"]) - came;
+            // How many of them a busy machine has let come is its own affair.
+            assert!(fresh <= sent && fresh > out, "{when}: {fresh} came");
+            (passed, came) = (passed + out, came + fresh);
+            assert_eq!(number(&status["policed"]), came - passed, "{when}");
+            assert_eq!(
+                (&status["drops"], lost(&status["sla"]["life"])),
+                (&0.into(), 0),
+                "{when}: {status}"
+            );
+            // While packets come its figures are those of a moment.
+            let quiet = myelin.status("quiet");
+            assert_eq!(lost(&quiet["sla"]["life"]), 0, "{when}: {quiet}");
+            assert_eq!(quiet["policed"], 0, "{when}: {quiet}");
+        }
+        let sent = sender.end();
+        let status = settled(&myelin, "quiet");
+        assert!(number(&status["packets_in"]) <= sent, "{status}");
+        assert_owed(&status, space);
+        assert_eq!(
+            myelin.json(&["events", "--json"]),
+            Value::Array(Vec::new()),
+            "{space}"
+        );
+        myelin.ok(&["down", "--all"]);
+        drop(wire);
+        myelin.assert_clean();
+    }
+}
+
+/// A second chain of the same worker that nothing holds back fills it, so the first one loses packets. Who was to blame is in its event.
+#[test]
+fn who_suffers_from_a_neighbour_is_told_so() {
+    if skip_unless_root() {
+        return;
+    }
+    let (myelin, wire) = (Myelin::new(), Wire::new());
+    // So much work a packet that one core sends more than the other can do.
+    let work = "{ name: press, kind: compress, config: { algorithm: zstd, level: 19 } }, { name: back, kind: decompress }";
+    let quiet = "rate: 10kpps, burst: 256, latency: 100ms, loss: 0.1%, enforce: policer";
+    let file = myelin.file(&format!(
+        "{}---{}",
+        chain(
+            &wire,
+            "quiet",
+            Some(9000),
+            "{ name: one, kind: forward, space: user }",
+            quiet
+        ),
+        chain(&wire, "loud", None, work, "latency: 100s, enforce: none"),
+    ));
+    let refused = myelin.fails(3, &["up", file.to_str().unwrap()]);
+    assert!(refused.contains("is refused"), "{refused}");
+    myelin.ok(&["up", file.to_str().unwrap(), "--force"]);
+    assert_eq!(
+        myelin.status("quiet")["worker"]["pid"],
+        myelin.status("loud")["worker"]["pid"]
+    );
+    let quiet_sender = Sender::over(&wire, QUIET);
+    let loud_sender = Sender::over(
+        &wire,
+        Load {
+            to: server(10_000),
+            flows: 1,
+            payload: 1400,
+            rate: 20_000,
+        },
+    );
+    let mut found = Value::Null;
+    // A hypervisor or another program may have taken the core in some seconds: then that is the cause.
+    let causes = ["neighbour", "steal", "overload"];
+    wait_for("the event", || {
+        let events = myelin.json(&["events", &myelin.chain("quiet"), "--json"]);
+        let mut events = events.as_array().expect("a list").iter();
+        let event = events.find(|event| causes.iter().any(|cause| event["cause"] == *cause));
+        found = event.cloned().unwrap_or_default();
+        !found.is_null()
+    });
+    let all = myelin.json(&["events", "--json"]);
+    assert_eq!(found["chain"], myelin.chain("quiet"), "{all}");
+    assert_eq!(found["hop"], "one", "{all}");
+    assert!(found["evidence"][0].is_string(), "{all}");
+    if found["cause"] == "neighbour" && number(&found["lost"]) > 0 {
+        let said = found["evidence"].to_string();
+        assert!(
+            said.contains(&myelin.chain("loud")) || said.contains("waited"),
+            "{found}"
+        );
+    }
+    myelin.ok(&["down", "--all"]);
+    drop((quiet_sender, loud_sender));
+    drop(wire);
+    myelin.assert_clean();
+}

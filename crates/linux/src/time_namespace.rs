@@ -1,0 +1,54 @@
+//! Whether clocks read here are those of the kernel (time_namespaces(7)).
+//!
+//! A time namespace moves `CLOCK_MONOTONIC` for the processes in it. eBPF programs and timers of the kernel know nothing of that.
+
+use std::fs;
+
+use crate::error::{Error, ErrorKind, Result};
+
+const OFFSETS: &str = "/proc/self/timens_offsets";
+
+/// By how much `CLOCK_MONOTONIC` of this process's children is ahead of the kernel's own, ns; negative when it is behind. A kernel without time
+/// namespaces moves no clock.
+pub fn monotonic_offset_ns() -> Result<i128> {
+    match fs::read_to_string(OFFSETS) {
+        Ok(text) => offset(&text).ok_or_else(|| {
+            Error::new(
+                format!("read {OFFSETS}"),
+                ErrorKind::Other,
+                format!("`{}` is not understood", text.trim()),
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(Error::os(format!("read {OFFSETS}"), error)),
+    }
+}
+
+/// The line of the monotonic clock: its name, or its number before Linux 5.7 was out, then seconds and nanoseconds.
+fn offset(text: &str) -> Option<i128> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    let mut words = lines.find_map(|mut words| {
+        let is_monotonic = matches!(words.next(), Some("monotonic" | "1"));
+        is_monotonic.then_some(words)
+    })?;
+    let seconds: i128 = words.next()?.parse().ok()?;
+    let nanoseconds: i128 = words.next()?.parse().ok()?;
+    Some(seconds * 1_000_000_000 + nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_the_monotonic_clock_counts() {
+        let text = "monotonic           5         7\nboottime         -9         0\n";
+        assert_eq!(offset(text), Some(5_000_000_007));
+        assert_eq!(
+            offset("monotonic -1000 0\nboottime 0 0\n"),
+            Some(-1_000_000_000_000)
+        );
+        assert_eq!(offset("boottime 0 0\n"), None);
+        assert_eq!(offset("monotonic 1\n"), None);
+    }
+}
