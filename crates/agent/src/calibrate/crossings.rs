@@ -22,7 +22,7 @@ const MOST_WORST_CASE: f64 = 100.0;
 const PORT: u16 = 9000;
 
 /// The ways, with the parts of a chain file that make them.
-const CHAINS: [(&str, &str); 7] = [
+const CHAINS: [(&str, &str); 9] = [
     (
         "tcx",
         "hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
@@ -46,11 +46,20 @@ const CHAINS: [(&str, &str); 7] = [
     ),
     (
         "one-link",
-        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel } ]",
     ),
     (
         "two-links",
-        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel }, \
+        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel }, \
+         { name: g, kind: forward, space: kernel } ]",
+    ),
+    (
+        "one-link-tcx",
+        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+    ),
+    (
+        "two-links-tcx",
+        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel }, \
          { name: g, kind: forward, space: kernel } ]",
     ),
 ];
@@ -82,6 +91,8 @@ struct Times {
     sleep: [f64; 2],
     one_link: [f64; 2],
     two_links: [f64; 2],
+    one_link_tcx: [f64; 2],
+    two_links_tcx: [f64; 2],
     /// From the front door to the worker's transmit, of `user`.
     user_sojourn: [f64; 2],
     /// The 99th percentile of that against its median, in the middle of the rounds: a way with all that makes packets differ, caches
@@ -137,6 +148,7 @@ pub(super) fn measure(
         // No crossing: measured by itself.
         ring: built_in.ring,
         link: at_least_nothing(sub(times.two_links, times.one_link)),
+        link_tcx: at_least_nothing(sub(times.two_links_tcx, times.one_link_tcx)),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
         xdp_frame: at_least_nothing(xdp_frame),
@@ -207,6 +219,8 @@ fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<
         sleep: next(),
         one_link: next(),
         two_links: next(),
+        one_link_tcx: next(),
+        two_links_tcx: next(),
         user_sojourn: sojourns.map(median),
         worst_case: median(worst_cases).clamp(1.0, MOST_WORST_CASE),
     })
