@@ -63,7 +63,8 @@ pub(crate) fn shaper(
         .iter()
         .map(|function| &function.config);
     let profile = configs.fold(profile, grown);
-    let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns());
+    let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
+        .tolerating(sla.shaper_tolerance_ns);
     Ok((Some(ShaperPlan { place, shaping }), None))
 }
 
