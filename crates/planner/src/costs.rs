@@ -102,6 +102,7 @@ impl Default for StepCosts {
     /// a tail call that the JIT made a direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
     /// another core 33 us, a memory copy 0.02 ns a byte. `tcx_skb` alone is an estimate, from the distance between XDP and
     /// the stack in the XDP paper (Hoiland-Jorgensen et al., CoNEXT 2018), since such a machine has no network card.
+    /// `link_tcx` is an estimate too, from the sojourn of a chain of two functions at tcx (0.27 us, another machine).
     /// `myelin calibrate` measures the others on yours.
     fn default() -> Self {
         Self {

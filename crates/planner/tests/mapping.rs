@@ -114,7 +114,7 @@ fn workers_that_would_spin_on_one_core_are_warned_of() {
 }
 
 proptest! {
-    /// Functions that reach each other by links alone do not draw their neighbours into their space.
+    /// Functions that reach each other by links alone do not draw their neighbours into their space, at one hook.
     #[test]
     fn each_function_of_a_distributed_chain_is_placed_for_itself(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
@@ -128,7 +128,7 @@ proptest! {
             with.functions.insert((*name).to_owned(), costs);
         }
         let all: Vec<&str> = (0..costs.len()).map(|i| configured[i % 3]).collect();
-        let mapping = "  mapping: distributed\n";
+        let mapping = "  mapping: distributed\n  hook: xdp\n";
         let whole = plan(&chain(&all, mapping), &with, &machine()).unwrap();
         assert_adds_up(&whole);
         for (hop, function) in whole.hops.iter().zip(&all) {
