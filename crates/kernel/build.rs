@@ -18,7 +18,7 @@ const PROGRAMS: [(&str, &[&str]); 17] = [
     ("flow_tracker", &["XDP", "TC"]),
     ("closed", &["XDP", "TC"]),
     ("reentry", &["XDP"]),
-    ("sff", &["XDP"]),
+    ("sff", &["XDP", "TC"]),
     ("leave", &["TC"]),
     ("policer", &["XDP"]),
     ("depart", &["TC"]),

@@ -379,6 +379,7 @@ mod tests {
                 bits,
                 queue: 128,
                 delay_ns,
+                tolerance_ns: 0,
             };
             class_of(&shaping).queue
         };
@@ -417,6 +418,7 @@ mod tests {
                 bits: None,
                 queue,
                 delay_ns,
+                tolerance_ns: 0,
             })
         };
         assert_eq!(told(5_000_000, 64), 5_000_000);

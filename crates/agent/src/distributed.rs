@@ -1,11 +1,12 @@
-//! Mapping `distributed`: each function in a network namespace of its own, joined by the forwarder's XDP redirects
+//! Mapping `distributed`: each function in a network namespace of its own, joined by the forwarder's redirects
 //! (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has a worker of its own, a black box a second link.
 
 use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, ShaperStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, Flows, FunctionLink, LoadedChain, Occupant as Stands,
+    DistributedConfig, DistributedFunction, Flows, FunctionLink, Hook, LoadedChain,
+    Occupant as Stands,
 };
 use myelin_linux::link::LinkId;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
@@ -15,6 +16,7 @@ use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::circuit::MTU;
+use crate::deploy::kernel_hook;
 use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
@@ -243,7 +245,9 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
         made.places.push(FunctionPlace::make(node, job, hop)?);
     }
     let peer = node.circuit(&job.place.circuit)?.hosts.is_some();
+    let hook = kernel_hook(job.plan);
     let config = DistributedConfig {
+        hook,
         spi: job.spi,
         generation: job.generation,
         on_failure: job.plan.on_failure,
@@ -254,6 +258,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
             .zip(&job.plan.hops)
             .map(|(place, hop)| DistributedFunction {
                 near: place.sandbox.near.index,
+                inner: place.sandbox.inner.index,
                 occupant: match hop.space {
                     _ if hop.is_black_box() => Stands::BlackBox,
                     Space::Kernel => Stands::Kernel(instance(job, hop.position)),
@@ -264,6 +269,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
             .collect(),
         ingress: job.place.ingress,
         egress: job.place.egress,
+        peer,
     };
     let (loaded, links) = node
         .plane
@@ -277,7 +283,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
         place.await_up(node, job, hop)?;
     }
     let circuit = node.circuit_mut(&job.place.circuit)?;
-    if !ends_in_worker(job) {
+    if hook == Hook::Xdp && !ends_in_worker(job) {
         circuit.need_napi(job.place.egress)?;
     }
     if job.plan.hops.iter().any(|hop| answers(job, hop)) {

@@ -19,30 +19,45 @@ pub(crate) struct Stream<'a> {
     pub(crate) burst: u64,
 }
 
-/// Sends the streams side by side for so long, each at its rate, from one core; how many packets of each were sent.
+/// What became of a stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    /// Packets that were sent.
+    pub(crate) packets: u64,
+    /// Packets that were due and never sent, since the generator was held up.
+    pub(crate) forgone: u64,
+}
+
+impl Sent {
+    /// Share of what was due that was not sent.
+    pub(crate) fn short(&self) -> f64 {
+        self.forgone as f64 / (self.packets + self.forgone).max(1) as f64
+    }
+}
+
+/// Sends the streams side by side for so long, each at its rate, from one core; what became of each.
 ///
 /// A stream that cannot be sent as fast as it should holds the others up by a batch at most.
 pub(crate) fn generate(
     streams: &[Stream<'_>],
     duration: Duration,
     core: usize,
-) -> Result<Vec<u64>, Error> {
+) -> Result<Vec<Sent>, Error> {
     on_core(core, || {
         let start = Instant::now();
-        let mut sent = vec![0; streams.len()];
-        let mut forgone = vec![0; streams.len()];
+        let mut all = vec![Sent::default(); streams.len()];
         loop {
             let elapsed = start.elapsed();
             if elapsed >= duration {
-                return Ok(sent);
+                return Ok(all);
             }
-            for ((stream, sent), forgone) in streams.iter().zip(&mut sent).zip(&mut forgone) {
+            for (stream, sent) in streams.iter().zip(&mut all) {
                 let due = (elapsed.as_secs_f64() * stream.rate_pps) as u64;
-                let behind = due.saturating_sub(*sent + *forgone);
-                *forgone += behind.saturating_sub(stream.burst);
+                let behind = due.saturating_sub(sent.packets + sent.forgone);
+                sent.forgone += behind.saturating_sub(stream.burst);
                 let behind = behind.min(stream.burst) as usize;
                 let clusters = behind / stream.cluster * stream.cluster;
-                *sent += send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
+                sent.packets += send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
             }
         }
     })

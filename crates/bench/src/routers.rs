@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_agent::api::{ApiError, ChainStatus};
+use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::link::LinkId;
 use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
@@ -36,8 +37,10 @@ pub(crate) enum Kind {
     Xdp,
     /// In the kernel at XDP, in the receive work of the ingress port, which is given [`polling_core`].
     Kernel,
-    /// The same, in a namespace of its own: the paper's container.
+    /// The same in a namespace of its own, the paper's container, at the hook that Myelin chooses: tcx.
     Namespace,
+    /// The same at XDP.
+    NamespaceXdp,
     /// In user space on [`polling_core`], in the one worker of all routers.
     Worker,
     /// In user space on that core, in a process of its own: what the paper's virtual machine is to the scheduler.
@@ -51,6 +54,7 @@ impl Kind {
             Self::Xdp => "xdp",
             Self::Kernel => "kernel",
             Self::Namespace => "namespace",
+            Self::NamespaceXdp => "namespace, xdp",
             Self::Worker => "worker",
             Self::Process => "process",
         }
@@ -58,7 +62,7 @@ impl Kind {
 
     fn space(self) -> &'static str {
         match self {
-            Self::Tcx | Self::Xdp | Self::Kernel | Self::Namespace => "kernel",
+            Self::Tcx | Self::Xdp | Self::Kernel | Self::Namespace | Self::NamespaceXdp => "kernel",
             Self::Worker | Self::Process => "user",
         }
     }
@@ -69,6 +73,7 @@ impl Kind {
             Self::Tcx => "  mapping: compact\n  hook: tcx\n".to_owned(),
             Self::Xdp | Self::Kernel => "  mapping: compact\n  hook: xdp\n".to_owned(),
             Self::Namespace => "  mapping: distributed\n".to_owned(),
+            Self::NamespaceXdp => "  mapping: distributed\n  hook: xdp\n".to_owned(),
             Self::Worker => {
                 format!("  mapping: compact\n  worker: {{ idle: spin, core: {core} }}\n")
             }
@@ -101,6 +106,11 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// What came to the front door, turned away or not.
+    pub(crate) fn came(&self) -> u64 {
+        self.packets_in + self.policed
+    }
+
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         Self {
             packets_in: self.packets_in - earlier.packets_in,
@@ -128,8 +138,9 @@ impl Routers {
         // The agent's links and sockets are those of the namespace between the hosts.
         let (stand, chains, workers) = middle.netns.enter(|| {
             let stand = Stand::open(program)?;
+            let stem = kind.name().replace(", ", "-");
             let names: Vec<String> = (0..slas.len())
-                .map(|number| stand.place.chain_name(&format!("{}{number}", kind.name())))
+                .map(|number| stand.place.chain_name(&format!("{stem}{number}")))
                 .collect();
             // Profiles that nothing reaches, and routers that nobody polices, are what is measured here.
             stand.up_by_force(texts(kind, work, &names, slas)?)?;
@@ -141,8 +152,13 @@ impl Routers {
             workers.dedup();
             Ok::<_, Error>((stand, names, workers))
         })??;
-        if matches!(kind, Kind::Kernel | Kind::Namespace) {
-            // The door at XDP has given the port NAPI.
+        if kind == Kind::Namespace {
+            // It gives the port NAPI, as the door at XDP does.
+            middle.netns.enter(|| {
+                Ethtool::open()?.set(CLIENT_LINK, &[(Offload::GenericReceive, true)])
+            })??;
+        }
+        if matches!(kind, Kind::Kernel | Kind::Namespace | Kind::NamespaceXdp) {
             napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
         let sink = network.sink()?;
@@ -297,6 +313,7 @@ mod tests {
             Kind::Tcx,
             Kind::Kernel,
             Kind::Namespace,
+            Kind::NamespaceXdp,
             Kind::Worker,
             Kind::Process,
         ] {

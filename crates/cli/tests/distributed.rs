@@ -80,11 +80,23 @@ print('all')\"
 
 #[test]
 fn kernel_functions_in_namespaces_of_their_own() {
+    kernel_functions_at("tcx", KERNEL);
+}
+
+#[test]
+fn the_same_at_xdp() {
+    kernel_functions_at(
+        "xdp",
+        &KERNEL.replace("  mapping:", "  hook: xdp\n  mapping:"),
+    );
+}
+
+fn kernel_functions_at(hook: &str, text: &str) {
     if skip_unless_root() {
         return;
     }
     let myelin = Myelin::new();
-    let file = myelin.file(KERNEL);
+    let file = myelin.file(text);
     let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"]);
     assert_eq!(plan[0]["mapping"], "distributed", "{plan}");
     myelin.ok(&["up", file.to_str().unwrap()]);
@@ -93,7 +105,8 @@ fn kernel_functions_in_namespaces_of_their_own() {
             "ip -n myelin-{}.{function}.0 -o link show up",
             myelin.chain("k")
         ));
-        assert!(links.contains("eth0") && links.contains("xdp"), "{links}");
+        assert!(links.contains("eth0"), "{links}");
+        assert_eq!(links.contains("xdp"), hook == "xdp", "{links}");
     }
     for payload in [64, 1400] {
         let row = myelin.probe("k", payload, 400);
@@ -105,7 +118,7 @@ fn kernel_functions_in_namespaces_of_their_own() {
     }
     let status = status(&myelin);
     assert_eq!(status["mapping"], "distributed");
-    assert_eq!(status["hook"], "xdp");
+    assert_eq!(status["hook"], hook);
     assert_whole(&status, 800);
     myelin.ok(&["down", &myelin.chain("k")]);
     assert_eq!(
@@ -306,9 +319,9 @@ spec:
 }
 
 #[test]
-fn the_tcx_hook_is_refused_with_a_remedy() {
+fn the_tcx_hook_is_refused_for_functions_in_user_space_with_a_remedy() {
     let myelin = Myelin::new();
-    let file = myelin.file(&KERNEL.replace("  mapping:", "  hook: tcx\n  mapping:"));
+    let file = myelin.file(&MIXED.replace("  mapping:", "  hook: tcx\n  mapping:"));
     let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("write `hook: xdp`"), "{error}");
 }

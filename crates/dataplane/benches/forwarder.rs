@@ -32,6 +32,7 @@ const WIDE: Shaping = Shaping {
     bits: None,
     queue: 64,
     delay_ns: 1_000_000,
+    tolerance_ns: 0,
 };
 
 fn plain(criterion: &mut Criterion) {

@@ -3,7 +3,8 @@
 //! A packet that conforms while nothing waits leaves at once. Another one waits in the order of arrival until the bucket has
 //! the credit for it. That time is known when it comes, so a packet that would wait longer than it may is dropped then, not
 //! after the wait. The bucket is asked again when a packet really leaves: what leaves late, because the worker was kept from
-//! running, never leaves faster than the profile afterwards.
+//! running, never leaves faster than the profile afterwards, but for what a tolerance lets it make good: a packet that is late by less counts as if it
+//! had left in time.
 
 use std::collections::VecDeque;
 
@@ -160,7 +161,11 @@ impl Shaper {
             return None;
         }
         let bytes = self.queue.front()?.waiting.bytes;
-        if !self.bucket.take(now_ns, 1, bytes.into()) {
+        // The bucket's time is never ahead of the clock, and behind by the tolerance at most.
+        let counts_ns = now_ns
+            .saturating_sub(self.shaping.tolerance_ns)
+            .max(self.due_ns);
+        if !self.bucket.take(counts_ns, 1, bytes.into()) {
             self.look_ahead();
             return None;
         }

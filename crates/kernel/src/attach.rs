@@ -71,6 +71,8 @@ enum Kind {
     Link(OwnedFd),
     /// A filter of the clsact qdisc, on kernels without tcx (before 6.6).
     Clsact(TcHook),
+    /// What goes with its interface.
+    Left,
 }
 
 // SAFETY: a `TcHook` is plain numbers and the name of a qdisc, which is null here; nothing of it belongs to a thread.
@@ -115,6 +117,28 @@ impl Attachment {
             ),
             Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
                 Self::clsact(program, place, pin_dir)
+            }
+            Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
+        }
+    }
+
+    /// The same on an interface of the calling thread's namespace that is not the plane's, where its index may be that of another
+    /// interface elsewhere: so the pin has a name of the caller's choice, and a filter of clsact is left to go with its interface.
+    pub(crate) fn tc_elsewhere(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        pin: Option<PathBuf>,
+    ) -> Result<Self, Error> {
+        match crate::sys::link_create(program, place.ifindex, libbpf_sys::BPF_TCX_INGRESS, 0) {
+            Ok(link) => Self::link(link, pin),
+            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
+                let attachment = Self::clsact(program, place, None)?;
+                // Dropped, it would look for its filter in the namespace of whoever drops it.
+                std::mem::forget(attachment);
+                Ok(Self {
+                    kind: Kind::Left,
+                    pin: None,
+                })
             }
             Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
         }
@@ -202,7 +226,7 @@ impl Attachment {
     pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         match &self.kind {
             Kind::Link(link) => crate::sys::link_update(link.as_fd(), program),
-            Kind::Clsact(_) => Err(io::ErrorKind::Unsupported.into()),
+            Kind::Clsact(_) | Kind::Left => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -224,6 +248,7 @@ impl Drop for Attachment {
         let _ = match &mut self.kind {
             Kind::Link(link) => crate::sys::link_detach(link.as_fd()).ok(),
             Kind::Clsact(hook) => hook.detach().ok(),
+            Kind::Left => None,
         };
     }
 }

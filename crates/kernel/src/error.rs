@@ -128,6 +128,14 @@ pub enum Error {
         /// Its kind.
         kind: &'static str,
     },
+    /// A function that only XDP leads to, in a chain at tcx.
+    #[error(
+        "function at position {position}: in a namespace of its own, what is not in the kernel is reached at the XDP hook only"
+    )]
+    XdpOnly {
+        /// Its position in its chain.
+        position: u8,
+    },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
     TestRun(io::Error),

@@ -40,7 +40,7 @@ pub(crate) const REENTRY: Program = Program {
 pub(crate) const SFF: Program = Program {
     name: "sff",
     xdp: object!("sff.xdp.o"),
-    tc: &[],
+    tc: object!("sff.tc.o"),
 };
 /// The way out behind a distributed chain's last function, when that is in user space.
 pub(crate) const LEAVE: Program = Program {

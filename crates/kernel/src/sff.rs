@@ -11,6 +11,13 @@
 //! The metadata area survives redirects, not AF_XDP transmit: a worker puts it into an NSH header. Behind the
 //! last function it does not: that worker records the sojourn, and a program at tc hands its packets on as they are.
 //!
+//! That is so at the XDP hook, where packets wait at each link until the batch of receive work that brought them is done. A chain whose
+//! functions are all in the kernel may stand at tcx instead: there each redirect leads to the other end of a link at once
+//! (`bpf_redirect_peer`), so a packet goes through all functions and out before the next one is looked at, whatever else comes
+//! in with it. The function's own redirect ends at the near end, whose forwarder goes on. Stamp and offsets travel in `skb->cb`; a tag
+//! in `skb->priority`, which a veth clears, tells such packets from what is sent over the link. A forwarder checks it at either end; at the inner
+//! one it calls the function, in a slot.
+//!
 //! Through a *black box*, a program that nothing is known of, nothing survives. It has two links: packets go in over the
 //! first and come out over the second, whose near end stamps them anew. So the chain falls into sections, each with a
 //! sojourn histogram of its own; the way into the box ends one of them. What the box sends back over the first link goes
@@ -37,9 +44,11 @@ use crate::segment::LoadedSegment;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::{Error, Flows, Hook, flows, pins};
 
-/// A chain of functions in namespaces of their own. Its packets are taken at the XDP hook.
+/// A chain of functions in namespaces of their own.
 #[derive(Clone, Debug)]
 pub struct DistributedConfig {
+    /// Where its packets are taken; tcx only where all functions are in the kernel.
+    pub hook: Hook,
     /// Service path identifier: 24 bits, one for each chain of the plane.
     pub spi: u32,
     /// Another one for each live change of the chain.
@@ -55,6 +64,8 @@ pub struct DistributedConfig {
     pub ingress: u32,
     /// Index of the interface where packets leave the chain.
     pub egress: u32,
+    /// At tcx: the egress is a veth whose far end is in another namespace, and packets go straight there.
+    pub peer: bool,
 }
 
 /// A function at the end of a link.
@@ -62,6 +73,8 @@ pub struct DistributedConfig {
 pub struct DistributedFunction {
     /// Index of the near end of the link that leads to it, in the plane's namespace.
     pub near: u32,
+    /// Index of its inner end, in the function's namespace; a black box's does not matter.
+    pub inner: u32,
     /// What stands there.
     pub occupant: Occupant,
 }
@@ -83,6 +96,9 @@ pub enum Occupant {
     BlackBox,
 }
 
+/// What the end of a link in its function's namespace is called.
+const INNER: &str = "inner";
+
 /// `struct sff`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -94,6 +110,7 @@ struct Forwarder {
     position: u16,
     ingress: u32,
     out_line: u32,
+    tag: u32,
 }
 
 /// `enum carrier`.
@@ -102,6 +119,8 @@ enum Carrier {
     Metadata = 1,
     Nsh = 2,
     Link = 3,
+    Tag = 4,
+    Door = 5,
 }
 
 /// The programs at the ends of a function's link, or at the near ends of a black box's two links.
@@ -112,6 +131,8 @@ pub struct FunctionLink {
     near: End,
     /// Of a black box, the near end of the link that leads to it.
     far: End,
+    /// At tcx, the function that the inner end calls.
+    called: Option<LoadedSegment>,
     sockets: Option<Sockets>,
     black_box: Option<BlackBoxSlots>,
 }
@@ -130,6 +151,8 @@ pub struct BlackBoxSlots {
 #[derive(Debug)]
 struct End {
     hook: Hook,
+    /// In the function's namespace.
+    elsewhere: bool,
     attachment: Option<Attachment>,
     program: Instance,
     pin: Option<PathBuf>,
@@ -141,6 +164,16 @@ pub(crate) fn load(
     config: &DistributedConfig,
 ) -> Result<(LoadedChain, Vec<FunctionLink>), Error> {
     check_numbers(config.spi, config.functions.len())?;
+    if config.hook == Hook::Tcx
+        && let Some(position) = config
+            .functions
+            .iter()
+            .position(|function| !matches!(function.occupant, Occupant::Kernel(_)))
+    {
+        return Err(Error::XdpOnly {
+            position: position as u8,
+        });
+    }
     let positions = config.functions.len() as u8;
     let black_boxes = boxes_in(&config.functions);
     let lines = u32::from(positions) + 2 + 2 * black_boxes as u32;
@@ -161,12 +194,16 @@ pub(crate) fn load(
         .zip(&config.functions)
         .map(|(position, function)| loader.link(position, function))
         .collect::<Result<_, _>>()?;
-    let entry = loader.forwarder(0, Source::METADATA, loader.way_to(0), None)?;
-    let segments = vec![LoadedSegment::entry(shared, Hook::Xdp, entry)?];
+    let source = match config.hook {
+        Hook::Xdp => Source::METADATA,
+        Hook::Tcx => Source::of(Carrier::Door),
+    };
+    let entry = loader.forwarder(0, source, loader.way_to(0), None)?;
+    let segments = vec![LoadedSegment::entry(shared, config.hook, entry)?];
     let chain = ChainConfig {
         spi: config.spi,
         generation: config.generation,
-        hook: Hook::Xdp,
+        hook: config.hook,
         on_failure: config.on_failure,
         policer: config.policer.clone(),
         positions,
@@ -179,6 +216,11 @@ pub(crate) fn load(
         segments,
     };
     Ok((LoadedChain::assemble(shared, &chain, parts)?, links))
+}
+
+/// What a chain's packets have in `skb->priority` between its first program and its last one; not 0.
+fn tag(config: &DistributedConfig) -> u32 {
+    config.spi | (0x80 | u32::from(config.generation) & 0x7f) << 24
 }
 
 fn boxes_in(functions: &[DistributedFunction]) -> usize {
@@ -222,6 +264,9 @@ impl Source {
 impl Loader<'_> {
     fn link(&self, position: u8, function: &DistributedFunction) -> Result<FunctionLink, Error> {
         match &function.occupant {
+            Occupant::Kernel(kernel) if self.config.hook == Hook::Tcx => {
+                self.called_function(position, function.inner, kernel)
+            }
             Occupant::Kernel(function) => self.kernel_function(position, function),
             Occupant::Worker => self.worker(position, None),
             Occupant::LastWorker { peer } => self.worker(position, Some(*peer)),
@@ -244,7 +289,41 @@ impl Loader<'_> {
         let near = self.forwarder(position, Source::METADATA, way, None)?;
         Ok(FunctionLink {
             near: self.end(position, near, "near"),
-            far: self.end(position, inner, "inner"),
+            far: self.end(position, inner, INNER),
+            called: None,
+            sockets: None,
+            black_box: None,
+        })
+    }
+
+    /// A kernel function at tcx; `inner`: index of the link's end in its namespace.
+    fn called_function(
+        &self,
+        position: u8,
+        inner: u32,
+        function: &FunctionInstance,
+    ) -> Result<FunctionLink, Error> {
+        let back = self.hop(position, Way::Link { ifindex: inner });
+        let maps = self.maps(self.section(position), None);
+        let program = instance::load(
+            Hook::Tcx,
+            position,
+            function,
+            back,
+            &maps,
+            &self.shared.states,
+        )?;
+        let called = LoadedSegment::entry(self.shared, Hook::Tcx, program)?;
+        let tagged = Source::of(Carrier::Tag);
+        let way = Way::Next {
+            slot: called.slots().start(),
+        };
+        let inner = self.forwarder(position, tagged, way, None)?;
+        let near = self.forwarder(position, tagged, self.way_to(position + 1), None)?;
+        Ok(FunctionLink {
+            near: self.end(position, near, "near"),
+            far: self.end(position, inner, INNER),
+            called: Some(called),
             sockets: None,
             black_box: None,
         })
@@ -268,7 +347,8 @@ impl Loader<'_> {
         };
         Ok(FunctionLink {
             near,
-            far: self.end(position, inner, "inner"),
+            far: self.end(position, inner, INNER),
+            called: None,
             sockets: Some(sockets),
             black_box: None,
         })
@@ -293,6 +373,7 @@ impl Loader<'_> {
         Ok(FunctionLink {
             near: self.end(position, near, "near"),
             far: self.end(position, back, "back"),
+            called: None,
             sockets: None,
             black_box: Some(slots),
         })
@@ -305,7 +386,8 @@ impl Loader<'_> {
             dir.join(format!("{}sff-{chain}-{position}-{name}", pins::LINK))
         });
         End {
-            hook: Hook::Xdp,
+            hook: self.config.hook,
+            elsewhere: name == INNER,
             attachment: None,
             program,
             pin,
@@ -346,10 +428,11 @@ impl Loader<'_> {
             position: u16::from(position) + 1,
             ingress: self.config.ingress,
             out_line: source.out_line,
+            tag: tag(self.config),
         };
         let section = self.section(position) + source.passed;
         let program = SFF.load(
-            Hook::Xdp,
+            self.config.hook,
             bytemuck::bytes_of(&instance),
             &self.maps(section, sockets),
         )?;
@@ -362,7 +445,7 @@ impl Loader<'_> {
         let functions = &self.config.functions;
         let out = |ifindex, line| Way::Out {
             ifindex,
-            peer: false,
+            peer: self.config.peer && self.config.hook == Hook::Tcx,
             line,
         };
         match functions.get(usize::from(position)) {
@@ -379,7 +462,12 @@ impl Loader<'_> {
 
     fn hop(&self, position: u8, way: Way) -> Hop {
         let line = function_line(self.lines, position);
-        Hop::new(self.shared.counters.counting(), line, way, Hook::Xdp.drop())
+        Hop::new(
+            self.shared.counters.counting(),
+            line,
+            way,
+            self.config.hook.drop(),
+        )
     }
 
     fn maps<'m>(
@@ -390,7 +478,7 @@ impl Loader<'_> {
         let sockets = sockets.map(|sockets| ("sockets", sockets.0.as_fd()));
         let mut maps: Vec<_> = sockets.into_iter().collect();
         maps.push((SOJOURN, self.sojourns[section].as_fd()));
-        maps.extend(self.shared.maps(Hook::Xdp));
+        maps.extend(self.shared.maps(self.config.hook));
         maps
     }
 }
@@ -419,7 +507,10 @@ impl FunctionLink {
 
     /// The flows that the function knows; `None` for one that keeps none, or is in user space.
     pub fn flows(&self) -> Result<Option<Flows>, Error> {
-        let state = self.far.program.state.as_deref();
+        let state = match &self.called {
+            Some(called) => called.state(0),
+            None => self.far.program.state.as_deref(),
+        };
         state.map_or(Ok(None), flows::read)
     }
 
@@ -431,6 +522,11 @@ impl FunctionLink {
     /// The program at the inner end, of a black box at the near end of its ingress link, for test runs.
     pub fn inner_program(&self) -> BorrowedFd<'_> {
         self.far.program.fd.as_fd()
+    }
+
+    /// The function that the inner end calls at tcx, for test runs.
+    pub fn called_program(&self) -> Option<BorrowedFd<'_>> {
+        self.called.as_ref()?.program(0)
     }
 
     /// Detaches both programs, pinned or not.
@@ -451,6 +547,9 @@ impl End {
         let attachment = match self.hook {
             Hook::Xdp => {
                 Attachment::xdp_pinned_at(program, &place, XdpMode::Native, self.pin.clone())
+            }
+            Hook::Tcx if self.elsewhere => {
+                Attachment::tc_elsewhere(program, &place, self.pin.clone())
             }
             // The near ends are all in one namespace, so the interface's index names the pin.
             Hook::Tcx => {
@@ -480,7 +579,8 @@ mod tests {
                 generation,
                 position,
                 ingress,
-                out_line
+                out_line,
+                tag
             }
         );
     }

@@ -23,6 +23,8 @@ pub struct TestRun<'a> {
     pub gso_segs: u32,
     /// Payload bytes of a segment; tc only.
     pub gso_size: u32,
+    /// The packet's priority; tc only.
+    pub priority: u32,
     /// When the packet arrived, ns; tc only, for programs that take the time from it.
     pub arrival_ns: u64,
     /// Runs, one after another on the same frame; at least 1.
@@ -37,6 +39,7 @@ impl<'a> TestRun<'a> {
             meta: None,
             gso_segs: 0,
             gso_size: 0,
+            priority: 0,
             arrival_ns: 0,
             repeat: 1,
         }
@@ -160,6 +163,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
         tstamp: [test.arrival_ns as u32, (test.arrival_ns >> 32) as u32],
         ..SkbContext::zeroed()
     };
+    context.before_cb[PRIORITY] = test.priority;
     if let Some(meta) = test.meta {
         context.cb = [
             meta.stamp_ns as u32,

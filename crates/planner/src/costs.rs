@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use myelin_spec::Space;
 use myelin_spec::catalogue::{self, Kind};
+use myelin_spec::{Hook, Space};
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form that this release reads and writes.
@@ -70,6 +70,9 @@ pub struct StepCosts {
     /// function.
     #[serde(default = "default_link")]
     pub link: Cost,
+    /// The same at tcx, there and back: from end to end without a queue.
+    #[serde(default = "default_link_tcx")]
+    pub link_tcx: Cost,
     /// Over a descriptor ring to another worker process on another core: what `mapping: pipeline` pays for each process after the first, and
     /// for the way back.
     #[serde(default = "default_ring")]
@@ -81,6 +84,10 @@ pub struct StepCosts {
 /// Calibration files of earlier releases do not have it.
 fn default_link() -> Cost {
     StepCosts::default().link
+}
+
+fn default_link_tcx() -> Cost {
+    StepCosts::default().link_tcx
 }
 
 fn default_ring() -> Cost {
@@ -95,6 +102,7 @@ impl Default for StepCosts {
     /// a tail call that the JIT made a direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
     /// another core 33 us, a memory copy 0.02 ns a byte. `tcx_skb` alone is an estimate, from the distance between XDP and
     /// the stack in the XDP paper (Hoiland-Jorgensen et al., CoNEXT 2018), since such a machine has no network card.
+    /// `link_tcx` is an estimate too, from the sojourn of a chain of two functions at tcx (0.27 us, another machine).
     /// `myelin calibrate` measures the others on yours.
     fn default() -> Self {
         Self {
@@ -111,6 +119,7 @@ impl Default for StepCosts {
             user_egress: Cost::new(1370.0, 0.05),
             user_to_kernel: Cost::new(2200.0, 0.07),
             link: Cost::new(180.0, 0.0),
+            link_tcx: Cost::new(150.0, 0.0),
             ring: Cost::new(250.0, 0.0),
             wake_up: Cost::new(33_000.0, 0.0),
         }
@@ -118,6 +127,14 @@ impl Default for StepCosts {
 }
 
 impl StepCosts {
+    /// What a function at the end of a link of its own pays for it at a hook, with the name of that cost.
+    pub(crate) fn link_at(&self, hook: Hook) -> (&'static str, Cost) {
+        match hook {
+            Hook::Tcx => ("link_tcx", self.link_tcx),
+            Hook::Xdp | Hook::Auto => ("link", self.link),
+        }
+    }
+
     /// Every step by its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cost)> {
         [
@@ -134,6 +151,7 @@ impl StepCosts {
             ("user_egress", self.user_egress),
             ("user_to_kernel", self.user_to_kernel),
             ("link", self.link),
+            ("link_tcx", self.link_tcx),
             ("ring", self.ring),
             ("wake_up", self.wake_up),
         ]

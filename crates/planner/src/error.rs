@@ -6,9 +6,9 @@ use myelin_spec::{Enforce, Mapping, Place, Space};
 /// A chain that cannot be deployed at all. (A chain that can, but not as agreed, has a plan that is not admitted.)
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The mapping needs the other hook.
+    /// A black box needs the other hook.
     #[error(
-        "{place}: chain `{chain}`: spec.hook: `mapping: distributed` forwards at the XDP hook; write `hook: xdp`, or leave it out"
+        "{place}: chain `{chain}`: spec.hook: only the XDP hook leads to a black box; write `hook: xdp`, or leave it out"
     )]
     DistributedHook {
         /// The chain.

@@ -58,7 +58,7 @@ pub(crate) fn plan_as_asked(
             reach: if kind.is_black_box() {
                 step(&[("link", costs.steps.link)], frame_bytes)
             } else if problem.distributed {
-                reach_by_link(space, costs, frame_bytes, &mut crossings)
+                reach_by_link((hook, space), costs, frame_bytes, &mut crossings)
             } else {
                 reach(from, space, costs, frame_bytes, &mut crossings)
             },
@@ -146,7 +146,7 @@ fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
             mapping: chain.mapping,
         });
     }
-    if chain.mapping == Mapping::Distributed && chain.hook == Hook::Tcx {
+    if black_box.is_some() && chain.hook == Hook::Tcx {
         return Err(PlanError::DistributedHook {
             chain: name,
             place: chain.places.hook.clone(),
@@ -245,13 +245,15 @@ impl<'c> Problem<'c> {
             .map(choice)
             .collect::<Result<_, _>>()?;
         let distributed = chain.mapping == Mapping::Distributed;
+        let black_box = chain.functions.iter().any(|one| one.kind().is_black_box());
         let hooks = HOOKS
             .into_iter()
             .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
-            .filter(|hook| !distributed || *hook == Hook::Xdp)
+            // To a black box, as into user space, only XDP leads.
+            .filter(|hook| !black_box || *hook == Hook::Xdp)
             .map(|hook| {
                 let steps = steps(hook, machine, costs, frame_bytes);
-                let link = picoseconds(&[costs.steps.link], frame_bytes);
+                let link = picoseconds(&[costs.steps.link_at(hook).1], frame_bytes);
                 (
                     hook,
                     if distributed {
@@ -443,9 +445,14 @@ fn reach(
 }
 
 /// The way from the forwarder over a function's link and back.
-fn reach_by_link(space: Space, costs: &Costs, frame_bytes: u64, crossings: &mut Crossings) -> Step {
+fn reach_by_link(
+    (hook, space): (Hook, Space),
+    costs: &Costs,
+    frame_bytes: u64,
+    crossings: &mut Crossings,
+) -> Step {
     let costs = &costs.steps;
-    let mut parts = vec![("link", costs.link)];
+    let mut parts = vec![costs.link_at(hook)];
     if space == Space::User {
         for crossing in [costs.enter_user, costs.user_to_kernel] {
             crossings.add(crossing, frame_bytes);

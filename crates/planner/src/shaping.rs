@@ -65,7 +65,8 @@ pub(crate) fn shaper(
         }
     };
     let profile = behind(profile, chain, functions);
-    let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns());
+    let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
+        .tolerating(sla.shaper_tolerance_ns);
     let plan = ShaperPlan {
         place,
         shaping,

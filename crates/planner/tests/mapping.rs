@@ -114,7 +114,7 @@ fn workers_that_would_spin_on_one_core_are_warned_of() {
 }
 
 proptest! {
-    /// Functions that reach each other by links alone do not draw their neighbours into their space.
+    /// Functions that reach each other by links alone do not draw their neighbours into their space, at one hook.
     #[test]
     fn each_function_of_a_distributed_chain_is_placed_for_itself(
         costs in prop::collection::vec((0_u32..20_000, 0_u32..20_000), 1..=6),
@@ -128,7 +128,7 @@ proptest! {
             with.functions.insert((*name).to_owned(), costs);
         }
         let all: Vec<&str> = (0..costs.len()).map(|i| configured[i % 3]).collect();
-        let mapping = "  mapping: distributed\n";
+        let mapping = "  mapping: distributed\n  hook: xdp\n";
         let whole = plan(&chain(&all, mapping), &with, &machine()).unwrap();
         assert_adds_up(&whole);
         for (hop, function) in whole.hops.iter().zip(&all) {
@@ -232,11 +232,27 @@ fn a_black_box_makes_a_chain_distributed_and_its_cost_is_nobodys_guess() {
     );
     assert_adds_up(&plan);
     // Without it the chain would cost one link less, and nothing else.
-    let without = planned(&[XOR, FORWARD], "  mapping: distributed\n");
+    let without = planned(&[XOR, FORWARD], "  mapping: distributed\n  hook: xdp\n");
     let difference = plan.predicted_ns - without.predicted_ns;
     assert!((difference - costs.steps.link.per_packet_ns).abs() < 1e-6);
     assert!(!plan.uses(Space::User), "it needs no worker");
     assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
+}
+
+#[test]
+fn a_distributed_chain_in_the_kernel_stands_at_tcx_where_its_links_cost_less() {
+    let plan = planned(&[FIREWALL, XOR], "  mapping: distributed\n");
+    assert_eq!(plan.hook, Hook::Tcx);
+    assert_adds_up(&plan);
+    for hop in &plan.hops {
+        assert_eq!(hop.reach.name, "link_tcx");
+    }
+    let asked = planned(&[FIREWALL, XOR], "  mapping: distributed\n  hook: xdp\n");
+    assert_eq!(
+        (asked.hook, &*asked.hops[0].reach.name),
+        (Hook::Xdp, "link")
+    );
+    assert!(asked.predicted_ns > plan.predicted_ns);
 }
 
 #[test]
@@ -249,7 +265,10 @@ fn a_black_box_is_refused_in_other_mappings() {
         );
     }
     let error = refused(&[EXTERNAL], "  hook: tcx\n");
-    assert!(error.contains("write `hook: xdp`"), "{error}");
+    assert_eq!(
+        error,
+        "tried.yaml:8:9: chain `tried`: spec.hook: only the XDP hook leads to a black box; write `hook: xdp`, or leave it out"
+    );
     let written = planned(&[EXTERNAL], "  mapping: distributed\n");
     assert_eq!(written.mapping_why, "written as `mapping: distributed`");
 }

@@ -194,11 +194,6 @@ fn the_ports_decide_the_hook_of_a_kernel_chain() {
 #[test]
 fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
     assert_eq!(
-        refused(&[FORWARD], "  mapping: distributed\n  hook: tcx\n"),
-        "tried.yaml:9:9: chain `tried`: spec.hook: `mapping: distributed` forwards at the XDP hook; \
-         write `hook: xdp`, or leave it out"
-    );
-    assert_eq!(
         refused(&[FORWARD, &pinned(XOR, Space::User)], "  hook: tcx\n"),
         "tried.yaml:9:9: chain `tried`: spec.hook: the function `f1` must run in user space (it is pinned there), \
          and only the XDP hook leads there; write `hook: xdp`, or leave it out"

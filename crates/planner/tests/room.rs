@@ -20,10 +20,19 @@ fn a_shaper_that_wakes_up_too_late_for_its_rate_is_warned_of() {
     let told = warning("rate: 20kpps, burst: 2", "").unwrap();
     assert!(
         told.contains(" us late")
-            && told.ends_with("burst of 3 packets at least, or write `worker: { idle: spin }`"),
+            && told.contains("burst of 3 packets at least, write `shaper: { tolerance: ")
+            && told.ends_with("us }`, or write `worker: { idle: spin }`"),
         "{told}"
     );
     assert_eq!(warning("rate: 20kpps, burst: 3", ""), None);
+    // Late by some 70 us, of which the bucket of 2 holds 50.
+    for (tolerance, warned) in [("80us", false), ("30us", false), ("15us", true)] {
+        let told = warning(
+            &format!("rate: 20kpps, burst: 2, shaper: {{ tolerance: {tolerance} }}"),
+            "",
+        );
+        assert_eq!(told.is_some(), warned, "{tolerance}: {told:?}");
+    }
     let spin = "  worker: { idle: spin }\n";
     assert_eq!(warning("rate: 20kpps, burst: 2", spin), None);
     let policed = "rate: 20kpps, burst: 2, enforce: policer";

@@ -267,6 +267,9 @@ pub struct Sla {
     /// How long a packet may wait in the shaper, ns; [`Sla::shaper_delay_ns`] is what applies.
     #[serde(default)]
     pub shaper_delay_ns: Option<u64>,
+    /// By how much a departure from the shaper may be late and be made good, ns.
+    #[serde(default)]
+    pub shaper_tolerance_ns: u64,
     /// One-way delay from the ingress port to the departure from the egress port, ns.
     pub latency_ns: Option<u64>,
     /// The percentile of the measured sojourn that `latency_ns` applies to; above 0, at most 100.
@@ -289,6 +292,7 @@ impl Default for Sla {
             enforce: Enforce::default(),
             shaper_queue: None,
             shaper_delay_ns: None,
+            shaper_tolerance_ns: 0,
             latency_ns: None,
             percentile: 99.0,
             loss_percent: None,

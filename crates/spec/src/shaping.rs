@@ -32,6 +32,10 @@ pub struct Shaping {
     pub queue: u32,
     /// How long a packet may wait, ns.
     pub delay_ns: u64,
+    /// By how much a departure may be late and be made good, ns: in any time t as much leaves as the profile allows in t and this together.
+    /// With 0 what leaves late delays all behind it.
+    #[serde(default)]
+    pub tolerance_ns: u64,
 }
 
 impl Shaping {
@@ -42,6 +46,16 @@ impl Shaping {
             bits: profile.bits.map(Limit::from),
             queue,
             delay_ns,
+            tolerance_ns: 0,
+        }
+    }
+
+    /// The same, making good departures that are late by up to so much, ns.
+    #[must_use]
+    pub fn tolerating(self, tolerance_ns: u64) -> Self {
+        Self {
+            tolerance_ns,
+            ..self
         }
     }
 

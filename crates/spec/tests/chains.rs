@@ -30,7 +30,7 @@ spec:
         rulesFile: more.yaml
     - { name: coder, kind: xor, config: { key: '0x5a' }, space: user }
     - { name: last, kind: forward, config: {} }
-  sla: { rate: [ 20kpps, 100Mbit ], burst: [ 32, 64kbit ], policingBurst: 64, enforce: both, shaper: { queue: 100, delay: 2ms }, latency: 350us, percentile: 99.9, loss: 0.1%, roundTrip: 1ms }
+  sla: { rate: [ 20kpps, 100Mbit ], burst: [ 32, 64kbit ], policingBurst: 64, enforce: both, shaper: { queue: 100, delay: 2ms, tolerance: 50us }, latency: 350us, percentile: 99.9, loss: 0.1%, roundTrip: 1ms }
   mapping: compact
   classify: calvin
   hook: xdp
@@ -121,6 +121,7 @@ fn every_key_is_read() {
         enforce: Enforce::Both,
         shaper_queue: Some(100),
         shaper_delay_ns: Some(2_000_000),
+        shaper_tolerance_ns: 50_000,
         latency_ns: Some(350_000),
         percentile: 99.9,
         loss_percent: Some(0.1),

@@ -24,7 +24,7 @@ const MOST_WORST_CASE: f64 = 100.0;
 const PORT: u16 = 9000;
 
 /// The ways, with the parts of a chain file that make them.
-const CHAINS: [(&str, &str); 7] = [
+const CHAINS: [(&str, &str); 9] = [
     (
         "tcx",
         "hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
@@ -48,11 +48,20 @@ const CHAINS: [(&str, &str); 7] = [
     ),
     (
         "one-link",
-        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel } ]",
     ),
     (
         "two-links",
-        "mapping: distributed\n  functions: [ { name: f, kind: forward, space: kernel }, \
+        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel }, \
+         { name: g, kind: forward, space: kernel } ]",
+    ),
+    (
+        "one-link-tcx",
+        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
+    ),
+    (
+        "two-links-tcx",
+        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel }, \
          { name: g, kind: forward, space: kernel } ]",
     ),
 ];
@@ -92,6 +101,8 @@ struct Times {
     sleep: [f64; 2],
     one_link: [f64; 2],
     two_links: [f64; 2],
+    one_link_tcx: [f64; 2],
+    two_links_tcx: [f64; 2],
     /// From the front door to the worker's transmit, of `user`.
     user_sojourn: [f64; 2],
     /// The 99th percentile of that and its median, in the middle of the rounds.
@@ -156,6 +167,7 @@ pub(super) fn measure(
         // No crossing: measured by itself.
         ring: built_in.ring,
         link: at_least_nothing(sub(times.two_links, times.one_link)),
+        link_tcx: at_least_nothing(sub(times.two_links_tcx, times.one_link_tcx)),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
         xdp_frame: at_least_nothing(xdp_frame),
@@ -267,6 +279,8 @@ fn round_trips(
         sleep: next(),
         one_link: next(),
         two_links: next(),
+        one_link_tcx: next(),
+        two_links_tcx: next(),
         slowest: std::array::from_fn(|frame| {
             (
                 median(slowest[frame].clone()),

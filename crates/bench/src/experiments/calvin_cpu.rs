@@ -72,7 +72,7 @@ const CHAINS: [(&str, &str, &str, &[&str], &str); 10] = [
     (
         "XDP distributed",
         "kernel function at XDP in a namespace of its own",
-        "distributed",
+        "distributed\n  hook: xdp",
         &["kernel"],
         "adaptive",
     ),

@@ -57,7 +57,7 @@ const TECHNOLOGIES: [(&str, &str, &str, &str); 4] = [
         "XDP distributed",
         "kernel function at XDP in a namespace of its own",
         "kernel",
-        "  mapping: distributed\n",
+        "  mapping: distributed\n  hook: xdp\n",
     ),
     ("AF_XDP", "user-space function, polling", "user", ""),
 ];

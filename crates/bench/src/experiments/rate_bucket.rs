@@ -66,8 +66,8 @@ const PLOTS: &[Plot] = &[
     },
     Plot {
         title: "Eight routers: delay of the first",
-        caption: "With a policer of 20 packets, over the bucket of the shaper.",
-        table: "wide policer",
+        caption: "With a policer of 20 packets, over the bucket of the shaper, which makes good a lateness of 4 ms.",
+        table: TOLERANT,
         along: "shaper_packets",
         along_title: "bucket of the shaper, packets",
         series: &["routers"],
@@ -85,6 +85,12 @@ const LOADED: [u64; 3] = [1, 5, 20];
 const LOADS: [f64; 6] = [0.05, 0.2, 0.35, 0.5, 0.7, 0.85];
 /// Buckets of the shaper in Fig. 11, and that of its policer.
 const SHAPERS: [u64; 5] = [1, 2, 3, 4, 5];
+/// How late processes that share a core may let a packet go and make that good. A stricter shaper in such a process lets out what is due while it
+/// runs, and at the paper's rates a burst of 5 packets is 15 us: shorter than any wake-up, let alone the turns of seven others.
+const TOLERANCE: &str = "4ms";
+/// Its settings, and those without.
+const TOLERANT: &str = "wide policer, tolerance";
+const STRICT: &str = "wide policer";
 const WIDE: u64 = 20;
 /// The lone router's load, of the capacity: the paper's 1400 of 1730 kpps.
 const LONE_LOAD: f64 = 0.8;
@@ -151,7 +157,10 @@ fn settings(kind: Kind) -> Vec<Setting> {
         }
     }
     all.extend(BUCKETS.map(|bucket| of("eight routers", bucket, bucket, FIRST_LOAD, MANY)));
-    all.extend(SHAPERS.map(|shaper| of("wide policer", WIDE, shaper, FIRST_LOAD, MANY)));
+    all.extend(SHAPERS.map(|shaper| of(STRICT, WIDE, shaper, FIRST_LOAD, MANY)));
+    if kind == Kind::Process {
+        all.extend(SHAPERS.map(|shaper| of(TOLERANT, WIDE, shaper, FIRST_LOAD, MANY)));
+    }
     all
 }
 
@@ -170,7 +179,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 fn enforce(kind: Kind) -> &'static str {
     match kind {
         Kind::Worker | Kind::Process | Kind::Tcx => "both",
-        Kind::Namespace | Kind::Kernel | Kind::Xdp => "policer",
+        Kind::Namespace | Kind::NamespaceXdp | Kind::Kernel | Kind::Xdp => "policer",
     }
 }
 
@@ -222,9 +231,14 @@ fn sla(kind: Kind, setting: &Setting, number: usize, capacity_pps: f64) -> Strin
         let limit = OTHERS_LIMIT * capacity_pps / (MANY - 1) as f64;
         (limit, OTHERS_BUCKET, OTHERS_BUCKET)
     };
+    let tolerance = if setting.table == TOLERANT {
+        TOLERANCE
+    } else {
+        "0us"
+    };
     format!(
         "rate: {:.0}pps, burst: {shaper}, policingBurst: {policer}, enforce: {}, \
-         shaper: {{ queue: {QUEUE}, delay: {WAIT} }}",
+         shaper: {{ queue: {QUEUE}, delay: {WAIT}, tolerance: {tolerance} }}",
         rate_pps.max(1.0),
         enforce(kind)
     )
@@ -274,7 +288,7 @@ fn turn(
     let first = after[0].since(&before[0]);
     shown
         .kept
-        .push((first.packets_out as f64 / sent[0].max(1) as f64).max(1e-6));
+        .push((first.packets_out as f64 / sent[0].packets.max(1) as f64).max(1e-6));
     if let Some(mean_ns) = first.sojourn.mean_ns() {
         shown.mean_us.push(mean_ns / 1e3);
     }
@@ -289,7 +303,7 @@ fn turn(
         // Their buckets were full at the start.
         let limit = OTHERS_LIMIT * capacity_pps * TURN.as_secs_f64();
         let allowed = limit + others * OTHERS_BUCKET as f64;
-        shown.others.push(out as f64 / allowed);
+        shown.others.push((out as f64 / allowed).max(1e-6));
     }
     Ok(())
 }
@@ -331,7 +345,12 @@ fn claims(
             setting.policer,
             setting.shaper
         );
-        if setting.table == "wide policer" {
+        // A strict shaper in a process that shares its core is shown without a claim: `plan` warns of it.
+        let meets = match kind {
+            Kind::Process => setting.table == TOLERANT,
+            _ => setting.table == STRICT,
+        };
+        if meets {
             findings
                 .claims
                 .push(rate_control::TARGET_REACHED.beside(Claim::ratio_at_least(
@@ -368,8 +387,9 @@ mod tests {
         for kind in [Kind::Process, Kind::Namespace] {
             assert_eq!(count(kind, "one router"), BUCKETS.len());
             assert_eq!(count(kind, "eight routers"), BUCKETS.len());
-            assert_eq!(count(kind, "wide policer"), SHAPERS.len());
+            assert_eq!(count(kind, STRICT), SHAPERS.len());
         }
+        assert_eq!(count(Kind::Process, TOLERANT), SHAPERS.len());
         assert_eq!(count(Kind::Namespace, "load"), LOADED.len() * LOADS.len());
     }
 }

@@ -16,6 +16,7 @@ fn shaping(packets: Option<(u64, u64)>, bits: Option<(u64, u64)>) -> Shaping {
         bits: bits.map(limit),
         queue: MAX_SHAPER_QUEUE,
         delay_ns: u64::MAX,
+        tolerance_ns: 0,
     }
 }
 
@@ -172,6 +173,55 @@ proptest! {
         let order: Vec<u32> = bench.left.iter().map(|(number, _)| *number).collect();
         prop_assert_eq!(order, (0..number).collect::<Vec<_>>());
         prop_assert!(bench.left.is_sorted_by_key(|(_, at_ns)| *at_ns));
+    }
+
+    /// With a tolerance, a worker that is late by less delays nothing that it does not touch: each packet leaves at most as late as the worker
+    /// looked. In any time what leaves is what the profile allows in that and the tolerance, however late the worker is.
+    #[test]
+    fn what_is_late_within_the_tolerance_is_made_good_and_nothing_beyond(
+        shaping in limits(),
+        clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
+        late in prop::collection::vec(0_u64..200_000, 1..8),
+        tolerance_ns in 0_u64..300_000,
+    ) {
+        let mut punctual = Bench::new(shaping);
+        let mut bench = Bench::new(shaping.tolerating(tolerance_ns));
+        let (mut now_ns, mut number, mut looks) = (MS, 0, late.iter().cycle());
+        let mut look = |bench: &mut Bench, until_ns: u64| {
+            while bench.shaper.due_ns() < until_ns {
+                let late_ns = looks.next().copied().unwrap_or(0);
+                let seen_ns = (bench.shaper.due_ns() + late_ns).max(bench.left.last().map_or(0, |left| left.1));
+                bench.release(seen_ns.min(until_ns));
+            }
+        };
+        for (gap_ns, packets, bytes) in clusters {
+            now_ns += gap_ns;
+            look(&mut bench, now_ns);
+            punctual.run_to(now_ns);
+            for _ in 0..packets {
+                bench.come(number, now_ns, bytes);
+                punctual.come(number, now_ns, bytes);
+                number += 1;
+            }
+        }
+        look(&mut bench, u64::MAX - 1);
+        punctual.run_to(u64::MAX - 1);
+        prop_assert_eq!(bench.left.len(), number as usize);
+        prop_assert!(bench.left.is_sorted());
+        let within = |level: Option<myelin_traffic::Level>, limit: Option<Limit>| {
+            level.zip(limit).is_none_or(|(level, limit)| {
+                let more = u128::from(limit.rate) * u128::from(tolerance_ns) / 1_000_000_000;
+                u128::from(level.burst()) <= u128::from(limit.burst) + more + 1
+            })
+        };
+        prop_assert!(within(bench.meter.packets(), shaping.packets));
+        prop_assert!(within(bench.meter.bits(), shaping.bits));
+        let latest_ns = late.iter().copied().max().unwrap_or(0);
+        if latest_ns <= tolerance_ns {
+            for ((number, late), (_, on_time)) in bench.left.iter().zip(&punctual.left) {
+                prop_assert!(*late <= on_time + latest_ns, "packet {number}: {late}, {on_time}");
+            }
+        }
     }
 
     /// What is let in leaves in the time agreed when nobody is late, and what is turned down would not have.

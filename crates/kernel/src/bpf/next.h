@@ -12,11 +12,11 @@
 #include "sojourn.h"
 
 enum exit {
-	EXIT_NEXT = 1,	   /* the next kernel function */
-	EXIT_REDIRECT = 2, /* out at `ifindex` */
-	EXIT_PEER = 3,	   /* straight to the far end of the veth `ifindex` */
-	EXIT_USER = 4,	   /* the AF_XDP socket of the receive queue */
-	EXIT_LINK = 5, /* over the link `ifindex` to a function in another namespace; XDP only */
+	EXIT_NEXT = 1,		  /* the next kernel function */
+	EXIT_REDIRECT = 2,	  /* out at `ifindex` */
+	EXIT_PEER = 3,		  /* straight to the far end of the veth `ifindex` */
+	EXIT_USER = 4,		  /* the AF_XDP socket of the receive queue */
+	EXIT_LINK = 5,		  /* to the other end of the link `ifindex`, in another namespace */
 	EXIT_LINK_ACROSS = 6,	  /* as EXIT_LINK, from a function's namespace; XDP only */
 	EXIT_REDIRECT_ACROSS = 7, /* as EXIT_REDIRECT, from there; XDP only */
 };
@@ -153,13 +153,15 @@ static __always_inline int hop_exit(hook_ctx *ctx)
 			return XDP_REDIRECT;
 		return hop_failed(ctx);
 	}
-	if (HOP(exit) == EXIT_LINK)
-		return hook_redirect(HOP(ifindex), false);
 	if (HOP(exit) == EXIT_LINK_ACROSS)
 		return hop_across(ctx, false);
 	if (HOP(exit) == EXIT_REDIRECT_ACROSS)
 		return hop_across(ctx, true);
 #endif
+	/* At tc the packet is there at once, and what stands there goes on with it before the next
+	 * packet is looked at; at XDP it waits until the receive work's batch is done. */
+	if (HOP(exit) == EXIT_LINK)
+		return hook_redirect(HOP(ifindex), true);
 	return hop_egress(ctx, HOP(exit) == EXIT_PEER);
 }
 

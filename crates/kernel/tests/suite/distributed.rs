@@ -47,6 +47,7 @@ impl Chain {
 
 fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> DistributedConfig {
     DistributedConfig {
+        hook: Hook::Xdp,
         spi: SPI,
         generation: GENERATION,
         on_failure,
@@ -55,6 +56,7 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
             .iter()
             .map(|kernel| DistributedFunction {
                 near: LOOPBACK,
+                inner: LOOPBACK,
                 occupant: match kernel {
                     Some(kernel) => Occupant::Kernel(kernel.clone().into()),
                     None => Occupant::Worker,
@@ -63,6 +65,7 @@ fn config(functions: &[Option<FunctionConfig>], on_failure: OnFailure) -> Distri
             .collect(),
         ingress: LOOPBACK,
         egress: LOOPBACK,
+        peer: false,
     }
 }
 
@@ -297,6 +300,115 @@ fn the_front_door_leads_into_the_first_link_until_the_chain_is_gone() {
     assert_eq!(run().verdict, Hook::Xdp.pass());
 }
 
+/// Two functions at tcx.
+fn at_tcx() -> (Plane, LoadedChain, Vec<FunctionLink>) {
+    let plane = plane();
+    let config = DistributedConfig {
+        hook: Hook::Tcx,
+        ..config(&[Some(XOR), Some(XOR)], OnFailure::Drop)
+    };
+    let (chain, links) = plane.load_distributed(&config).unwrap();
+    (plane, chain, links)
+}
+
+fn at_tc(program: BorrowedFd<'_>, frame: &[u8], priority: u32) -> Outcome {
+    let test = TestRun {
+        meta: Some(meta_of(frame)),
+        priority,
+        ..TestRun::new(frame)
+    };
+    run(program, Hook::Tcx, &test).unwrap()
+}
+
+#[test]
+fn at_tcx_a_tag_is_what_leads_from_link_to_link_and_it_is_gone_behind_the_last() {
+    if !is_root() {
+        return;
+    }
+    let (plane, chain, links) = at_tcx();
+    let frame = fixtures::named("udp-v4").frame;
+    let entered = at_tc(chain.program(0).unwrap(), &frame, 0);
+    assert_eq!(entered.verdict, Hook::Tcx.redirect());
+    assert_eq!(
+        entered.meta,
+        at_tc(chain.program(0).unwrap(), &frame, 0).meta
+    );
+    let tag = entered.priority;
+    assert_ne!(tag, 0, "what a veth hands over has priority 0");
+    let counted = |position| {
+        let slot = chain.counter_slot(position).unwrap();
+        plane.counters().read(slot)
+    };
+    for (position, link) in (0..).zip(&links) {
+        let ends = [link.near_program(), link.inner_program()];
+        for foreign in [0, tag ^ 1, tag ^ 1 << 24] {
+            for end in ends {
+                let before = counted(position).drops;
+                let outcome = at_tc(end, &frame, foreign);
+                assert_eq!(outcome.verdict, Hook::Tcx.drop(), "{foreign:#x}");
+                assert_eq!(counted(position).drops, before + 1);
+            }
+        }
+        assert_eq!(counted(position).packets, 0, "nobody else's reached it");
+        // The function, and its own redirect back over the link.
+        let outcome = at_tc(link.inner_program(), &frame, tag);
+        assert_eq!(outcome.verdict, Hook::Tcx.redirect());
+        assert_eq!(counted(position).packets, 1);
+        assert_eq!(outcome.priority, tag);
+        assert_ne!(outcome.frame[..frame.len()], frame, "it has done its work");
+        assert_eq!(chain.sojourn().count(), 0);
+    }
+    for (link, (priority, left)) in links.iter().zip([(tag, 0), (0, 1)]) {
+        let outcome = at_tc(link.near_program(), &frame, tag);
+        assert_eq!(outcome.verdict, Hook::Tcx.redirect());
+        assert_eq!(outcome.priority, priority);
+        let egress = plane.counters().read(chain.egress_slot());
+        assert_eq!((chain.sojourn().count(), egress.packets), (left, left));
+    }
+}
+
+#[test]
+fn at_tcx_every_fixture_leaves_a_function_as_its_twin_leaves_it() {
+    if !is_root() {
+        return;
+    }
+    let (_plane, _chain, links) = at_tcx();
+    let called = links[0].called_program().unwrap();
+    let mut twins = Twins::new(&[XOR]);
+    let mut passed = 0;
+    for fixture in fixtures::all() {
+        let Ok(headers) = parse(&fixture.frame) else {
+            continue;
+        };
+        if fixture.frame.len() > 3000 {
+            continue;
+        }
+        let outcome = at_tc(called, &fixture.frame, 0);
+        match twins.process(&fixture.frame, &headers) {
+            Some(frame) => {
+                assert_eq!(outcome.verdict, Hook::Tcx.redirect(), "{}", fixture.name);
+                assert_eq!(outcome.frame[..frame.len()], frame, "{}", fixture.name);
+                passed += 1;
+            }
+            None => assert_eq!(outcome.verdict, Hook::Tcx.drop(), "{}", fixture.name),
+        }
+    }
+    assert!(passed > 20);
+}
+
+#[test]
+fn at_tcx_there_are_kernel_functions_only() {
+    if !is_root() {
+        return;
+    }
+    let config = DistributedConfig {
+        hook: Hook::Tcx,
+        ..config(&[Some(XOR), None], OnFailure::Drop)
+    };
+    let error = plane().load_distributed(&config).unwrap_err();
+    assert!(error.to_string().starts_with("function at position 1: "));
+}
+
 #[test]
 fn a_chain_of_no_function_or_too_many_is_refused() {
     if !is_root() {
@@ -321,6 +433,7 @@ fn with_black_box() -> (Plane, LoadedChain, Vec<FunctionLink>) {
     let plane = plane();
     let function = |occupant| DistributedFunction {
         near: LOOPBACK,
+        inner: LOOPBACK,
         occupant,
     };
     let config = DistributedConfig {
@@ -439,6 +552,7 @@ fn every_black_box_has_counters_and_a_section_of_its_own() {
         functions: vec![
             DistributedFunction {
                 near: LOOPBACK,
+                inner: LOOPBACK,
                 occupant: Occupant::BlackBox,
             };
             count

@@ -29,16 +29,20 @@ fn stricter_fs(shaped: &Profile, policed: &Profile) -> u128 {
     packets.max(wait(shaped.bits, policed.bits).unwrap_or(0))
 }
 
-/// A worker that is late by more than its bucket holds loses credit, so packets leave more slowly than they come.
+/// A worker that is late by more than its bucket holds, and than it may make good, loses credit, so packets leave more slowly than they come.
 pub(super) fn too_slow(chain: &ServiceChain, plan: &Plan, late_fs: u128) -> Option<String> {
     let shaper = plan
         .shaper
         .filter(|shaper| shaper.place == ShaperPlace::Worker)?;
+    let lost_fs = late_fs.saturating_sub(u128::from(shaper.shaping.tolerance_ns) * NS);
+    if lost_fs == 0 {
+        return None;
+    }
     let profile = shaper.shaping.profile();
     // The bucket must hold what a packet takes and what comes until the worker looks at it.
     let needed = |bucket: Option<Bucket>, packet: u64| {
         let bucket = bucket?;
-        let meanwhile = mul_div_up(u128::from(bucket.rate()), late_fs, SECOND)?;
+        let meanwhile = mul_div_up(u128::from(bucket.rate()), lost_fs, SECOND)?;
         let needed = meanwhile.checked_add(u128::from(packet))?;
         (needed > u128::from(bucket.burst())).then_some(needed)
     };
@@ -49,10 +53,10 @@ pub(super) fn too_slow(chain: &ServiceChain, plan: &Plan, late_fs: u128) -> Opti
         Idle::Spin => "",
         _ => ", or write `worker: { idle: spin }`",
     };
+    let late_us = late_fs.div_ceil(NS * 1000);
     Some(format!(
-        "the worker may let a shaped packet go {} us late, in which the shaper earns more credit than its burst holds: once packets wait it \
-         lets out less than the agreed rate; agree on a burst of {burst} {unit} at least{awake}",
-        late_fs.div_ceil(NS * 1000)
+        "the worker may let a shaped packet go {late_us} us late, in which the shaper earns more credit than its burst holds: once packets wait it \
+         lets out less than the agreed rate; agree on a burst of {burst} {unit} at least, write `shaper: {{ tolerance: {late_us}us }}`{awake}"
     ))
 }
 

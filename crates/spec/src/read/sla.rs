@@ -38,9 +38,9 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     for (of, field) in [&burst, &policing].into_iter().flatten() {
         profile::check_burst(of, field, (packets(&rate), bits(&rate)), report);
     }
-    let (shaper_queue, shaper_delay_ns) = fields
+    let shaper = fields
         .get("shaper")
-        .map_or((None, None), |field| shaper(&field, report));
+        .map_or_else(Queue::default, |field| shaper(&field, report));
     let sla = Sla {
         rate_pps: packets(&rate),
         rate_bps: bits(&rate),
@@ -52,8 +52,9 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             .get("enforce")
             .and_then(|field| field.word(report, Enforce::WORDS))
             .unwrap_or_default(),
-        shaper_queue,
-        shaper_delay_ns,
+        shaper_queue: shaper.packets,
+        shaper_delay_ns: shaper.delay_ns,
+        shaper_tolerance_ns: shaper.tolerance_ns.unwrap_or_default(),
         latency_ns: duration("latency", report),
         percentile: fields
             .get("percentile")
@@ -68,22 +69,34 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     Some(sla)
 }
 
-/// The bounds of the shaper's queue: packets, ns.
-fn shaper(field: &Field<'_>, report: &mut Report<'_>) -> (Option<u32>, Option<u64>) {
-    let Some(fields) = field.map(report, &["queue", "delay"]) else {
-        return (None, None);
+/// What the file says of the shaper's queue.
+#[derive(Default)]
+struct Queue {
+    packets: Option<u32>,
+    delay_ns: Option<u64>,
+    tolerance_ns: Option<u64>,
+}
+
+fn shaper(field: &Field<'_>, report: &mut Report<'_>) -> Queue {
+    let Some(fields) = field.map(report, &["queue", "delay", "tolerance"]) else {
+        return Queue::default();
     };
-    let queue = fields.get("queue").and_then(|field| {
+    let packets = fields.get("queue").and_then(|field| {
         field.integer(
             report,
             1..=u64::from(MAX_SHAPER_QUEUE),
             "a number of packets",
         )
     });
-    let delay = fields
-        .get("delay")
-        .and_then(|field| field.quantity(report, units::parse_duration_ns, "2ms"));
-    (queue.map(|queue| queue as u32), delay)
+    let mut duration = |key, example| {
+        let field = fields.get(key)?;
+        field.quantity(report, units::parse_duration_ns, example)
+    };
+    Queue {
+        packets: packets.map(|packets| packets as u32),
+        delay_ns: duration("delay", "2ms"),
+        tolerance_ns: duration("tolerance", "100us"),
+    }
 }
 
 fn percentile(field: &Field<'_>, report: &mut Report<'_>) -> Option<f64> {

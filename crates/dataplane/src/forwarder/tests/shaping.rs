@@ -15,6 +15,7 @@ fn held_to(rate: u64, burst: u64) -> Shaping {
         bits: None,
         queue: 32,
         delay_ns: 10_000 * US,
+        tolerance_ns: 0,
     }
 }
 
