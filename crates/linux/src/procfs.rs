@@ -91,21 +91,6 @@ pub fn run_time(pid: u32) -> Result<Duration> {
     clock_gettime(clock).map(Duration::from).map_err(failed)
 }
 
-/// For how long the calling thread was ready to run so far and did not, since other threads had its core (`schedstat`, second figure). Nothing where the kernel
-/// does not tell (`CONFIG_SCHED_INFO`).
-pub fn own_wait_time() -> Result<Duration> {
-    let path = "/proc/thread-self/schedstat";
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Duration::ZERO),
-        text => text.map_err(|error| Error::os(format!("read {path}"), error))?,
-    };
-    let waited_ns = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|ns| ns.parse().ok());
-    Ok(Duration::from_nanos(waited_ns.unwrap_or(0)))
-}
-
 /// When a process started, clock ticks since boot: with its number it names the process for good, as numbers are
 /// used again.
 pub fn start_time(pid: u32) -> Result<u64> {

@@ -42,6 +42,19 @@ pub fn of_process(pid: u32) -> Result<Scheduled> {
     Ok(sum)
 }
 
+/// What the scheduler gave the calling thread since it began; nothing where the kernel does not tell (`CONFIG_SCHED_INFO`).
+///
+/// # Errors
+/// A file that cannot be read, or is malformed.
+pub fn of_this_thread() -> Result<Scheduled> {
+    let action = "read how long this thread ran and waited";
+    match fs::read_to_string("/proc/thread-self/schedstat") {
+        Ok(text) => parse(&text).ok_or_else(|| unreadable(action)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Scheduled::default()),
+        Err(error) => Err(Error::os(action.to_owned(), error)),
+    }
+}
+
 /// `RUN WAITED SLICES`, the first two in nanoseconds.
 fn parse(text: &str) -> Option<Scheduled> {
     let mut fields = text.split_whitespace().map(str::parse);

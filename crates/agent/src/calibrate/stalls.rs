@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use myelin_linux::{affinity, procfs};
+use myelin_linux::{affinity, procfs, schedstat};
 use myelin_planner::Stall;
 use myelin_probe::clock::now_ns;
 
@@ -95,7 +95,9 @@ fn watch(core: usize, how_long: Duration) -> Result<Look, ApiError> {
     // Written once, so that no page of it has to be found while the clock is looked at.
     let mut gaps = vec![1_u64; MOST_GAPS];
     let mut count = 0;
-    let waited = procfs::own_wait_time().map_err(ApiError::failed)?;
+    let waited = schedstat::of_this_thread()
+        .map_err(ApiError::failed)?
+        .waited;
     let start_ns = now_ns();
     let end_ns = start_ns + how_long.as_nanos() as u64;
     let mut last_ns = start_ns;
@@ -108,9 +110,8 @@ fn watch(core: usize, how_long: Duration) -> Result<Look, ApiError> {
         last_ns = ns;
     }
     gaps.truncate(count);
-    let waited = procfs::own_wait_time()
-        .map_err(ApiError::failed)?
-        .saturating_sub(waited);
+    let after = schedstat::of_this_thread().map_err(ApiError::failed)?;
+    let waited = after.waited.saturating_sub(waited);
     Ok(Look {
         gaps,
         observed_ns: last_ns - start_ns,
