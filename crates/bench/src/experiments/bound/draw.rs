@@ -56,11 +56,14 @@ pub(super) struct Contract {
 }
 
 impl Contract {
-    fn draw(scatter: &mut Scatter, packets: u64, stall_ns: u64) -> Self {
+    /// Of a chain whose packets may take so many places of the link's ring, with cores that stand still for so long.
+    fn draw(scatter: &mut Scatter, places: u64, stall_ns: u64) -> Self {
         let mut between = |[least, most]: [u64; 2]| least + scatter.below(most - least + 1);
-        let burst = between([BURSTS[0], BURSTS[1].min(packets)]);
+        let burst = between([BURSTS[0], BURSTS[1].min(places * 2 / 3)]);
+        // Who sends while a core stands still, and while it stands still again, fills the ring.
+        let most_pps = ((places - burst) * 1_000_000_000 / (2 * stall_ns.max(1))).max(1);
         Self {
-            rate_pps: between(RATES),
+            rate_pps: between(RATES.map(|pps| pps.min(most_pps))),
             burst,
             frame_bytes: between(FRAMES),
             latency_ns: between(LATENCIES_US) * 1000 + STALLS * stall_ns,
@@ -161,17 +164,14 @@ impl Pool {
         let stall_ns = stalls.max().unwrap_or(DEFAULT_STALL_NS);
         for refused in 0..ATTEMPTS {
             let mut contracts = [None; POOL];
-            let mut packets = RING;
-            for drawn in 0..count {
-                let left = (count - drawn - 1) as u64;
+            for _ in 0..count {
                 let place = loop {
                     let place = scatter.below(POOL as u64) as usize;
                     if contracts[place].is_none() {
                         break place;
                     }
                 };
-                let contract = Contract::draw(scatter, packets - left * BURSTS[0], stall_ns);
-                packets -= contract.burst;
+                let contract = Contract::draw(scatter, RING / count as u64, stall_ns);
                 contracts[place] = Some(contract);
             }
             if let Some(members) = node.admit(self, &contracts)? {
