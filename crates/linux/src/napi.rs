@@ -16,10 +16,10 @@ use crate::netns::Netns;
 /// The threads' ids; they end with the link.
 pub fn give_to_core(netns: Option<&Netns>, link: &str, core: usize) -> Result<Vec<u32>> {
     let before = threads(link)?;
-    let set = || write_threaded(link);
     match netns {
-        Some(netns) => netns.enter(set)??,
-        None => set()?,
+        Some(netns) => netns.enter(|| in_sysfs_of_its_own(link))??,
+        // Its sysfs is mounted already, and cannot be mounted there twice.
+        None => write_threaded(link).map_err(|error| told(link, error))?,
     }
     let made: Vec<u32> = threads(link)?
         .into_iter()
@@ -41,24 +41,31 @@ fn without_napi(action: String) -> Error {
         .remedy("turn its GRO on: `ethtool -K LINK gro on`")
 }
 
+fn told(link: &str, error: std::io::Error) -> Error {
+    let action = format!("give the receive work of `{link}` to threads");
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => without_napi(action),
+        _ => Error::os(action, error),
+    }
+}
+
+fn write_threaded(link: &str) -> std::io::Result<()> {
+    fs::write(format!("/sys/class/net/{link}/threaded"), "1")
+}
+
 /// Writes the link's attribute, in a sysfs of the calling thread's network namespace.
-fn write_threaded(link: &str) -> Result<()> {
-    let action = || format!("give the receive work of `{link}` to threads");
-    let os = |error: std::io::Error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => without_napi(action()),
-        _ => Error::os(action(), error),
-    };
+fn in_sysfs_of_its_own(link: &str) -> Result<()> {
     // A thread of its own, since a mount namespace cannot be left again; it inherits this one's network namespace.
     let write = || {
         unshare(CloneFlags::CLONE_NEWNS).map_err(std::io::Error::from)?;
         let none = None::<&str>;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none)?;
-        fs::write(format!("/sys/class/net/{link}/threaded"), "1")
+        write_threaded(link)
     };
     thread::scope(|scope| scope.spawn(write).join())
         .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended early")))
-        .map_err(os)
+        .map_err(|error| told(link, error))
 }
 
 /// Kernel threads of links of that name, in whatever namespace.

@@ -216,11 +216,14 @@ pub struct Costs {
     pub slice_from: String,
 }
 
-/// What a packet of a burst costs on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
+/// What a packet of a burst costs; on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
 /// [`StepCosts::user_egress`] hold the time until it is noticed, and a system call of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InBurst {
+    /// Of a chain that stays in the kernel: from the ring of the port's link to the redirect, receive work, front door, one function and egress. Nobody's round trip
+    /// tells that, since one without a chain has receive work too.
+    pub kernel: Cost,
     /// The receive work of the port, front door and all, up to the ring of the worker's socket.
     pub port: Cost,
     /// The worker's, from that ring to the egress port.
@@ -379,6 +382,7 @@ impl Costs {
             .map(|(name, cost)| (name.to_owned(), cost));
         let in_burst = self.in_burst.into_iter().flat_map(|cost| {
             [
+                ("a burst's packet in the kernel".to_owned(), cost.kernel),
                 ("a burst's packet at the port".to_owned(), cost.port),
                 ("a burst's packet in a worker".to_owned(), cost.worker),
             ]

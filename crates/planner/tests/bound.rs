@@ -178,6 +178,7 @@ fn a_burst_costs_what_packets_in_bursts_do() {
         bound(&plans.by_ref().last().unwrap()).clone()
     };
     let in_burst = Some(InBurst {
+        kernel: Cost::new(1000.0, 0.0),
         port: Cost::new(1500.0, 0.0),
         worker: Cost::new(720.0, 0.0),
     });

@@ -1,4 +1,4 @@
-//! What packets cost a worker that come in a burst: it is kept from its core while they come, and then let go.
+//! What packets cost that come in a burst: a worker, or a thread that does a port's receive work, is kept from its core while they come, and then let go.
 //!
 //! A packet that comes alone pays for being noticed and for a system call of its own. Those of a burst share both, so they cost less, and the bound of a burst
 //! may count on that (`myelin_planner::admission`).
@@ -27,13 +27,13 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(super) struct Bursts {
     /// What sending a packet takes by frame, with all that the port does of it in the sender's system call, ns.
     pub(super) sent_ns: [f64; 2],
-    /// What the worker takes for it, ns.
-    pub(super) worker: Cost,
+    /// What the worker, or the port's thread, takes for it, ns.
+    pub(super) each: Cost,
     /// By frame, how long the slowest of a round's long bursts takes, in the middle of the rounds, and the burst in the middle, ns.
     pub(super) slowest_ns: Vec<(f64, f64)>,
 }
 
-/// Between these two hosts, through a chain whose worker polls on that core and calls one function. `left` tells how many packets have left the chain so far,
+/// Between these two hosts, through a chain whose worker polls on that core, or whose port is served there, and that calls one function. `left` tells how many packets have left the chain so far,
 /// `dispatch_ns` what the call takes. `None` where one core is all there is, or the thread that keeps the core may not.
 pub(super) fn measure(
     [client, server]: [&Netns; 2],
@@ -159,7 +159,7 @@ fn summary(figures: Figures, dispatch_ns: f64) -> Bursts {
     });
     Bursts {
         sent_ns: [one.0, other.0],
-        worker: at_least_nothing([one.1, other.1]),
+        each: at_least_nothing([one.1, other.1]),
         slowest_ns,
     }
 }
@@ -182,7 +182,7 @@ mod tests {
         slow.1[1][3] *= 30.0;
         let bursts = summary([figures(), slow], 100.0);
         let at = |cost: myelin_planner::Cost| cost.at_ns(FRAMES[0] as u64).round() as u64;
-        assert_eq!(at(bursts.worker), 600);
+        assert_eq!(at(bursts.each), 600);
         assert!(bursts.sent_ns.iter().all(|ns| (ns - 800.0).abs() < 1e-9));
         let times: Vec<f64> = bursts
             .slowest_ns

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use myelin_linux::napi;
 use myelin_linux::netns::Netns;
 use myelin_planner::costs::InBurst;
 use myelin_planner::{Cost, Machine, StepCosts};
@@ -111,6 +112,8 @@ struct Times {
     slowest: [(f64, f64); 2],
     /// And what sending into a chain takes that drops.
     bursts: Option<(Bursts, [f64; 2])>,
+    /// What `xdp` takes in bursts.
+    kernel: Option<Bursts>,
 }
 
 /// What the crossings cost.
@@ -191,16 +194,19 @@ pub(super) fn measure(
         user_to_kernel: at_least_nothing(user_to_kernel),
         wake_up: at_least_nothing(sub(times.sleep, times.user)),
     };
-    let bursts = times.bursts.iter();
-    let bursts = bursts.flat_map(|(bursts, _)| &bursts.slowest_ns);
+    let bursts = times.bursts.iter().map(|(bursts, _)| bursts);
+    let bursts = bursts.chain(&times.kernel);
+    let bursts = bursts.flat_map(|bursts| &bursts.slowest_ns);
     // Up to the door as a packet that comes alone; and from there to the worker's ring.
     let to_door = add(door_xdp, of(steps.xdp_frame));
-    let in_burst = times.bursts.as_ref().map(|(bursts, dropped_ns)| InBurst {
+    let in_burst = times.bursts.as_ref().zip(times.kernel.as_ref());
+    let in_burst = in_burst.map(|((bursts, dropped_ns), kernel)| InBurst {
+        kernel: kernel.each,
         port: at_least_nothing(add(
             to_door,
             sub(bursts.sent_ns, *dropped_ns).map(|ns| ns.max(0.0)),
         )),
-        worker: bursts.worker,
+        worker: bursts.each,
     });
     Ok(Crossings {
         steps,
@@ -270,6 +276,16 @@ fn round_trips(
         }
         None => None,
     };
+    let kernel = ways.iter().find(|way| way.name == "xdp");
+    let kernel = kernel
+        .map(|way| {
+            // Before Linux 5.12 receive work has no threads.
+            match way.receive_on(worker_core()) {
+                Ok(()) => way.bursts(rounds, 0.0),
+                Err(_) => Ok(None),
+            }
+        })
+        .transpose()?;
     let mut one_way = figures.into_iter().map(|by_frame| by_frame.map(median));
     let mut next = || one_way.next().unwrap_or_default();
     Ok(Times {
@@ -291,6 +307,7 @@ fn round_trips(
         }),
         user_sojourn: sojourns.map(median),
         bursts,
+        kernel: kernel.flatten(),
     })
 }
 
@@ -304,7 +321,19 @@ impl Way<'_> {
         }
     }
 
-    /// What packets in bursts cost the chain's worker. To be asked last: the sockets are full of packets that are no probe's afterwards.
+    /// Gives the receive work of the chain's ingress to a thread on that core, until the chain goes.
+    fn receive_on(&self, core: usize) -> Result<(), ApiError> {
+        let chains = self.engine.list()?;
+        let chain = chains
+            .iter()
+            .find(|one| Some(&one.chain) == self.chain.as_ref());
+        let ingress = chain.map(|one| one.ingress.as_str()).unwrap_or_default();
+        napi::give_to_core(None, ingress, core)
+            .map(drop)
+            .map_err(ApiError::failed)
+    }
+
+    /// What packets in bursts cost the chain's worker, or its ingress port. To be asked last: the sockets are full of packets that are no probe's afterwards.
     fn bursts(&self, rounds: usize, dispatch_ns: f64) -> Result<Option<Bursts>, ApiError> {
         let Some([client, server]) = &self.hosts else {
             return Ok(None);

@@ -466,7 +466,7 @@ proptest! {
     #[test]
     fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
-        let in_burst = in_burst.then(|| InBurst { port: cost(900.0), worker: cost(700.0) });
+        let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0) });
         let costs = Costs { in_burst, ..Costs::default() };
         let platform = Platform::new(&costs);
         let mut ledger = Ledger::default();

@@ -365,15 +365,18 @@ impl<'a> Builder<'a> {
         self.step("egress link", work);
     }
 
-    /// The front door, and the way to a worker's ring where that is known by itself.
+    /// The front door, with all the receive work: to a worker's ring, or through the kernel to the egress, whose steps then count once more.
     fn at_door(&self) -> Work {
         let door = self.work_of(&self.plan.door.name);
-        match self.in_burst {
-            Some(in_burst) if self.plan.uses(Space::User) => {
-                door.or_more(self.worst(in_burst.port))
-            }
-            _ => door,
-        }
+        let Some(in_burst) = self.in_burst else {
+            return door;
+        };
+        let all = if self.plan.uses(Space::User) {
+            in_burst.port
+        } else {
+            in_burst.kernel
+        };
+        door.or_more(self.worst(all))
     }
 
     /// What a packet that comes alone costs a worker beyond one of many, at most.
