@@ -395,5 +395,6 @@ fn programs_at(ifindex: u32) -> Option<u32> {
     }
     assert_eq!(result, 0);
     // SAFETY: both members of the union are a count of programs.
-    Some(unsafe { query.__bindgen_anon_1.count })
+    let count = unsafe { query.__bindgen_anon_1.count };
+    Some(count)
 }
