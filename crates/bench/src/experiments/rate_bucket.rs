@@ -232,13 +232,13 @@ fn sla(kind: Kind, setting: &Setting, number: usize, capacity_pps: f64) -> Strin
         (limit, OTHERS_BUCKET, OTHERS_BUCKET)
     };
     let tolerance = if setting.table == TOLERANT {
-        TOLERANCE
+        format!(", tolerance: {}", TOLERANCE)
     } else {
-        "0us"
+        String::new()
     };
     format!(
         "rate: {:.0}pps, burst: {shaper}, policingBurst: {policer}, enforce: {}, \
-         shaper: {{ queue: {QUEUE}, delay: {WAIT}, tolerance: {tolerance} }}",
+         shaper: {{ queue: {QUEUE}, delay: {WAIT}{tolerance} }}",
         rate_pps.max(1.0),
         enforce(kind)
     )
