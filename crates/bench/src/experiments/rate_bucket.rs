@@ -232,7 +232,7 @@ fn sla(kind: Kind, setting: &Setting, number: usize, capacity_pps: f64) -> Strin
         (limit, OTHERS_BUCKET, OTHERS_BUCKET)
     };
     let tolerance = if setting.table == TOLERANT {
-        format!(", tolerance: {}", TOLERANCE)
+        format!(", tolerance: {TOLERANCE}")
     } else {
         String::new()
     };
