@@ -209,8 +209,9 @@ fn in_burst(costs: &Costs) -> String {
     costs.in_burst.map_or_else(
         || "not measured".to_owned(),
         |in_burst| {
-            let [port, worker] = [in_burst.port, in_burst.worker].map(|cost| cost.at_ns(298));
-            format!("port {port:.0}, worker {worker:.0}")
+            let costs = [in_burst.kernel, in_burst.port, in_burst.worker];
+            let [kernel, port, worker] = costs.map(|cost| cost.at_ns(298));
+            format!("kernel {kernel:.0}, port {port:.0}, worker {worker:.0}")
         },
     )
 }
