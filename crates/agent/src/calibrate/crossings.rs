@@ -207,6 +207,7 @@ pub(super) fn measure(
             sub(bursts.sent_ns, *dropped_ns).map(|ns| ns.max(0.0)),
         )),
         worker: bursts.each,
+        ..InBurst::default()
     });
     Ok(Crossings {
         steps,
