@@ -32,6 +32,15 @@ impl Cost {
         }
     }
 
+    /// Both, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self::new(
+            self.per_packet_ns + other.per_packet_ns,
+            self.per_byte_ns + other.per_byte_ns,
+        )
+    }
+
     /// The cost of a frame of `bytes` bytes, ns.
     pub fn at_ns(&self, bytes: u64) -> f64 {
         self.per_packet_ns + self.per_byte_ns * bytes as f64

@@ -58,8 +58,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         add(name, cost);
     }
     if let Some(in_burst) = costs.in_burst {
+        add("in a burst, in the kernel", in_burst.kernel);
         add("in a burst, port", in_burst.port);
         add("in a burst, worker", in_burst.worker);
+        add("in a crowd, function (kernel)", in_burst.kernel_function);
+        add("in a crowd, function (user)", in_burst.user_function);
     }
     for (kind, cost) in &costs.functions {
         for (space, cost) in [("kernel", cost.kernel), ("user", cost.user)] {
