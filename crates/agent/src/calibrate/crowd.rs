@@ -381,6 +381,6 @@ mod tests {
             [600.0; 2],
             &alone,
         );
-        assert_eq!(at(noise.kernel_function), 0);
+        assert_eq!(noise.kernel_function, Cost::default());
     }
 }
