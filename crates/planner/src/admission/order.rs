@@ -30,12 +30,12 @@ impl Evaluator<'_> {
                 ..
             } => (core, wake_up_fs, batch, batch_fs),
             Resource::Port { .. } => {
-                let visitors = self.visitors(server)?;
+                // A turn takes no time besides its packets, so their number does not matter.
                 return Ok(Some(Batches {
                     core: RateLatency::core(self.platform.worst_stall_fs()),
-                    packets: visitors.handed_on,
+                    packets: 1,
                     each_fs: 0,
-                    dearest_fs: visitors.dearest_fs,
+                    dearest_fs: 0,
                     departures: LeakyBucket::new(0, 0),
                 }));
             }
@@ -73,9 +73,10 @@ impl Evaluator<'_> {
                 return Ok((Order::Fcfs(service), service));
             }
             let service = RateLatency::core(self.platform.worst_stall_fs());
-            let visitors = self.visitors(server)?;
-            let order = visitors.in_order(visitors.handed_on, 0, service);
-            return Ok((order.ok_or_else(beyond)?, service));
+            let later_fs = self.later_at(server)?.ok_or_else(beyond)?;
+            let latency_fs = service.latency_fs.checked_add(later_fs);
+            let in_turns = RateLatency::new(service.rate, latency_fs.ok_or_else(beyond)?);
+            return Ok((Order::Fcfs(in_turns), service));
         };
         let stall_fs = self.platform.stall_fs(*core);
         let workers = self.workers_on(*core);
@@ -122,7 +123,19 @@ impl Evaluator<'_> {
         Ok((order, share))
     }
 
-    /// Who comes to a worker or a port.
+    /// What packets of a port may take that came later and leave in the same turn, fs. `None`: more than can be counted.
+    fn later_at(&self, port: usize) -> Result<Option<u128>, Unbounded> {
+        let (mut turn, mut dearest_fs) = (1, 0);
+        for group in self.groups_at(port) {
+            // A port is the first server of a way.
+            let packet_fs = self.sums(group)?.packets_fs.first().copied();
+            turn = turn.max(self.route(group)?.handed_on);
+            dearest_fs = dearest_fs.max(packet_fs.unwrap_or(0));
+        }
+        Ok(dearest_fs.checked_mul(u128::from(turn - 1)))
+    }
+
+    /// Who comes to a worker.
     pub(super) fn visitors(&self, worker: usize) -> Result<Visitors, Unbounded> {
         let mut all = Visitors::default();
         let mut ports = BTreeMap::new();
@@ -134,13 +147,10 @@ impl Evaluator<'_> {
             let index = index.ok_or_else(beyond)?;
             all.return_here |= sums.returns[index];
             all.hold |= route.hold.times > 0;
-            all.handed_on = all.handed_on.max(route.handed_on);
             all.dearest_fs = all.dearest_fs.max(sums.packets_fs[index]);
-            if matches!(self.resource(worker)?, Resource::Worker { .. }) {
-                let at_departure = all.at_departure.plus(&sums.at_departure);
-                all.at_departure = at_departure.ok_or_else(beyond)?;
-                all.departure_fs = all.departure_fs.saturating_add(sums.departure_fs);
-            }
+            let at_departure = all.at_departure.plus(&sums.at_departure);
+            all.at_departure = at_departure.ok_or_else(beyond)?;
+            all.departure_fs = all.departure_fs.saturating_add(sums.departure_fs);
             let queues = match &route.resources[0] {
                 Resource::Port { queues, .. } => *queues,
                 _ => 1,
@@ -152,20 +162,18 @@ impl Evaluator<'_> {
     }
 }
 
-/// Who comes to a worker or a port, all together.
+/// Who comes to a worker, all together.
 #[derive(Debug, Default)]
 pub(super) struct Visitors {
     /// Packets of some come back to it.
     return_here: bool,
     /// Functions of some hold packets back.
     pub(super) hold: bool,
-    /// Packets that a port hands on at once, at most.
-    handed_on: u16,
     /// How many ports it takes packets from in turn: each receive queue of each interface is one.
     pub(super) ports: u32,
     /// The dearest packet, fs.
     pub(super) dearest_fs: u128,
-    /// What a worker does when packets leave its shapers.
+    /// What it does when packets leave its shapers.
     pub(super) at_departure: ArrivalCurve,
     /// That for one packet of each chain, fs.
     pub(super) departure_fs: u128,
@@ -185,7 +193,7 @@ impl Visitors {
         )
     }
 
-    /// First come, first served, where a packet leaves after the whole batch that it was taken with, at a worker and at a port: those that came later may be before it. And what
+    /// First come, first served, where a packet leaves after the whole batch that it was taken with: those that came later may be before it. And what
     /// the shapers let go meanwhile is before it too, whenever it came; where that needs most of the core nothing is said of the order.
     ///
     /// Where a batch takes time of its own, that before may have been a small one, and so may this one; and departures are such batches.
