@@ -12,9 +12,12 @@ use crate::units::{self, Rate};
 const MIN_FRAME_BITS: u64 = 60 * 8;
 
 /// A quantity that may be given in packets, in bits, or in a list of both.
+#[derive(Default)]
 pub(super) struct Quantity {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
+    /// Part of it could not be read, so what is not here may have been meant.
+    pub(super) faulty: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -66,10 +69,8 @@ impl Of {
 }
 
 pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quantity {
-    let mut quantity = Quantity {
-        packets: None,
-        bits: None,
-    };
+    let before = report.count();
+    let mut quantity = Quantity::default();
     let example = of.example();
     let parts = if field.is_list() {
         field.list(report, of.expected()).unwrap_or_default()
@@ -137,19 +138,23 @@ pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quanti
             part.fault(report, fault);
         }
     }
+    quantity.faulty = report.count() > before;
     quantity
 }
 
-/// A burst limits nothing without the rate that it goes beyond.
+/// A burst limits nothing without the rate that it goes beyond. Of a rate that could not be read that has been told already.
 pub(super) fn check_burst(
     burst: &Quantity,
     field: &Field<'_>,
-    (rate_pps, rate_bps): (Option<u64>, Option<u64>),
+    rate: &Quantity,
     report: &mut Report<'_>,
 ) {
+    if rate.faulty {
+        return;
+    }
     let cases = [
-        (burst.packets, rate_pps, "packets", "20kpps"),
-        (burst.bits, rate_bps, "bits", "100Mbit"),
+        (burst.packets, rate.packets, "packets", "20kpps"),
+        (burst.bits, rate.bits, "bits", "100Mbit"),
     ];
     for (burst, rate, counted, example) in cases {
         if burst.is_some() && rate.is_none() {
@@ -164,14 +169,17 @@ pub(super) fn check_burst(
 }
 
 /// The policer's burst is the profile's, also one that the file leaves out, or a wider one: a narrower one would drop what
-/// conforms.
-pub(super) fn check_wider(sla: &Sla, field: &Field<'_>, report: &mut Report<'_>) {
+/// conforms. `burst` is what could be read of the profile's: where that is not all, nobody knows what the file leaves out.
+pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
-        (policing.packets, profile.packets, "packets"),
-        (policing.bits, profile.bits, "bits"),
+        (policing.packets, profile.packets, burst.packets, "packets"),
+        (policing.bits, profile.bits, burst.bits, "bits"),
     ];
-    for (policing, profile, counted) in cases {
+    for (policing, profile, given, counted) in cases {
+        if burst.faulty && given.is_none() {
+            continue;
+        }
         let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));
         if let Some((policing, burst)) = bursts.filter(|(policing, burst)| policing < burst) {
             let [policing, burst] = [policing, burst].map(|value| Of::Burst.format(value, counted));
