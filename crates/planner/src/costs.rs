@@ -248,7 +248,7 @@ fn default_slice_ns() -> u64 {
 }
 
 /// For how long a core stands still, seen by a thread that does nothing but look at the clock.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
     /// Gaps longer than this make up at most 0.1 % of the time, ns: interrupts, other threads, and the hypervisor.
@@ -476,12 +476,9 @@ mod tests {
         let mut warnings = |stall_ns, looks_ns, others_percent| {
             let stall = Stall {
                 stall_ns,
-                gaps: 1,
-                longest_ns: stall_ns,
-                observed_ns: 1_000_000_000,
-                steal_percent: 0.0,
                 others_percent,
                 looks_ns,
+                ..Stall::default()
             };
             costs.stalls.insert(1, stall);
             costs.warnings()
