@@ -63,6 +63,18 @@ impl Of {
         match (self, whole_number(text)) {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
+            (Self::Burst, None) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) => {
+                // Too large for a number, as it is for a bucket.
+                Ok(Rate::Packets(u64::MAX))
+            }
+            (Self::Burst, None) if text.parse::<f64>().is_ok() => {
+                let bare = |error: units::UnitError| units::UnitError {
+                    found: format!("{} and is no whole number of packets", error.found),
+                    expected: format!("a whole number of packets, or {}", error.expected),
+                    remedy: format!("{}, or a whole number", error.remedy),
+                };
+                units::parse_size_bits(text).map(Rate::Bits).map_err(bare)
+            }
             (Self::Burst, None) => units::parse_size_bits(text).map(Rate::Bits),
         }
     }
@@ -140,6 +152,18 @@ pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quanti
     }
     quantity.faulty = report.count() > before;
     quantity
+}
+
+/// Neither policer nor shaper has anything to hold the traffic to without a rate.
+pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
+    if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
+        let fault = Fault::new(
+            "it has no effect without a rate",
+            "`rate` too",
+            "add for example `rate: 20kpps`, or remove the key",
+        );
+        field.fault(report, fault);
+    }
 }
 
 /// A burst limits nothing without the rate that it goes beyond. Of a rate that could not be read that has been told already.

@@ -42,6 +42,19 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     let shaper = fields
         .get("shaper")
         .map_or_else(Queue::default, |field| shaper(&field, report));
+    let enforce_field = fields.get("enforce");
+    let enforce = enforce_field
+        .as_ref()
+        .and_then(|field| field.word(report, Enforce::WORDS));
+    let asked = enforce_field.filter(|_| {
+        matches!(
+            enforce,
+            Some(Enforce::Both | Enforce::Policer | Enforce::Shaper)
+        )
+    });
+    if let Some(field) = asked.or_else(|| fields.get("shaper")) {
+        profile::check_rate(&rate, &field, report);
+    }
     let sla = Sla {
         rate_pps: rate.packets,
         rate_bps: rate.bits,
@@ -49,10 +62,7 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
         burst_bits: burst.bits,
         policing_burst_packets: policing.packets,
         policing_burst_bits: policing.bits,
-        enforce: fields
-            .get("enforce")
-            .and_then(|field| field.word(report, Enforce::WORDS))
-            .unwrap_or_default(),
+        enforce: enforce.unwrap_or_default(),
         shaper_queue: shaper.packets,
         shaper_delay_ns: shaper.delay_ns,
         shaper_tolerance_ns: shaper.tolerance_ns.unwrap_or_default(),
