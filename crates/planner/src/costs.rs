@@ -473,9 +473,10 @@ mod tests {
     #[test]
     fn long_stalls_and_looks_that_disagree_are_warned_of() {
         let mut costs = Costs::default();
-        let mut warnings = |stall_ns, looks_ns, others_percent| {
+        let mut warnings = |stall_ns, looks_ns, [others_percent, steal_percent]: [f64; 2]| {
             let stall = Stall {
                 stall_ns,
+                steal_percent,
                 others_percent,
                 looks_ns,
                 ..Stall::default()
@@ -483,15 +484,21 @@ mod tests {
             costs.stalls.insert(1, stall);
             costs.warnings()
         };
-        assert!(warnings(20_000, [10_000, 30_000], 0.0).is_empty());
-        let told = warnings(4_000_000, [3_000_000, 5_000_000], 7.0);
+        assert!(warnings(20_000, [10_000, 30_000], [0.0; 2]).is_empty());
+        let short = warnings(20_000, [1000, 90_000], [0.0; 2]);
+        assert!(short.is_empty(), "apart, but all of them short: {short:?}");
+        let told = warnings(4_000_000, [3_000_000, 5_000_000], [7.0, 0.0]);
         assert_eq!(told.len(), 1);
         assert!(
             told[0].contains("core 1 stood still for up to 4000 us")
-                && told[0].contains("7.0 % of the time"),
+                && told[0].contains("(other programs ran there for 7.0 % of the time)"),
             "{told:?}"
         );
-        let told = warnings(20_000, [10_000, 3_000_000], 0.0);
+        let told = warnings(4_000_000, [4_000_000; 2], [0.0, 2.5]);
+        assert!(told[0].contains("(the hypervisor took 2.5 %)"), "{told:?}");
+        let told = warnings(4_000_000, [4_000_000; 2], [0.0; 2]);
+        assert!(told[0].contains("(interrupts, or a hyper"), "{told:?}");
+        let told = warnings(20_000, [10_000, 3_000_000], [0.0; 2]);
         assert!(told[0].contains("from 10 to 3000 us"), "{told:?}");
     }
 
