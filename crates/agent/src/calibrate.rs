@@ -3,12 +3,14 @@
 
 mod bursts;
 mod crossings;
+mod crowd;
 mod direct;
 mod fed_functions;
 mod programs;
 mod ring;
 mod stalls;
 mod user_functions;
+mod worst_case;
 
 use std::path::Path;
 
@@ -18,11 +20,14 @@ use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
 use myelin_spec::{
     BackendSpec, FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig,
-    LoadBalancerConfig, MonitorConfig, NatConfig, XorConfig,
+    LoadBalancerConfig, MonitorConfig, NatConfig, Space, XorConfig,
 };
 
 use crate::api::{ApiError, CalibrateRequest, Event};
 use crate::engine::{Busy, Engine, Monitor};
+
+use crowd::Alone;
+use worst_case::worst_case;
 
 /// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
@@ -46,15 +51,25 @@ impl Engine {
         monitor.progress("user functions", 2, 4);
         let user = user_functions::measure(rounds)?;
         monitor.progress("crossings", 3, 4);
+        let crossed = crossings::measure(self, rounds, &programs, user.dispatch, monitor)?;
+        let in_space = |kind: &str, space| {
+            let (call, own) = match space {
+                Space::Kernel => (programs.hop, programs.functions.get(kind)),
+                Space::User => (user.dispatch, user.functions.get(kind)),
+            };
+            call.plus(own.copied().unwrap_or_default())
+        };
+        let alone = Alone {
+            function: &in_space,
+            to_door: crossed.to_door,
+        };
+        let crowd = crowd::measure(self, rounds, &alone, monitor)?;
         let least_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
-        let crossed = crossings::measure(
-            self,
-            rounds,
-            &programs,
-            user.dispatch,
+        let in_crowds = crowd.iter().flat_map(|crowd| &crowd.slowest_ns);
+        let worst_case = worst_case(
+            crossed.slowest_ns.iter().chain(in_crowds),
             least_stall_ns.unwrap_or(0),
-            monitor,
-        )?;
+        );
         let steps = StepCosts {
             ring: ring::measure(rounds)?,
             ..crossed.steps
@@ -89,8 +104,8 @@ impl Engine {
             steps,
             functions,
             stalls,
-            worst_case: crossed.worst_case,
-            in_burst: crossed.in_burst,
+            worst_case,
+            in_burst: crowd.map(|crowd| crowd.in_burst),
             slice_ns: slice.as_nanos() as u64,
             slice_from,
         };

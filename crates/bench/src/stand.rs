@@ -73,9 +73,9 @@ impl Stand {
         up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
     }
 
-    /// Deploys the chains of that text. They go with the stand.
+    /// Deploys the chains of that text, whatever this machine's calibration says of their promises. They go with the stand.
     pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
-        Ok(self.engine.up(&source(text))?)
+        Ok(self.engine.up_by_force(&source(text))?)
     }
 
     /// What packets cost here and now, as `myelin calibrate` measures it; kept nowhere.

@@ -32,7 +32,7 @@ const TRANSMIT_BUDGET: u32 = 32;
 /// Linux 6.17; older kernels keep their budget of 32 and are kicked more often.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 /// How long a queue may stay busy after its socket is closed.
-const QUEUE_RELEASE: Duration = Duration::from_millis(100);
+const QUEUE_RELEASE: Duration = Duration::from_secs(2);
 const SO_PREFER_BUSY_POLL: i32 = 69;
 const SO_BUSY_POLL_BUDGET: i32 = 70;
 

@@ -1,7 +1,7 @@
-//! Packets that a link was given to send and did not (`IFLA_STATS64`, if_link.h).
+//! Packets that a link was given to send and did not, and those that came in (`IFLA_STATS64`, if_link.h).
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, Stats64};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::netlink::Netlink;
@@ -14,24 +14,37 @@ impl Netlink {
     /// # Errors
     /// There is no such link.
     pub fn transmit_losses(&mut self, index: u32) -> Result<u64> {
+        let stats = self.link_counters(index)?;
+        Ok(stats.tx_dropped + stats.tx_errors)
+    }
+
+    /// Packets that have come in at the link with that index since it was made.
+    ///
+    /// # Errors
+    /// There is no such link.
+    pub fn received(&mut self, index: u32) -> Result<u64> {
+        Ok(self.link_counters(index)?.rx_packets)
+    }
+
+    fn link_counters(&mut self, index: u32) -> Result<Stats64> {
         let action = format!("read the counters of the link with index {index}");
         let mut message = LinkMessage::default();
         message.header.index = index;
         let answer = self.get(&action, &RouteNetlinkMessage::GetLink(message))?;
-        losses_of(&answer)
+        counters_of(answer)
             .ok_or_else(|| Error::new(action, ErrorKind::Other, "the kernel told no counters"))
     }
 }
 
-fn losses_of(message: &RouteNetlinkMessage) -> Option<u64> {
+fn counters_of(message: RouteNetlinkMessage) -> Option<Stats64> {
     let RouteNetlinkMessage::NewLink(message) = message else {
         return None;
     };
     message
         .attributes
-        .iter()
+        .into_iter()
         .find_map(|attribute| match attribute {
-            LinkAttribute::Stats64(stats) => Some(stats.tx_dropped + stats.tx_errors),
+            LinkAttribute::Stats64(stats) => Some(stats),
             _ => None,
         })
 }
@@ -80,8 +93,10 @@ mod tests {
             });
             sent.unwrap().unwrap();
         };
+        let received = other.received(inner.index).unwrap();
         send(100);
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start);
+        assert_eq!(other.received(inner.index).unwrap(), received + 1);
         // Longer than the other end takes.
         (0..3).for_each(|_| send(1000));
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start + 3);

@@ -17,6 +17,7 @@ mod group;
 mod lateness;
 mod ledger;
 mod mean;
+mod order;
 mod pause;
 #[cfg(test)]
 mod plain;

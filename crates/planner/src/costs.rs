@@ -32,6 +32,15 @@ impl Cost {
         }
     }
 
+    /// Both, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self::new(
+            self.per_packet_ns + other.per_packet_ns,
+            self.per_byte_ns + other.per_byte_ns,
+        )
+    }
+
     /// The cost of a frame of `bytes` bytes, ns.
     pub fn at_ns(&self, bytes: u64) -> f64 {
         self.per_packet_ns + self.per_byte_ns * bytes as f64
@@ -218,7 +227,7 @@ pub struct Costs {
 
 /// What a packet of a burst costs; on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
 /// [`StepCosts::user_egress`] hold the time until it is noticed, and a system call of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InBurst {
     /// Of a chain that stays in the kernel: from the ring of the port's link to the redirect, receive work, front door, one function and egress. Nobody's round trip
@@ -228,6 +237,13 @@ pub struct InBurst {
     pub port: Cost,
     /// The worker's, from that ring to the egress port.
     pub worker: Cost,
+    /// What a function in the kernel takes more than alone where packets of several chains come in turn, with other functions each: its code and state are not in
+    /// the caches next to the core then.
+    #[serde(default)]
+    pub kernel_function: Cost,
+    /// The same of one in a worker.
+    #[serde(default)]
+    pub user_function: Cost,
 }
 
 /// For how long a core stands still that nobody has looked at, ns: a timer interrupt with what hangs on it, and a wake-up of some other
@@ -385,6 +401,14 @@ impl Costs {
                 ("a burst's packet in the kernel".to_owned(), cost.kernel),
                 ("a burst's packet at the port".to_owned(), cost.port),
                 ("a burst's packet in a worker".to_owned(), cost.worker),
+                (
+                    "a crowd's function in the kernel".to_owned(),
+                    cost.kernel_function,
+                ),
+                (
+                    "a crowd's function in user space".to_owned(),
+                    cost.user_function,
+                ),
             ]
         });
         for (name, cost) in steps.chain(functions).chain(in_burst) {

@@ -26,12 +26,18 @@ fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {
         + plan.hops[0].cost_ns.unwrap() * costs.worst_case;
     let bound = bound(&plan);
     let expected = 32.0 * packet_ns + 20_000.0;
+    // What comes meanwhile may be in the same turn of the receive work.
+    let meanwhile_ns = bound.bound_ns as f64 - expected;
     assert!(
-        (bound.bound_ns as f64 - expected).abs() < 2.0,
+        (0.0..packet_ns).contains(&meanwhile_ns),
         "{} against {expected}",
         bound.bound_ns
     );
-    assert_eq!(bound.paper_sum_ns, Some(bound.bound_ns), "one server alone");
+    let sum_ns = bound.paper_sum_ns.unwrap() as f64;
+    assert!(
+        (sum_ns - expected - 7.0 * packet_ns).abs() < 2.0,
+        "the same turn, whatever came: {sum_ns}"
+    );
     assert_eq!(bound.latency_ns, 20_000);
     assert_eq!(bound.servers.len(), 1);
     let names: Vec<_> = bound.hops.iter().map(|hop| hop.name.as_str()).collect();
@@ -39,11 +45,11 @@ fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {
 }
 
 #[test]
-fn shares_add_up_and_a_burst_is_paid_for_once() {
+fn shares_add_up() {
     let (kernel, user) = (pinned(FIREWALL, Space::Kernel), pinned(XOR, Space::User));
     let plan = planned(
         &[&kernel, &user],
-        "  sla: { rate: 20kpps, burst: 32, latency: 350us }\n",
+        "  sla: { rate: 20kpps, burst: 24, latency: 350us }\n",
     );
     assert!(plan.admitted, "{:?}", plan.refusal);
     let bound = bound(&plan);
@@ -60,6 +66,46 @@ fn shares_add_up_and_a_burst_is_paid_for_once() {
             && bound.latency_ns < standing_ns + 6 * packet_ns,
         "{bound:?}"
     );
+}
+
+/// At tcx packets go on one by one, or nearly; what XDP redirects waits for the others of its turn.
+#[test]
+fn a_burst_is_paid_for_once_where_packets_are_handed_on_one_by_one() {
+    let with_link = Machine {
+        egress_bps: Some(1_000_000_000),
+        ..machine()
+    };
+    let bound = |hook: &str| {
+        let agreed = format!("  hook: {hook}\n  sla: {{ rate: 10kpps, burst: 200 }}\n");
+        let chain = shared("one", &[FORWARD], &agreed);
+        let plan = plan(&chain, &Costs::default(), &with_link).unwrap();
+        bound(&plan).clone()
+    };
+    let (tcx, xdp) = (bound("tcx"), bound("xdp"));
+    let at_each = |bound: &Bound| bound.servers.iter().map(|one| one.delay_ns).sum::<u64>();
+    assert!(tcx.bound_ns + 20_000 < at_each(&tcx), "{tcx:?}");
+    assert!(xdp.bound_ns.abs_diff(at_each(&xdp)) < 2, "{xdp:?}");
+}
+
+/// What XDP redirects is handed on when a turn of 64 ends, tcx has lists of 8: so many may be in front of one that came before them, if so many come.
+#[test]
+fn a_packet_leaves_with_the_turn_that_brought_it() {
+    let with = |rate: u64, hook: &str| {
+        let agreed = format!("  hook: {hook}\n  sla: {{ rate: {rate}pps, burst: 1 }}\n");
+        bound(&planned(&[FORWARD], &agreed)).clone()
+    };
+    for (hook, turn) in [("xdp", 64), ("tcx", 8)] {
+        let rare = with(1000, hook);
+        let packet_ns: u64 = rare.hops.iter().map(|hop| hop.cost_ns).sum();
+        let standing_ns = 20_000 + packet_ns;
+        assert!(rare.bound_ns.abs_diff(standing_ns) < 500, "{rare:?}");
+        let busy = with(rare.servers[0].capacity_pps / 10 * 9, hook);
+        let later_ns = busy.bound_ns - standing_ns;
+        assert!(
+            later_ns.abs_diff((turn - 1) * packet_ns) < turn * 3,
+            "{later_ns} at {hook}"
+        );
+    }
 }
 
 #[test]
@@ -104,10 +150,11 @@ fn the_stall_of_each_core_is_in_the_bound_once() {
     };
     let (calm, restless) = (with([1000, 1000]), with([5000, 100_000]));
     // The kernel's part may be on the worse core, the worker is on core 0, and may stand still again before what it shapes leaves. What it lets go
-    // meanwhile makes that longer by less than a thousandth.
+    // meanwhile, and what comes meanwhile, makes that longer by less than a hundredth.
     let more_ns = restless.bound_ns - calm.bound_ns;
-    assert!((107_000..107_020).contains(&more_ns), "{more_ns}");
-    assert_eq!(restless.latency_ns - calm.latency_ns, more_ns);
+    assert!((107_000..108_000).contains(&more_ns), "{more_ns}");
+    let standing_ns = restless.latency_ns - calm.latency_ns;
+    assert!((107_000..=more_ns).contains(&standing_ns), "{standing_ns}");
 }
 
 /// A batch of 32 leaves when its last packet is done, so 31 packets may be in front of one that came before them, if so many come. At a low rate they do not.
@@ -176,6 +223,7 @@ fn a_burst_costs_what_packets_in_bursts_do() {
         kernel: Cost::new(1000.0, 0.0),
         port: Cost::new(1500.0, 0.0),
         worker: Cost::new(720.0, 0.0),
+        ..InBurst::default()
     });
     let worker_ns =
         |bound: &Bound| (bound.servers[1].delay_ns - bound.servers[1].latency_ns) as f64;

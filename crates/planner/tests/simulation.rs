@@ -121,18 +121,27 @@ struct Packet {
     bytes: u128,
 }
 
-/// One server, first come, first served, that stands still whenever it has something to do again.
-fn serve(mut packets: Vec<Packet>, stall: u128, cost: impl Fn(&Packet) -> u128) -> Vec<Packet> {
+/// One server, first come, first served, that stands still whenever it has something to do again, and hands packets on when so many are done or none waits.
+fn serve(
+    mut packets: Vec<Packet>,
+    stall: u128,
+    turn: usize,
+    cost: impl Fn(&Packet) -> u128,
+) -> Vec<Packet> {
     packets.sort_by_key(|packet| packet.at);
-    let mut free = 0;
-    for packet in &mut packets {
-        let start = if packet.at >= free {
-            packet.at + stall
-        } else {
-            free
-        };
-        free = start + cost(packet);
-        packet.at = free;
+    let (mut now, mut next) = (0, 0);
+    while next < packets.len() {
+        let begin = next;
+        if packets[next].at >= now {
+            now = packets[next].at + stall;
+        }
+        while next < packets.len() && next - begin < turn && packets[next].at <= now {
+            now += cost(&packets[next]);
+            next += 1;
+        }
+        for packet in &mut packets[begin..next] {
+            packet.at = now;
+        }
     }
     packets
 }
@@ -309,7 +318,8 @@ proptest! {
             Resource::Port { .. } => 20_000 * NS,
             Resource::Link(_) => 0,
         };
-        packets = serve(packets, stall(0), cost(0));
+        // At XDP.
+        packets = serve(packets, stall(0), 64, cost(0));
         let second = |(kind, (plan, booking)): (&Kind, &(myelin_planner::Plan, Booking))| match kind {
             Kind::Plain | Kind::Stamped => 0,
             Kind::Held => booking.visits[1].work.of_fs(60) * share / 100,
@@ -330,7 +340,7 @@ proptest! {
             })).collect(),
         };
         packets = worker.serve(packets, &kinds, &cost(1));
-        packets = serve(packets, 0, cost(2));
+        packets = serve(packets, 0, 1, cost(2));
         for packet in packets {
             let (plan, took) = (&all[packet.chain].0, packet.at - packet.came);
             let bound = bound(plan);

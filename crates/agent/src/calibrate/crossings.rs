@@ -4,25 +4,18 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use myelin_linux::napi;
 use myelin_linux::netns::Netns;
-use myelin_planner::costs::InBurst;
-use myelin_planner::{Cost, Machine, StepCosts};
+use myelin_planner::{Cost, StepCosts};
 use myelin_probe::{Config, Control, Cores, Sockets};
 
-use super::bursts::{self, Bursts};
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::Programs;
 use super::{FRAMES, at_least_nothing, median, unmeasured};
 use crate::api::{ApiError, ChainSource};
-use crate::engine::{Engine, Monitor, cores};
+use crate::engine::{Engine, Monitor};
 
 /// Round trips of one way in one round; their median counts.
 const COUNT: u32 = 200;
-/// A multiple above this says that the machine was busy, and not what a packet costs.
-const MOST_WORST_CASE: f64 = 100.0;
-/// The least factor: what is taken where nothing was measured.
-const LEAST_WORST_CASE: f64 = 1.5;
 /// The probe's server.
 const PORT: u16 = 9000;
 
@@ -69,20 +62,12 @@ const CHAINS: [(&str, &str); 9] = [
     ),
 ];
 
-/// A chain that drops at the front door's hook.
-const DROP: (&str, &str) = (
-    "drop",
-    "hook: xdp\n  functions: [ { name: f, kind: firewall, space: kernel, config: { default: deny } } ]",
-);
-
 /// A deployed chain that goes when this goes.
 struct Way<'a> {
     engine: &'a Engine,
     name: &'static str,
     chain: Option<String>,
     sockets: Sockets,
-    /// Client and server, where the chain has them.
-    hosts: Option<[Netns; 2]>,
 }
 
 impl Drop for Way<'_> {
@@ -110,17 +95,15 @@ struct Times {
     user_sojourn: [f64; 2],
     /// The 99th percentile of that and its median, in the middle of the rounds.
     slowest: [(f64, f64); 2],
-    /// And what sending into a chain takes that drops.
-    bursts: Option<(Bursts, [f64; 2])>,
-    /// What `xdp` takes in bursts.
-    kernel: Option<Bursts>,
 }
 
 /// What the crossings cost.
 pub(super) struct Crossings {
     pub(super) steps: StepCosts,
-    pub(super) in_burst: Option<InBurst>,
-    pub(super) worst_case: f64,
+    /// From a frame's arrival at XDP to the front door's end, by frame, ns.
+    pub(super) to_door: [f64; FRAMES.len()],
+    /// By frame, the 99th percentile of the way through a worker and its median, ns.
+    pub(super) slowest_ns: [(f64, f64); FRAMES.len()],
 }
 
 /// Measures.
@@ -129,10 +112,9 @@ pub(super) fn measure(
     rounds: usize,
     programs: &Programs,
     dispatch: Cost,
-    stall_ns: u64,
     monitor: &Monitor<'_>,
 ) -> Result<Crossings, ApiError> {
-    let times = round_trips(engine, rounds, dispatch.per_packet_ns, monitor)?;
+    let times = round_trips(engine, rounds, monitor)?;
     let sub = |a: [f64; 2], b: [f64; 2]| [a[0] - b[0], a[1] - b[1]];
     let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
     let of = |cost: Cost| FRAMES.map(|bytes| cost.at_ns(bytes as u64));
@@ -194,47 +176,21 @@ pub(super) fn measure(
         user_to_kernel: at_least_nothing(user_to_kernel),
         wake_up: at_least_nothing(sub(times.sleep, times.user)),
     };
-    let bursts = times.bursts.iter().map(|(bursts, _)| bursts);
-    let bursts = bursts.chain(&times.kernel);
-    let bursts = bursts.flat_map(|bursts| &bursts.slowest_ns);
-    // Up to the door as a packet that comes alone; and from there to the worker's ring.
     let to_door = add(door_xdp, of(steps.xdp_frame));
-    let in_burst = times.bursts.as_ref().zip(times.kernel.as_ref());
-    let in_burst = in_burst.map(|((bursts, dropped_ns), kernel)| InBurst {
-        kernel: kernel.each,
-        port: at_least_nothing(add(
-            to_door,
-            sub(bursts.sent_ns, *dropped_ns).map(|ns| ns.max(0.0)),
-        )),
-        worker: bursts.each,
-    });
     Ok(Crossings {
         steps,
-        worst_case: worst_case(times.slowest.iter().chain(bursts), stall_ns),
-        in_burst,
+        to_door,
+        slowest_ns: times.slowest,
     })
 }
 
-/// The least factor such that what is slow, beside what is in the middle, is done within a stall and so many times that. The stall is in the bound by itself, so
-/// it must not be in the factor too. Where a long stall hides all else the factor is that of a machine that nobody has measured.
-fn worst_case<'a>(slow_and_middle: impl Iterator<Item = &'a (f64, f64)>, stall_ns: u64) -> f64 {
-    let times = slow_and_middle.map(|(slow, middle)| (slow - stall_ns as f64) / middle.max(1.0));
-    times.fold(LEAST_WORST_CASE, f64::max).min(MOST_WORST_CASE)
-}
-
-fn round_trips(
-    engine: &Engine,
-    rounds: usize,
-    dispatch_ns: f64,
-    monitor: &Monitor<'_>,
-) -> Result<Times, ApiError> {
+fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<Times, ApiError> {
     let direct = DirectLink::create().map_err(ApiError::failed)?;
     let mut ways = vec![Way {
         engine,
         name: "direct",
         chain: None,
         sockets: bind(&direct.client, &direct.server)?,
-        hosts: None,
     }];
     for (name, spec) in CHAINS {
         ways.push(deploy(engine, name, spec)?);
@@ -263,29 +219,6 @@ fn round_trips(
             }
         }
     }
-    let user = ways.iter().find(|way| way.name == "user");
-    let bursts = user
-        .map(|way| way.bursts(rounds, dispatch_ns))
-        .transpose()?;
-    let bursts = match bursts.flatten() {
-        Some(bursts) => {
-            let way = deploy(engine, DROP.0, DROP.1)?;
-            let hosts = way.hosts.as_ref().map(|[client, server]| [client, server]);
-            let dropped = hosts.map(|hosts| bursts::dropped(hosts, worker_core(), rounds));
-            dropped.transpose()?.map(|dropped_ns| (bursts, dropped_ns))
-        }
-        None => None,
-    };
-    let kernel = ways.iter().find(|way| way.name == "xdp");
-    let kernel = kernel
-        .map(|way| {
-            // Before Linux 5.12 receive work has no threads.
-            match way.receive_on(worker_core()) {
-                Ok(()) => way.bursts(rounds, 0.0),
-                Err(_) => Ok(None),
-            }
-        })
-        .transpose()?;
     let mut one_way = figures.into_iter().map(|by_frame| by_frame.map(median));
     let mut next = || one_way.next().unwrap_or_default();
     Ok(Times {
@@ -306,8 +239,6 @@ fn round_trips(
             )
         }),
         user_sojourn: sojourns.map(median),
-        bursts,
-        kernel: kernel.flatten(),
     })
 }
 
@@ -320,32 +251,6 @@ impl Way<'_> {
             None => Ok(myelin_packet::sojourn::Histogram::new()),
         }
     }
-
-    /// Gives the receive work of the chain's ingress to a thread on that core, until the chain goes.
-    fn receive_on(&self, core: usize) -> Result<(), ApiError> {
-        let chains = self.engine.list()?;
-        let chain = chains
-            .iter()
-            .find(|one| Some(&one.chain) == self.chain.as_ref());
-        let ingress = chain.map(|one| one.ingress.as_str()).unwrap_or_default();
-        napi::give_to_core(None, ingress, core)
-            .map(drop)
-            .map_err(ApiError::failed)
-    }
-
-    /// What packets in bursts cost the chain's worker, or its ingress port. To be asked last: the sockets are full of packets that are no probe's afterwards.
-    fn bursts(&self, rounds: usize, dispatch_ns: f64) -> Result<Option<Bursts>, ApiError> {
-        let Some([client, server]) = &self.hosts else {
-            return Ok(None);
-        };
-        let left = || Ok(self.sojourn()?.count());
-        bursts::measure([client, server], worker_core(), rounds, dispatch_ns, &left)
-    }
-}
-
-/// The core of a worker whose chain names none.
-fn worker_core() -> usize {
-    Machine::with_end_hosts(cores()).default_core() as usize
 }
 
 fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<'a>, ApiError> {
@@ -368,14 +273,13 @@ fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<
         Netns::open(&host.netns).map_err(ApiError::failed)
     };
     let hosts = open("client").and_then(|client| Ok([client, open("server")?]));
-    let bound = hosts.and_then(|hosts| Ok((bind(&hosts[0], &hosts[1])?, hosts)));
+    let bound = hosts.and_then(|[client, server]| bind(&client, &server));
     match bound {
-        Ok((sockets, hosts)) => Ok(Way {
+        Ok(sockets) => Ok(Way {
             engine,
             name,
             chain: Some(chain),
             sockets,
-            hosts: Some(hosts),
         }),
         Err(error) => {
             let _ = engine.down(&chain);
@@ -413,20 +317,4 @@ fn round_trip(
     result.rtt.map(|rtt| rtt.p50_us * 1e3).ok_or_else(|| {
         ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stall_is_not_in_the_worst_case_too() {
-        // Packets of 2 us within 30, and bursts of 100 within 150.
-        let seen = [(30_000.0, 2000.0), (150_000.0, 100_000.0)];
-        assert!((worst_case(seen.iter(), 26_000) - 2.0).abs() < 1e-9);
-        assert!((worst_case(seen.iter(), 27_200) - 1.5).abs() < 1e-9);
-        assert!((worst_case(seen.iter(), 60_000) - LEAST_WORST_CASE).abs() < 1e-9);
-        assert!((worst_case(seen.iter(), 0) - 15.0).abs() < 1e-9);
-        assert!((worst_case([(1e9, 1.0)].iter(), 0) - MOST_WORST_CASE).abs() < 1e-9);
-    }
 }

@@ -149,13 +149,8 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                     Kind::Worker => stalls[1],
                 };
                 let turns = stage.turns(&set, TURNS, stall_ns, &mut scatter)?;
-                seen.add(
-                    kind,
-                    &set,
-                    &turns,
-                    stalls,
-                    beside_ns(kind, &judge.costs, &set),
-                );
+                let beside_ns = beside_ns(kind, &judge.costs);
+                seen.add(kind, &set, &turns, stalls, beside_ns);
             }
         }
     }
@@ -190,18 +185,13 @@ fn stalls(costs: &Costs, core: usize) -> [u64; 2] {
     [any, of(core as u32).unwrap_or(any)]
 }
 
-/// A packet is seen when the far end has received it, behind all that left before it: a port more, which the bound does not speak of. And here a thread does the
-/// receive work, where softirqs do it mostly, so that it can be kept from its core: it must get there again.
-fn beside_ns(kind: Kind, costs: &Costs, set: &Set) -> u64 {
-    let work = set.members.iter().map(|one| {
-        let frame_ns = costs.steps.xdp_frame.at_ns(one.contract.frame_bytes);
-        one.contract.burst as f64 * frame_ns
-    });
-    let wake_up_ns = match kind {
-        Kind::Kernel => costs.steps.wake_up.at_ns(0),
-        Kind::Worker => 0.0,
-    };
-    ((work.sum::<f64>() + wake_up_ns) * costs.worst_case) as u64
+/// What is measured besides what the bound speaks of. A packet is seen when the far end has received it, as it was when the costs of bursts were measured. But here
+/// a thread does the receive work, where softirqs do it mostly, so that it can be kept from its core: it must get there again.
+fn beside_ns(kind: Kind, costs: &Costs) -> u64 {
+    match kind {
+        Kind::Kernel => (costs.steps.wake_up.at_ns(0) * costs.worst_case) as u64,
+        Kind::Worker => 0,
+    }
 }
 
 /// What packets in bursts cost, of 298 B.
@@ -211,7 +201,8 @@ fn in_burst(costs: &Costs) -> String {
         |in_burst| {
             let costs = [in_burst.kernel, in_burst.port, in_burst.worker];
             let [kernel, port, worker] = costs.map(|cost| cost.at_ns(298));
-            format!("kernel {kernel:.0}, port {port:.0}, worker {worker:.0}")
+            let [in_kernel, in_worker] = [in_burst.kernel_function, in_burst.user_function].map(|cost| cost.at_ns(298));
+            format!("kernel {kernel:.0}, port {port:.0}, worker {worker:.0}; a function more than alone: kernel {in_kernel:.0}, worker {in_worker:.0}")
         },
     )
 }

@@ -73,9 +73,11 @@ fn of_packets(costs: &Costs) -> Table {
         add(name, cost);
     }
     if let Some(in_burst) = costs.in_burst {
-        add("in a burst, kernel", in_burst.kernel);
+        add("in a burst, in the kernel", in_burst.kernel);
         add("in a burst, port", in_burst.port);
         add("in a burst, worker", in_burst.worker);
+        add("in a crowd, function (kernel)", in_burst.kernel_function);
+        add("in a crowd, function (user)", in_burst.user_function);
     }
     for (kind, cost) in &costs.functions {
         for (space, cost) in [("kernel", cost.kernel), ("user", cost.user)] {
@@ -124,6 +126,8 @@ mod tests {
                 kernel: Cost::new(101.0, 0.5),
                 port: Cost::new(102.0, 0.25),
                 worker: Cost::new(103.0, 0.0),
+                kernel_function: Cost::new(106.0, 0.0),
+                user_function: Cost::new(107.0, 0.0),
             }),
             ..Costs::default()
         };
@@ -135,7 +139,9 @@ mod tests {
         costs.functions.insert("xor".to_owned(), both);
         let told = of_packets(&costs).to_string();
         for row in [
-            ["in a burst, kernel", "101.0", "0.5000"],
+            ["in a burst, in the kernel", "101.0", "0.5000"],
+            ["in a crowd, function (kernel)", "106.0", "0.0000"],
+            ["in a crowd, function (user)", "107.0", "0.0000"],
             ["in a burst, port", "102.0", "0.2500"],
             ["in a burst, worker", "103.0", "0.0000"],
             ["xor (kernel)", "104.0", "0.0000"],

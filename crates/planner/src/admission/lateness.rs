@@ -1,6 +1,7 @@
 //! How late a worker lets a packet go that it shapes.
 
-use super::evaluate::{Evaluator, Order, Unbounded, longest_busy};
+use super::evaluate::{Evaluator, Unbounded, longest_busy};
+use super::order::Order;
 use super::way::Resource;
 use crate::calculus::{RateLatency, SECOND, mul_div_up};
 

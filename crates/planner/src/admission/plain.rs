@@ -72,12 +72,14 @@ impl<'a> Plain<'a> {
             } else {
                 0
             };
-            let service = RateLatency::core(stall_fs);
+            let turns = self.at(server).map(|(route, ..)| route.handed_on);
+            let turn = turns.max().filter(|_| is_port);
+            let later_fs = self.dearest(server) * u128::from(turn.unwrap_or(1).max(1) - 1);
             return Some(Server {
-                service,
-                fcfs: Some(service),
+                service: RateLatency::core(stall_fs),
+                fcfs: Some(RateLatency::core(stall_fs + later_fs)),
                 whole_core: false,
-                batches: None,
+                batches: turn.map(|turn| (turn, 0, LeakyBucket::new(0, 0))),
             });
         };
         let returns = self.at(server).any(|(_, sums, index)| sums.returns[index]);
@@ -466,7 +468,7 @@ proptest! {
     #[test]
     fn the_fast_decision_is_the_plain_one(drawn in prop::collection::vec(drawn(), 1..9), gone in 0_usize..9, in_burst: bool) {
         let cost = |ns| Cost::new(ns, 0.1);
-        let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0) });
+        let in_burst = in_burst.then(|| InBurst { kernel: cost(1000.0), port: cost(900.0), worker: cost(700.0), ..InBurst::default() });
         let costs = Costs { in_burst, ..Costs::default() };
         let platform = Platform::new(&costs);
         let mut ledger = Ledger::default();

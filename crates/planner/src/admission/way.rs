@@ -1,7 +1,7 @@
 //! The servers on a chain's way, and what a packet costs at each.
 
 use myelin_spec::rlnc::{REDUNDANCY_PARTS, RlncDelivery};
-use myelin_spec::{FunctionConfig, Idle, Mapping, ServiceChain, Space};
+use myelin_spec::{FunctionConfig, Hook, Idle, Mapping, ServiceChain, Space};
 
 use super::flow::{self, Growth, LONGEST, Work};
 use super::site::{NS, Site};
@@ -61,6 +61,8 @@ pub(super) struct Route {
     pub(super) hold: Hold,
     /// Whether the worker shapes what leaves.
     pub(super) is_shaped: bool,
+    /// Packets that the port has done when it hands on the first of them, at most.
+    pub(super) handed_on: u16,
 }
 
 /// What functions of a chain's worker hold back on purpose, and send when they like.
@@ -123,6 +125,8 @@ pub(super) struct Way {
     pub(super) hold: Hold,
     /// What of the worker's work is done when a packet leaves its shaper, where it has one.
     pub(super) at_departure: Option<Work>,
+    /// Packets that the port has done when it hands on the first of them, at most.
+    pub(super) handed_on: u16,
 }
 
 /// The way of a planned chain; why it has no bound where it has none.
@@ -157,6 +161,10 @@ pub(super) fn way(
     Ok(builder.finish())
 }
 
+/// Packets that a turn of a port's receive work takes at most (Linux, `NAPI_POLL_WEIGHT`). What XDP redirects is handed on at its end, or in lots of 16.
+const RECEIVE_TURN: u16 = 64;
+/// Packets that a port gives to the stack, and so to tcx, at once where it joins segments (Linux, `net.core.gro_normal_batch`).
+const RECEIVE_LIST: u16 = 8;
 /// The longest frame that a worker's packet memory takes, bytes.
 const FRAME: u128 = 4096;
 /// Packets that `rlnc-decode` may work out at once: as many as it keeps equations.
@@ -196,6 +204,7 @@ impl<'a> Builder<'a> {
             hops: Vec::new(),
             hold: Hold::default(),
             at_departure: shapes.then(Work::default),
+            handed_on: handed_on(plan),
         };
         Self {
             chain,
@@ -240,7 +249,10 @@ impl<'a> Builder<'a> {
                 .costs
                 .function(function.kind(), hop.space)
                 .unwrap_or_default();
-            let work = self.work_of(&hop.reach.name).plus(self.worst(own));
+            let work = self
+                .work_of(&hop.reach.name)
+                .plus(self.worst(own))
+                .plus(self.crowded(hop.space));
             self.growth = self.growth.with_longer(Longer::by(&function.config));
             if hop.space == Space::Kernel {
                 self.depart(work);
@@ -412,6 +424,15 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// What a function takes more where packets of other chains come between those of its own.
+    fn crowded(&self, space: Space) -> Work {
+        let crowded = self.costs.in_burst.map(|in_burst| match space {
+            Space::Kernel => in_burst.kernel_function,
+            Space::User => in_burst.user_function,
+        });
+        self.worst(crowded.unwrap_or_default())
+    }
+
     /// The costs of a step that is named as they are.
     fn work_of(&self, name: &str) -> Work {
         let parts = name.split(" + ");
@@ -445,6 +466,19 @@ impl<'a> Builder<'a> {
         }
         self.way
     }
+}
+
+/// Each link of mapping `distributed` is a port with turns of its own, which take turns with the first one's.
+fn handed_on(plan: &Plan) -> u16 {
+    let links = match plan.mapping {
+        Mapping::Distributed => plan.hops.len() as u16,
+        _ => 0,
+    };
+    let turn = match plan.hook {
+        Hook::Tcx => RECEIVE_LIST,
+        Hook::Xdp | Hook::Auto => RECEIVE_TURN,
+    };
+    turn.saturating_mul(links.saturating_add(1))
 }
 
 /// What waking a worker takes, fs.

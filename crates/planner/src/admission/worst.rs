@@ -1,6 +1,7 @@
 //! The worst case of each way.
 
-use super::evaluate::{Evaluator, Order, Total, Unbounded, longest};
+use super::evaluate::{Evaluator, Total, Unbounded, longest};
+use super::order::Order;
 use super::way::Resource;
 use crate::calculus::{ArrivalCurve, Passage, paper_sum, tandem};
 

@@ -96,14 +96,17 @@ impl Traffic<'_> {
         Ok(())
     }
 
-    /// Each sends if its bucket lets it, until then.
+    /// Each sends if its bucket lets it, until then. The packet counts from when it is there, at the end of the call that sends it: a bucket that is full when it is
+    /// sent is full until then, and so is the policer's.
     fn greedy(&mut self, until_ns: u64) -> Result<(), Error> {
         while now_ns() < until_ns {
             for member in 0..self.members.len() {
                 let ns = now_ns();
                 let frame_bytes = self.members[member].contract.frame_bytes;
-                if self.buckets[member].take(ns, 1, frame_bytes) {
+                let eligible_ns = self.buckets[member].eligible_ns(1, frame_bytes);
+                if eligible_ns.is_some_and(|eligible_ns| eligible_ns <= ns) {
                     self.send(member, ns)?;
+                    self.buckets[member].take(now_ns(), 1, frame_bytes);
                 }
             }
         }
