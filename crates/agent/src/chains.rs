@@ -347,7 +347,7 @@ impl State {
         let mut plan = self.laid_out(chain, order.costs, &machine, &place.circuit)?;
         let admitted = &mut self.node.admitted;
         admitted.review(&mut plan, chain, (order.costs, &machine), &site);
-        admit(plan, order.force)
+        admit(chain, plan, order.force)
     }
 
     fn laid_out(

@@ -288,7 +288,7 @@ impl Node {
         let site = Site::planned(&chain, &machine);
         self.admitted
             .review(&mut plan, &chain, (costs, &machine), &site);
-        let plan = admit(plan, order.force)?;
+        let plan = admit(&chain, plan, order.force)?;
         let running = self.devices.chains.get(&chain.name);
         let (spi, generation) = match running {
             Some(running) => {

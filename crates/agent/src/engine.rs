@@ -411,11 +411,11 @@ impl Drop for Engine {
     }
 }
 
-/// Passes an admitted plan, and one that is not when `force` says so: as best effort.
+/// Passes the admitted plan of a chain, and one that is not when `force` says so: as best effort.
 ///
 /// # Errors
 /// The chain is refused.
-pub fn admit(mut plan: Plan, force: bool) -> Result<Plan, ApiError> {
+pub fn admit(chain: &ServiceChain, mut plan: Plan, force: bool) -> Result<Plan, ApiError> {
     if plan.admitted {
         return Ok(plan);
     }
@@ -437,8 +437,8 @@ pub fn admit(mut plan: Plan, force: bool) -> Result<Plan, ApiError> {
         )
     };
     Err(ApiError::refused(format!(
-        "chain `{}` is refused: {reason}{instead}; `--force` deploys it as best effort",
-        plan.chain
+        "{}: chain `{}` is refused: {reason}{instead}; `--force` deploys it as best effort",
+        chain.places.sla, chain.name
     )))
 }
 

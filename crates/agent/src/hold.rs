@@ -140,8 +140,11 @@ fn hold(shared: &Shared) {
 }
 
 fn stay_awake(shared: &Shared) {
-    while !shared.end.load(Ordering::Acquire) {
+    loop {
         shared.idle_ns.store(thread_ns(), Ordering::Relaxed);
+        if shared.end.load(Ordering::Acquire) {
+            return;
+        }
     }
 }
 
@@ -160,17 +163,65 @@ mod tests {
     fn who_holds_for_too_long_is_told_when_the_core_was_let_go() {
         let core = affinity::get(0).unwrap()[0];
         let hold = Hold::of(core, true);
+        // Taken before it is asked for: this thread may stand on that core itself.
+        let wanted_ns = now_ns();
         if hold.take().is_err() {
             println!("SKIP: a real-time priority needs root");
             return;
         }
-        let taken_ns = now_ns();
-        thread::sleep(Duration::from_millis(60));
+        while hold.shared.released_ns.load(Ordering::Acquire) == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
         let slept_ns = now_ns();
-        let released_ns = hold.release();
-        assert!((taken_ns..slept_ns).contains(&released_ns));
+        assert!((wanted_ns..=slept_ns).contains(&hold.release()));
+        let again_ns = now_ns();
         hold.take().unwrap();
-        let before_ns = now_ns();
-        assert!(hold.release() >= before_ns);
+        assert!(hold.release() >= again_ns);
+    }
+
+    #[test]
+    fn the_core_is_kept_from_others_and_from_sleeping() {
+        let core = *affinity::get(0).unwrap().last().unwrap();
+        let hold = Hold::of(core, true);
+        if hold.take().is_err() {
+            println!("SKIP: a real-time priority needs root");
+            return;
+        }
+        hold.release();
+        while hold.idle_ns() == 0 {
+            thread::yield_now();
+        }
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let there: Vec<Policy> = tasks
+            .filter_map(|task| {
+                let thread = task.ok()?.file_name().to_str()?.parse().ok()?;
+                let is_there = affinity::get(thread).ok()? == [core];
+                sched::get(thread).ok().filter(|_| is_there)
+            })
+            .collect();
+        for policy in [Policy::Fifo(1), Policy::Idle] {
+            assert!(there.contains(&policy), "{policy} is not in {there:?}");
+        }
+    }
+
+    #[test]
+    fn how_long_nobody_wanted_the_core_is_told() {
+        let shared = Shared::default();
+        shared.end.store(true, Ordering::Release);
+        stay_awake(&shared);
+        let told_ns = shared.idle_ns.load(Ordering::Relaxed);
+        assert!((1..=thread_ns()).contains(&told_ns), "{told_ns}");
+        let (start_ns, started_ns) = (now_ns(), thread_ns());
+        thread::sleep(Duration::from_millis(20));
+        let ran_ns = thread_ns() - started_ns;
+        assert!(
+            ran_ns + 10_000_000 < now_ns() - start_ns,
+            "asleep is not at work"
+        );
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_cannot_be_taken() {
+        assert!(Hold::of(1023, false).take().is_err());
     }
 }

@@ -68,6 +68,8 @@ fn up_refuses_what_cannot_be_kept_and_deploys_it_by_force_as_best_effort() {
             && error.contains("it would be admitted with "),
         "{error}"
     );
+    let place = format!("{hasty}:7:3: chain `");
+    assert!(error.contains(&place), "{place} in {error}");
     assert_eq!(myelin.json(&["ps", "--json"]).as_array().unwrap().len(), 0);
     let up = myelin.json(&["up", hasty, "--force", "--json"]);
     assert_eq!(up[0]["plan"]["best_effort"], true);

@@ -264,7 +264,7 @@ fn default_slice_ns() -> u64 {
 }
 
 /// For how long a core stands still, seen by a thread that does nothing but look at the clock.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
     /// Gaps longer than this make up at most 0.1 % of the time, ns: interrupts, other threads, and the hypervisor.
@@ -497,28 +497,32 @@ mod tests {
     #[test]
     fn long_stalls_and_looks_that_disagree_are_warned_of() {
         let mut costs = Costs::default();
-        let mut warnings = |stall_ns, looks_ns, others_percent| {
+        let mut warnings = |stall_ns, looks_ns, [others_percent, steal_percent]: [f64; 2]| {
             let stall = Stall {
                 stall_ns,
-                gaps: 1,
-                longest_ns: stall_ns,
-                observed_ns: 1_000_000_000,
-                steal_percent: 0.0,
+                steal_percent,
                 others_percent,
                 looks_ns,
+                ..Stall::default()
             };
             costs.stalls.insert(1, stall);
             costs.warnings()
         };
-        assert!(warnings(20_000, [10_000, 30_000], 0.0).is_empty());
-        let told = warnings(4_000_000, [3_000_000, 5_000_000], 7.0);
+        assert!(warnings(20_000, [10_000, 30_000], [0.0; 2]).is_empty());
+        let short = warnings(20_000, [1000, 90_000], [0.0; 2]);
+        assert!(short.is_empty(), "apart, but all of them short: {short:?}");
+        let told = warnings(4_000_000, [3_000_000, 5_000_000], [7.0, 0.0]);
         assert_eq!(told.len(), 1);
         assert!(
             told[0].contains("core 1 stood still for up to 4000 us")
-                && told[0].contains("7.0 % of the time"),
+                && told[0].contains("(other programs ran there for 7.0 % of the time)"),
             "{told:?}"
         );
-        let told = warnings(20_000, [10_000, 3_000_000], 0.0);
+        let told = warnings(4_000_000, [4_000_000; 2], [0.0, 2.5]);
+        assert!(told[0].contains("(the hypervisor took 2.5 %)"), "{told:?}");
+        let told = warnings(4_000_000, [4_000_000; 2], [0.0; 2]);
+        assert!(told[0].contains("(interrupts, or a hyper"), "{told:?}");
+        let told = warnings(20_000, [10_000, 3_000_000], [0.0; 2]);
         assert!(told[0].contains("from 10 to 3000 us"), "{told:?}");
     }
 

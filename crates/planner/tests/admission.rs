@@ -53,6 +53,33 @@ fn a_bound_above_the_promise_is_refused_with_what_would_fit() {
     );
 }
 
+/// A burst and a rate of which not a thousandth fits.
+#[test]
+fn what_is_far_beyond_everything_has_a_remedy_too() {
+    let user = pinned(XOR, Space::User);
+    for (rate, burst, key) in [(20_000, 1_u64 << 33, "burst"), (10_000_000_000, 4, "rate")] {
+        let with = |rate: u64, burst: u64| {
+            let agreed = format!("  sla: {{ rate: {rate}pps, burst: {burst}, latency: 4ms }}\n");
+            planned(&[&user], &agreed)
+        };
+        let plan = with(rate, burst);
+        let told = plan.remedies.iter().find_map(|remedy| {
+            let figure = remedy.strip_prefix(&format!("`{key}: "))?;
+            figure
+                .trim_end_matches("pps`")
+                .trim_end_matches('`')
+                .parse()
+                .ok()
+        });
+        let told: u64 = told.unwrap_or_else(|| panic!("{key} in {:?}", plan.remedies));
+        let (fits, more) = match key {
+            "rate" => (with(told, burst), with(told + told / 100, burst)),
+            _ => (with(rate, told), with(rate, told + 1 + told / 100)),
+        };
+        assert!(fits.admitted && !more.admitted, "{key} {told}");
+    }
+}
+
 #[test]
 fn a_rate_above_the_capacity_is_refused_and_the_largest_one_told() {
     let plan = planned(&[FORWARD], "  sla: { rate: 10Mpps, burst: 32 }\n");

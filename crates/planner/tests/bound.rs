@@ -142,12 +142,7 @@ fn the_stall_of_each_core_is_in_the_bound_once() {
         for (core, stall_ns) in (0..).zip(stalls) {
             let stall = Stall {
                 stall_ns,
-                gaps: 1,
-                longest_ns: stall_ns,
-                observed_ns: 1_000_000_000,
-                steal_percent: 0.0,
-                others_percent: 0.0,
-                looks_ns: [stall_ns; 2],
+                ..Stall::default()
             };
             costs.stalls.insert(core, stall);
         }

@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use comfy_table::Table;
 use myelin_agent::api::{ApiError, CalibrateRequest, Event};
 use myelin_agent::{Client, RunDir, calibration_file};
+use myelin_planner::{Cost, Costs};
 
 use crate::output::{self, Progress};
 
@@ -46,8 +48,21 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if arguments.json {
         return output::json(&costs);
     }
+    println!("{}\n{}", of_packets(&costs), of_cores(&costs));
+    println!(
+        "packets at worst cost {:.2} times the mean\na process keeps a core that others want for up to {:.1} ms ({})\nkept in {}",
+        costs.worst_case,
+        costs.slice_ns as f64 / 1e6,
+        costs.slice_from,
+        request.file
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What packets cost, a row a step or function.
+fn of_packets(costs: &Costs) -> Table {
     let mut table = output::table(["step or function", ">ns a packet", ">ns a byte"]);
-    let mut add = |name: &str, cost: myelin_planner::Cost| {
+    let mut add = |name: &str, cost: Cost| {
         table.add_row([
             name.to_owned(),
             format!("{:.1}", cost.per_packet_ns),
@@ -71,7 +86,11 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             }
         }
     }
-    println!("{table}");
+    table
+}
+
+/// For how long each core stands still.
+fn of_cores(costs: &Costs) -> Table {
     let mut table = output::table([
         ">core",
         ">stands still us",
@@ -90,12 +109,70 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
             format!("{:.1} %", stall.others_percent),
         ]);
     }
-    println!(
-        "{table}\npackets at worst cost {:.2} times the mean\na process keeps a core that others want for up to {:.1} ms ({})\nkept in {}",
-        costs.worst_case,
-        costs.slice_ns as f64 / 1e6,
-        costs.slice_from,
-        request.file
-    );
-    Ok(ExitCode::SUCCESS)
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_planner::costs::InBurst;
+    use myelin_planner::{FunctionCosts, Stall};
+
+    use super::*;
+
+    #[test]
+    fn everything_that_was_measured_is_told() {
+        let mut costs = Costs {
+            in_burst: Some(InBurst {
+                kernel: Cost::new(101.0, 0.5),
+                port: Cost::new(102.0, 0.25),
+                worker: Cost::new(103.0, 0.0),
+                kernel_function: Cost::new(106.0, 0.0),
+                user_function: Cost::new(107.0, 0.0),
+            }),
+            ..Costs::default()
+        };
+        costs.functions.clear();
+        let both = FunctionCosts {
+            kernel: Some(Cost::new(104.0, 0.0)),
+            user: Some(Cost::new(105.0, 0.0)),
+        };
+        costs.functions.insert("xor".to_owned(), both);
+        let told = of_packets(&costs).to_string();
+        for row in [
+            ["in a burst, in the kernel", "101.0", "0.5000"],
+            ["in a crowd, function (kernel)", "106.0", "0.0000"],
+            ["in a crowd, function (user)", "107.0", "0.0000"],
+            ["in a burst, port", "102.0", "0.2500"],
+            ["in a burst, worker", "103.0", "0.0000"],
+            ["xor (kernel)", "104.0", "0.0000"],
+            ["xor (user)", "105.0", "0.0000"],
+        ] {
+            let is_row = |line: &str| row.iter().all(|cell| line.contains(cell));
+            assert_eq!(
+                told.lines().filter(|line| is_row(line)).count(),
+                1,
+                "{row:?} in {told}"
+            );
+        }
+        for (name, _) in costs.steps.iter() {
+            assert!(told.contains(name), "{name} in {told}");
+        }
+        let stall = Stall {
+            stall_ns: 12_340,
+            gaps: 56,
+            longest_ns: 78_900,
+            steal_percent: 1.25,
+            others_percent: 3.5,
+            ..Stall::default()
+        };
+        costs.stalls.insert(7, stall);
+        let told = of_cores(&costs).to_string();
+        let row = told.lines().find(|line| line.contains("12.3"));
+        let cells: Vec<&str> = row
+            .unwrap()
+            .split('┆')
+            .map(|cell| cell.trim_matches(['│', ' ']))
+            .collect();
+        assert_eq!(cells, ["7", "12.3", "78.9", "56", "1.2 %", "3.5 %"]);
+    }
 }

@@ -28,16 +28,16 @@ pub fn remedies(
     let fits = |booking: &Booking| admit(ledger, booking, platform).refusal.is_none();
     let mut all = Vec::new();
     if booking.policed {
-        let rate = largest(booking, &fits, |bucket, parts| {
-            Bucket::new(scaled(bucket.rate(), parts), bucket.burst())
+        let rate = largest(booking, &fits, |bucket, share| {
+            Bucket::new(share.of(bucket.rate()), bucket.burst())
         });
         all.extend(
             rate.map(|profile| {
                 format!("`rate: {}`", shown(&profile, Bucket::rate, ["pps", "bit"]))
             }),
         );
-        let burst = largest(booking, &fits, |bucket, parts| {
-            Bucket::new(bucket.rate(), scaled(bucket.burst(), parts))
+        let burst = largest(booking, &fits, |bucket, share| {
+            Bucket::new(bucket.rate(), share.of(bucket.burst()))
         });
         all.extend(
             burst
@@ -62,22 +62,34 @@ pub fn remedies(
     all
 }
 
-/// Parts of the agreed figure that are tried: a step of the search.
+/// Parts of a figure that are tried: a step of the search.
 const PARTS: u64 = 1 << 12;
+/// Times that the figure is looked at anew as a part of itself, where not even one part fits: what a bucket can count goes down to one.
+const SMALLER: u32 = 4;
 
-fn scaled(amount: u64, parts: u64) -> u64 {
-    let scaled = u128::from(amount) * u128::from(parts) / u128::from(PARTS);
-    (scaled as u64).max(1)
+/// So many parts, where the whole is the agreed figure or, `smaller` than that, a part of it.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    parts: u64,
+    smaller: u32,
+}
+
+impl Share {
+    fn of(self, amount: u64) -> u64 {
+        let whole = u128::from(PARTS).pow(1 + self.smaller);
+        let scaled = u128::from(amount) * u128::from(self.parts) / whole;
+        (scaled as u64).max(1)
+    }
 }
 
 /// The largest profile that fits, where `change` makes each bucket a share of what it is: what fits with more fits with less.
 fn largest<E>(
     booking: &Booking,
     fits: &impl Fn(&Booking) -> bool,
-    change: impl Fn(Bucket, u64) -> Result<Bucket, E>,
+    change: impl Fn(Bucket, Share) -> Result<Bucket, E>,
 ) -> Option<Profile> {
-    let with = |parts: u64| {
-        let changed = |bucket: Option<Bucket>| bucket.and_then(|bucket| change(bucket, parts).ok());
+    let with = |share: Share| {
+        let changed = |bucket: Option<Bucket>| bucket.and_then(|bucket| change(bucket, share).ok());
         Booking {
             profile: Profile {
                 packets: changed(booking.profile.packets),
@@ -86,19 +98,25 @@ fn largest<E>(
             ..booking.clone()
         }
     };
-    if !fits(&with(1)) {
-        return None;
-    }
-    let (mut fitting, mut too_much) = (1, PARTS);
+    let fits_at = |smaller: u32, parts: u64| fits(&with(Share { parts, smaller }));
+    let (smaller, mut fitting, mut too_much) = match (0..SMALLER).find(|at| fits_at(*at, 1))? {
+        0 => (0, 1, PARTS),
+        // Of so little a part may be most.
+        at => (at + 1, PARTS, PARTS * PARTS),
+    };
     while too_much - fitting > 1 {
         let middle = fitting.midpoint(too_much);
-        if fits(&with(middle)) {
+        if fits_at(smaller, middle) {
             fitting = middle;
         } else {
             too_much = middle;
         }
     }
-    Some(with(fitting).profile)
+    let share = Share {
+        parts: fitting,
+        smaller,
+    };
+    Some(with(share).profile)
 }
 
 fn shown(profile: &Profile, figure: impl Fn(Bucket) -> u64, units: [&str; 2]) -> String {

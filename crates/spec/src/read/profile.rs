@@ -12,9 +12,12 @@ use crate::units::{self, Rate};
 const MIN_FRAME_BITS: u64 = 60 * 8;
 
 /// A quantity that may be given in packets, in bits, or in a list of both.
+#[derive(Default)]
 pub(super) struct Quantity {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
+    /// Part of it could not be read, so what is not here may have been meant.
+    pub(super) faulty: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -60,16 +63,26 @@ impl Of {
         match (self, whole_number(text)) {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
+            (Self::Burst, None) if !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit()) => {
+                // Too large for a number, as it is for a bucket.
+                Ok(Rate::Packets(u64::MAX))
+            }
+            (Self::Burst, None) if text.parse::<f64>().is_ok() => {
+                let bare = |error: units::UnitError| units::UnitError {
+                    found: format!("{} and is no whole number of packets", error.found),
+                    expected: format!("a whole number of packets, or {}", error.expected),
+                    remedy: format!("{}, or a whole number", error.remedy),
+                };
+                units::parse_size_bits(text).map(Rate::Bits).map_err(bare)
+            }
             (Self::Burst, None) => units::parse_size_bits(text).map(Rate::Bits),
         }
     }
 }
 
 pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quantity {
-    let mut quantity = Quantity {
-        packets: None,
-        bits: None,
-    };
+    let before = report.count();
+    let mut quantity = Quantity::default();
     let example = of.example();
     let parts = if field.is_list() {
         field.list(report, of.expected()).unwrap_or_default()
@@ -137,19 +150,35 @@ pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quanti
             part.fault(report, fault);
         }
     }
+    quantity.faulty = report.count() > before;
     quantity
 }
 
-/// A burst limits nothing without the rate that it goes beyond.
+/// Neither policer nor shaper has anything to hold the traffic to without a rate.
+pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
+    if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
+        let fault = Fault::new(
+            "it has no effect without a rate",
+            "`rate` too",
+            "add for example `rate: 20kpps`, or remove the key",
+        );
+        field.fault(report, fault);
+    }
+}
+
+/// A burst limits nothing without the rate that it goes beyond. Of a rate that could not be read that has been told already.
 pub(super) fn check_burst(
     burst: &Quantity,
     field: &Field<'_>,
-    (rate_pps, rate_bps): (Option<u64>, Option<u64>),
+    rate: &Quantity,
     report: &mut Report<'_>,
 ) {
+    if rate.faulty {
+        return;
+    }
     let cases = [
-        (burst.packets, rate_pps, "packets", "20kpps"),
-        (burst.bits, rate_bps, "bits", "100Mbit"),
+        (burst.packets, rate.packets, "packets", "20kpps"),
+        (burst.bits, rate.bits, "bits", "100Mbit"),
     ];
     for (burst, rate, counted, example) in cases {
         if burst.is_some() && rate.is_none() {
@@ -164,14 +193,17 @@ pub(super) fn check_burst(
 }
 
 /// The policer's burst is the profile's, also one that the file leaves out, or a wider one: a narrower one would drop what
-/// conforms.
-pub(super) fn check_wider(sla: &Sla, field: &Field<'_>, report: &mut Report<'_>) {
+/// conforms. `burst` is what could be read of the profile's: where that is not all, nobody knows what the file leaves out.
+pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
-        (policing.packets, profile.packets, "packets"),
-        (policing.bits, profile.bits, "bits"),
+        (policing.packets, profile.packets, burst.packets, "packets"),
+        (policing.bits, profile.bits, burst.bits, "bits"),
     ];
-    for (policing, profile, counted) in cases {
+    for (policing, profile, given, counted) in cases {
+        if burst.faulty && given.is_none() {
+            continue;
+        }
         let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));
         if let Some((policing, burst)) = bursts.filter(|(policing, burst)| policing < burst) {
             let [policing, burst] = [policing, burst].map(|value| Of::Burst.format(value, counted));

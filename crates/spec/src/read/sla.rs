@@ -1,7 +1,7 @@
 //! Reads `spec.sla`.
 
 use super::field::Field;
-use super::profile::{self, Of, Quantity};
+use super::profile::{self, Of};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
@@ -27,31 +27,42 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             .quantity(report, units::parse_duration_ns, "350us")
     };
     let quantity = |key: &str, of: Of, report: &mut Report<'_>| {
-        let field = fields.get(key)?;
-        Some((profile::read(&field, of, report), field))
+        let field = fields.get(key);
+        let read = field.as_ref().map(|field| profile::read(field, of, report));
+        (read.unwrap_or_default(), field)
     };
-    let rate = quantity("rate", Of::Rate, report);
-    let burst = quantity("burst", Of::Burst, report);
-    let policing = quantity("policingBurst", Of::Burst, report);
-    let bits = |of: &Option<(Quantity, Field<'_>)>| of.as_ref().and_then(|(of, _)| of.bits);
-    let packets = |of: &Option<(Quantity, Field<'_>)>| of.as_ref().and_then(|(of, _)| of.packets);
-    for (of, field) in [&burst, &policing].into_iter().flatten() {
-        profile::check_burst(of, field, (packets(&rate), bits(&rate)), report);
+    let (rate, _) = quantity("rate", Of::Rate, report);
+    let (burst, burst_field) = quantity("burst", Of::Burst, report);
+    let (policing, policing_field) = quantity("policingBurst", Of::Burst, report);
+    for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
+        if let Some(field) = field {
+            profile::check_burst(of, field, &rate, report);
+        }
     }
     let shaper = fields
         .get("shaper")
         .map_or_else(Queue::default, |field| shaper(&field, report));
+    let enforce_field = fields.get("enforce");
+    let enforce = enforce_field
+        .as_ref()
+        .and_then(|field| field.word(report, Enforce::WORDS));
+    let asked = enforce_field.filter(|_| {
+        matches!(
+            enforce,
+            Some(Enforce::Both | Enforce::Policer | Enforce::Shaper)
+        )
+    });
+    if let Some(field) = asked.or_else(|| fields.get("shaper")) {
+        profile::check_rate(&rate, &field, report);
+    }
     let sla = Sla {
-        rate_pps: packets(&rate),
-        rate_bps: bits(&rate),
-        burst_packets: packets(&burst),
-        burst_bits: bits(&burst),
-        policing_burst_packets: packets(&policing),
-        policing_burst_bits: bits(&policing),
-        enforce: fields
-            .get("enforce")
-            .and_then(|field| field.word(report, Enforce::WORDS))
-            .unwrap_or_default(),
+        rate_pps: rate.packets,
+        rate_bps: rate.bits,
+        burst_packets: burst.packets,
+        burst_bits: burst.bits,
+        policing_burst_packets: policing.packets,
+        policing_burst_bits: policing.bits,
+        enforce: enforce.unwrap_or_default(),
         shaper_queue: shaper.packets,
         shaper_delay_ns: shaper.delay_ns,
         shaper_tolerance_ns: shaper.tolerance_ns.unwrap_or_default(),
@@ -63,8 +74,8 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
         loss_percent: fields.get("loss").and_then(|field| loss(&field, report)),
         round_trip_ns: duration("roundTrip", report),
     };
-    if let Some((_, field)) = &policing {
-        profile::check_wider(&sla, field, report);
+    if let Some(field) = &policing_field {
+        profile::check_wider(&sla, &burst, field, report);
     }
     Some(sla)
 }
