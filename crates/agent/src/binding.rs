@@ -28,29 +28,27 @@ impl Binding {
     }
 }
 
-/// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed.
-pub(crate) fn hold(pid: u32, core: u32) -> Binding {
+/// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed. `None` when it has
+/// just ended, which is somebody else's to look after.
+pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
     let cpu = core as usize;
-    // One that has just ended is somebody else's to look after.
-    let Ok(cpus) = affinity::get(pid) else {
-        return Binding::Kept;
-    };
+    let cpus = affinity::get(pid).ok()?;
     if cpus == [cpu] {
-        return Binding::Kept;
+        return Some(Binding::Kept);
     }
     match affinity::set(pid, &[cpu]) {
         Ok(()) => {
             turn(pid, Policy::Idle, Policy::Other);
-            Binding::Restored
+            Some(Binding::Restored)
         }
-        Err(error) if error.is_not_found() => Binding::Kept,
+        Err(error) if error.is_not_found() => None,
         Err(_) => {
             turn(pid, Policy::Other, Policy::Idle);
-            if affinity::is_online(cpu) {
+            Some(if affinity::is_online(cpu) {
                 Binding::Forbidden
             } else {
                 Binding::Offline
-            }
+            })
         }
     }
 }
@@ -86,12 +84,12 @@ mod tests {
         } else {
             Binding::Restored
         };
-        assert_eq!(hold(id, core), expected);
+        assert_eq!(hold(id, core), Some(expected));
         assert_eq!(affinity::get(id).unwrap(), all[..1]);
-        assert_eq!(hold(id, core), Binding::Kept);
+        assert_eq!(hold(id, core), Some(Binding::Kept));
         drop(end);
         thread.join().unwrap();
-        assert_eq!(hold(u32::MAX >> 1, core), Binding::Kept);
+        assert_eq!(hold(u32::MAX >> 1, core), None);
     }
 
     #[test]
@@ -103,12 +101,12 @@ mod tests {
         let all = affinity::get(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                assert_eq!(hold(0, 1000), Binding::Offline);
+                assert_eq!(hold(0, 1000), Some(Binding::Offline));
                 assert_eq!(sched::get(0).unwrap(), Policy::Idle);
                 assert_eq!(affinity::get(0).unwrap(), all);
                 // Away from its core, so that it has something to come back from.
                 if let [_, .., last] = all[..] {
-                    assert_eq!(hold(0, last as u32), Binding::Restored);
+                    assert_eq!(hold(0, last as u32), Some(Binding::Restored));
                     assert_eq!(sched::get(0).unwrap(), Policy::Other);
                 }
             });

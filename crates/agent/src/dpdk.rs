@@ -18,9 +18,10 @@ use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 use myelin_traffic::Profile;
 
 use crate::api::{ApiError, ChainStatus, ChainUp, Change};
+use crate::binding;
 use crate::chains::{Order, State};
 use crate::cpu_latency;
-use crate::engine::{admit, cores};
+use crate::engine::{admit, cores, default_core};
 use crate::exchange::Past;
 use crate::external;
 use crate::node::Node;
@@ -180,6 +181,10 @@ pub(crate) fn supervise(pairs: &Watched<u32, Pair>) {
             }
         } else {
             pair.failed_starts = 0;
+            // Without its core it is to give way to others from its first packet on, since it may poll.
+            if let Some(core) = pair.handle.setup().environment.core {
+                binding::hold(pair.handle.pid(), core);
+            }
             tracing::warn!(%one, %other, "the worker of these devices died and was started again");
         }
     });
@@ -542,7 +547,7 @@ fn is_same(one: &DpdkDevice, other: &DpdkDevice) -> bool {
 fn set_up(prefix: String, spec: &WorkerSpec, ends: &[DpdkDevice; 2]) -> Setup {
     let mut environment = EnvironmentConfig::new(prefix);
     // The last core: the first ones are where interrupts and other work usually are.
-    environment.core = Some(spec.core.unwrap_or_else(|| cores() - 1));
+    environment.core = Some(spec.core.unwrap_or_else(default_core));
     environment.hugepages = spec.hugepages;
     environment.hardware = ends.iter().filter(|end| end.is_pci()).cloned().collect();
     Setup {
@@ -554,6 +559,7 @@ fn set_up(prefix: String, spec: &WorkerSpec, ends: &[DpdkDevice; 2]) -> Setup {
             Idle::Adaptive => Waiting::NapAfter(Duration::from_nanos(spec.spin_ns)),
             Idle::Sleep => Waiting::NapAfter(Duration::ZERO),
         },
+        restarted: false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use myelin_linux::procfs;
+use myelin_linux::{affinity, procfs};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Costs, Plan};
 use myelin_spec::ServiceChain;
@@ -455,9 +455,15 @@ pub fn load_costs() -> Result<Costs, ApiError> {
     }
 }
 
-/// Cores that this process may use.
+/// Cores up to the last one that this thread may use.
 pub fn cores() -> u32 {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+    let allowed = affinity::get(0).unwrap_or_default();
+    allowed.last().map_or(1, |&last| last as u32 + 1)
+}
+
+/// The last core: the first ones are where interrupts and other work usually are.
+pub(crate) fn default_core() -> u32 {
+    cores() - 1
 }
 
 /// Counts long work.

@@ -24,6 +24,7 @@ use crate::api::ApiError;
 use crate::circuit::MTU;
 use crate::confinement::{Confinement, Demand};
 use crate::deploy::Place;
+use crate::engine::default_core;
 use crate::paths::{RunDir, short_hash};
 use crate::pipeline::Stages;
 use crate::ports::Ports;
@@ -561,9 +562,4 @@ fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
         Ok((near, far))
     };
     make().map_err(ApiError::failed)
-}
-
-/// The last core: the first ones are where interrupts and other work usually are.
-fn default_core() -> u32 {
-    std::thread::available_parallelism().map_or(0, |cores| cores.get() as u32 - 1)
 }

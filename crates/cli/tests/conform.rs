@@ -2,13 +2,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use common::conformance::Monitor;
 use common::{Myelin, sh, skip_unless_root, skip_without};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Sends so many datagrams to each port in turn, and waits so many seconds between two turns.
@@ -70,59 +68,6 @@ impl Drop for Link {
         for netns in [&self.sender, &self.receiver] {
             let _ = Command::new("ip").args(["netns", "delete", netns]).status();
         }
-    }
-}
-
-/// A monitor that is attached; killed on drop.
-struct Monitor {
-    child: Child,
-    messages: BufReader<ChildStderr>,
-}
-
-impl Monitor {
-    fn start(myelin: &Myelin, arguments: &[&str]) -> Self {
-        let mut command = myelin.command(&[&["conform", "eth0"], arguments].concat());
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the monitor starts");
-        let mut messages = BufReader::new(child.stderr.take().expect("its messages"));
-        let mut line = String::new();
-        messages.read_line(&mut line).expect("a line");
-        let monitor = Self { child, messages };
-        assert!(line.starts_with("looking at eth0"), "{line}");
-        monitor
-    }
-
-    fn interrupt(&self) {
-        let pid = Pid::from_raw(self.child.id().cast_signed());
-        kill(pid, Signal::SIGINT).expect("a signal");
-    }
-
-    /// Waits for its end: exit status and what it printed.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut text = String::new();
-        let output = self.child.stdout.take();
-        (output.expect("its output").read_to_string(&mut text)).expect("text");
-        let mut messages = String::new();
-        self.messages.read_to_string(&mut messages).expect("text");
-        assert!(!messages.contains("panicked"), "{messages}");
-        let status = self.child.wait().expect("its end");
-        (status.code(), text)
-    }
-
-    fn report(self) -> (Option<i32>, Value) {
-        let (status, text) = self.end();
-        let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        (status, report)
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

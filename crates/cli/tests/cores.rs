@@ -7,34 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::load::{Sender, judged, lost, number, settled};
+use common::chains::on_two_cores;
+use common::load::{Sender, assert_kept, judged, lost, number, settled};
+use common::taps::{Hosts, skip_without_dpdk};
 use common::{Myelin, skip, skip_unless_root, wait_for};
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
-
-/// Two chains in user space, each on a core of its own; the first one is to lose its core.
-fn two(taken: usize, latency: &str) -> String {
-    let chain = |name: &str, core: usize, latency: &str| {
-        format!(
-            "
-apiVersion: myelin.dev/v1alpha1
-kind: ServiceChain
-metadata: {{ name: @{name} }}
-spec:
-  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
-  functions: [ {{ name: one, kind: forward, space: user }} ]
-  worker: {{ core: {core} }}
-  sla: {{ rate: 1kpps, burst: 256, latency: {latency}, loss: 0.1%, enforce: policer }}
-"
-        )
-    };
-    format!(
-        "{}---{}",
-        chain("taken", taken, latency),
-        chain("other", 0, "10s, percentile: 50")
-    )
-}
 
 /// The last core, where the first one is left for the rest of the test.
 fn last_core() -> Option<usize> {
@@ -44,26 +23,6 @@ fn last_core() -> Option<usize> {
         skip("needs two cores");
     }
     core
-}
-
-/// It has lost nothing and turned nothing away, and its contract stands.
-fn assert_kept(myelin: &Myelin, name: &str) {
-    let status = settled(myelin, name);
-    assert!(number(&status["packets_in"]) > 0, "{status}");
-    assert_eq!(status["packets_out"], status["packets_in"], "{status}");
-    assert_eq!(
-        (&status["policed"], lost(&status["sla"]["life"])),
-        (&0.into(), 0),
-        "{status}"
-    );
-    assert_eq!(status["sla"]["state"], "kept", "{status}");
-    assert_eq!(
-        (&status["state"], &status["best_effort"]),
-        (&"active".into(), &false.into()),
-        "{status}"
-    );
-    let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
-    assert_eq!(events, Value::Array(Vec::new()));
 }
 
 /// Runs on a core as nobody else may, most of the time and not for ever.
@@ -121,7 +80,7 @@ fn a_core_that_another_program_takes_is_told_and_the_other_core_s_chain_kept() {
     };
     let myelin = Myelin::new();
     // A packet in ten may be late.
-    let file = myelin.file(&two(core, "30ms, percentile: 90"));
+    let file = myelin.file(&on_two_cores(core, "30ms, percentile: 90"));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
     let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
@@ -247,7 +206,7 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
         return;
     };
     let myelin = Myelin::new();
-    let file = myelin.file(&two(core, "10s, percentile: 50"));
+    let file = myelin.file(&on_two_cores(core, "10s, percentile: 50"));
     let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
     let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
     let worker = || number(&myelin.status("taken")["worker"]["pid"]) as u32;
@@ -331,6 +290,111 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
     assert!(events[0]["end"].is_string(), "{events}");
     drop(senders);
     assert_kept(&myelin, "other");
+    myelin.ok(&["down", "--all"]);
+    drop(set);
+    myelin.assert_clean();
+}
+
+/// A worker of devices is started anew where it may run, like any other, though it was to poll a core that is gone.
+#[test]
+fn devices_whose_worker_dies_without_its_core_get_another_that_gives_way_until_it_is_back() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let Some(core) = last_core() else {
+        return;
+    };
+    let Some(set) = CpuSet::without(core) else {
+        return;
+    };
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('c'));
+    let links = ["a", "b"].map(|end| hosts.link(end));
+    let file = myelin.file(&format!(
+        "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @taken }}
+spec:
+  match: {{ protocol: udp, destination: 10.78.0.2/32, destinationPort: 9000 }}
+  functions: [ {{ name: one, kind: forward }} ]
+  ports: {{ ingress: {{ dpdk: \"net_tap0,iface={}\" }}, egress: {{ dpdk: \"net_tap1,iface={}\" }} }}
+  worker: {{ core: {core} }}
+",
+        links[0], links[1]
+    ));
+    myelin.ok(&["up", file.to_str().unwrap()]);
+    let links = [&*links[0], &*links[1]];
+    hosts.join(links);
+    let status = || myelin.status("taken");
+    let worker = || number(&status()["worker"]["pid"]) as u32;
+    let carries = || {
+        let client = hosts.socket("a", "10.78.0.1:0");
+        let before = number(&status()["packets_out"]);
+        wait_for("packets", || {
+            client.send_to(&[0; 32], "10.78.0.2:9000").expect("sent");
+            number(&status()["packets_out"]) > before
+        });
+        assert!(number(&status()["packets_out"]) > before, "{}", status());
+    };
+    carries();
+    assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
+
+    set.take(worker());
+    set.take(myelin.agent_pid().cast_unsigned());
+    // Not by `ps`, for which the worker is asked: the agent looks at those that nobody talks to, and who shares a core with a busy machine is long at an answer.
+    let is_missed = || {
+        let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
+        let mut events = events.as_array().expect("a list").iter();
+        events.any(|event| event["cause"] == "core" && event["end"].is_null())
+    };
+    wait_for("the core to be missed", is_missed);
+    assert!(is_missed(), "{}\n{}", status(), myelin.agent_log());
+    assert_eq!(status()["sla"]["lost_cores"][0], core, "{}", status());
+    carries();
+    common::kill(&worker().into());
+    let mut gives_way = false;
+    wait_for("a new worker that gives way", || {
+        let now = status();
+        let pid = number(&now["worker"]["pid"]) as u32;
+        gives_way = now["worker"]["restarts"] == 1
+            && pid > 0
+            && affinity::get(pid).is_ok_and(|cpus| !cpus.is_empty() && !cpus.contains(&core))
+            && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
+        gives_way
+    });
+    assert!(gives_way, "{}\n{}", status(), myelin.agent_log());
+    assert!(is_missed(), "{}\n{}", status(), myelin.agent_log());
+    let now = status();
+    assert_eq!(
+        (
+            &now["state"],
+            &now["best_effort"],
+            &now["worker"]["restarts"]
+        ),
+        (&"active".into(), &true.into(), &1.into()),
+        "{now}"
+    );
+    let said = now["sla"]["last_event"]["evidence"].to_string();
+    assert!(
+        said.contains(&format!("remedy: give core {core}")),
+        "{said}"
+    );
+    // Devices with an interface of their own are made anew with the worker.
+    hosts.join(links);
+    carries();
+
+    set.give_back();
+    let mut is_back = false;
+    wait_for("the core to be back", || {
+        let pid = worker();
+        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
+            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
+            && status()["sla"]["lost_cores"].is_null();
+        is_back
+    });
+    assert!(is_back, "{}", status());
+    assert_eq!(status()["best_effort"], false);
+    carries();
     myelin.ok(&["down", "--all"]);
     drop(set);
     myelin.assert_clean();

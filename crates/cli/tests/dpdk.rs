@@ -2,118 +2,15 @@
 
 mod common;
 
-use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use common::taps::{Hosts, skip_without_dpdk};
 use common::{Myelin, sh, skip, skip_unless_root, wait_for};
-use nix::sched::{CloneFlags, setns};
 
 const PACKETS: usize = 50;
 const KEY: u8 = 0x21;
-
-/// True, with a printed reason, where there is no DPDK.
-fn skip_without_dpdk() -> bool {
-    match myelin_dpdk::version() {
-        Ok(_) => false,
-        Err(error) => {
-            skip(&error.to_string());
-            true
-        }
-    }
-}
-
-/// Two network namespaces with an address each, to which links of a test are moved.
-struct Hosts {
-    tag: String,
-}
-
-impl Hosts {
-    fn new(letter: char) -> Self {
-        let tag = format!("{}{letter}", std::process::id());
-        let hosts = Self { tag };
-        for end in ["a", "b"] {
-            sh(&format!("ip netns add {}", hosts.namespace(end)));
-        }
-        hosts
-    }
-
-    fn namespace(&self, end: &str) -> String {
-        format!("myelin-tdpdk{}{end}", self.tag)
-    }
-
-    /// The link that goes to this end.
-    fn link(&self, end: &str) -> String {
-        format!("my{}{end}", self.tag)
-    }
-
-    /// Moves the links to the hosts and gives them addresses; each knows the other's.
-    fn join(&self, links: [&str; 2]) {
-        let macs = links.map(|link| {
-            sh(&format!("cat /sys/class/net/{link}/address"))
-                .trim()
-                .to_owned()
-        });
-        for (at, end) in ["a", "b"].into_iter().enumerate() {
-            let (namespace, link) = (self.namespace(end), links[at]);
-            let other = &macs[1 - at];
-            sh(&format!(
-                "ip link set {link} netns {namespace}
-                 ip -n {namespace} addr add 10.78.0.{}/24 dev {link}
-                 ip -n {namespace} link set {link} up
-                 ip -n {namespace} neigh replace 10.78.0.{} lladdr {other} dev {link}",
-                at + 1,
-                2 - at
-            ));
-        }
-    }
-
-    fn socket(&self, end: &str, address: &str) -> UdpSocket {
-        let path = format!("/run/netns/{}", self.namespace(end));
-        let address = address.to_owned();
-        let socket = std::thread::spawn(move || {
-            let namespace = std::fs::File::open(path).expect("the namespace");
-            setns(namespace, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
-            UdpSocket::bind(address).expect("a socket")
-        });
-        let socket = socket.join().expect("a socket");
-        socket
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .expect("a timeout");
-        socket
-    }
-
-    /// Sends packets from one to the other, which sends back what it gets; returns what it got.
-    fn exchange(&self, count: usize) -> Vec<u8> {
-        let client = self.socket("a", "10.78.0.1:4000");
-        let server = self.socket("b", "10.78.0.2:9000");
-        let mut seen = Vec::new();
-        for number in 0..count {
-            let mut bytes = [0; 64];
-            client
-                .send_to(&[number as u8; 32], "10.78.0.2:9000")
-                .expect("sent");
-            let (len, from) = server.recv_from(&mut bytes).expect("it arrives");
-            assert_eq!(len, 32);
-            seen.push(bytes[0]);
-            server.send_to(&bytes[..len], from).expect("sent");
-            // Replies match no chain; they pass to the opposite device.
-            assert_eq!(client.recv(&mut bytes).expect("the reply"), 32);
-        }
-        seen
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for end in ["a", "b"] {
-            let _ = std::process::Command::new("ip")
-                .args(["netns", "del", &self.namespace(end)])
-                .status();
-        }
-    }
-}
 
 fn chain(myelin: &Myelin, devices: [&str; 2], functions: &str) -> PathBuf {
     let [ingress, egress] = devices;

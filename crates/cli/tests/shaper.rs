@@ -2,6 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
+use common::conformance::Monitor;
+use common::load::{number, send_clusters, settled};
 use common::{Myelin, sh, skip_unless_root};
 use myelin_traffic::{Bucket, Meter, Profile};
 
@@ -278,6 +282,83 @@ fn the_egress_interface_shapes_a_chain_of_the_kernel() {
         myelin.ok(&["down", "--all"]);
         myelin.assert_clean();
     }
+}
+
+/// Sends clusters through a chain of the kernel, and gives what `myelin conform` says of what arrives behind its egress interface.
+fn seen_at_the_far_end(myelin: &Myelin, up: &serde_json::Value) -> serde_json::Value {
+    let server = format!("{}/server", myelin.chain("shaped"));
+    let profile = ["--rate", "500pps", "--burst", "4", "--tolerance", "10ms"];
+    let filter = ["--match", "protocol=udp,destinationPort=9000", "--json"];
+    let before = myelin.status("shaped");
+    let monitor = Monitor::start(
+        myelin,
+        &[&["--host", &*server], &profile[..], &filter].concat(),
+    );
+    send_clusters(up, CLUSTER, CLUSTERS, Duration::from_millis(50));
+    common::wait_for("the last packet's departure", || {
+        let now = myelin.status("shaped");
+        number(&now["packets_out"]) - number(&before["packets_out"]) == CLUSTERS * CLUSTER
+    });
+    // With departure times a packet is counted out when it gets one, the last of all this long before it.
+    std::thread::sleep(Duration::from_millis(1000 * CLUSTERS * CLUSTER / 500));
+    monitor.interrupt();
+    let (_, report) = monitor.report();
+    assert_eq!(report["packets"], CLUSTERS * CLUSTER, "{report}");
+    report
+}
+
+#[test]
+fn what_the_egress_interface_shapes_conforms_at_the_far_end() {
+    if skip_unless_root() || common::skip_without("tc") {
+        return;
+    }
+    let myelin = Myelin::new();
+    let text = shaped(KERNEL, ", enforce: both")
+        .replace("rate: 2kpps", "rate: 500pps")
+        .replace("policingBurst: 64", "policingBurst: 256");
+    let file = myelin.file(&text);
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let by = shaped_by(&myelin);
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        seen.push(seen_at_the_far_end(&myelin, &up[0]));
+        if seen.last().is_some_and(|report| report["conforms"] == true) {
+            break;
+        }
+    }
+    let last = seen.last().expect("a try");
+    assert_eq!(last["conforms"], true, "{seen:?}");
+    println!("{by}: after {} tries {}", seen.len(), last["buckets"]);
+    let status = settled(&myelin, "shaped");
+    let shaper = &status["shaper"];
+    assert_eq!(
+        (&shaper["by"], &shaper["in_sojourn"], &status["policed"]),
+        (&by.into(), &(by == "fq").into(), &0.into()),
+        "{status}"
+    );
+    let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
+    if by == "fq" {
+        // Each cluster but its burst, and all of the last ones.
+        assert!(
+            number(&shaper["delayed"]) > CLUSTERS * CLUSTER / 2,
+            "{status}"
+        );
+        assert!(max_us > 1e6 * (CLUSTER / 2) as f64 / 500.0, "{status}");
+    }
+    let shown = myelin.ok(&["ps", &myelin.chain("shaped")]);
+    assert!(shown.contains(&format!("shaper ({by})")), "{shown}");
+    let egress = status["egress"].as_str().expect("an interface");
+    assert!(discipline(&myelin).contains(&format!("qdisc {by} 6d79:")));
+    // Without the shaper a cluster stays one.
+    let plain = myelin.file(&text.replace("enforce: both", "enforce: policer"));
+    let up = myelin.json(&["up", plain.to_str().unwrap(), "--json"]);
+    assert_eq!(up[0]["change"], "changed");
+    let left = sh(&format!("tc qdisc show dev {egress} root"));
+    assert!(!left.contains("6d79:"), "{left}");
+    let mut reports = (0..TRIES).map(|_| seen_at_the_far_end(&myelin, &up[0]));
+    assert!(reports.any(|report| report["conforms"] == false));
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
 }
 
 /// Interfaces of somebody else, as a chain between them sees them.

@@ -184,7 +184,10 @@ impl WorkerHandle {
             child,
             control: BufReader::new(ours),
         });
-        let setup = Request::Setup(self.setup.clone());
+        let setup = Request::Setup(Setup {
+            restarted: self.restarts > 0,
+            ..self.setup.clone()
+        });
         let told = self.ask("set it up", &setup).map(drop);
         if told.is_err() {
             self.process = None;
@@ -263,6 +266,7 @@ mod tests {
             devices: [device("net_ring0"), device("net_ring1")],
             batch: 1,
             waiting: Waiting::Poll,
+            restarted: false,
         };
         WorkerHandle::spawn(program, setup)
     }

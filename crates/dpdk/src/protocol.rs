@@ -24,6 +24,8 @@ pub struct Setup {
     pub batch: u16,
     /// What it does while no packet is there.
     pub waiting: Waiting,
+    /// Whether it follows one that had its core: then it goes without, if that is gone.
+    pub restarted: bool,
 }
 
 /// What a worker does while no packet is there: a device of DPDK wakes nobody.

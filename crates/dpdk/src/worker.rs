@@ -66,13 +66,26 @@ fn run(control: UnixStream) -> Result<(), String> {
         .map_err(|error| format!("control connection: {error}"))?;
     let mut reader = BufReader::new(control);
     let first = receive(&mut reader)?.ok_or("the agent closed the connection before the set-up")?;
-    let Request::Setup(setup) = first else {
+    let Request::Setup(mut setup) = first else {
         return Err("the first request is not the set-up".into());
     };
     // DPDK binds this thread to the core where it polls, and threads that come after inherit that.
     let cores =
         sched_getaffinity(THIS_THREAD).map_err(|errno| format!("allowed cores: {errno}"))?;
+    let gone = setup
+        .environment
+        .core
+        .filter(|core| setup.restarted && !may_have(*core, &cores));
+    if let Some(core) = gone {
+        // Whoever looks after this worker binds it when the core comes back.
+        eprintln!("myelin-worker: core {core} is gone; going on without");
+        setup.environment.core = None;
+    }
     let started = Worker::start(&setup).map_err(|error| error.to_string());
+    if gone.is_some() {
+        // Anywhere, not on one of others' cores alone.
+        let _ = sched_setaffinity(THIS_THREAD, &cores);
+    }
     reply(
         &writer,
         &started.as_ref().map(|_| None).map_err(Clone::clone),
@@ -97,6 +110,18 @@ fn run(control: UnixStream) -> Result<(), String> {
     worker.serve(&wishes, &waiting, setup.waiting);
     worker.stop();
     Ok(())
+}
+
+/// Whether this thread may run on a core, beside `cores` where it may run now and after.
+fn may_have(core: u32, cores: &CpuSet) -> bool {
+    let mut one = CpuSet::new();
+    let bound = one
+        .set(core as usize)
+        .and_then(|()| sched_setaffinity(THIS_THREAD, &one));
+    if bound.is_ok() {
+        let _ = sched_setaffinity(THIS_THREAD, cores);
+    }
+    bound.is_ok()
 }
 
 /// Starts a thread that may run on `cores`.
@@ -404,6 +429,16 @@ fn open_pair(environment: &Environment, setup: &Setup) -> Result<[DpdkPort; 2], 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_core_that_is_tried_leaves_the_thread_where_it_was() {
+        let all = sched_getaffinity(THIS_THREAD).unwrap();
+        let first = (0..CpuSet::count()).find(|&core| all.is_set(core).unwrap());
+        assert!(may_have(first.unwrap() as u32, &all));
+        assert!(!may_have(1000, &all));
+        assert!(!may_have(u32::MAX, &all));
+        assert_eq!(sched_getaffinity(THIS_THREAD), Ok(all));
+    }
 
     #[test]
     fn a_thread_does_not_inherit_the_core_of_the_loop() {

@@ -112,9 +112,9 @@ pub enum PlanError {
         /// Its functions.
         count: usize,
     },
-    /// The worker shall run on a core that the machine does not have.
+    /// The worker shall run on a core that the machine does not have, or not now.
     #[error(
-        "{place}: chain `{chain}`: spec.worker.core: there is no core {core}; this machine has the cores 0 to {}", cores.saturating_sub(1)
+        "{place}: chain `{chain}`: spec.worker.core: there is no core {core} to use; those that are online and allowed end at {}", cores.saturating_sub(1)
     )]
     Core {
         /// The chain.

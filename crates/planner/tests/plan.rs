@@ -200,7 +200,7 @@ fn a_chain_that_cannot_be_deployed_is_told_why_and_where() {
     );
     assert_eq!(
         refused(&[FORWARD], "  worker: { core: 2 }\n"),
-        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2; this machine has the cores 0 to 1"
+        "tried.yaml:8:3: chain `tried`: spec.worker.core: there is no core 2 to use; those that are online and allowed end at 1"
     );
 }
 

@@ -98,17 +98,26 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
             let (pid, Some(core)) = (worker.pid, worker.core) else {
                 continue;
             };
-            let held = all.entry(pid).or_insert_with(|| Held {
-                chain: reading.name.clone(),
-                core,
-                // One that has just been started binds itself.
-                binding: before.get(&pid).map_or(Binding::Kept, |before| {
-                    let binding = binding::hold(pid, core);
-                    if binding != before.binding {
-                        tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
-                    }
-                    binding
-                }),
+            let held = all.entry(pid).or_insert_with(|| {
+                // One that has just been started binds itself, unless the core was gone before.
+                let is_lost = |other: &&Held| other.core == core && other.binding.is_lost();
+                let was = before
+                    .get(&pid)
+                    .or_else(|| before.values().find(is_lost))
+                    .map(|held| held.binding);
+                let binding = was.map_or(Binding::Kept, |was| {
+                    // Its end gives no core back.
+                    let ended = Some(was).filter(|was| was.is_lost());
+                    binding::hold(pid, core).or(ended).unwrap_or_default()
+                });
+                if binding != was.unwrap_or_default() {
+                    tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                }
+                Held {
+                    chain: reading.name.clone(),
+                    core,
+                    binding,
+                }
             });
             worker.binding = held.binding;
         }
@@ -119,7 +128,7 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
         let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
         if is_up && !is_read && !all.contains_key(&pid) {
             if held.binding.is_lost() {
-                held.binding = binding::hold(pid, held.core);
+                held.binding = binding::hold(pid, held.core).unwrap_or(held.binding);
             }
             all.insert(pid, held);
         }
@@ -147,6 +156,7 @@ mod tests {
     use myelin_linux::affinity;
 
     use super::*;
+    use crate::sla::account::WorkerTimes;
 
     fn round(running: &[&str]) -> Round {
         let running = running.iter().map(|name| ((*name).to_owned(), 1));
@@ -173,6 +183,41 @@ mod tests {
                 assert!(!held[&thread].binding.is_lost());
                 assert_eq!(affinity::get(0).unwrap(), [core]);
                 assert!(hold_cores(&mut round(&["another"]), held).is_empty());
+            });
+        });
+    }
+    #[test]
+    fn a_core_stays_lost_while_a_worker_there_is_replaced() {
+        const GONE: u32 = 1000;
+        let read = |pid: u32, before: BTreeMap<u32, Held>| {
+            let mut round = round(&["c"]);
+            round.readings.push(Reading {
+                name: "c".to_owned(),
+                workers: vec![WorkerTimes {
+                    pid,
+                    core: Some(GONE),
+                    ..WorkerTimes::default()
+                }],
+                ..Reading::default()
+            });
+            let held = hold_cores(&mut round, before);
+            (round.readings[0].workers[0].binding, held)
+        };
+        let ended = u32::MAX >> 1;
+        let lost = Held {
+            chain: "c".to_owned(),
+            core: GONE,
+            binding: Binding::Offline,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = nix::unistd::gettid().as_raw().cast_unsigned();
+                assert_eq!(read(next, BTreeMap::new()).0, Binding::Kept);
+                let (binding, held) = read(ended, BTreeMap::from([(ended, lost)]));
+                assert_eq!(binding, Binding::Offline);
+                let (binding, held) = read(next, held);
+                assert_eq!(binding, Binding::Offline);
+                assert_eq!(held.len(), 1);
             });
         });
     }

@@ -28,3 +28,26 @@ spec:
     - { name: four, kind: forward, space: kernel }
   sla: { latency: 50ms }
 ";
+
+/// `taken` and `other`, two chains in user space, each on a core of its own; the first one is to lose its core.
+pub(crate) fn on_two_cores(taken: usize, latency: &str) -> String {
+    let chain = |name: &str, core: usize, latency: &str| {
+        format!(
+            "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: 9000 }}
+  functions: [ {{ name: one, kind: forward, space: user }} ]
+  worker: {{ core: {core} }}
+  sla: {{ rate: 1kpps, burst: 256, latency: {latency}, loss: 0.1%, enforce: policer }}
+"
+        )
+    };
+    format!(
+        "{}---{}",
+        chain("taken", taken, latency),
+        chain("other", 0, "10s, percentile: 50")
+    )
+}

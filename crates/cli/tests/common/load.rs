@@ -55,19 +55,7 @@ impl Sender {
 
     /// From the client of a chain to its server, so many small datagrams a second.
     pub(crate) fn through(status: &Value, rate: u32) -> Self {
-        let host = |role: &str| {
-            let mut hosts = status["hosts"].as_array().expect("hosts").iter();
-            let host = hosts.find(|host| host["role"] == role).expect("a host");
-            let address: IpAddr = host["address"]
-                .as_str()
-                .and_then(|text| text.parse().ok())
-                .expect("an address");
-            (
-                Netns::open(host["netns"].as_str().expect("a name")).expect("a namespace"),
-                address,
-            )
-        };
-        let ((client, from), (_, to)) = (host("client"), host("server"));
+        let ((client, from), (_, to)) = (host(status, "client"), host(status, "server"));
         let load = Load {
             to: SocketAddr::new(to, 9000),
             flows: 1,
@@ -98,6 +86,30 @@ impl Sender {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// The namespace and the address of an end host of a chain.
+fn host(status: &Value, role: &str) -> (Netns, IpAddr) {
+    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+    let host = hosts.find(|host| host["role"] == role).expect("a host");
+    let address = host["address"].as_str().and_then(|text| text.parse().ok());
+    (
+        Netns::open(host["netns"].as_str().expect("a name")).expect("a namespace"),
+        address.expect("an address"),
+    )
+}
+
+/// Sends so many datagrams at once from the client of a chain to its server, so many times.
+pub(crate) fn send_clusters(status: &Value, size: u64, times: u64, pause: Duration) {
+    let ((client, from), (_, to)) = (host(status, "client"), host(status, "server"));
+    let socket = client.enter(|| UdpSocket::bind((from, 0)));
+    let socket = socket.expect("the namespace").expect("a socket");
+    for _ in 0..times {
+        for _ in 0..size {
+            socket.send_to(&[0; 64], (to, 9000)).expect("sent");
+        }
+        std::thread::sleep(pause);
     }
 }
 
@@ -169,4 +181,24 @@ pub(crate) fn number(value: &Value) -> u64 {
 pub(crate) fn lost(window: &Value) -> u64 {
     let places = window["lost"].as_object().expect("places");
     places.values().map(number).sum()
+}
+
+/// A chain has lost nothing and turned nothing away, and its contract stands.
+pub(crate) fn assert_kept(myelin: &super::Myelin, name: &str) {
+    let status = settled(myelin, name);
+    assert!(number(&status["packets_in"]) > 0, "{status}");
+    assert_eq!(status["packets_out"], status["packets_in"], "{status}");
+    assert_eq!(
+        (&status["policed"], lost(&status["sla"]["life"])),
+        (&0.into(), 0),
+        "{status}"
+    );
+    assert_eq!(status["sla"]["state"], "kept", "{status}");
+    assert_eq!(
+        (&status["state"], &status["best_effort"]),
+        (&"active".into(), &false.into()),
+        "{status}"
+    );
+    let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
+    assert_eq!(events, Value::Array(Vec::new()));
 }

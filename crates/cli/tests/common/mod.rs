@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) mod chains;
+pub(crate) mod conformance;
 pub(crate) mod load;
+pub(crate) mod taps;
 pub(crate) mod wire;
 
 /// Prints why a test does not run here; `.ci/run` fails on reasons that are not allowed.
@@ -375,12 +377,24 @@ fn mounts() -> String {
 
 /// How long what must come about soon may take where others use the machine too: a test is no stopwatch.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same where each step of the processor is emulated.
+const PATIENCE_WITH_AN_EMULATOR: Duration = Duration::from_secs(300);
+
+/// Whether nobody else uses this machine: the emulated one of `scripts/test-old-kernel`.
+pub(crate) fn is_own_machine() -> bool {
+    std::env::var_os("MYELIN_TEST_MACHINE").is_some_and(|value| value == "1")
+}
 
 /// Polls until `condition` holds or patience is out; the caller asserts what it waited for.
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
+    let patience = if is_own_machine() {
+        PATIENCE_WITH_AN_EMULATOR
+    } else {
+        PATIENCE
+    };
     while !condition() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > patience {
             println!("gave up waiting for {what}");
             return;
         }

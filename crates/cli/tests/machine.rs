@@ -1,0 +1,300 @@
+//! What befalls a whole machine: a CPU that goes offline, a wall clock that is set. So these tests ask for a machine of their own, such as the emulated one of
+//! `scripts/test-old-kernel`, which says so with `MYELIN_TEST_MACHINE=1`.
+
+mod common;
+
+use std::time::{Instant, SystemTime};
+
+use common::chains::on_two_cores;
+use common::load::{Sender, assert_kept, judged, lost, number, settled};
+use common::{Myelin, is_own_machine, sh, skip, skip_unless_root, wait_for};
+use myelin_linux::affinity;
+use myelin_linux::sched::{self, Policy};
+use serde_json::Value;
+
+/// True, with a printed reason, where others use the machine.
+fn skip_on_a_shared_machine() -> bool {
+    let is_own = is_own_machine();
+    if !is_own {
+        skip("not a machine of the tests' own (MYELIN_TEST_MACHINE)");
+    }
+    !is_own
+}
+
+/// A CPU that is offline until it is dropped.
+struct Offline(usize);
+
+impl Offline {
+    fn take(cpu: usize) -> Self {
+        let offline = Self(cpu);
+        offline.write("0").expect("CPU hotplug");
+        offline
+    }
+
+    fn write(&self, text: &str) -> std::io::Result<()> {
+        std::fs::write(
+            format!("/sys/devices/system/cpu/cpu{}/online", self.0),
+            text,
+        )
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        self.write("1").expect("CPU hotplug");
+    }
+}
+
+/// Where each thread of a process may run, as the kernel keeps it, offline CPUs and all.
+fn allowed(pid: i32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
+    let tasks = tasks.flatten().filter_map(status);
+    tasks
+        .map(|status| {
+            let mut lines = status.lines();
+            let line = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            line.expect("its CPUs").trim().to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
+    if skip_on_a_shared_machine() || skip_unless_root() {
+        return;
+    }
+    let core = 1;
+    let myelin = Myelin::new();
+    let text = on_two_cores(core, "10s, percentile: 50");
+    let file = myelin.file(&text);
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let senders = [&up[0], &up[1]].map(|up| Sender::through(up, 100));
+    let worker = || number(&myelin.status("taken")["worker"]["pid"]) as u32;
+    assert_eq!(affinity::get(worker()).expect("its cores"), [core]);
+    assert_eq!(up[0]["plan"]["admitted"], true, "{up}");
+    let allowed_before = allowed(myelin.agent_pid());
+
+    let offline = Offline::take(core);
+    let lost_cores = || myelin.status("taken")["sla"]["lost_cores"].clone();
+    wait_for("the core to be missed", || lost_cores()[0] == core);
+    let status = myelin.status("taken");
+    assert_eq!(
+        (&status["state"], &status["best_effort"]),
+        (&"active".into(), &true.into()),
+        "{status}"
+    );
+    let event = &status["sla"]["last_event"];
+    assert_eq!(
+        (&event["chain"], &event["cause"], &event["hop"]),
+        (&myelin.chain("taken").into(), &"core".into(), &"one".into()),
+        "{status}"
+    );
+    let said = event["evidence"].to_string();
+    let remedy = format!("write 1 to /sys/devices/system/cpu/cpu{core}/online");
+    assert!(
+        said.contains(&format!("core {core} is offline")) && said.contains(&remedy),
+        "{said}"
+    );
+    let mut gives_way = false;
+    wait_for("it to give way", || {
+        let pid = worker();
+        gives_way = affinity::get(pid).is_ok_and(|cpus| cpus == [0])
+            && sched::get(pid).is_ok_and(|policy| policy == Policy::Idle);
+        gives_way
+    });
+    assert!(gives_way, "{}", myelin.status("taken"));
+    // It goes on all the same: when the other one is changed, and when it dies.
+    let out = || number(&myelin.status("taken")["packets_out"]);
+    let goes_on = || {
+        let before = out();
+        wait_for("more packets", || out() > before);
+        assert!(out() > before, "{}", myelin.status("taken"));
+    };
+    goes_on();
+    let (taken, other) = text.split_once("---").expect("two chains");
+    let changed = other.replace("name: one, kind: forward", "name: one, kind: monitor");
+    let changed = myelin.file(&format!("{taken}---{changed}"));
+    let up = myelin.json(&["up", changed.to_str().unwrap(), "--json"]);
+    assert_eq!(
+        (&up[0]["change"], &up[1]["change"]),
+        (&"unchanged".into(), &"changed".into()),
+        "{up}"
+    );
+    goes_on();
+    common::kill(&worker().into());
+    wait_for("a new worker", || {
+        let status = myelin.status("taken");
+        number(&status["worker"]["restarts"]) >= 1 && status["sla"]["lost_cores"][0] == core
+    });
+    assert_eq!(lost_cores()[0], core, "{}", myelin.status("taken"));
+    goes_on();
+    // Who asks for that core now is told.
+    let asking = taken.replace("@taken", "@late").replace("9000", "9001");
+    let error = myelin.fails(2, &["up", myelin.file(&asking).to_str().unwrap()]);
+    assert!(
+        error.contains(&format!("there is no core {core} to use")),
+        "{error}"
+    );
+    myelin.chains(2);
+
+    drop(offline);
+    let mut is_back = false;
+    wait_for("the core to be back", || {
+        let pid = worker();
+        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
+            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
+            && lost_cores().is_null();
+        is_back
+    });
+    let status = myelin.status("taken");
+    assert!(is_back, "{status}");
+    assert_eq!(status["best_effort"], false, "{status}");
+    wait_for("the event's end", || {
+        myelin.status("taken")["sla"]["last_event"]["end"].is_string()
+    });
+    let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
+    assert!(events[0]["end"].is_string(), "{events}");
+    drop(senders);
+    assert_kept(&myelin, "other");
+    // What the agent did meanwhile has bound it to nothing.
+    let everywhere = &allowed_before[0];
+    let allowed_now = allowed(myelin.agent_pid());
+    assert!(
+        allowed_now.iter().all(|cpus| cpus == everywhere),
+        "{allowed_before:?} {allowed_now:?}"
+    );
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
+
+/// The wall clock, which a test sets; right again when this is dropped.
+struct WallClock {
+    was: SystemTime,
+    since: Instant,
+}
+
+impl WallClock {
+    fn new() -> Self {
+        Self {
+            was: SystemTime::now(),
+            since: Instant::now(),
+        }
+    }
+
+    /// Sets it so many seconds off what it would be.
+    fn set(&self, off_s: i64) {
+        let right = self.was + self.since.elapsed();
+        let right = right.duration_since(SystemTime::UNIX_EPOCH);
+        let right_s = right.expect("after 1970").as_secs().cast_signed();
+        sh(&format!("date -s @{}", right_s + off_s));
+    }
+}
+
+impl Drop for WallClock {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+const HOUR_S: i64 = 3600;
+
+#[test]
+fn a_wall_clock_that_is_set_changes_dates_and_nothing_else() {
+    if skip_on_a_shared_machine() || skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let (rate, burst) = (200, 20);
+    let chain = |name: &str, port: u16, space: &str, profile: &str| {
+        format!(
+            "
+apiVersion: myelin.dev/v1alpha1
+kind: ServiceChain
+metadata: {{ name: @{name} }}
+spec:
+  match: {{ protocol: udp, destination: 10.0.0.2/32, destinationPort: {port} }}
+  functions: [ {{ name: one, kind: monitor, space: {space} }} ]
+  sla: {{ {profile}, latency: 10s, percentile: 50, loss: 0.1% }}
+"
+        )
+    };
+    let quiet = "rate: 1kpps, burst: 256";
+    let file = myelin.file(
+        &[
+            chain("kernel", 9000, "kernel", quiet),
+            chain("user", 9000, "user", &format!("{quiet}, enforce: both")),
+            chain(
+                "loud",
+                9000,
+                "kernel",
+                &format!("rate: {rate}pps, burst: {burst}, enforce: policer"),
+            ),
+        ]
+        .join("---"),
+    );
+    let start = Instant::now();
+    let up = myelin.json(&["up", file.to_str().unwrap(), "--json"]);
+    let senders = [
+        Sender::through(&up[0], 100),
+        Sender::through(&up[1], 100),
+        Sender::through(&up[2], 10 * rate),
+    ];
+    let names = ["kernel", "user", "loud"];
+    let some_seconds = || {
+        for name in names {
+            let (before, since) = (judged(&myelin, name), Instant::now());
+            wait_for("two seconds", || judged(&myelin, name) >= before + 2);
+            let more = judged(&myelin, name) - before;
+            // A second is one of the clock that goes on, whatever the other says.
+            let at_most = since.elapsed().as_secs() + 2;
+            assert!(
+                (2..=at_most).contains(&more),
+                "{name}: {more} of {at_most} seconds"
+            );
+        }
+    };
+    let clock = WallClock::new();
+    some_seconds();
+    for off_s in [HOUR_S, -HOUR_S, 0] {
+        clock.set(off_s);
+        some_seconds();
+    }
+    drop(clock);
+    // Their dates have gone with it: forward, back beyond where they were, and forward again.
+    let seconds = myelin.json(&["ps", &myelin.chain("user"), "--seconds", "300", "--json"]);
+    let ends: Vec<_> = seconds
+        .as_array()
+        .expect("seconds")
+        .iter()
+        .map(|second| second["end"].as_str().expect("a date"))
+        .collect();
+    let turns = ends.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    assert_eq!(turns, 1, "{ends:?}");
+
+    let sent = senders.map(Sender::end);
+    let elapsed_s = start.elapsed().as_secs_f64();
+    for name in names {
+        let status = settled(&myelin, name);
+        let max_us = status["sojourn"]["max_us"].as_f64().expect("a sojourn");
+        assert!((0.1..60e6).contains(&max_us), "{name}: {status}");
+        assert_eq!(
+            (&status["drops"], lost(&status["sla"]["life"])),
+            (&0.into(), 0),
+            "{name}: {status}"
+        );
+    }
+    for name in ["kernel", "user"] {
+        assert_kept(&myelin, name);
+    }
+    assert_eq!(myelin.json(&["events", "--json"]), Value::Array(Vec::new()));
+    // An hour's credit would have been the bucket's, once.
+    let status = myelin.status("loud");
+    let out = number(&status["packets_out"]);
+    let due = (elapsed_s * f64::from(rate)) as u64 + burst + 1;
+    assert!(out <= due, "{out} of {due} went out: {status}");
+    assert!(out > burst && sent[2] > out, "{sent:?}: {status}");
+    assert!(number(&status["policed"]) > 0, "{status}");
+    myelin.ok(&["down", "--all"]);
+    myelin.assert_clean();
+}
