@@ -3,41 +3,25 @@
 //! A program that is run again and again has its code and state in the caches next to the core; a crowd of chains drives each other's out. So a function
 //! costs more there than alone, and a bound must count on the crowd.
 
-use std::net::{SocketAddr, UdpSocket};
+mod place;
 
-use myelin_linux::netlink::Netlink;
-use myelin_linux::netns::Netns;
-use myelin_linux::packet_socket::PacketSender;
-use myelin_linux::{affinity, napi};
+use myelin_linux::affinity;
 use myelin_planner::costs::InBurst;
 use myelin_planner::{Cost, Machine};
 use myelin_spec::Space;
 
-use super::bursts::{self, Bursts, Seen, Senders};
-use super::direct::SERVER;
-use super::{FRAMES, at_least_nothing, frame};
-use crate::api::{ApiError, ChainSource, ChainUp};
+use super::bursts::Bursts;
+use super::{FRAMES, at_least_nothing};
+use crate::api::ApiError;
 use crate::engine::{Engine, Monitor, cores};
 use crate::hold::Hold;
+
+use place::{Place, functions};
 
 /// Chains of a crowd.
 const CHAINS: usize = 8;
 /// Functions of each chain of the one crowd and of the other.
 const FUNCTIONS: [usize; 2] = [1, 16];
-/// Kinds that leave a packet's length and ports as they are; a chain's functions are these in turn.
-const KINDS: [(&str, &str); 5] = [
-    ("forward", ""),
-    ("xor", "{ key: 90 }"),
-    (
-        "firewall",
-        "{ rules: [ { action: deny, source: 192.0.2.0/24 } ] }",
-    ),
-    ("monitor", "{ flows: 1024 }"),
-    ("flow-tracker", "{ flows: 1024 }"),
-];
-/// The chain that makes the links and drops what comes: where its packets go. Those of the crowds go to the ports behind it.
-const DROPPED: u16 = 9000;
-
 /// What was measured.
 pub(super) struct Crowd {
     /// What packets in bursts cost.
@@ -134,218 +118,9 @@ fn known_ns(alone: &Alone<'_>, space: Space, count: usize, bytes: u64) -> f64 {
         .sum()
 }
 
-fn functions(chain: usize, count: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
-    (0..count).map(move |place| KINDS[(chain + place) % KINDS.len()])
-}
-
-/// Two hosts with crowds of chains between them.
-struct Place<'a> {
-    /// Those of each crowd, and of the chain that drops.
-    crowds: [Senders; FUNCTIONS.len()],
-    dropped: Senders,
-    server: Netlink,
-    /// The far end of the way, by its number.
-    end: u32,
-    /// They receive what nobody reads.
-    _sockets: Vec<UdpSocket>,
-    _chains: Chains<'a>,
-}
-
-impl<'a> Place<'a> {
-    /// With workers on that core, or the port's receive work.
-    fn of(engine: &'a Engine, space: Space, core: usize) -> Result<Option<Self>, ApiError> {
-        let name = |port: u16| format!("calibrate-crowd-{port}");
-        let up = engine.up(&source(chain(&name(DROPPED), DROPPED, DENY)))?;
-        let mut chains = Chains {
-            engine,
-            names: vec![name(DROPPED)],
-        };
-        let first = up.first();
-        let first = first.ok_or_else(|| ApiError::failed("a chain that came up is not there"))?;
-        let (ingress, egress) = (&first.ingress, &first.egress);
-        let place = match space {
-            Space::Kernel => "  hook: xdp\n".to_owned(),
-            Space::User => format!("  worker: {{ idle: spin, core: {core} }}\n"),
-        };
-        let texts: Vec<String> = ports()
-            .into_iter()
-            .flatten()
-            .map(|(port, number, count)| {
-                let functions = functions(number, count).enumerate();
-                let functions = functions.map(|(place, (kind, config))| {
-                    let config = Some(config).filter(|text| !text.is_empty());
-                    let config = config.map_or(String::new(), |text| format!(", config: {text}"));
-                    format!("{{ name: f{place}, kind: {kind}, space: {space}{config} }}")
-                });
-                let functions: Vec<String> = functions.collect();
-                let more = format!(
-                    "  mapping: compact\n{place}  ports: {{ ingress: {ingress}, egress: {egress} }}\n  functions: [ {} ]\n",
-                    functions.join(", ")
-                );
-                chains.names.push(name(port));
-                chain(&name(port), port, &more)
-            })
-            .collect();
-        engine.up(&source(texts.join("---\n")))?;
-        if space == Space::Kernel && napi::give_to_core(None, ingress, core).is_err() {
-            return Ok(None);
-        }
-        let [client, server] = [host(first, "client")?, host(first, "server")?];
-        let enter = |error| ApiError::failed(error);
-        let (mac, end) = server
-            .enter(|| {
-                let link = Netlink::open()?.link("eth0")?;
-                Ok::<_, myelin_linux::Error>((link.mac, link.id().index))
-            })
-            .map_err(enter)?
-            .map_err(enter)?;
-        let mac = mac.map(|mac| mac.0);
-        let all = |ports: &[u16]| senders(&client, mac, ports);
-        let of_crowd = |crowd: Vec<(u16, usize, usize)>| {
-            let ports: Vec<u16> = crowd.into_iter().map(|(port, ..)| port).collect();
-            all(&ports)
-        };
-        let [few, many] = ports();
-        let sockets = ports().into_iter().flatten().map(|(port, ..)| {
-            let bind = || UdpSocket::bind(SocketAddr::new(SERVER, port));
-            let bound = server.enter(bind).map_err(enter)?;
-            bound
-                .map_err(|error| ApiError::failed(format!("cannot listen on port {port}: {error}")))
-        });
-        let sockets = sockets.collect::<Result<_, _>>()?;
-        Ok(Some(Self {
-            crowds: [of_crowd(few)?, of_crowd(many)?],
-            dropped: all(&[DROPPED])?,
-            server: Netlink::open_in(&server).map_err(enter)?,
-            end,
-            _sockets: sockets,
-            _chains: chains,
-        }))
-    }
-
-    /// Both crowds in turn, round by round, so that a drifting clock hits both alike; and what sending into a chain takes that drops.
-    fn measure(
-        mut self,
-        hold: &Hold,
-        rounds: usize,
-        monitor: &Monitor<'_>,
-    ) -> Result<(Crowds, [f64; FRAMES.len()]), ApiError> {
-        let mut seen: [Seen; FUNCTIONS.len()] = Default::default();
-        let (server, end) = (&mut self.server, self.end);
-        let mut arrived = || server.received(end).map_err(ApiError::failed);
-        for round in 0..rounds {
-            monitor.progress("crowds", round as u64, rounds as u64);
-            for (senders, seen) in self.crowds.iter().zip(&mut seen) {
-                if monitor.is_cancelled() {
-                    return Err(ApiError::failed("cancelled"));
-                }
-                seen.round(senders, hold, &mut arrived)?;
-            }
-        }
-        let dropped_ns = bursts::dropped(&self.dropped, rounds)?;
-        let [few, many] = seen;
-        Ok(([few.summary()?, many.summary()?], dropped_ns))
-    }
-}
-
-/// Chains that go when this goes.
-struct Chains<'a> {
-    engine: &'a Engine,
-    names: Vec<String>,
-}
-
-impl Drop for Chains<'_> {
-    fn drop(&mut self) {
-        for chain in self.names.iter().rev() {
-            let _ = self.engine.down(chain);
-        }
-    }
-}
-
-/// By crowd and chain, the port that its packets go to, its number, and its functions' count.
-fn ports() -> [Vec<(u16, usize, usize)>; FUNCTIONS.len()] {
-    std::array::from_fn(|crowd| {
-        let of = |number: usize| {
-            let port = DROPPED + 1 + (crowd * CHAINS + number) as u16;
-            (port, number, FUNCTIONS[crowd])
-        };
-        (0..CHAINS).map(of).collect()
-    })
-}
-
-/// What drops at the hook of the front door.
-const DENY: &str = "  hook: xdp\n  functions: [ { name: f, kind: firewall, space: kernel, config: { default: deny } } ]\n";
-
-fn chain(name: &str, port: u16, more: &str) -> String {
-    format!(
-        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {name}, namespace: calibrate }}\nspec:\n  \
-         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {port} }}\n{more}"
-    )
-}
-
-fn source(text: String) -> ChainSource {
-    ChainSource {
-        name: "<calibrate>".to_owned(),
-        text,
-        ..ChainSource::default()
-    }
-}
-
-fn host(up: &ChainUp, role: &str) -> Result<Netns, ApiError> {
-    let host = up.hosts.iter().find(|host| host.role == role);
-    let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
-    Netns::open(&host.netns).map_err(ApiError::failed)
-}
-
-/// Of each frame, one for each port.
-fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders, ApiError> {
-    let of = |bytes: usize| {
-        let open = || {
-            let link = Netlink::open()?.link("eth0")?.id().index;
-            let frames = ports.iter().map(|port| frame_to(bytes, *port, mac));
-            frames
-                .map(|frame| PacketSender::new(link, &frame))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let opened = client.enter(open).map_err(ApiError::failed)?;
-        opened.map_err(ApiError::failed)
-    };
-    let [short, long] = FRAMES.map(of);
-    Ok([short?, long?])
-}
-
-/// The frame that all costs are of, to another port: what its last word has less keeps the checksum valid.
-fn frame_to(bytes: usize, port: u16, mac: Option<[u8; 6]>) -> Vec<u8> {
-    let mut frame = frame(bytes);
-    if let Some(mac) = mac {
-        frame[..6].copy_from_slice(&mac);
-    }
-    let more = port - DROPPED;
-    let last = bytes - 2;
-    for (place, word) in [(36, port), (last, 0x5555 - more)] {
-        frame[place..place + 2].copy_from_slice(&word.to_be_bytes());
-    }
-    frame
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_to_other_ports_are_valid() {
-        for bytes in FRAMES {
-            for port in [DROPPED, DROPPED + 1, DROPPED + 16] {
-                let frame = frame_to(bytes, port, None);
-                let headers = myelin_packet::parse(&frame).expect("parses");
-                assert_eq!(
-                    myelin_packet::checksum::l4_is_valid(&frame, &headers),
-                    Some(true)
-                );
-                assert_eq!(frame[36..38], port.to_be_bytes());
-            }
-        }
-    }
 
     #[test]
     fn a_function_of_a_crowd_costs_what_it_takes_more_than_alone() {
@@ -356,7 +131,7 @@ mod tests {
         };
         // 10 ns each alone, and 30 more in a crowd of chains with 15 more.
         let function = |kind: &str, _| {
-            assert!(KINDS.iter().any(|(known, _)| *known == kind));
+            assert!(["forward", "xor", "firewall", "monitor", "flow-tracker"].contains(&kind));
             Cost::new(10.0, 0.0)
         };
         let alone = Alone {
