@@ -3,8 +3,8 @@
 mod common;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::chains::on_two_cores;
@@ -118,6 +118,8 @@ fn a_core_that_another_program_takes_is_told_and_the_other_core_s_chain_kept() {
 
 /// A set of cores for some processes, which had another one before.
 struct CpuSet {
+    /// One at a time: its name is the process', and whoever polls without the core takes another one's time.
+    _turn: MutexGuard<'static, ()>,
     path: PathBuf,
     parent: PathBuf,
 }
@@ -125,11 +127,13 @@ struct CpuSet {
 impl CpuSet {
     /// With all cores but one; `None`, with a printed reason, where there are no such sets.
     fn without(core: usize) -> Option<Self> {
+        static TURN: Mutex<()> = Mutex::new(());
         let parent = Self::root();
         let Some(parent) = parent.filter(|_| nix::unistd::geteuid().is_root()) else {
             skip("no cpuset controller");
             return None;
         };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let path = parent.join(format!("my{}cpuset", std::process::id()));
         // On v2 it has to be handed down first.
         let _ = std::fs::write(parent.join("cgroup.subtree_control"), "+cpuset");
@@ -152,7 +156,11 @@ impl CpuSet {
                     memory.find_map(|file| std::fs::read_to_string(parent.join(file)).ok());
                 std::fs::write(path.join("cpuset.mems"), memory.unwrap_or_default())
             });
-        let set = Self { path, parent };
+        let set = Self {
+            _turn: turn,
+            path,
+            parent,
+        };
         if let Err(error) = made {
             skip(&format!("no cpuset controller: {error}"));
             return None;
