@@ -53,7 +53,7 @@ impl Hold {
                 work(&shared);
             })
         };
-        let holder = Some(start(hold, Policy::Fifo(1)));
+        let holder = Some(start(hold, Policy::Fifo(2)));
         let awake = awake.then(|| start(stay_awake, Policy::Idle));
         Self {
             shared,
@@ -199,7 +199,7 @@ mod tests {
                 sched::get(thread).ok().filter(|_| is_there)
             })
             .collect();
-        for policy in [Policy::Fifo(1), Policy::Idle] {
+        for policy in [Policy::Fifo(2), Policy::Idle] {
             assert!(there.contains(&policy), "{policy} is not in {there:?}");
         }
     }
