@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Hold {
-    /// For that core; `awake` where none of the work there polls.
+    /// For that core, before threads of receive work too (`myelin_linux::napi`); `awake` where none of the work there polls.
     pub fn of(core: usize, awake: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let start = |work: fn(&Shared), policy| {

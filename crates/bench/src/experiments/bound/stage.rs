@@ -9,7 +9,6 @@ use myelin_agent::api::ApiError;
 use myelin_agent::{Hold, thread_ns};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
-use myelin_linux::sched::{self, Policy};
 use myelin_linux::{affinity, napi, procfs};
 use myelin_probe::clock::now_ns;
 use myelin_traffic::{Bucket, Profile, TokenBucket};
@@ -139,10 +138,6 @@ impl Stage {
         if pool.kind == Kind::Kernel {
             // The door at XDP has given the port NAPI.
             servers = napi::give_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
-            // As softirqs, which no other program can put off; but behind who holds the core.
-            for thread in &servers {
-                sched::set(*thread, Policy::Fifo(1))?;
-            }
         }
         let departures = Departures::load()?;
         let end = network.end_in(departures.program())?;
