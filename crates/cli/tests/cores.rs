@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::chains::on_two_cores;
-use common::load::{Sender, assert_kept, judged, lost, number, settled};
+use common::load::{
+    Sender, assert_back_on, assert_kept, assert_over, judged, lost, number, settled,
+};
 use common::taps::{Hosts, skip_without_dpdk};
 use common::{Myelin, skip, skip_unless_root, wait_for};
 use myelin_linux::affinity;
@@ -280,22 +282,8 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
     assert!(out() > before, "{}", myelin.status("taken"));
 
     set.give_back();
-    let mut is_back = false;
-    wait_for("the core to be back", || {
-        let pid = worker();
-        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
-            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
-            && lost_cores().is_null();
-        is_back
-    });
-    let status = myelin.status("taken");
-    assert!(is_back, "{status}");
-    assert_eq!(status["best_effort"], false, "{status}");
-    wait_for("the event's end", || {
-        myelin.status("taken")["sla"]["last_event"]["end"].is_string()
-    });
-    let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
-    assert!(events[0]["end"].is_string(), "{events}");
+    assert_back_on(core, &myelin, "taken");
+    assert_over(&myelin, "taken");
     drop(senders);
     assert_kept(&myelin, "other");
     myelin.ok(&["down", "--all"]);
@@ -392,16 +380,7 @@ spec:
     carries();
 
     set.give_back();
-    let mut is_back = false;
-    wait_for("the core to be back", || {
-        let pid = worker();
-        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
-            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
-            && status()["sla"]["lost_cores"].is_null();
-        is_back
-    });
-    assert!(is_back, "{}", status());
-    assert_eq!(status()["best_effort"], false);
+    assert_back_on(core, &myelin, "taken");
     carries();
     myelin.ok(&["down", "--all"]);
     drop(set);

@@ -6,7 +6,9 @@ mod common;
 use std::time::{Instant, SystemTime};
 
 use common::chains::on_two_cores;
-use common::load::{Sender, assert_kept, judged, lost, number, settled};
+use common::load::{
+    Sender, assert_back_on, assert_kept, assert_over, judged, lost, number, settled,
+};
 use common::{Myelin, is_own_machine, sh, skip, skip_unless_root, wait_for};
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
@@ -139,22 +141,8 @@ fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     myelin.chains(2);
 
     drop(offline);
-    let mut is_back = false;
-    wait_for("the core to be back", || {
-        let pid = worker();
-        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
-            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
-            && lost_cores().is_null();
-        is_back
-    });
-    let status = myelin.status("taken");
-    assert!(is_back, "{status}");
-    assert_eq!(status["best_effort"], false, "{status}");
-    wait_for("the event's end", || {
-        myelin.status("taken")["sla"]["last_event"]["end"].is_string()
-    });
-    let events = myelin.json(&["events", &myelin.chain("taken"), "--json"]);
-    assert!(events[0]["end"].is_string(), "{events}");
+    assert_back_on(core, &myelin, "taken");
+    assert_over(&myelin, "taken");
     drop(senders);
     assert_kept(&myelin, "other");
     // What the agent did meanwhile has bound it to nothing.

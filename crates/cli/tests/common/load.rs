@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::affinity;
 use myelin_linux::netns::Netns;
+use myelin_linux::sched::{self, Policy};
 use serde_json::Value;
 
 /// Datagrams that are sent without a look at the clock, at most; what is due beyond that is forgone.
@@ -201,4 +202,29 @@ pub(crate) fn assert_kept(myelin: &super::Myelin, name: &str) {
     );
     let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
     assert_eq!(events, Value::Array(Vec::new()));
+}
+
+/// The worker of a chain that had lost its core has it back, and the chain its promise.
+pub(crate) fn assert_back_on(core: usize, myelin: &super::Myelin, name: &str) {
+    let mut status = Value::Null;
+    let mut is_back = false;
+    super::wait_for("the core to be back", || {
+        status = myelin.status(name);
+        let pid = number(&status["worker"]["pid"]) as u32;
+        is_back = affinity::get(pid).is_ok_and(|cpus| cpus == [core])
+            && sched::get(pid).is_ok_and(|policy| policy == Policy::Other)
+            && status["sla"]["lost_cores"].is_null();
+        is_back
+    });
+    assert!(is_back, "{status}");
+    assert_eq!(status["best_effort"], false, "{status}");
+}
+
+/// The last event of a chain has ended.
+pub(crate) fn assert_over(myelin: &super::Myelin, name: &str) {
+    super::wait_for("the event's end", || {
+        myelin.status(name)["sla"]["last_event"]["end"].is_string()
+    });
+    let events = myelin.json(&["events", &myelin.chain(name), "--json"]);
+    assert!(events[0]["end"].is_string(), "{events}");
 }
