@@ -121,7 +121,7 @@ impl Disciplines {
         if discipline.kind == Kind::Fq {
             // What waits stays in the discipline, which goes with the last class.
             if discipline.classes.is_empty() {
-                let now_ns = myelin_probe::clock::now_ns();
+                let now_ns = myelin_measure::clock::now_ns();
                 std::thread::sleep(until_empty(discipline.latest_ns, now_ns));
             }
             self.leave(class.ifindex, journal);

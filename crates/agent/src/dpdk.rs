@@ -12,10 +12,10 @@ use myelin_dpdk::{
     WorkerProgram, runtime_directory,
 };
 use myelin_linux::journal::{Journal, Resource};
+use myelin_packet::traffic::Profile;
 use myelin_planner::admission::Site;
 use myelin_planner::{Machine, Plan, PortKind};
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
-use myelin_traffic::Profile;
 
 use crate::api::{ApiError, ChainStatus, ChainUp, Change};
 use crate::binding;

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use myelin_linux::sched;
-use myelin_probe::Sockets;
-use myelin_probe::chain_report::Flood;
+use myelin_measure::Sockets;
+use myelin_measure::chain_report::Flood;
 use myelin_spec::{ServiceChain, Sla};
 use serde::{Deserialize, Serialize};
 

@@ -30,7 +30,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> Result<Vec<FunctionFlows>,
             continue;
         };
         // The stamps of the last packets lie before this.
-        let now_ns = myelin_probe::clock::now_ns();
+        let now_ns = myelin_measure::clock::now_ns();
         let mut flows: Vec<FlowStatus> = records
             .iter()
             .filter(|record| lives(&function.config, record, now_ns))

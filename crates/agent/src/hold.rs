@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use myelin_linux::sched::Policy;
 use myelin_linux::{affinity, sched};
-use myelin_probe::clock::now_ns;
+use myelin_measure::clock::now_ns;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::api::ApiError;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_linux::netns::Netns;
+use myelin_measure::chain_report::Flood;
+use myelin_measure::cpu::{CpuMeter, CpuUse};
+use myelin_measure::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
 use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
-use myelin_probe::chain_report::Flood;
-use myelin_probe::cpu::{CpuMeter, CpuUse};
-use myelin_probe::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
 use myelin_spec::{FunctionConfig, ServiceChain};
 
 use crate::api::{
@@ -97,7 +97,8 @@ pub(crate) fn chain(
             };
             let start = sojourn(engine, name)?;
             let meter = CpuMeter::start(&target.processes()).map_err(ApiError::failed)?;
-            let probe = myelin_probe::probe(&config, &sockets, control).map_err(ApiError::usage)?;
+            let probe =
+                myelin_measure::probe(&config, &sockets, control).map_err(ApiError::usage)?;
             let cpu = meter.stop().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,

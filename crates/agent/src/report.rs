@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use myelin_measure::chain_report::{ChainReport, Flood, Hop, Term};
+use myelin_measure::envelope::{Claim, Report};
+use myelin_measure::environment::Environment;
+use myelin_measure::terminal::{self, Histogram, Line, Style};
+use myelin_measure::{Distribution, Mode, html};
 use myelin_packet::sojourn::Histogram as Sojourn;
-use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
-use myelin_probe::envelope::{Claim, Report};
-use myelin_probe::environment::Environment;
-use myelin_probe::terminal::{self, Histogram, Line, Style};
-use myelin_probe::{Distribution, Mode, html};
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
@@ -225,7 +225,7 @@ fn term(claim: &Claim) -> Term {
 fn text(page: &ChainReport, account: &str, met: bool, style: Style) -> String {
     let mut out = format!("chain {}\n", page.chain);
     // Writing into a String cannot fail.
-    let columns: Vec<(&str, &myelin_probe::Summary)> = page
+    let columns: Vec<(&str, &myelin_measure::Summary)> = page
         .probes
         .iter()
         .filter_map(|(name, probe)| Some((name.as_str(), probe.rtt.as_ref()?)))

@@ -68,7 +68,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         sections => (None, sections.iter().map(summary).collect()),
     };
     let shaped = form.layout.shaper(node);
-    let now_ns = myelin_probe::clock::now_ns();
+    let now_ns = myelin_measure::clock::now_ns();
     let name = |ifindex| {
         node.ports
             .get(ifindex)

@@ -1,7 +1,7 @@
 //! The SLA against what was measured. Pure.
 
+use myelin_measure::envelope::Claim;
 use myelin_packet::sojourn::Histogram;
-use myelin_probe::envelope::Claim;
 use myelin_spec::Sla;
 
 use crate::api::SlaWindow;

@@ -102,7 +102,7 @@ pub enum Error {
     Linux(#[from] myelin_linux::Error),
     /// The probe's.
     #[error(transparent)]
-    Probe(#[from] myelin_probe::Error),
+    Probe(#[from] myelin_measure::Error),
     /// A C reference's.
     #[error(transparent)]
     Reference(#[from] reference::Error),

@@ -48,7 +48,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_linux::capability;
-pub use myelin_probe::envelope::{Claim, Report};
+pub use myelin_measure::envelope::{Claim, Report};
 
 pub use error::Error;
 pub use row::Row;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_linux::procfs::{self, CpuTimes};
-use myelin_probe::environment::Environment;
+use myelin_measure::environment::Environment;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;

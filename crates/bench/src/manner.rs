@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 
 /// How the end hosts wait for a packet, and the cores for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::{neighbour, route, sysctl};
-use myelin_probe::Sockets;
+use myelin_measure::Sockets;
 
 use crate::{Error, ebpf};
 

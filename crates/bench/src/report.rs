@@ -7,8 +7,8 @@ mod plot;
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
-use myelin_probe::html::document;
-use myelin_probe::html::markup::{escape, table};
+use myelin_measure::html::document;
+use myelin_measure::html::markup::{escape, table};
 
 pub use cells::{cell, headings, holds, measured, plain};
 pub(crate) use plot::{Kind, Plot};

@@ -4,7 +4,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use myelin_probe::stats::Estimate;
+use myelin_measure::stats::Estimate;
 
 /// Named figures; each name carries its unit.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -79,7 +79,7 @@ impl Serialize for Row {
 
 #[cfg(test)]
 mod tests {
-    use myelin_probe::stats::median_ci;
+    use myelin_measure::stats::median_ci;
 
     use super::*;
 

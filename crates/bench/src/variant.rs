@@ -9,9 +9,9 @@ use myelin_linux::affinity;
 use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
 
-use myelin_probe::bandwidth::{Carried, Ladder, Load, carry};
-use myelin_probe::cpu::CpuMeter;
-use myelin_probe::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
+use myelin_measure::bandwidth::{Carried, Ladder, Load, carry};
+use myelin_measure::cpu::CpuMeter;
+use myelin_measure::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
+use myelin_packet::traffic::TokenBucket;
 use myelin_spec::Shaping;
 use myelin_spec::chain::MAX_SHAPER_QUEUE;
-use myelin_traffic::TokenBucket;
 
 use crate::port::Buffer;
 

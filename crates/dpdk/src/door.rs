@@ -4,8 +4,8 @@
 //! same frames.
 
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
+use myelin_packet::traffic::{Profile, TokenBucket};
 use myelin_packet::{FiveTuple, Match, Meta, Unparsed, parse};
-use myelin_traffic::{Profile, TokenBucket};
 use serde::{Deserialize, Serialize};
 
 /// The chain that takes a packet.
@@ -215,7 +215,7 @@ impl FrontDoor {
 mod tests {
     use myelin_packet::classifier::most_specific;
     use myelin_packet::fixtures::{self, build};
-    use myelin_traffic::Bucket;
+    use myelin_packet::traffic::Bucket;
 
     use super::*;
 

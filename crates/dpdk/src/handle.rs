@@ -275,7 +275,7 @@ mod tests {
         PlacedChain {
             matches: Match::default(),
             direction: Direction::Forward,
-            policing: myelin_traffic::Profile::default(),
+            policing: myelin_packet::traffic::Profile::default(),
             chain: UserChain {
                 spi: 1,
                 generation: 0,

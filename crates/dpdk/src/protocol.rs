@@ -6,8 +6,8 @@ use myelin_dataplane::stats::PositionStats;
 use myelin_dataplane::{NamedCount, ShaperStats, UserChain};
 use myelin_packet::Match;
 use myelin_packet::sojourn::Histogram;
+use myelin_packet::traffic::Profile;
 use myelin_spec::DpdkDevice;
-use myelin_traffic::Profile;
 use serde::{Deserialize, Serialize};
 
 use crate::door::ChainDoorCounters;

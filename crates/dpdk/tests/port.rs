@@ -9,9 +9,9 @@ use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, Us
 use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
+use myelin_packet::traffic::Profile;
 use myelin_packet::{Match, Meta};
 use myelin_spec::{DpdkDevice, FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
-use myelin_traffic::Profile;
 
 const IN: usize = 0;
 const OUT: usize = 1;

@@ -1,12 +1,12 @@
 //! The conformance monitor: does what passes an interface keep to a profile? It stands on its own, without a plane or an
-//! agent, and shares no code with the policer. Twin of [`myelin_traffic::Meter`].
+//! agent, and shares no code with the policer. Twin of [`myelin_packet::traffic::Meter`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use myelin_packet::traffic::{Bucket, CREDIT, Level, Profile};
 use myelin_packet::{Family, Match};
-use myelin_traffic::{Bucket, CREDIT, Level, Profile};
 
 use crate::attach::{Attachment, Direction, Place};
 use crate::classifier::keys::{Words, comparison};

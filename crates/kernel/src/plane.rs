@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use myelin_traffic::Profile;
+use myelin_packet::traffic::Profile;
 
 use crate::blocks::Blocks;
 use crate::chain::{ChainConfig, ChainEntry, LoadedChain};

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags};
-use myelin_traffic::{Bucket, CREDIT, Profile};
+use myelin_packet::traffic::{Bucket, CREDIT, Profile};
 
 use crate::Error;
 use crate::blocks::Block;

@@ -3,7 +3,8 @@
 //! This room knows header layouts and everything that is decided from headers alone: which packet
 //! is which ([`parse()`], [`FiveTuple`]), which chain it belongs to ([`Match`], [`classifier`]),
 //! what a firewall says of it ([`rules`]), how its checksum follows a change ([`checksum`]), what
-//! travels beside it ([`Meta`], [`nsh`]) and how long it took ([`sojourn`]).
+//! travels beside it ([`Meta`], [`nsh`]), how long it took ([`sojourn`]) and whether it keeps to its
+//! chain's profile ([`traffic`]).
 //!
 //! It does no I/O, reads no clock and holds no state. No function here panics on the bytes of a
 //! frame, however short, long or wrong they are. The eBPF programs have twins of the parser, the
@@ -32,6 +33,7 @@ pub mod prefix;
 pub mod routes;
 pub mod rules;
 pub mod sojourn;
+pub mod traffic;
 
 pub use five_tuple::FiveTuple;
 pub use flow_key::FlowKey;

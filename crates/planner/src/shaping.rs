@@ -6,12 +6,12 @@
 //! shaper is asked for all the same, the queueing discipline of the egress interface is one, for packets that the tcx hook
 //! sends there. XDP's redirect goes past it.
 
+use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::mtu::DEFAULT_MTU;
 use myelin_spec::rlnc::REDUNDANCY_PARTS;
 use myelin_spec::{
     Enforce, FULL_FRAME, FunctionConfig, Hook, Mapping, RlncCode, ServiceChain, Shaping, Space,
 };
-use myelin_traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::admission::longest;

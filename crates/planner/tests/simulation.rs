@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use common::machine;
 use common::node::{beside, bound, shared};
+use myelin_packet::traffic::Bucket;
 use myelin_planner::Machine;
 use myelin_planner::admission::{Booking, Ledger, Resource};
-use myelin_traffic::Bucket;
 use proptest::prelude::*;
 
 const NS: u128 = 1_000_000;

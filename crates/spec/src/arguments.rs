@@ -131,7 +131,7 @@ mod tests {
     fn rates_and_bursts_are_those_of_a_chain_file() {
         let read = |rate, burst| {
             let profile = profile(rate, burst).unwrap().profile();
-            let parts = |bucket: myelin_traffic::Bucket| (bucket.rate(), bucket.burst());
+            let parts = |bucket: myelin_packet::traffic::Bucket| (bucket.rate(), bucket.burst());
             (profile.packets.map(parts), profile.bits.map(parts))
         };
         assert_eq!(read("20kpps", Some("8")), (Some((20_000, 8)), None));

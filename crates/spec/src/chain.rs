@@ -1,7 +1,7 @@
 //! A service function chain as its file states it.
 
 use myelin_packet::Match;
-use myelin_traffic::{Bucket, Profile};
+use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Place;

@@ -1,6 +1,6 @@
 //! What a shaper holds a chain's departing packets to.
 
-use myelin_traffic::{Bucket, Profile};
+use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
 /// Rate and burst of packets or of bits, as plain numbers: they travel between processes.

@@ -28,10 +28,10 @@ impl From<&Sla> for SlaContract {
     fn from(sla: &Sla) -> Self {
         let profile = sla.profile();
         Self {
-            rate_pps: profile.packets.map(myelin_traffic::Bucket::rate),
-            burst_packets: profile.packets.map(myelin_traffic::Bucket::burst),
-            rate_bps: profile.bits.map(myelin_traffic::Bucket::rate),
-            burst_bits: profile.bits.map(myelin_traffic::Bucket::burst),
+            rate_pps: profile.packets.map(myelin_packet::traffic::Bucket::rate),
+            burst_packets: profile.packets.map(myelin_packet::traffic::Bucket::burst),
+            rate_bps: profile.bits.map(myelin_packet::traffic::Bucket::rate),
+            burst_bits: profile.bits.map(myelin_packet::traffic::Bucket::burst),
             latency_us: sla.latency_ns.map(|ns| ns as f64 / 1e3),
             percentile: sla.percentile,
             loss_percent: sla.loss_percent,

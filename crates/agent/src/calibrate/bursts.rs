@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use myelin_linux::packet_socket::PacketSender;
-use myelin_probe::clock::now_ns;
+use myelin_measure::clock::now_ns;
 
 use super::{FRAMES, median};
 use crate::api::ApiError;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use myelin_linux::netns::Netns;
+use myelin_measure::{Config, Control, Cores, Sockets};
 use myelin_planner::{Cost, StepCosts};
-use myelin_probe::{Config, Control, Cores, Sockets};
 
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::Programs;
@@ -313,7 +313,7 @@ fn round_trip(
         ..Config::new(SocketAddr::new(SERVER, PORT))
     };
     let result =
-        myelin_probe::probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
+        myelin_measure::probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
     result.rtt.map(|rtt| rtt.p50_us * 1e3).ok_or_else(|| {
         ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
     })

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use myelin_linux::{affinity, procfs, schedstat};
+use myelin_measure::clock::now_ns;
 use myelin_planner::Stall;
-use myelin_probe::clock::now_ns;
 
 use crate::api::ApiError;
 

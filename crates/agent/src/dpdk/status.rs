@@ -165,7 +165,7 @@ impl Running {
                 + figures.shaper.drops()
                 + hops.iter().map(|hop| hop.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
-                .then(|| myelin_probe::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
+                .then(|| myelin_measure::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
             hops,
             shaper: self.form.plan.shaper.map(|plan| {
                 let mut all = past.shaper;

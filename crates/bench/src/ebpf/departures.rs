@@ -80,11 +80,11 @@ mod tests {
         let departures = Departures::load().unwrap();
         let mut frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9003, 64);
         frame[18..20].copy_from_slice(&8193_u16.to_be_bytes());
-        let before = myelin_probe::clock::now_ns();
+        let before = myelin_measure::clock::now_ns();
         test_run::run(departures.program(), Hook::Xdp, &TestRun::new(&frame)).unwrap();
         let seen = departures.seen().unwrap();
         let at = seen.at(9003, 1).unwrap();
-        assert!((before..=myelin_probe::clock::now_ns()).contains(&at));
+        assert!((before..=myelin_measure::clock::now_ns()).contains(&at));
         assert_eq!((seen.at(9003, 0), seen.at(9002, 1)), (None, None));
     }
 }

@@ -4,8 +4,8 @@ mod draw;
 mod stage;
 mod verdict;
 
+use myelin_measure::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Costs, Machine, PortKind};
-use myelin_probe::stats::{CONFIDENCE, median_ci};
 
 use super::median_at_most;
 use crate::frames::Scatter;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
-use myelin_probe::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
+use myelin_measure::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
 use myelin_spec::LossyLinkConfig;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! `calvin-bandwidth`: the highest rate of UDP packets without loss or reordering (CALVIN, Fig. 12b), where the paper traded bandwidth for delay.
 //!
 //! One core sends, another one has all workers and reference programs; the server's socket keeps what arrives and is read when all is sent
-//! (`myelin_probe::bandwidth::carry`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
+//! (`myelin_measure::bandwidth::carry`), so that the receiver takes no core from anybody, as it took none in the paper, where the hosts stood on another
 //! machine. On virtual links whoever hands a packet on does the work of the way: the sender's core that of the front door and the
 //! kernel functions, the other core that of user space and of what comes after it. That is so for all variants, with the
 //! same hosts, sender and receiver.
@@ -10,8 +10,8 @@
 //! twice what the published form does. So the claims are on packets that leave in bursts (UDP segmentation offload), through workers that take
 //! one at a time and that take batches; sending one by one is shown beside them.
 
-use myelin_probe::bandwidth::{Carried, Ladder};
-use myelin_probe::stats::{Estimate, PairedRatio};
+use myelin_measure::bandwidth::{Carried, Ladder};
+use myelin_measure::stats::{Estimate, PairedRatio};
 use serde_json::Value;
 
 use crate::published::calvin;
@@ -398,7 +398,7 @@ fn ratio(pairs: &[(f64, f64)]) -> Result<Option<PairedRatio>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use myelin_probe::stats::ROUNDS_NEEDED;
+    use myelin_measure::stats::ROUNDS_NEEDED;
 
     use super::*;
 

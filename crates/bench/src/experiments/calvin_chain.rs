@@ -1,7 +1,7 @@
 //! `calvin-chain`: a kernel and a user-space function, in CALVIN's mappings, against the centralized approach (Figs. 12 and 13).
 
 use myelin_linux::pm_qos;
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 
 use crate::manner::Manner;
 use crate::published::calvin;

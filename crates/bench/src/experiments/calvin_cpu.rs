@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use myelin_probe::cpu::{Shares, together};
-use myelin_probe::stats::{CONFIDENCE, mean_ci, median_ci};
+use myelin_measure::cpu::{Shares, together};
+use myelin_measure::stats::{CONFIDENCE, mean_ci, median_ci};
 use serde_json::{Value, json};
 
 use super::median_at_most;

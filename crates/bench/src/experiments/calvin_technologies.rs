@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 use serde_json::Value;
 
 use crate::published::{Published, calvin};

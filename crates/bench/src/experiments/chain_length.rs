@@ -1,6 +1,6 @@
 //! `chain-length`: what each further function costs in each mapping.
 
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 
 use super::median_at_most;
 use crate::report::{Kind, Plot};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
+use myelin_measure::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
-use myelin_probe::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 use serde_json::Value;
 

@@ -8,9 +8,9 @@ use std::time::Instant;
 use myelin_agent::api::{ProbeOptions, ProbeRequest};
 use myelin_kernel::{Capacity, Hook, Plane};
 use myelin_linux::procfs;
+use myelin_measure::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_packet::rules::{Action, Rule};
 use myelin_planner::Machine;
-use myelin_probe::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 use serde_json::Value;
 
 use crate::reference::{self, Reference};

@@ -1,6 +1,6 @@
 //! `hop-cost`: the round trip through one hop, by every way there is to make one.
 
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 
 use crate::reference::Reference;
 use crate::report::Plot;

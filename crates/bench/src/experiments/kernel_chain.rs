@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
+use myelin_measure::Mode;
 use myelin_packet::Match;
-use myelin_probe::Mode;
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use myelin_agent::api::{ProbeOptions, ProbeRequest};
 use myelin_linux::procfs;
-use myelin_probe::Mode;
+use myelin_measure::Mode;
 
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};

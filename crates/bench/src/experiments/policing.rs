@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 
 use myelin_kernel::{Capacity, ChainConfig, Hook, LoadedChain, Plane, Port, PortConfig};
 use myelin_packet::Match;
+use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
-use myelin_traffic::{Bucket, Profile};
 
 use super::lookup::{OUT, kernel_chain};
 use super::median_at_most;

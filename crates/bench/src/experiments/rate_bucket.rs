@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use myelin_measure::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
 use myelin_packet::sojourn::Histogram;
-use myelin_probe::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
 
 use crate::generator::{Stream, generate};
 use crate::published::rate_control;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use myelin_probe::stats::PairedRatio;
+use myelin_measure::stats::PairedRatio;
 
 use crate::generator::{Sent, Stream, generate};
 use crate::published::rate_control;
@@ -196,7 +196,7 @@ fn measure(
     for (number, case) in CASES.iter().enumerate() {
         let each = |figure: &dyn Fn(&Turn) -> f64| {
             let figures: Vec<f64> = turns[number].iter().map(figure).collect();
-            myelin_probe::stats::median_ci(&figures, 0.95)
+            myelin_measure::stats::median_ci(&figures, 0.95)
         };
         let kpps = |packets: u64| packets as f64 / TURN.as_secs_f64() / 1e3;
         let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
@@ -232,7 +232,7 @@ fn measure(
                 .with_estimate(
                     "sojourn_p99",
                     "_us",
-                    myelin_probe::stats::median_ci(&p99(number), 0.95),
+                    myelin_measure::stats::median_ci(&p99(number), 0.95),
                 ),
         );
     }

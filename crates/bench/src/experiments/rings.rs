@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
-use myelin_probe::stats::{CONFIDENCE, median_ci};
+use myelin_measure::stats::{CONFIDENCE, median_ci};
 
 use crate::reference::{self, RingThroughput};
 use crate::report::{Kind, Plot};

@@ -165,7 +165,7 @@ fn rules(layout: Layout, client: Mac, server: Mac) -> String {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use myelin_probe::Mode;
+    use myelin_measure::Mode;
 
     use super::*;
     use crate::Monitor;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use myelin_probe::html::markup::{Key, escape, figure, table};
-use myelin_probe::html::plot::{
+use myelin_measure::html::markup::{Key, escape, figure, table};
+use myelin_measure::html::plot::{
     AxisStyle, Bar, Bound, Curve, Group, MARKS, Name, Point, Scale, Stroke, Width, bars, lines,
     stacked,
 };

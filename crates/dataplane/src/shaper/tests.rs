@@ -1,7 +1,7 @@
 //! The shaper against the meter, over arrivals in clusters.
 
+use myelin_packet::traffic::Meter;
 use myelin_spec::Limit;
-use myelin_traffic::Meter;
 use proptest::prelude::*;
 
 use super::*;
@@ -208,7 +208,7 @@ proptest! {
         punctual.run_to(u64::MAX - 1);
         prop_assert_eq!(bench.left.len(), number as usize);
         prop_assert!(bench.left.is_sorted());
-        let within = |level: Option<myelin_traffic::Level>, limit: Option<Limit>| {
+        let within = |level: Option<myelin_packet::traffic::Level>, limit: Option<Limit>| {
             level.zip(limit).is_none_or(|(level, limit)| {
                 let more = u128::from(limit.rate) * u128::from(tolerance_ns) / 1_000_000_000;
                 u128::from(level.burst()) <= u128::from(limit.burst) + more + 1

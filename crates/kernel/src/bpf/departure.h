@@ -2,7 +2,7 @@
 /*
  * The shaper where the interface holds packets back until their departure time (EDT): the same
  * bucket as the policer's, from which a packet takes its credit ahead, at the time when it may
- * leave. Twin of TokenBucket::eligible_ns in myelin_traffic.
+ * leave. Twin of TokenBucket::eligible_ns in myelin_packet::traffic.
  */
 #ifndef MYELIN_DEPARTURE_H
 #define MYELIN_DEPARTURE_H

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::MapHandle;
-use myelin_traffic::Profile;
+use myelin_packet::traffic::Profile;
 
 use super::{TestRun, run};
 use crate::conform::{self, Seen, Watch};

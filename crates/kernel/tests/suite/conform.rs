@@ -8,7 +8,7 @@ use myelin_kernel::{Conformance, Direction, Hook, Watch};
 use myelin_packet::Match;
 use myelin_packet::classifier::most_specific;
 use myelin_packet::fixtures::{self, build};
-use myelin_traffic::{CREDIT, Meter, Profile};
+use myelin_packet::traffic::{CREDIT, Meter, Profile};
 use proptest::prelude::*;
 
 use crate::net::{Net, PATIENCE, receive};

@@ -8,7 +8,7 @@ use myelin_kernel::test_run::policer::{Arrival, Trial};
 use myelin_kernel::{ChainConfig, Exit, Hook, Plane};
 use myelin_packet::Match;
 use myelin_packet::fixtures;
-use myelin_traffic::{Bucket, Meter, Profile, TokenBucket};
+use myelin_packet::traffic::{Bucket, Meter, Profile, TokenBucket};
 use proptest::prelude::*;
 
 use crate::stand::{LOOPBACK, for_all, forwards, is_root, kernel_chain, plane, port, run_once};
@@ -97,7 +97,7 @@ fn profiles() -> impl Strategy<Value = Profile> {
     })
 }
 
-/// What `myelin_traffic` says: the departure, or 0 for one that would wait too long.
+/// What `myelin_packet::traffic` says: the departure, or 0 for one that would wait too long.
 fn expected(bucket: &mut TokenBucket, now_ns: u64, bytes: u64, limit_ns: u64) -> u64 {
     let Some(eligible_ns) = bucket.eligible_ns(1, bytes) else {
         return 0;

@@ -1,6 +1,6 @@
 //! Traffic profiles, from slow to the fastest that a bucket can count.
 
-use myelin_traffic::{Bucket, Profile};
+use myelin_packet::traffic::{Bucket, Profile};
 use proptest::prelude::*;
 
 pub(crate) fn bucket(rate: u64, burst: u64) -> Bucket {

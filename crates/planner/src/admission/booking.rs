@@ -1,7 +1,7 @@
 //! What a chain takes of a node, and what it is promised.
 
+use myelin_packet::traffic::Profile;
 use myelin_spec::{Enforce, ServiceChain, Space};
-use myelin_traffic::Profile;
 
 use super::flow::{self, Growth, Work};
 use super::release;

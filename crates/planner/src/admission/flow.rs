@@ -1,6 +1,6 @@
 //! From a traffic profile to the work that it brings.
 
-use myelin_traffic::Profile;
+use myelin_packet::traffic::Profile;
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 use crate::shaping::Longer;
@@ -120,7 +120,7 @@ impl Growth {
 /// with both, the first pays for packets and the second for bytes. All hold, so the least counts. What functions make frames longer
 /// by is paid for by packets, and the packets that they make are as long as can be.
 pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<ArrivalCurve> {
-    let bucket = |bucket: myelin_traffic::Bucket| {
+    let bucket = |bucket: myelin_packet::traffic::Bucket| {
         LeakyBucket::new(u128::from(bucket.burst()), u128::from(bucket.rate()))
     };
     let times = |bucket: LeakyBucket, factor: u128, parts: u128| {
@@ -166,7 +166,7 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
 
 #[cfg(test)]
 mod tests {
-    use myelin_traffic::Bucket;
+    use myelin_packet::traffic::Bucket;
     use proptest::prelude::*;
 
     use super::*;

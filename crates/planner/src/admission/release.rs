@@ -1,7 +1,7 @@
 //! What a shaper holds back, and how late it lets go.
 
+use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::{FULL_FRAME, Idle, ServiceChain};
-use myelin_traffic::{Bucket, Profile};
 
 use super::flow::SHORTEST;
 use super::site::NS;

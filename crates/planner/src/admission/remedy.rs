@@ -1,7 +1,7 @@
 //! What would make a refused chain admissible, found by trying it.
 
+use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::units::format_duration_ns;
-use myelin_traffic::{Bucket, Profile};
 
 use super::booking::Booking;
 use super::decision::admit;

@@ -1,6 +1,6 @@
 //! Reads rates and bursts: the parts of a traffic profile.
 
-use myelin_traffic::Bucket;
+use myelin_packet::traffic::Bucket;
 
 use super::field::{Field, whole_number};
 use crate::chain::Sla;

@@ -10,8 +10,8 @@ use myelin_agent::{Hold, thread_ns};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{affinity, napi, procfs};
-use myelin_probe::clock::now_ns;
-use myelin_traffic::{Bucket, Profile, TokenBucket};
+use myelin_measure::clock::now_ns;
+use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 
 use super::draw::{Contract, Kind, Member, POOL, Pool, Set, port};
 use super::verdict::{Absence, delay_ns};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use myelin_agent::api::ApiError;
 use myelin_kernel::{Fill, Seen, Watch};
+use myelin_packet::traffic::{Bucket, CREDIT, Quantity};
 use myelin_spec::units;
-use myelin_traffic::{Bucket, CREDIT, Quantity};
 use serde::Serialize;
 
 use super::Arguments;

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use myelin_probe::{Config, Control, Mode, probe};
+use myelin_measure::{Config, Control, Mode, probe};
 use support::{Pair, SERVER, ip};
 
 fn config(mode: Mode, payload_bytes: usize) -> Config {

@@ -1,6 +1,6 @@
 //! The bucket that only looks on.
 
-use crate::{Bucket, CREDIT, Profile};
+use super::{Bucket, CREDIT, Profile};
 
 /// What one bucket of a [`Meter`] has seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Level {
 /// A meter of conformance: a leaky bucket that every packet fills and the profile's rate drains.
 ///
 /// It never turns anything down, so how full it ever got is the largest of `A(s, t) - r * (t - s)` over all intervals:
-/// the burst that the traffic really had. It shares no code with [`TokenBucket`](crate::TokenBucket), which it is there
+/// the burst that the traffic really had. It shares no code with [`TokenBucket`](super::TokenBucket), which it is there
 /// to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meter {

@@ -1,8 +1,8 @@
 //! The drawings that pages are composed of: well-formed, complete, whatever the figures are.
 
-use myelin_probe::html::document;
-use myelin_probe::html::markup::{Key, figure, table};
-use myelin_probe::html::plot::{
+use myelin_measure::html::document;
+use myelin_measure::html::markup::{Key, figure, table};
+use myelin_measure::html::plot::{
     AxisStyle, Bar, Bound, Curve, Group, MARKS, Name, Point, Scale, Stroke, Width, bars, lines,
     stacked,
 };

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use myelin_probe::{Config, Control, Matching, Mode, ProbeResult, Stop, probe};
+use myelin_measure::{Config, Control, Matching, Mode, ProbeResult, Stop, probe};
 use support::{Policy, Relay, config, honest, sockets};
 
 fn relayed(mut config: Config, forward: Policy, reply: Policy) -> ProbeResult {

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use myelin_probe::{Config, Control, Cores, Matching, Mode, ProbeResult, Sockets, Stop, probe};
+use myelin_measure::{Config, Control, Cores, Matching, Mode, ProbeResult, Sockets, Stop, probe};
 use support::{config, sockets};
 
 fn direct(mut config: Config) -> ProbeResult {

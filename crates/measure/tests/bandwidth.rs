@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use myelin_probe::bandwidth::{Carried, Config, Ladder, Limit, Load, bandwidth, carry};
-use myelin_probe::{Control, Error, Sockets, Stop};
+use myelin_measure::bandwidth::{Carried, Config, Ladder, Limit, Load, bandwidth, carry};
+use myelin_measure::{Control, Error, Sockets, Stop};
 use nix::sys::socket::SockaddrIn;
 use support::{Policy, Relay, honest};
 

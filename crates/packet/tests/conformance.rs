@@ -1,6 +1,6 @@
 //! Token bucket and meter against the definition, and against each other.
 
-use myelin_traffic::{Bucket, CREDIT, Meter, Profile, ProfileError, TokenBucket};
+use myelin_packet::traffic::{Bucket, CREDIT, Meter, Profile, ProfileError, TokenBucket};
 use proptest::prelude::*;
 
 fn bucket(rate: u64, burst: u64) -> Bucket {
@@ -92,7 +92,7 @@ proptest! {
             seen.push((now_ns, bytes));
         }
         prop_assert_eq!(meter.above() == 0, conforms(&profile, &seen));
-        let least = |limit: Option<Bucket>, level: Option<myelin_traffic::Level>, packets: bool| {
+        let least = |limit: Option<Bucket>, level: Option<myelin_packet::traffic::Level>, packets: bool| {
             let (Some(limit), Some(level)) = (limit, level) else { return true };
             let with = |burst| {
                 let limit = Bucket::new(limit.rate(), burst).ok();

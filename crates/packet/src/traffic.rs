@@ -1,4 +1,4 @@
-//! Traffic profiles (r, b): what they are, who keeps to them, and by how much others do not.
+//! Traffic profiles (r, b): token bucket and conformance meter.
 //!
 //! A profile allows at most `r * t + b` in every interval of length `t` (Rathore et al. 2022, section 4.2, after Turner
 //! 1986). It is stated in packets, in bits, or in both at once, and then both hold for each packet.

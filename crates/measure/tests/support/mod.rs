@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use myelin_linux::netns::{self, Netns};
-use myelin_probe::{Config, Mode, Sockets};
+use myelin_measure::{Config, Mode, Sockets};
 
 /// What the relay does with the n-th datagram of a direction: the datagrams to send on, in this order.
 pub(crate) type Policy = Box<dyn FnMut(usize, Vec<u8>) -> Vec<Vec<u8>> + Send>;

@@ -1,10 +1,10 @@
 //! The HTML page: well-formed, self-contained, complete, whatever the report holds.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
-use myelin_probe::chain_report::{ChainReport, Flood, Hop, Term};
-use myelin_probe::cpu::{CoreUse, CpuUse, ProcessUse, Shares};
-use myelin_probe::environment::Environment;
-use myelin_probe::{Config, Control, Distribution, Mode, Sockets, html, probe};
+use myelin_measure::chain_report::{ChainReport, Flood, Hop, Term};
+use myelin_measure::cpu::{CoreUse, CpuUse, ProcessUse, Shares};
+use myelin_measure::environment::Environment;
+use myelin_measure::{Config, Control, Distribution, Mode, Sockets, html, probe};
 use std::time::Duration;
 
 fn empty() -> ChainReport {

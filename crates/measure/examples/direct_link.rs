@@ -1,7 +1,7 @@
 //! Measures a veth pair between two namespaces in every probe mode, and its bandwidth: the floor that chains are compared with.
 //!
 //! ```sh
-//! cargo build --release -p myelin-probe --example direct_link
+//! cargo build --release -p myelin-measure --example direct_link
 //! sudo target/release/examples/direct_link
 //! ```
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use myelin_linux::affinity;
 use myelin_linux::netns::{self, Netns};
-use myelin_probe::cpu::CpuMeter;
-use myelin_probe::terminal::{Histogram, Line, Style, latency_table};
-use myelin_probe::{Config, Control, Cores, Mode, Sockets, bandwidth, probe};
+use myelin_measure::cpu::CpuMeter;
+use myelin_measure::terminal::{Histogram, Line, Style, latency_table};
+use myelin_measure::{Config, Control, Cores, Mode, Sockets, bandwidth, probe};
 
 const CLIENT: &str = "10.78.0.1";
 const SERVER: &str = "10.78.0.2";

@@ -1,6 +1,6 @@
 //! The bucket that decides.
 
-use crate::{Bucket, CREDIT, Profile};
+use super::{Bucket, CREDIT, Profile};
 
 /// A token bucket over a [`Profile`]: a packet conforms when every bucket has the credit for it, and takes it from all
 /// of them or from none. Twin: `kernel/src/bpf/policer.h`.
