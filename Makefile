@@ -14,7 +14,7 @@ SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell build install bench-quick fuzz clean
+.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell lint-structure build install bench-quick fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,9 +34,9 @@ test-old-kernel: ## the kernel room's suite, some examples, CPU hotplug, fq and 
 	@scripts/install-deps test
 	$(AS_ROOT) scripts/test-old-kernel
 
-lint: ## check formatting, lints and documentation of Rust, C and shell
+lint: ## check formatting, lints, documentation and structure of Rust, C and shell
 	@scripts/install-deps test
-	@$(MAKE) --no-print-directory --keep-going lint-shell lint-c lint-rust
+	@$(MAKE) --no-print-directory --keep-going lint-structure lint-shell lint-c lint-rust
 
 lint-rust:
 	cargo fmt --all --check
@@ -49,6 +49,9 @@ lint-c:
 
 lint-shell:
 	shellcheck $(SCRIPTS)
+
+lint-structure:
+	scripts/lint-structure
 
 $(MYELIN):
 	@$(MAKE) --no-print-directory build
