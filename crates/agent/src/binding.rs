@@ -6,27 +6,7 @@
 
 use myelin_linux::affinity;
 use myelin_linux::sched::{self, Policy};
-
-/// How a worker stands to its core.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Binding {
-    /// It runs there, or was given none.
-    #[default]
-    Kept,
-    /// It had been taken off it, and is bound to it again.
-    Restored,
-    /// The core is offline.
-    Offline,
-    /// The core is there, but not for this worker.
-    Forbidden,
-}
-
-impl Binding {
-    /// Whether the core is gone.
-    pub(crate) fn is_lost(self) -> bool {
-        matches!(self, Self::Offline | Self::Forbidden)
-    }
-}
+use myelin_policy::sla::Binding;
 
 /// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed. `None` when it has
 /// just ended, which is somebody else's to look after.

@@ -5,6 +5,7 @@ use myelin_dataplane::{Pipeline, ShaperStats, UserChain, UserExit, UserSegment};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
+use myelin_policy::sla::{Crossing, Station};
 use myelin_spec::{SandboxSpec, ServiceChain, Space};
 
 use crate::api::ApiError;
@@ -12,7 +13,6 @@ use crate::deploy::kernel_hook;
 use crate::discipline::ClassId;
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
-use crate::sla::{Crossing, Station};
 use crate::workers::{Key, Start};
 
 /// A generation in this mapping.

@@ -21,9 +21,9 @@ use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, command_in};
 use myelin_spec::{Isolation, Limits, units};
 
+use crate::api::RunDir;
 use crate::api::{ApiError, SandboxStatus};
 use crate::container::Container;
-use crate::paths::RunDir;
 
 pub(crate) use myelin_linux::cgroup::Usage;
 

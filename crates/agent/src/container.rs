@@ -20,8 +20,8 @@ use myelin_linux::process::{PidFd, Process};
 use serde_json::{Value, json};
 
 use crate::api::ApiError;
+use crate::api::RunDir;
 use crate::confinement::{Demand, PATH, Program};
-use crate::paths::RunDir;
 
 /// Debian's name of the program and of its package.
 pub(crate) const RUNC: &str = "runc";

@@ -12,6 +12,7 @@ use myelin_linux::link::LinkId;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Hop;
+use myelin_policy::sla::{Crossing, Station};
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
 
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
@@ -21,7 +22,6 @@ use crate::external::{self, BlackBox};
 use crate::layout::{HopFigures, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
-use crate::sla::{Crossing, Station};
 use crate::workers::{Key, Start, lead, overflowed};
 
 /// A generation in this mapping.

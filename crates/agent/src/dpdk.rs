@@ -15,6 +15,7 @@ use myelin_linux::journal::{Journal, Resource};
 use myelin_packet::traffic::Profile;
 use myelin_planner::admission::Site;
 use myelin_planner::{Machine, Plan, PortKind};
+use myelin_policy::sla::Reading;
 use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
 
 use crate::api::{ApiError, ChainStatus, ChainUp, Change};
@@ -27,7 +28,6 @@ use crate::external;
 use crate::node::Node;
 use crate::revision;
 use crate::roster::{Roster, Watched};
-use crate::sla::Reading;
 
 mod status;
 

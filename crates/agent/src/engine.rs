@@ -20,13 +20,13 @@ use crate::api::{
     AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
     ProbeRequest, RunRequest, SlaEvent, SlaSecond,
 };
+use crate::api::{RunDir, calibration_file};
 use crate::chains::{Order, State};
 use crate::cpu_latency::CpuLatencies;
 use crate::node::Node;
-use crate::paths::{RunDir, calibration_file};
 use crate::roster::{Watched, lock};
 use crate::workers::{Death, Entry, Key};
-use crate::{dpdk, external, flood, flows, parse_source, sla, status, workers};
+use crate::{dpdk, external, flows, sla, status, workers};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
@@ -171,7 +171,7 @@ impl Engine {
             cancelled.load(Ordering::Relaxed)
                 || self.called_off.load(Ordering::Relaxed) != called_off
         };
-        let chains = parse_source(source)?;
+        let chains = source.parse()?;
         let costs = load_costs()?;
         let source = Arc::new(source.clone());
         self.with_state(|state| {
@@ -338,7 +338,7 @@ impl Engine {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
         let may_run = |state: &State, chains: &[ServiceChain]| {
-            flood::check(&request.floods, chains)?;
+            crate::api::check_floods(&request.floods, chains)?;
             state.none_may_run(chains)
         };
         let up = self.bring_up(&request.source, request.force, monitor.cancelled, may_run)?;

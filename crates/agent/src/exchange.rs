@@ -17,6 +17,7 @@ use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Hook, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
+use myelin_policy::sla::Counts;
 use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, ChainSource};
@@ -26,7 +27,7 @@ use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::quiesce::{self, Urgent};
 use crate::shaper;
-use crate::sla::{self, Counts};
+use crate::sla;
 
 /// How long packets on their way from the driver to tcx may take: a CPU's backlog when its softirqs wait for a thread.
 const BACKLOG: Duration = Duration::from_millis(10);

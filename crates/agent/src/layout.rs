@@ -11,6 +11,7 @@ use myelin_dataplane::{ChainStats, Pipeline, ShaperStats};
 use myelin_kernel::{Flows, LoadedChain, Policer};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
+use myelin_policy::sla::Crossing;
 use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
@@ -18,7 +19,6 @@ use crate::compact;
 use crate::deploy::Place;
 use crate::distributed;
 use crate::node::Node;
-use crate::sla::Crossing;
 use crate::workers::Key;
 
 /// What is to be laid out.

@@ -4,15 +4,13 @@
 //! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
 //!
 //! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step, `layout`, what a mapping is, and
-//! `exchange`, how a chain is changed under its traffic. The [`api`] is what goes over the socket, the [`Client`] its other end.
+//! `exchange`, how a chain is changed under its traffic. [`myelin_api`](api) is what goes over the socket.
 
 mod admitted;
-pub mod api;
 mod binding;
 mod calibrate;
 mod chains;
 mod circuit;
-mod client;
 mod compact;
 mod confinement;
 mod container;
@@ -31,7 +29,6 @@ mod layout;
 mod measure;
 mod named;
 mod node;
-mod paths;
 mod pipeline;
 mod ports;
 mod quiesce;
@@ -55,28 +52,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 pub use circuit::{link_bps, link_mtu, port_kind};
-pub use client::Client;
 pub use container::version as runc_version;
 pub use engine::{Engine, Monitor, admit, cores, load_costs};
-pub use flood::check as check_floods;
 pub use hold::{Hold, thread_ns};
-pub use paths::{RunDir, calibration_file};
 pub use server::ServeOptions;
 
-use api::{ApiError, ChainSource};
-
-/// Parses a chain file as a client read it.
-///
-/// # Errors
-/// Every fault of the file, each with its place.
-pub fn parse_source(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChain>, ApiError> {
-    myelin_spec::parse(
-        &source.text,
-        &myelin_spec::Source::new(&source.name),
-        &source.files,
-    )
-    .map_err(ApiError::usage)
-}
+pub use myelin_api as api;
+use myelin_api::{ApiError, RunDir};
 
 /// The agent's main: serves the run directory until it is told to stop, then removes all that it made. `program`
 /// is the executable that becomes a worker when it is called with `worker`. The lock on the directory is held until the process ends.

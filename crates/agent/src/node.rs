@@ -9,11 +9,11 @@ use myelin_linux::journal::{Journal, Resource};
 
 use crate::admitted::Admitted;
 use crate::api::ApiError;
+use crate::api::RunDir;
 use crate::circuit::Circuit;
 use crate::discipline::Disciplines;
 use crate::dpdk::Devices;
 use crate::external::BlackBoxes;
-use crate::paths::RunDir;
 use crate::ports::Ports;
 use crate::workers::Workers;
 

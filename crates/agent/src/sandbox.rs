@@ -11,7 +11,7 @@ use myelin_linux::sysctl;
 use myelin_spec::external;
 
 use crate::api::ApiError;
-use crate::paths::short_hash;
+use crate::api::short_hash;
 
 /// The link's name inside.
 const INNER: &str = "eth0";

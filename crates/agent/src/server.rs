@@ -17,12 +17,12 @@ use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc};
 
+use crate::api::RunDir;
 use crate::api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
     FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 use crate::engine::{Engine, Monitor};
-use crate::paths::RunDir;
 
 /// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;
@@ -40,14 +40,23 @@ struct Shared {
     stop: Notify,
 }
 
-impl IntoResponse for ApiError {
+/// An error as an answer.
+struct Refusal(ApiError);
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = match self.kind {
+        let status = match self.0.kind {
             ErrorKind::Usage => StatusCode::BAD_REQUEST,
             ErrorKind::Refused => StatusCode::CONFLICT,
             ErrorKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(self)).into_response()
+        (status, Json(self.0)).into_response()
     }
 }
 
@@ -177,14 +186,14 @@ impl Drop for Client {
 async fn blocking<T: Send + 'static>(
     shared: Arc<Shared>,
     work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(move || work(&shared.engine))
-        .await
-        .map_err(|error| ApiError::failed(format!("the agent's work was cut off: {error}")))?
+) -> Result<Json<T>, Refusal> {
+    let done = tokio::task::spawn_blocking(move || work(&shared.engine)).await;
+    let cut_off = |error| ApiError::failed(format!("the agent's work was cut off: {error}"));
+    Ok(Json(done.map_err(cut_off)??))
 }
 
-async fn info(State(shared): State<Arc<Shared>>) -> Result<Json<AgentInfo>, ApiError> {
-    blocking(shared, |engine| Ok(engine.info())).await.map(Json)
+async fn info(State(shared): State<Arc<Shared>>) -> Result<Json<AgentInfo>, Refusal> {
+    blocking(shared, |engine| Ok(engine.info())).await
 }
 
 async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
@@ -192,60 +201,46 @@ async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, ApiError> {
-    blocking(shared, super::engine::Engine::list)
-        .await
-        .map(Json)
+async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, Refusal> {
+    blocking(shared, super::engine::Engine::list).await
 }
 
-async fn all_flows(
-    State(shared): State<Arc<Shared>>,
-) -> Result<Json<Vec<FunctionFlows>>, ApiError> {
-    blocking(shared, |engine| engine.flows(None))
-        .await
-        .map(Json)
+async fn all_flows(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
+    blocking(shared, |engine| engine.flows(None)).await
 }
 
 async fn flows(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
-) -> Result<Json<Vec<FunctionFlows>>, ApiError> {
-    blocking(shared, move |engine| engine.flows(Some(&name)))
-        .await
-        .map(Json)
+) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
+    blocking(shared, move |engine| engine.flows(Some(&name))).await
 }
 
 async fn all_events(
     State(shared): State<Arc<Shared>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaEvent>>, ApiError> {
+) -> Result<Json<Vec<SlaEvent>>, Refusal> {
     let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
-    blocking(shared, move |engine| engine.events(None, after))
-        .await
-        .map(Json)
+    blocking(shared, move |engine| engine.events(None, after)).await
 }
 
 async fn events(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaEvent>>, ApiError> {
+) -> Result<Json<Vec<SlaEvent>>, Refusal> {
     let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
-    blocking(shared, move |engine| engine.events(Some(&name), after))
-        .await
-        .map(Json)
+    blocking(shared, move |engine| engine.events(Some(&name), after)).await
 }
 
 async fn seconds(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaSecond>>, ApiError> {
+) -> Result<Json<Vec<SlaSecond>>, Refusal> {
     let last = queried(query.as_deref(), LAST)?.unwrap_or(u64::MAX);
     let last = usize::try_from(last).unwrap_or(usize::MAX);
-    blocking(shared, move |engine| engine.seconds(&name, last))
-        .await
-        .map(Json)
+    blocking(shared, move |engine| engine.seconds(&name, last)).await
 }
 
 /// Queries with a number: of what, the word, and what the number is.
@@ -272,31 +267,26 @@ fn queried(query: Option<&str>, [of, word, number]: [&str; 3]) -> Result<Option<
 async fn up(
     State(shared): State<Arc<Shared>>,
     Json(request): Json<UpRequest>,
-) -> Result<Json<Vec<ChainUp>>, ApiError> {
+) -> Result<Json<Vec<ChainUp>>, Refusal> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let _client = Client(Arc::clone(&cancelled));
     blocking(shared, move |engine| {
         engine.up_unless(&request.source, request.force, &cancelled)
     })
     .await
-    .map(Json)
 }
 
 async fn down(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
-) -> Result<Json<DownReply>, ApiError> {
-    blocking(shared, move |engine| engine.down(&name))
-        .await
-        .map(Json)
+) -> Result<Json<DownReply>, Refusal> {
+    blocking(shared, move |engine| engine.down(&name)).await
 }
 
-async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, ApiError> {
+async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, Refusal> {
     // Here, since all threads that may wait can be waiting for what is called off.
     shared.engine.call_off();
-    blocking(shared, super::engine::Engine::down_all)
-        .await
-        .map(Json)
+    blocking(shared, super::engine::Engine::down_all).await
 }
 
 async fn probe(State(shared): State<Arc<Shared>>, Json(request): Json<ProbeRequest>) -> Response {

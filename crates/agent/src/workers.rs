@@ -21,11 +21,11 @@ use myelin_planner::admission::{RING, SMALL_RING};
 use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
+use crate::api::{RunDir, short_hash};
 use crate::circuit::MTU;
 use crate::confinement::{Confinement, Demand};
 use crate::deploy::Place;
 use crate::engine::default_core;
-use crate::paths::{RunDir, short_hash};
 use crate::pipeline::Stages;
 use crate::ports::Ports;
 use crate::roster::{Roster, Watched};

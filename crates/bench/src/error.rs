@@ -2,7 +2,7 @@
 
 use std::io;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 
 use crate::reference;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use myelin_agent::api::{ApiError, ChainStatus};
+use myelin_api::{ApiError, ChainStatus};
 use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::link::LinkId;
 use myelin_linux::napi;
@@ -319,7 +319,7 @@ mod tests {
         ] {
             let sla = "rate: 300kpps, burst: 20, enforce: policer";
             let text = text(kind, &["kind: forward"], 3, "vr3", sla).unwrap();
-            let chains = myelin_agent::parse_source(&source(text)).unwrap();
+            let chains = source(text).parse().unwrap();
             assert_eq!(chains[0].matches.destination_port, Some(9003));
         }
         let tuple = myelin_packet::parse(&frame(3))

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::{ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Event};
-use myelin_agent::{Client, Engine, RunDir};
+use myelin_agent::Engine;
+use myelin_api::{
+    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, RunDir,
+};
 use myelin_linux::bpffs;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Costs;
@@ -252,11 +254,11 @@ mod tests {
             ],
             "  worker: { batch: 1, idle: spin }\n",
         );
-        let chains = myelin_agent::parse_source(&source(text)).unwrap();
+        let chains = source(text).parse().unwrap();
         assert_eq!(chains[0].functions.len(), 2);
         assert!(chains[0].name.starts_with("bench-"));
         let both = chain_both_ways("there", &[("kind: forward", "kernel")], "  hook: tcx\n");
-        let chains = myelin_agent::parse_source(&source(both)).unwrap();
+        let chains = source(both).parse().unwrap();
         assert_eq!(chains[0].reverse.as_deref(), Some("there-back"));
         assert_eq!(chains[1].reverse.as_deref(), Some("there"));
     }

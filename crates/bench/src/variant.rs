@@ -4,7 +4,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_linux::affinity;
 use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use myelin_agent::api::{ApiError, ChainUp, HostInfo};
+use myelin_api::{ApiError, ChainUp, HostInfo};
 use myelin_kernel::Hook;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use myelin_agent::{RunDir, ServeOptions};
+use myelin_agent::ServeOptions;
+use myelin_api::RunDir;
 use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, report, run};
 
 fn main() -> ExitCode {

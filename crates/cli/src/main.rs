@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     // A closed pipe (`myelin ps | head`) ends the program quietly, as it does every other tool.
     output::end_on_closed_pipe();
     let arguments = Arguments::parse();
-    let run_dir = myelin_agent::RunDir::resolve(arguments.run_dir.as_deref());
+    let run_dir = myelin_api::RunDir::resolve(arguments.run_dir.as_deref());
     let outcome = match arguments.command {
         Command::Run(arguments) => commands::run::execute(&run_dir, &arguments),
         Command::Plan(arguments) => commands::plan::execute(&arguments),

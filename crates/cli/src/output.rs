@@ -8,7 +8,7 @@ use std::time::Duration;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressStyle};
-use myelin_agent::api::{ApiError, ChainSource, Event};
+use myelin_api::{ApiError, ChainSource, Event};
 use serde::Serialize;
 
 /// Exit status of a chain that was refused, or whose SLA was not met.
@@ -25,7 +25,7 @@ pub(crate) fn program() -> Result<PathBuf, ApiError> {
 /// # Errors
 /// Every fault of the file, each with its place.
 pub(crate) fn parse(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChain>, ApiError> {
-    myelin_agent::parse_source(source)
+    source.parse()
 }
 
 /// Prints a value as JSON.

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use tempfile::NamedTempFile;
 
 /// Where a page is to be.

@@ -1,6 +1,6 @@
 //! What `ps`, `top` and `events` say of contracts, in words and tables.
 
-use myelin_agent::api::{
+use myelin_api::{
     ChainStatus, Losses, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
 };
 
@@ -210,7 +210,7 @@ fn burst(sla: &SlaStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use myelin_agent::api::SlaCause;
+    use myelin_api::SlaCause;
 
     #[test]
     fn figures_are_short() {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use myelin_agent::api::{ApiError, ChainSource};
+use myelin_api::{ApiError, ChainSource};
 use myelin_spec::FileContents;
 
 use crate::secret_file;
@@ -124,7 +124,7 @@ spec:
         let source = read(&file).ok().unwrap();
         let sent = serde_json::to_string(&source).unwrap();
         let received: ChainSource = serde_json::from_str(&sent).unwrap();
-        let chains = myelin_agent::parse_source(&received).ok().unwrap();
+        let chains = received.parse().ok().unwrap();
         let FunctionConfig::Compress(config) = &chains[0].functions[0].config else {
             panic!("not a compress");
         };

@@ -74,7 +74,7 @@ fn assert_passes(myelin: &Myelin) {
 
 /// The group of `kept` in the hierarchy of a controller.
 fn group(myelin: &Myelin, controller: &str) -> PathBuf {
-    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let found = sh(&format!(
         "find /sys/fs/cgroup -type d -path '*myelin-{id}/{}.kept-*' -prune",
         myelin.chain("c")

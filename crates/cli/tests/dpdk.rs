@@ -43,7 +43,7 @@ fn status(myelin: &Myelin) -> serde_json::Value {
 
 /// The files of the environments of this instance's workers.
 fn runtime_files(myelin: &Myelin) -> Vec<PathBuf> {
-    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let entries = std::fs::read_dir("/var/run/dpdk").into_iter().flatten();
     entries
         .flatten()

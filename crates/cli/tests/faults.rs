@@ -151,7 +151,7 @@ fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
     std::thread::sleep(Duration::from_millis(300));
     common::kill(&other);
     // `ps` would wait behind the other one.
-    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let known = [&stuck, &other].map(serde_json::Value::as_u64);
     let workers = || sh(&format!("pgrep -f '^myelin-worker@{id}'"));
     let is_back = || {

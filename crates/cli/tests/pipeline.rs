@@ -188,7 +188,7 @@ fn a_running_chain_changes_into_a_pipeline_and_back() {
         let stages = myelin.status("staged")["more_workers"].clone();
         assert_eq!(stages.as_array().map_or(0, Vec::len), further);
     }
-    let id = myelin_agent::RunDir::resolve(Some(&myelin.run_dir())).id();
+    let id = myelin_api::RunDir::resolve(Some(&myelin.run_dir())).id();
     let workers = sh(&format!("pgrep -c -f '^myelin-worker@{id}' || true"));
     assert_eq!(workers.trim(), "1", "the stages are gone, the worker stays");
     myelin.ok(&["down", "--all"]);

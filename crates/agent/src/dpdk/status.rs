@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use myelin_dpdk::Figures;
 use myelin_linux::{procfs, schedstat};
+use myelin_policy::sla::{Binding, Counts, HopCounts, Reading, WorkerTimes};
 use myelin_spec::Idle;
 
 use super::{Pair, Running};
 use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
-use crate::binding::Binding;
 use crate::exchange::Past;
-use crate::sla::{Counts, HopCounts, Reading, WorkerTimes};
 use crate::{shaper, status};
 
 /// What stands for the functions of former generations, which a worker does not tell by name.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use myelin_linux::journal::{self, Journal, Resource};
 
 use crate::api::ApiError;
-use crate::paths::RunDir;
+use crate::api::RunDir;
 
 /// A longer file loses all but its end.
 const LONGEST: u64 = 1 << 20;

@@ -4,14 +4,13 @@ use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::schedstat;
 use myelin_planner::Plan;
+use myelin_policy::sla::{Binding, Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
 use myelin_spec::{OnFailure, Space};
 
-use crate::binding::Binding;
 use crate::deploy::Deployed;
 use crate::exchange::Form;
 use crate::node::Node;
 use crate::shaper;
-use crate::sla::account::{Counts, Crossing, HopCounts, Reading, Station, WorkerTimes};
 
 /// Reads a chain. `netlink` tells what interfaces have lost; without it they have lost nothing.
 pub(super) fn of(deployed: &Deployed, node: &Node, netlink: Option<&mut Netlink>) -> Reading {

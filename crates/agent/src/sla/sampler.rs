@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use myelin_linux::netlink::Netlink;
-use myelin_linux::procfs;
+use myelin_linux::procfs::{self, CpuTimes};
+use myelin_policy::sla::{Binding, CoreLoad, Reading, Round, SlaMonitor};
 
-use crate::binding::{self, Binding};
+use crate::binding;
 use crate::chains::State;
 use crate::roster::lock;
-use crate::sla::account::Reading;
-use crate::sla::{Round, SlaMonitor, reading};
+use crate::sla::reading;
 
 /// Time between two readings of a chain.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -40,6 +40,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
             .ok();
         let mut next = Instant::now() + INTERVAL;
         let mut held = BTreeMap::new();
+        let mut cores = Vec::new();
         loop {
             std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
             let Some(state) = state.upgrade() else {
@@ -49,7 +50,7 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
                 continue;
             }
             next = Instant::now() + INTERVAL;
-            let mut round = read(&state, netlink.as_mut());
+            let mut round = read(&state, netlink.as_mut(), &mut cores);
             drop(state);
             held = hold_cores(&mut round, held);
             lock(&taker).take(round);
@@ -58,20 +59,23 @@ pub(crate) fn start(state: Weak<Guarded>) -> Shared {
     monitor
 }
 
-fn read(state: &Guarded, mut netlink: Option<&mut Netlink>) -> Round {
+/// Reads all chains. `cores` is what the cores had spent at the round before, and is brought up to date.
+fn read(state: &Guarded, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
     let running = with(state, |state| {
         let chains = state.chains.iter();
         let chains = chains.map(|(name, deployed)| (name.clone(), deployed.spi));
         let devices = state.node.devices.running();
         chains.chain(devices).collect()
     });
+    // A machine that does not tell them has no cores to blame.
+    let times = procfs::cpu_times().unwrap_or_default();
     let mut round = Round {
         running: running.unwrap_or_default(),
         readings: Vec::new(),
-        // A machine that does not tell them has no cores to blame.
-        cores: procfs::cpu_times().unwrap_or_default(),
+        cores: loads(&times, cores),
         end: SystemTime::now(),
     };
+    *cores = times;
     for (name, _) in &round.running {
         let read = with(state, |state| read_one(state, name, netlink.as_deref_mut()));
         let reading = read.flatten();
@@ -80,6 +84,22 @@ fn read(state: &Guarded, mut netlink: Option<&mut Netlink>) -> Round {
             .extend(reading.filter(|reading| reading.up_s > YOUNG_S));
     }
     round
+}
+
+/// How the cores fared between two readings.
+fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
+    let both = now.iter().filter_map(|now| {
+        let before = before.iter().find(|before| before.cpu == now.cpu)?;
+        let spent = now.since(before);
+        let total = spent.total().as_secs_f64();
+        (total > 0.0).then(|| CoreLoad {
+            core: now.cpu as u32,
+            steal: spent.steal.as_secs_f64() / total,
+            softirq: spent.softirq.as_secs_f64() / total,
+            idle: spent.idle.as_secs_f64() / total,
+        })
+    });
+    both.collect()
 }
 
 /// A worker as it was last looked at.
@@ -154,9 +174,9 @@ fn with<T>(state: &Guarded, work: impl FnOnce(&State) -> T) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use myelin_linux::affinity;
+    use myelin_policy::sla::WorkerTimes;
 
     use super::*;
-    use crate::sla::account::WorkerTimes;
 
     fn round(running: &[&str]) -> Round {
         let running = running.iter().map(|name| ((*name).to_owned(), 1));

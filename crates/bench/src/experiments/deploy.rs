@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use myelin_agent::api::{ProbeOptions, ProbeRequest};
+use myelin_api::{ProbeOptions, ProbeRequest};
 use myelin_kernel::{Capacity, Hook, Plane};
 use myelin_linux::procfs;
 use myelin_measure::stats::{CONFIDENCE, Estimate, median_ci};
@@ -143,10 +143,10 @@ fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
 
 fn plan_library(text: String) -> Result<(), Error> {
     let costs = myelin_agent::load_costs()?;
-    for chain in myelin_agent::parse_source(&stand::source(text))? {
+    for chain in stand::source(text).parse()? {
         let machine = Machine::with_end_hosts(myelin_agent::cores());
         myelin_planner::plan(&chain, &costs, &machine)
-            .map_err(|error| Error::Agent(myelin_agent::api::ApiError::usage(error)))?;
+            .map_err(|error| Error::Agent(myelin_api::ApiError::usage(error)))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::{ProbeOptions, ProbeRequest};
+use myelin_api::{ProbeOptions, ProbeRequest};
 use myelin_linux::procfs;
 use myelin_measure::Mode;
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_agent::api::ApiError;
-use myelin_agent::{RunDir, ServeOptions};
+use myelin_agent::ServeOptions;
+use myelin_api::{ApiError, RunDir};
 
 use crate::output;
 

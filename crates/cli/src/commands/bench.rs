@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ErrorKind, Event};
+use myelin_api::{ApiError, ErrorKind, Event};
 use myelin_bench::report::{self, cell, headings, holds, measured, plain};
 use myelin_bench::{Effort, Error, Monitor, Options, Report, Row};
 

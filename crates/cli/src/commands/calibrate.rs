@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use comfy_table::Table;
-use myelin_agent::api::{ApiError, CalibrateRequest, Event};
-use myelin_agent::{Client, RunDir, calibration_file};
+use myelin_api::{ApiError, CalibrateRequest, Client, Event, RunDir, calibration_file};
 use myelin_planner::{Cost, Costs};
 
 use crate::output::{self, Progress};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 
 /// Arguments of `myelin completions`.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use myelin_agent::RunDir;
-use myelin_agent::api::ApiError;
+use myelin_api::{ApiError, RunDir};
 use myelin_kernel::{Conformance, Direction, Seen, Watch};
 use myelin_linux::capability;
 use myelin_linux::link::Link;

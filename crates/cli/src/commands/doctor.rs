@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_kernel::State;
 use myelin_linux::capability;
 use myelin_linux::cgroup::Hierarchies;

@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, DownReply};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, Client, DownReply, RunDir};
 
 use crate::output;
 

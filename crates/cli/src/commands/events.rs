@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_agent::api::{ApiError, SlaEvent};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, Client, RunDir, SlaEvent};
 
 use crate::{output, sla};
 
@@ -110,7 +109,7 @@ impl Printed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use myelin_agent::api::SlaCause;
+    use myelin_api::SlaCause;
 
     fn event(serial: u64, is_over: bool) -> SlaEvent {
         SlaEvent {

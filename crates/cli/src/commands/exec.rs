@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use myelin_agent::RunDir;
-use myelin_agent::api::ApiError;
+use myelin_api::{ApiError, RunDir};
 
 use super::host;
 

@@ -6,7 +6,7 @@ use std::io::{BufRead, Write as _, stdin, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_dataplane::feed::{Diet, Feed};
 
 /// By how much a run begins earlier and ends later than what is timed, so that others that run beside it have company all the time: they are told one after the

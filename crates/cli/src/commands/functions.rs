@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_spec::catalogue::{self, Kind, ValueType};
 use serde_json::{Value, json};
 

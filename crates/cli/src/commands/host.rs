@@ -1,7 +1,6 @@
 //! The emulated end hosts of running chains, by the names that commands take.
 
-use myelin_agent::api::{ApiError, HostInfo};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, Client, HostInfo, RunDir};
 
 /// The host of that name: `client`, `server`, `CHAIN/client` or `CHAIN/server`.
 ///

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_planner::admission::{self, Ledger, Node, Site};
 use myelin_planner::{Machine, Origin, Plan, PortKind};
 

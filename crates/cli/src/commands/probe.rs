@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_agent::api::{ApiError, Event, ProbeOptions, ProbeRequest, Rendering, ReportReply};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{
+    ApiError, Client, Event, ProbeOptions, ProbeRequest, Rendering, ReportReply, RunDir,
+};
 
 use crate::output::{self, Progress};
 use crate::page::Page;

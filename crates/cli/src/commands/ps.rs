@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::{
-    ApiError, BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, SandboxStatus,
-    ShaperStatus, SojournStatus,
+use myelin_api::{
+    ApiError, BlackBoxStatus, ChainState, ChainStatus, Client, FlowState, FlowStatus, RunDir,
+    SandboxStatus, ShaperStatus, SojournStatus,
 };
-use myelin_agent::{Client, RunDir};
 
 use crate::{output, sla};
 

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, Event, FloodRequest, RunRequest};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, Client, Event, FloodRequest, RunDir, RunRequest};
 
 use super::probe::Options;
 use crate::output::{self, Progress};
@@ -33,7 +32,7 @@ pub(crate) struct Arguments {
 /// Deploys, measures, reports, tears down.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    myelin_agent::check_floods(&arguments.flood, &output::parse(&source)?)?;
+    myelin_api::check_floods(&arguments.flood, &output::parse(&source)?)?;
     let page = arguments.options.page()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let request = RunRequest {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use myelin_agent::api::{ApiError, ChainState, ChainStatus, SlaSojourn, SlaStatus};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, ChainState, ChainStatus, Client, RunDir, SlaSojourn, SlaStatus};
 use serde_json::json;
 
 use crate::screen::Screen;

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_agent::api::{ApiError, ChainUp, Change, UpRequest};
-use myelin_agent::{Client, RunDir};
+use myelin_api::{ApiError, ChainUp, Change, Client, RunDir, UpRequest};
 
 use crate::{output, source};
 

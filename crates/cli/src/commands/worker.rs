@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 
 /// Arguments of `myelin worker`.
 #[derive(Debug, clap::Args)]

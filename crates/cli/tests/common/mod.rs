@@ -318,7 +318,7 @@ impl Myelin {
                 found.push(format!("namespace {name}"));
             }
         }
-        let id = myelin_agent::RunDir::resolve(Some(&self.run_dir())).id();
+        let id = myelin_api::RunDir::resolve(Some(&self.run_dir())).id();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");

@@ -1,6 +1,6 @@
 //! Sets of chains at random that admission takes.
 
-use myelin_agent::api::{ApiError, ChainSource};
+use myelin_api::{ApiError, ChainSource};
 use myelin_planner::admission::{self, Booking, Ledger, Node, Platform, Site};
 use myelin_planner::costs::DEFAULT_STALL_NS;
 use myelin_planner::{Bound, Costs, Machine, Plan};
@@ -214,7 +214,7 @@ impl Judge {
             text: pool.text(&names, contracts),
             ..ChainSource::default()
         };
-        let chains = myelin_agent::parse_source(&source)?;
+        let chains = source.parse()?;
         let mut ledger = Ledger::default();
         let mut admitted: Vec<(usize, Contract, Booking)> = Vec::new();
         for (place, (mut chain, contract)) in chains.into_iter().zip(contracts).enumerate() {

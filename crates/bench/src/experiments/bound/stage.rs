@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use myelin_agent::api::ApiError;
 use myelin_agent::{Hold, thread_ns};
+use myelin_api::ApiError;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{affinity, napi, procfs};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use myelin_agent::api::ApiError;
+use myelin_api::ApiError;
 use myelin_kernel::{Fill, Seen, Watch};
 use myelin_packet::traffic::{Bucket, CREDIT, Quantity};
 use myelin_spec::units;

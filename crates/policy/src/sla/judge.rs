@@ -2,7 +2,7 @@
 
 use myelin_spec::Sla;
 
-use crate::api::{SlaTerm, SlaWindow};
+use crate::sla::{SlaTerm, SlaWindow};
 
 /// What was not kept in a second, by how many times the measured figure is above its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,7 +65,7 @@ pub(crate) fn loss_percent(packets_in: u64, policed: u64, lost: u64) -> Option<f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Losses, SlaSojourn};
+    use crate::sla::{Losses, SlaSojourn};
 
     fn second(agreed_us: f64, loss_percent: Option<f64>) -> SlaWindow {
         SlaWindow {

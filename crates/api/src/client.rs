@@ -13,11 +13,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::api::{
+use crate::{
     AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
-use crate::paths::RunDir;
 
 /// How long a fresh agent may take until its socket answers.
 const START_LIMIT: Duration = Duration::from_secs(30);

@@ -8,48 +8,61 @@ use std::collections::BTreeMap;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
-use crate::binding::Binding;
-
 /// Packets of a chain over all its generations, as stations with counters of their own tell them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) packets_in: u64,
-    pub(crate) bytes_in: u64,
-    pub(crate) policed: u64,
-    pub(crate) policed_bytes: u64,
+pub struct Counts {
+    /// Classified to the chain at the front door.
+    pub packets_in: u64,
+    /// Their bytes.
+    pub bytes_in: u64,
+    /// Dropped by the policer, above the profile.
+    pub policed: u64,
+    /// Their bytes, as the policer counts them.
+    pub policed_bytes: u64,
     /// Dropped by the front door, which found nobody to hand them to.
-    pub(crate) door: u64,
+    pub door: u64,
     /// Dropped by functions, by name.
-    pub(crate) drops: BTreeMap<String, u64>,
+    pub drops: BTreeMap<String, u64>,
     /// Of these and of what functions made, what counts as lost, by name.
-    pub(crate) lost: BTreeMap<String, u64>,
+    pub lost: BTreeMap<String, u64>,
     /// Dropped by the shaper.
-    pub(crate) shaper: u64,
+    pub shaper: u64,
     /// Made by functions.
-    pub(crate) made: u64,
-    pub(crate) packets_out: u64,
-    pub(crate) bytes_out: u64,
+    pub made: u64,
+    /// Left at the egress.
+    pub packets_out: u64,
+    /// Their bytes, where the way out counts them.
+    pub bytes_out: u64,
 }
 
 /// What one function of the present generation did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct HopCounts {
-    pub(crate) name: String,
-    pub(crate) kind: String,
-    pub(crate) position: u8,
-    pub(crate) packets_in: u64,
-    pub(crate) drops: u64,
-    pub(crate) made: u64,
+pub struct HopCounts {
+    /// The function's name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its position in the chain.
+    pub position: u8,
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Packets that it dropped.
+    pub drops: u64,
+    /// Packets that it made.
+    pub made: u64,
     /// In a black box: went in and has not come out.
-    pub(crate) held: u64,
-    pub(crate) is_black_box: bool,
-    pub(crate) sampled_ns: u64,
-    pub(crate) samples: u64,
+    pub held: u64,
+    /// Whether it is a program that nothing is known of.
+    pub is_black_box: bool,
+    /// Processing time of the packets that were timed, ns.
+    pub sampled_ns: u64,
+    /// How many these are.
+    pub samples: u64,
 }
 
 impl HopCounts {
     /// What went on from here.
-    pub(crate) fn passed(&self) -> u64 {
+    pub fn passed(&self) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.drops + self.held)
     }
 }
@@ -57,80 +70,128 @@ impl HopCounts {
 /// A station between functions that loses packets, with a count of its own. Those of equal stations are one count, which
 /// several chains share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Crossing {
-    pub(crate) station: Station,
+pub struct Crossing {
+    /// Where it is.
+    pub station: Station,
     /// The function it leads to; `None` at the way out.
-    pub(crate) leads_to: Option<u8>,
+    pub leads_to: Option<u8>,
     /// Packets lost there since it was made.
-    pub(crate) lost: u64,
+    pub lost: u64,
 }
 
 /// Where that is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Station {
+pub enum Station {
     /// The receiving rings of a worker's sockets, by the worker's process group and interface.
-    Sockets { worker: String, interface: u32 },
+    Sockets {
+        /// The process group.
+        worker: String,
+        /// The interface's index.
+        interface: u32,
+    },
     /// The transmitting rings of a generation, and those between its processes.
     Transmit {
+        /// The chain's service path identifier.
         spi: u32,
+        /// The generation.
         generation: u16,
+        /// Position of the function that sends.
         position: u8,
     },
     /// A link on which packets leave for a function's namespace.
-    Inner { interface: u32 },
+    Inner {
+        /// The interface's index.
+        interface: u32,
+    },
     /// The interface on which they leave the chain.
-    Egress { interface: u32, name: String },
+    Egress {
+        /// The interface's index.
+        interface: u32,
+        /// Its name.
+        name: String,
+    },
 }
 
 impl Station {
     /// Whether it is a ring of a worker, and not an interface.
-    pub(crate) fn is_ring(&self) -> bool {
+    pub fn is_ring(&self) -> bool {
         matches!(self, Self::Sockets { .. } | Self::Transmit { .. })
     }
 }
 
 /// A worker process that serves the chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct WorkerTimes {
-    pub(crate) pid: u32,
+pub struct WorkerTimes {
+    /// Its process.
+    pub pid: u32,
     /// The core it is bound to.
-    pub(crate) core: Option<u32>,
+    pub core: Option<u32>,
     /// It never sleeps, so its time says nothing of its load.
-    pub(crate) polls: bool,
-    pub(crate) restarts: u64,
-    pub(crate) run_ns: u64,
-    /// Ready to run and not running.
-    pub(crate) waited_ns: u64,
+    pub polls: bool,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Time that it ran, ns.
+    pub run_ns: u64,
+    /// Time that it was ready to run and did not, ns.
+    pub waited_ns: u64,
     /// The first function that it runs.
-    pub(crate) first: Option<u8>,
+    pub first: Option<u8>,
     /// Whether it has that core.
-    pub(crate) binding: Binding,
+    pub binding: Binding,
+}
+
+/// How a worker stands to its core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Binding {
+    /// It runs there, or was given none.
+    #[default]
+    Kept,
+    /// It had been taken off it, and is bound to it again.
+    Restored,
+    /// The core is offline.
+    Offline,
+    /// The core is there, but not for this worker.
+    Forbidden,
+}
+
+impl Binding {
+    /// Whether the core is gone.
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Offline | Self::Forbidden)
+    }
 }
 
 /// All that is read of a chain at one time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reading {
-    pub(crate) name: String,
+pub struct Reading {
+    /// The chain's name.
+    pub name: String,
     /// With the name it tells a chain from an earlier one of that name.
-    pub(crate) spi: u32,
-    pub(crate) generation: u16,
-    pub(crate) sla: Sla,
+    pub spi: u32,
+    /// Its generation.
+    pub generation: u16,
+    /// Its contract.
+    pub sla: Sla,
     /// Since the chain came up, s.
-    pub(crate) up_s: f64,
-    pub(crate) counts: Counts,
+    pub up_s: f64,
+    /// Its packets over all generations.
+    pub counts: Counts,
     /// Whether the way out counts bytes.
-    pub(crate) tells_bytes_out: bool,
+    pub tells_bytes_out: bool,
     /// Packets of the present generation that went on from the front door.
-    pub(crate) entered: u64,
-    pub(crate) hops: Vec<HopCounts>,
+    pub entered: u64,
+    /// Its functions, in the order of the chain.
+    pub hops: Vec<HopCounts>,
     /// They wait in the shaper.
-    pub(crate) waiting: u64,
+    pub waiting: u64,
     /// From the front door to the egress; `None` where black boxes cut the way.
-    pub(crate) sojourn: Option<Histogram>,
-    pub(crate) crossings: Vec<Crossing>,
-    pub(crate) workers: Vec<WorkerTimes>,
+    pub sojourn: Option<Histogram>,
+    /// Where packets may be lost between functions.
+    pub crossings: Vec<Crossing>,
+    /// The workers that serve it.
+    pub workers: Vec<WorkerTimes>,
     /// Its packets pass by when nobody can process them (`onFailure: pass`), so one that is missing need not be lost.
-    pub(crate) may_pass_by: bool,
+    pub may_pass_by: bool,
 }
 
 /// The decoder of a code whose packets are more than what they carry.
@@ -165,7 +226,7 @@ pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
 
 impl Counts {
     /// Adds what functions of one generation did.
-    pub(crate) fn add_hops(&mut self, hops: &[HopCounts]) {
+    pub fn add_hops(&mut self, hops: &[HopCounts]) {
         for (hop, lost) in hops.iter().zip(lost(hops)) {
             self.made += hop.made;
             add(&mut self.drops, &hop.name, hop.drops + hop.held);
@@ -174,7 +235,7 @@ impl Counts {
     }
 
     /// Adds those of other generations.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.packets_in += other.packets_in;
         self.bytes_in += other.bytes_in;
         self.policed += other.policed;
@@ -198,7 +259,7 @@ impl Counts {
     }
 
     /// What has come in and is counted nowhere else, when so many were lost in rings and on links on the way.
-    pub(crate) fn missing(&self, between: u64) -> u64 {
+    pub fn missing(&self, between: u64) -> u64 {
         let in_functions: u64 = self.drops.values().sum();
         let gone = self.policed + self.door + in_functions + self.shaper + between;
         (self.packets_in + self.made).saturating_sub(gone + self.packets_out)

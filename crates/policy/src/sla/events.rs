@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
-use crate::api::{SlaEvent, SlaTerm, SlaWindow};
 use crate::sla::cause::Finding;
 use crate::sla::judge::Breach;
+use crate::sla::{SlaEvent, SlaTerm, SlaWindow};
 
 /// Most events that are kept of a chain; older ones go.
 pub(crate) const MOST: usize = 1000;
@@ -80,7 +80,7 @@ impl Events {
                 seconds: 0,
                 terms: Vec::new(),
                 hop: String::new(),
-                cause: crate::api::SlaCause::Unknown,
+                cause: crate::sla::SlaCause::Unknown,
                 evidence: Vec::new(),
                 lost: 0,
                 worst_latency_us: None,
@@ -148,7 +148,7 @@ pub(super) fn date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::SlaCause;
+    use crate::sla::SlaCause;
 
     fn at(second: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(second)

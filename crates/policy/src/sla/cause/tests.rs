@@ -1,7 +1,7 @@
 //! Made-up seconds.
 
 use super::*;
-use crate::api::Losses;
+use crate::sla::Losses;
 
 fn late() -> Breach {
     Breach {

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 /// Environment variable that moves the run directory.
-pub(crate) const RUN_DIR_VARIABLE: &str = "MYELIN_RUN_DIR";
+const RUN_DIR_VARIABLE: &str = "MYELIN_RUN_DIR";
 /// The run directory when nothing else is said.
-pub(crate) const DEFAULT_RUN_DIR: &str = "/run/myelin";
+const DEFAULT_RUN_DIR: &str = "/run/myelin";
 /// Environment variable that moves the calibration file.
-pub(crate) const CALIBRATION_VARIABLE: &str = "MYELIN_CALIBRATION";
+const CALIBRATION_VARIABLE: &str = "MYELIN_CALIBRATION";
 /// Where `myelin calibrate` keeps what it measured when nothing else is said.
-pub(crate) const DEFAULT_CALIBRATION: &str = "/var/lib/myelin/calibration.json";
+const DEFAULT_CALIBRATION: &str = "/var/lib/myelin/calibration.json";
 
 /// The run directory of one agent, and the names of what lies in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl RunDir {
 
     /// Whether an agent is at work here: the socket goes first, then what was made, the lock with the process. One that is killed leaves
     /// its socket behind, so that is looked at only by who may not open the lock.
-    pub(crate) fn is_served(&self) -> bool {
+    pub fn is_served(&self) -> bool {
         self.is_locked().unwrap_or_else(|_| self.socket().exists())
     }
 
@@ -101,7 +101,7 @@ impl RunDir {
 }
 
 /// 8 hex digits that stand for a longer name where a name must be short, as a link's must.
-pub(crate) fn short_hash(bytes: &[u8]) -> String {
+pub fn short_hash(bytes: &[u8]) -> String {
     // FNV-1a: stable across runs and builds, which std's hasher is not.
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

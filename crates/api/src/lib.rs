@@ -1,4 +1,9 @@
-//! What goes over the agent's socket: JSON over HTTP/1.1 on a Unix stream socket.
+//! What goes over the agent's socket: JSON over HTTP/1.1 on a Unix stream socket; and the [`Client`] that speaks it.
+//!
+//! This room knows the types, the errors, and where an agent's socket is ([`RunDir`]). It never deploys, measures or draws
+//! anything, and it uses pure rooms only, so a client links neither eBPF nor DPDK.
+//!
+//! Start reading at [`Client`].
 //!
 //! | request | body | answer |
 //! |---|---|---|
@@ -16,22 +21,26 @@
 //!
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
-mod sla;
+mod client;
+mod flood;
+mod paths;
 mod status;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use crate::flood::FloodRequest;
-pub use myelin_packet::FlowState;
 use myelin_planner::Plan;
-use myelin_spec::FileContents;
+use myelin_spec::{FileContents, ServiceChain};
 use serde::{Deserialize, Serialize};
 
-pub use sla::{
+pub use client::Client;
+pub use flood::{FloodRequest, check_floods};
+pub use myelin_packet::FlowState;
+pub use myelin_policy::sla::{
     Losses, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
     SlaWindow,
 };
+pub use paths::{RunDir, calibration_file, short_hash};
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, FlowStatus, FunctionFlows, HopStatus, RingStatus,
     SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
@@ -46,6 +55,17 @@ pub struct ChainSource {
     pub text: String,
     /// Contents of the files named in the text, by the path written there.
     pub files: BTreeMap<String, FileContents>,
+}
+
+impl ChainSource {
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// Every fault of the file, each with its place.
+    pub fn parse(&self) -> Result<Vec<ServiceChain>, ApiError> {
+        let source = myelin_spec::Source::new(&self.name);
+        myelin_spec::parse(&self.text, &source, &self.files).map_err(ApiError::usage)
+    }
 }
 
 /// Without what the files hold: some hold keys.

@@ -6,14 +6,14 @@ use std::time::SystemTime;
 use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
-use crate::api::{
-    Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaWindow,
-};
-use crate::binding::Binding;
+use crate::sla::Binding;
 use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, under_way};
 use crate::sla::cause::{self, Circumstances};
 use crate::sla::events::{Events, Violation, date};
 use crate::sla::judge;
+use crate::sla::{
+    Losses, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaWindow,
+};
 
 /// Seconds that are kept.
 pub(crate) const SECONDS: usize = 300;

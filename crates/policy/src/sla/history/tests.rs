@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::api::{SlaCause, SlaTerm};
+use crate::sla::{SlaCause, SlaTerm};
 
 fn sla() -> Sla {
     Sla {

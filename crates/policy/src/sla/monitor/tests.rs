@@ -6,7 +6,8 @@ use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
 use super::*;
-use crate::api::{SlaCause, SlaTerm};
+use crate::sla::account::Counts;
+use crate::sla::{SlaCause, SlaTerm};
 
 /// A chain with one user function, whose worker's socket it shares with others; at time `up_s` so many packets had gone to the worker
 /// and so many had come there and left.
@@ -51,11 +52,8 @@ fn chain(name: &str, spi: u32, up_s: f64, entered: u64, came: u64, overflow: u64
     }
 }
 
-fn cores(seconds: u64) -> Vec<CpuTimes> {
-    vec![CpuTimes {
-        user: Duration::from_secs(seconds),
-        ..CpuTimes::default()
-    }]
+fn cores() -> Vec<CoreLoad> {
+    vec![CoreLoad::default()]
 }
 
 fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
@@ -65,7 +63,7 @@ fn take(monitor: &mut SlaMonitor, second: u64, readings: Vec<Reading>) {
             .map(|reading| (reading.name.clone(), reading.spi))
             .collect(),
         readings,
-        cores: cores(second),
+        cores: cores(),
         end: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
     });
 }
@@ -156,7 +154,7 @@ fn a_chain_that_was_not_read_this_time_is_kept_and_counted_once() {
     monitor.take(Round {
         running: [("a".to_owned(), 1)].into(),
         readings: Vec::new(),
-        cores: cores(2),
+        cores: cores(),
         end: SystemTime::UNIX_EPOCH,
     });
     take(&mut monitor, 3, vec![chain("a", 1, 3.0, 300, 280, 20)]);

@@ -5,10 +5,10 @@
 //! the machine (neighbour). What kept it explains the lateness of a percentile when it took at least the share of the
 //! second that the percentile leaves out.
 
-use crate::api::{SlaCause, SlaTerm, SlaWindow};
-use crate::binding::Binding;
+use crate::sla::Binding;
 use crate::sla::account::HopCounts;
 use crate::sla::judge::Breach;
+use crate::sla::{SlaCause, SlaTerm, SlaWindow};
 
 /// A worker or a core that ran for more than this share of a second had no time left.
 const BUSY: f64 = 0.9;
@@ -39,14 +39,15 @@ pub(crate) struct WorkerLoad {
 
 /// How one core fared.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct CoreLoad {
-    pub(crate) core: u32,
+pub struct CoreLoad {
+    /// Its number.
+    pub core: u32,
     /// Share of the second that the hypervisor took.
-    pub(crate) steal: f64,
+    pub steal: f64,
     /// Share in soft interrupts, where kernel functions run.
-    pub(crate) softirq: f64,
+    pub softirq: f64,
     /// Share with nothing to do.
-    pub(crate) idle: f64,
+    pub idle: f64,
 }
 
 /// What else was measured in the second.

@@ -1,0 +1,194 @@
+//! Which chains of a file are flooded while the others are measured.
+
+use std::str::FromStr;
+
+use myelin_spec::ServiceChain;
+use serde::{Deserialize, Serialize};
+
+use crate::ApiError;
+
+/// How many times its rate a chain is sent when the request does not say.
+const DEFAULT_TIMES: f64 = 10.0;
+
+/// A chain that is to be flooded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FloodRequest {
+    /// The chain's name.
+    pub chain: String,
+    /// How many times the rate of its profile it is sent; above 0.
+    pub times: f64,
+}
+
+/// As `CHAIN` or `CHAIN=TIMES`.
+impl FromStr for FloodRequest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (chain, times) = text
+            .split_once('=')
+            .map_or((text, None), |(chain, times)| (chain, Some(times)));
+        let times = match times {
+            None => DEFAULT_TIMES,
+            Some(written) => written
+                .parse()
+                .ok()
+                .filter(|times| is_times(*times))
+                .ok_or_else(|| format!("`{written}` is not a number above 0: write how many times its rate, as in `{chain}=10`"))?,
+        };
+        Ok(Self {
+            chain: chain.to_owned(),
+            times,
+        })
+    }
+}
+
+fn is_times(times: f64) -> bool {
+    times.is_finite() && times > 0.0
+}
+
+/// Whether these chains of a file can be flooded.
+///
+/// # Errors
+/// Usage: there is no such chain in the file, it is named twice, it agreed no rate, it has no end hosts of its own, or nothing is left to measure.
+pub fn check_floods(floods: &[FloodRequest], chains: &[ServiceChain]) -> Result<(), ApiError> {
+    for (index, flood) in floods.iter().enumerate() {
+        let name = &flood.chain;
+        let refuse = |why: String| Err(ApiError::usage(format!("--flood {name}: {why}")));
+        let Some(chain) = chains.iter().find(|chain| chain.name == *name) else {
+            let names: Vec<_> = chains
+                .iter()
+                .map(|chain| format!("`{}`", chain.name))
+                .collect();
+            return refuse(format!(
+                "no chain `{name}` is in this file; there is {}",
+                names.join(", ")
+            ));
+        };
+        let places = &chain.places;
+        if floods[..index].iter().any(|other| other.chain == *name) {
+            return refuse(format!("chain `{name}` is named twice: once is enough"));
+        }
+        if !is_times(flood.times) {
+            return refuse(format!("{} is not a number above 0", flood.times));
+        }
+        if chain.sla.profile().is_unlimited() {
+            return refuse(format!(
+                "{}: chain `{name}` agreed no rate that it could be sent a multiple of: write `rate` in its `sla`",
+                places.sla
+            ));
+        }
+        if chain.ports.is_some() {
+            return refuse(format!(
+                "{}: chain `{name}` lies between named interfaces or devices (spec.ports), so it has no client host to \
+                 flood it from: send your own traffic",
+                places.ports
+            ));
+        }
+        // The replies of another chain come from the sockets that its probe needs.
+        let forward = chain.reverse.as_ref().and_then(|reverse| {
+            let mut before = chains.iter().take_while(|other| other.name != *name);
+            before.find(|other| other.name == *reverse)
+        });
+        if let Some(forward) = forward {
+            return refuse(format!(
+                "{}: chain `{name}` has the end hosts of chain `{}`, whose replies it takes: flood that one",
+                places.reverse, forward.name
+            ));
+        }
+    }
+    let is_flooded = |chain: &ServiceChain| floods.iter().any(|flood| flood.chain == chain.name);
+    if !floods.is_empty() && chains.iter().all(is_flooded) {
+        return Err(ApiError::usage(
+            "--flood: every chain of this file is to be flooded, so none is left to measure: leave one out",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChainSource;
+
+    fn request(text: &str) -> Result<FloodRequest, String> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_request_is_a_chain_and_how_many_times_its_rate() {
+        let ten = FloodRequest {
+            chain: "noisy".into(),
+            times: 10.0,
+        };
+        assert_eq!(request("noisy"), Ok(ten));
+        assert!((request("noisy=2.5").unwrap().times - 2.5).abs() < 1e-9);
+        for bad in [
+            "noisy=",
+            "noisy=ten",
+            "noisy=0",
+            "noisy=-1",
+            "noisy=NaN",
+            "noisy=inf",
+        ] {
+            let error = request(bad).unwrap_err();
+            assert!(error.contains("not a number above 0"), "{bad}: {error}");
+        }
+    }
+
+    fn chains(specs: &[&str]) -> Vec<ServiceChain> {
+        let objects = specs.iter().enumerate().map(|(index, spec)| {
+            format!(
+                "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: c{index} }}\nspec:\n  \
+                 functions: [ {{ name: f{index}, kind: forward }} ]\n{spec}"
+            )
+        });
+        let source = ChainSource {
+            name: "file.yaml".into(),
+            text: objects.collect::<Vec<_>>().join("---\n"),
+            ..ChainSource::default()
+        };
+        source.parse().unwrap()
+    }
+
+    const TO_A: &str = "  match: { protocol: udp, destination: 10.0.0.2/32 }\n";
+    const RATE: &str = "  sla: { rate: 2kpps }\n";
+
+    #[test]
+    fn only_a_chain_with_a_rate_and_hosts_of_its_own_is_flooded() {
+        let rated = format!("{TO_A}{RATE}");
+        let named = format!("{rated}  ports: {{ ingress: eth1, egress: eth2 }}\n");
+        let back =
+            format!("  match: {{ protocol: udp, source: 10.0.0.2/32 }}\n{RATE}  reverse: c0\n");
+        let chains = chains(&[&rated, TO_A, &named, &back]);
+        let check = |names: &[&str]| {
+            let floods: Vec<_> = names.iter().map(|name| request(name).unwrap()).collect();
+            check_floods(&floods, &chains).map_err(|error| (error.exit_status(), error.message))
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["c0=3"]), Ok(()));
+        for (names, says) in [
+            (
+                &["nobody"][..],
+                "no chain `nobody` is in this file; there is `c0`, `c1`",
+            ),
+            (&["c0", "c0"], "named twice"),
+            (&["c1"], "agreed no rate"),
+            (&["c2"], "between named interfaces"),
+            (&["c3"], "flood that one"),
+        ] {
+            let (status, message) = check(names).unwrap_err();
+            assert_eq!(status, 2);
+            assert!(
+                message.contains(says) && message.starts_with("--flood "),
+                "{message}"
+            );
+        }
+        let zero = FloodRequest {
+            chain: "c0".into(),
+            times: 0.0,
+        };
+        assert!(check_floods(&[zero], &chains).is_err());
+        let error = check_floods(&[request("c0").unwrap()], &chains[..1]).unwrap_err();
+        assert!(error.message.contains("none is left to measure"), "{error}");
+    }
+}

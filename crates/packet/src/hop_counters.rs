@@ -1,0 +1,50 @@
+//! What a function of a chain counted.
+
+use serde::{Deserialize, Serialize};
+
+/// What one function (one hop of a chain) counted since its generation came up. Kernel programs, workers and forwarders all
+/// count into this one type; [`since`](Self::since) turns two readings into the counts of the time between them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopCounters {
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Bytes that came in; `None` where the function runs in user space, which counts packets alone.
+    pub bytes_in: Option<u64>,
+    /// Packets that it dropped; of a black box all that went in and did not come out, `held` included.
+    pub drops: u64,
+    /// Packets that it emitted beyond those that came in.
+    pub emitted: u64,
+    /// Packets that a black box holds: they may still come out.
+    pub held: u64,
+    /// Packets whose processing was timed.
+    pub samples: u64,
+    /// Processing time of these together, ns.
+    pub sampled_ns: u64,
+}
+
+impl HopCounters {
+    /// Packets that went on from here.
+    pub fn packets_out(&self) -> u64 {
+        (self.packets_in + self.emitted).saturating_sub(self.drops)
+    }
+
+    /// Mean processing time of a timed packet, ns; `None` until one was timed.
+    pub fn cost_ns(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.sampled_ns as f64 / self.samples as f64)
+    }
+
+    /// What was counted since an earlier reading. `held` is a level, not a count: it stays as it is now.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let bytes = |now: u64| now.saturating_sub(earlier.bytes_in.unwrap_or_default());
+        Self {
+            packets_in: self.packets_in.saturating_sub(earlier.packets_in),
+            bytes_in: self.bytes_in.map(bytes),
+            drops: self.drops.saturating_sub(earlier.drops),
+            emitted: self.emitted.saturating_sub(earlier.emitted),
+            held: self.held,
+            samples: self.samples.saturating_sub(earlier.samples),
+            sampled_ns: self.sampled_ns.saturating_sub(earlier.sampled_ns),
+        }
+    }
+}
