@@ -1,8 +1,7 @@
 //! Network calculus: bounds on delay and backlog that hold for every arrival that keeps to its profile.
 //!
 //! An [`ArrivalCurve`] says how much may arrive in any interval of a given length, a [`RateLatency`] service curve how much a
-//! server does at least. From the two follow the greatest delay ([`delay`]), the greatest backlog ([`backlog`]) and how
-//! bursty the output is ([`after_delay`], [`output`]). What several share is divided first: [`fcfs`], [`priority`],
+//! server does at least. From the two follow the greatest delay ([`delay`]) and how bursty the output is ([`after_delay`]). What several share is divided first: [`fcfs`], [`priority`],
 //! [`round_robin`], [`fair_share`], [`cooperative`], and [`busy_period`] where nothing is known of the order. Along several
 //! servers a burst is paid for once ([`tandem`]).
 //!
@@ -14,7 +13,6 @@
 //! ([`SECOND`]). Work of a processor is in femtoseconds of its time, so a whole core has the rate [`SECOND`].
 
 mod arrival;
-mod backlog;
 mod busy_period;
 mod cooperative;
 mod delay;
@@ -29,13 +27,12 @@ mod service;
 mod tandem;
 
 pub use arrival::{ArrivalCurve, LeakyBucket};
-pub use backlog::backlog;
 pub use busy_period::busy_period;
 pub use cooperative::{Turn, cooperative};
 pub use delay::delay;
 pub use fair_share::fair_share;
 pub use fcfs::fcfs;
-pub use output::{after_delay, output};
+pub use output::after_delay;
 pub use paper_sum::paper_sum;
 pub use priority::priority;
 pub use round_robin::round_robin;

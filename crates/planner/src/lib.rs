@@ -15,21 +15,19 @@ pub mod admission;
 pub mod calculus;
 mod classify;
 pub mod costs;
-mod dpdk;
 mod error;
+mod frame;
 mod machine;
-mod mapping;
-mod place;
 mod plan;
 mod planning;
 mod shaping;
 
-pub use admission::Bound;
+pub use admission::plan;
 pub use classify::by_class;
 pub use costs::{Cost, Costs, CostsError, FunctionCosts, Origin, Stall, StepCosts};
-pub use dpdk::plan;
 pub use error::PlanError;
 pub use machine::{Machine, PortKind};
-pub use plan::{Entry, Exit, Hop, Plan, Segment, Step};
+pub use plan::{
+    Bound, Entry, Exit, Hop, HopShare, Plan, Segment, ServerShare, ShaperPlace, ShaperPlan, Step,
+};
 pub use planning::REFERENCE_FRAME_BYTES;
-pub use shaping::{ShaperPlace, ShaperPlan};

@@ -1,14 +1,18 @@
 //! A plan: where everything of a chain runs, what it costs, and whether that honours the contract.
 
+mod bound;
+mod shaper;
+
 use std::ops::Range;
 
 use myelin_spec::catalogue::Class;
 use myelin_spec::{Classify, Hook, Mapping, OnFailure, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Bound;
 use crate::costs::Origin;
-use crate::shaping::{ShaperPlace, ShaperPlan};
+
+pub use bound::{Bound, HopShare, ServerShare};
+pub use shaper::{ShaperPlace, ShaperPlan};
 
 /// A plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,34 +12,10 @@ use myelin_spec::rlnc::REDUNDANCY_PARTS;
 use myelin_spec::{
     Enforce, FULL_FRAME, FunctionConfig, Hook, Mapping, RlncCode, ServiceChain, Shaping, Space,
 };
-use serde::{Deserialize, Serialize};
 
-use crate::admission::longest;
 use crate::error::PlanError;
-use crate::plan::Plan;
-
-/// Who shapes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ShaperPlace {
-    /// The worker of the last user functions, at their exit.
-    Worker,
-    /// The queueing discipline of the egress interface.
-    Qdisc,
-}
-
-/// The shaper of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShaperPlan {
-    /// Who shapes.
-    pub place: ShaperPlace,
-    /// The profile there: the agreed one with what the functions before it add, and the bounds of the queue.
-    #[serde(flatten)]
-    pub shaping: Shaping,
-    /// How many functions stand before it.
-    #[serde(skip)]
-    pub(crate) behind: usize,
-}
+use crate::frame::{SHORTEST, longest};
+use crate::plan::{Plan, ShaperPlace, ShaperPlan};
 
 /// What a contract needs beside the policer.
 pub(crate) fn shaper(
@@ -223,8 +199,6 @@ const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
 /// What a repair packet (RFC 8681) has beside its symbol: its identifier, the encoding coefficients' seed and the length of the data unit. A
 /// recoded one has its coefficients besides, a byte for each packet of the window.
 const CODING_BYTES: u64 = 12;
-/// The shortest frame, without check sequence, bytes.
-const SHORTEST_FRAME: u64 = 60;
 
 /// The profile behind a function.
 fn grown(profile: Profile, config: &FunctionConfig) -> Profile {
@@ -238,7 +212,7 @@ fn grown(profile: Profile, config: &FunctionConfig) -> Profile {
         // So many packets at most bring so many bits: those of the other limit, or the shortest frames.
         let longer = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
-            let packets = packets.unwrap_or(bits / (SHORTEST_FRAME * 8) + 1);
+            let packets = packets.unwrap_or(bits / (SHORTEST * 8) + 1);
             let longer = packets.saturating_mul(growth.longer.bytes * 8);
             // No more than full frames, unless they were longer when they came.
             let full = packets.saturating_mul(longest(growth.longer.mtu) * 8);

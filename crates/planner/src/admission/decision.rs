@@ -3,7 +3,6 @@
 use myelin_spec::units::format_duration_ns;
 
 use super::booking::Booking;
-use super::bound::{Bound, HopShare, ServerShare};
 use super::evaluate::{Evaluator, Unbounded};
 use super::flow::Work;
 use super::group::Group;
@@ -12,6 +11,7 @@ use super::site::{NS, Platform};
 use super::way::Resource;
 use super::worst::Worst;
 use crate::calculus::SECOND;
+use crate::plan::{Bound, HopShare, ServerShare};
 
 /// What admission says of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,19 +3,8 @@
 use myelin_packet::traffic::Profile;
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
+use crate::frame::{self, SHORTEST};
 use crate::shaping::Longer;
-
-/// The shortest frame, bytes, without frame check sequence.
-pub(super) const SHORTEST: u128 = 60;
-/// What a frame has beside an IP packet, bytes: an Ethernet header and a VLAN tag.
-const AROUND: u64 = 18;
-/// The longest frame where nobody says how long one is: on a link with an MTU of 1500 B, with a VLAN tag, bytes.
-pub(super) const LONGEST: u64 = longest(1500);
-
-/// The longest frame of a link of that MTU, without frame check sequence, bytes.
-pub(crate) const fn longest(mtu: u64) -> u64 {
-    mtu + AROUND
-}
 
 /// What packets cost at a server, at worst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -100,7 +89,7 @@ impl Growth {
     /// Behind a function that makes packets longer. Those that it leaves alone are as long as they were.
     pub(super) fn with_longer(self, longer: Longer) -> Self {
         let bytes = u128::from(longer.bytes);
-        let most = u128::from(self::longest(longer.mtu));
+        let most = u128::from(frame::longest(longer.mtu));
         Self {
             bytes: self.bytes + bytes,
             longest: (self.longest + bytes).min(most).max(self.longest),
@@ -136,11 +125,11 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     let with_made = |bytes: u128| of_frame(bytes)?.checked_mul(Growth::ONE)?.checked_add(made);
     let (long, short) = (
         with_made(growth.longest)?,
-        with_made(growth.frame(SHORTEST))?,
+        with_made(growth.frame(SHORTEST.into()))?,
     );
     let longer = with_made(growth.bytes.min(growth.longest))?;
     let by_packets = packets.and_then(|packets| times(packets, long, Growth::ONE));
-    let by_bits = bits.and_then(|bits| times(bits, short, 8 * SHORTEST * Growth::ONE));
+    let by_bits = bits.and_then(|bits| times(bits, short, 8 * u128::from(SHORTEST) * Growth::ONE));
     let by_both = packets.zip(bits).and_then(|(packets, bits)| {
         let (one, other) = (
             times(packets, longer, Growth::ONE)?,
@@ -170,6 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::frame::{LONGEST, longest};
 
     fn profile(packets: Option<(u64, u64)>, bits: Option<(u64, u64)>) -> Profile {
         let bucket = |(rate, burst)| Bucket::new(rate, burst).unwrap();

@@ -3,11 +3,11 @@
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::{FULL_FRAME, Idle, ServiceChain};
 
-use super::flow::SHORTEST;
 use super::site::NS;
 use crate::calculus::{SECOND, mul_div_down, mul_div_up};
-use crate::plan::Plan;
-use crate::shaping::{ShaperPlace, behind};
+use crate::frame::SHORTEST;
+use crate::plan::{Plan, ShaperPlace};
+use crate::shaping::behind;
 
 /// The longest that a packet that the policer lets through is made to wait by a shaper that is stricter, fs.
 pub(super) fn held_fs(chain: &ServiceChain, plan: &Plan) -> u128 {
@@ -72,7 +72,7 @@ pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     // Where only bits are agreed, packets are as short as can be.
     let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
         (Some(shaped), Some(policed)) => (shaped, policed, 1),
-        _ => (shaped.bits?, policed.bits?, 8 * SHORTEST),
+        _ => (shaped.bits?, policed.bits?, 8 * u128::from(SHORTEST)),
     };
     let more = policed.burst().saturating_sub(shaped.burst());
     let room = (u128::from(shaper.queue) * packet).checked_sub(more.into())?;
@@ -96,7 +96,7 @@ pub(super) fn no_room(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Opt
     let (shaped, policed) = (shaper.profile(), policed(chain, plan)?);
     let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
         (Some(shaped), Some(policed)) => (shaped, policed, 1),
-        _ => (shaped.bits?, policed.bits?, 8 * SHORTEST),
+        _ => (shaped.bits?, policed.bits?, 8 * u128::from(SHORTEST)),
     };
     let caught_up = mul_div_up(policed.rate().into(), before_fs, SECOND)?;
     let more = u128::from(policed.burst().saturating_sub(shaped.burst())) + caught_up;

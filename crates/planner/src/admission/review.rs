@@ -5,14 +5,14 @@ use myelin_spec::{FULL_FRAME, Idle, Mapping, ServiceChain, Space};
 use super::booking::{Booking, book};
 use super::decision::admit;
 use super::ledger::Ledger;
-use super::mean;
 use super::release;
 use super::remedy::{Alternative, remedies};
 use super::site::{Platform, Site};
 use crate::costs::Costs;
-use crate::dpdk;
+use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::Plan;
+use crate::planning;
 
 /// Where a chain is to be admitted.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +25,26 @@ pub struct Node<'a> {
     pub ledger: &'a Ledger,
 }
 
+/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
+///
+/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted). It is alone on its node here;
+/// [`review`] looks at it beside others.
+pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
+    let mut plan = planning::place(chain, costs, machine)?;
+    let site = Site::planned(chain, machine);
+    review(
+        &mut plan,
+        chain,
+        &Node {
+            costs,
+            machine,
+            ledger: &Ledger::default(),
+        },
+        &site,
+    );
+    Ok(plan)
+}
+
 /// Decides whether a planned chain is admitted on a node, and writes that into its plan: bound, refusal and remedies. Returns what
 /// to enter into the node's ledger when the chain is deployed.
 pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Site) -> Booking {
@@ -32,7 +52,7 @@ pub fn review(plan: &mut Plan, chain: &ServiceChain, node: &Node<'_>, site: &Sit
     let mut booking = book(chain, plan, node.costs, site);
     let decision = admit(node.ledger, &booking, &platform);
     // The mean is compared with what was agreed in any case: it is no promise, but a mean above it cannot be kept.
-    let refusal = mean::refusal(plan).or(decision.refusal);
+    let refusal = planning::refusal(plan).or(decision.refusal);
     let try_others = refusal.is_some();
     // A shaper without room is no matter of what others were promised: its remedy is in the refusal.
     let to_shaper_fs = decision.to_shaper_fs.unwrap_or(0);
@@ -79,10 +99,10 @@ fn alternatives(
 ) -> Vec<Alternative> {
     let mut all = Vec::new();
     let mut consider = |what: String, chain: &ServiceChain, site: &Site| {
-        let Ok(plan) = dpdk::place(chain, node.costs, node.machine) else {
+        let Ok(plan) = planning::place(chain, node.costs, node.machine) else {
             return;
         };
-        if mean::refusal(&plan).is_none() {
+        if planning::refusal(&plan).is_none() {
             let booking = book(chain, &plan, node.costs, site);
             all.push(Alternative { what, booking });
         }

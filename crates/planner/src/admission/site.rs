@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use myelin_spec::ServiceChain;
 
-use super::flow::{self, LONGEST};
 use super::way::Resource;
 use crate::calculus::SECOND;
 use crate::costs::Costs;
+use crate::frame::{self, LONGEST};
 use crate::machine::Machine;
 
 /// Femtoseconds of a nanosecond.
@@ -80,7 +80,7 @@ impl Site {
     /// The longest frame that comes in, without frame check sequence, bytes.
     pub(super) fn longest(&self) -> u64 {
         self.ingress_mtu
-            .map_or(LONGEST, |mtu| flow::longest(mtu.into()))
+            .map_or(LONGEST, |mtu| frame::longest(mtu.into()))
     }
 
     /// The kernel's part where its packets come in.

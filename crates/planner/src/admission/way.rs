@@ -3,12 +3,13 @@
 use myelin_spec::rlnc::{REDUNDANCY_PARTS, RlncDelivery};
 use myelin_spec::{FunctionConfig, Hook, Idle, Mapping, ServiceChain, Space};
 
-use super::flow::{self, Growth, LONGEST, Work};
+use super::flow::{Growth, Work};
 use super::site::{NS, Site};
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
-use crate::plan::Plan;
-use crate::shaping::{Longer, ShaperPlace};
+use crate::frame::{LONGEST, SHORTEST};
+use crate::plan::{Plan, ShaperPlace};
+use crate::shaping::Longer;
 
 /// What several chains may wait for.
 ///
@@ -401,7 +402,7 @@ impl<'a> Builder<'a> {
             .worst(steps.enter_user)
             .plus(self.worst(steps.user_egress));
         let many = self.worst(in_burst.worker);
-        [flow::SHORTEST, FRAME]
+        [SHORTEST.into(), FRAME]
             .map(|bytes| alone.of_fs(bytes).saturating_sub(many.of_fs(bytes)))
             .into_iter()
             .fold(0, u128::max)

@@ -1,7 +1,7 @@
 //! How bursty the output is.
 
 use super::rounding::mul_div_up;
-use super::{ArrivalCurve, LeakyBucket, RateLatency, SECOND};
+use super::{ArrivalCurve, LeakyBucket, SECOND};
 
 /// The arrival curve of what has been delayed by at most `delay_fs`, each part by another time: `arrival(t + delay)`. This is the
 /// clustering of packets that Rathore et al. 2022 describe in section 5.1.
@@ -15,41 +15,16 @@ pub fn after_delay(arrival: &ArrivalCurve, delay_fs: u128) -> Option<ArrivalCurv
     })
 }
 
-/// The arrival curve of what leaves a server: the deconvolution of the two curves (LBT theorem 1.4.3). `None`: more comes than is
-/// done.
-pub fn output(arrival: &ArrivalCurve, service: &RateLatency) -> Option<ArrivalCurve> {
-    if arrival.long().rate > service.rate {
-        return None;
-    }
-    // A bucket that is faster than the server grows by what waits at the bend; the other one bounds that already.
-    let arrival = if arrival.short().rate > service.rate {
-        ArrivalCurve::of(arrival.long())
-    } else {
-        *arrival
-    };
-    after_delay(&arrival, service.latency_fs)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn what_came_during_the_latency_leaves_with_the_burst() {
-        let bucket = LeakyBucket::new(30, 5);
-        let out = output(&ArrivalCurve::of(bucket), &RateLatency::new(10, 2 * SECOND)).unwrap();
-        assert_eq!(out.long(), LeakyBucket::new(40, 5));
-        assert_eq!(
-            output(&ArrivalCurve::of(bucket), &RateLatency::new(4, 0)),
-            None
-        );
-    }
+    use crate::calculus::RateLatency;
 
     proptest! {
         /// Units that come by a leaky bucket, at random or as soon as they may, and leave by a server of that curve, keep to
-        /// the output's.
+        /// what came, delayed by the server's latency.
         #[test]
         fn departures_keep_to_the_output_curve(
             burst in 1_u128..20, arrival_rate in 1_u128..50, faster in 0_u128..50, latency_ms in 0_u128..2000,
@@ -57,7 +32,7 @@ mod tests {
         ) {
             let arrival = ArrivalCurve::of(LeakyBucket::new(burst, arrival_rate));
             let service = RateLatency::new(arrival_rate + faster, latency_ms * (SECOND / 1000));
-            let out = output(&arrival, &service).unwrap();
+            let out = after_delay(&arrival, service.latency_fs).unwrap();
             let (mut finish, mut sent) = (0_u128, Vec::new());
             let mut came: Vec<u128> = Vec::new();
             let mut departures: Vec<u128> = Vec::new();

@@ -28,16 +28,6 @@ impl RateLatency {
     pub fn at(&self, time_fs: u128) -> Option<u128> {
         mul_div_down(self.rate, time_fs.saturating_sub(self.latency_fs), SECOND)
     }
-
-    /// Two servers one after the other, of what flows like a fluid: the lesser rate, the sum of the latencies
-    /// (LBT theorem 1.4.6). What comes in packets needs more: [`tandem`](super::tandem()).
-    #[must_use]
-    pub fn then(&self, next: &Self) -> Option<Self> {
-        Some(Self {
-            rate: self.rate.min(next.rate),
-            latency_fs: self.latency_fs.checked_add(next.latency_fs)?,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -50,8 +40,5 @@ mod tests {
         assert_eq!(service.at(SECOND), Some(0));
         assert_eq!(service.at(2 * SECOND), Some(10));
         assert_eq!(service.at(2 * SECOND - 1), Some(9), "rounded down");
-        let both = service.then(&RateLatency::new(4, 2)).unwrap();
-        assert_eq!(both, RateLatency::new(4, SECOND + 2));
-        assert_eq!(service.then(&RateLatency::new(1, u128::MAX)), None);
     }
 }

@@ -3,16 +3,16 @@
 use myelin_spec::catalogue::State;
 use myelin_spec::{FunctionConfig, FunctionSpec, Idle, Mapping, ServiceChain, Space};
 
+use super::plan_as_asked;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
 use crate::machine::Machine;
 use crate::plan::{Hop, Plan, Step};
-use crate::planning::plan_as_asked;
 
 /// Plans a chain for a machine: chooses its mapping, places each function, predicts the cost, compares it with the contract.
 ///
 /// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted).
-pub(crate) fn plan(
+pub(super) fn plan(
     chain: &ServiceChain,
     costs: &Costs,
     machine: &Machine,
@@ -103,7 +103,7 @@ fn stays(function: &FunctionSpec) -> bool {
 
 /// Adds the rings between the processes of a pipeline to the ways to the functions and to the way out. Returns how many functions have a process of their own, and how
 /// many rings there are.
-pub(crate) fn add_rings(
+pub(super) fn add_rings(
     functions: &[FunctionSpec],
     hops: &mut [Hop],
     egress: &mut Step,

@@ -10,7 +10,7 @@ use crate::plan::{Hop, Plan};
 const BUSY: f64 = 0.8;
 
 /// Fills in whether the plan is admitted, and what the user should know.
-pub(crate) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
+pub(super) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
     let wake_up_ns = wake_up_ns(plan, chain, costs);
     plan.refusal = refusal(plan);
     plan.admitted = plan.refusal.is_none();
@@ -41,7 +41,7 @@ fn wake_up_ns(plan: &Plan, chain: &ServiceChain, costs: &Costs) -> Option<f64> {
 }
 
 /// A mean above the agreed delay means that no load and no luck can make it hold.
-pub(super) fn refusal(plan: &Plan) -> Option<String> {
+pub(crate) fn refusal(plan: &Plan) -> Option<String> {
     let bounds = [
         ("latency", plan.sla.latency_ns),
         ("roundTrip", plan.sla.round_trip_ns),

@@ -2,34 +2,13 @@
 
 use myelin_spec::{Mapping, ServiceChain, Space};
 
-use crate::admission::{Ledger, Node, Site, review};
+use super::mapping;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::mapping;
 use crate::plan::Plan;
 
-/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract.
-///
-/// A chain whose contract cannot be honoured still gets a plan, which is not [`admitted`](Plan::admitted). It is alone on its node here;
-/// [`review`](crate::admission::review) looks at it beside others.
-pub fn plan(chain: &ServiceChain, costs: &Costs, machine: &Machine) -> Result<Plan, PlanError> {
-    let mut plan = place(chain, costs, machine)?;
-    let site = Site::planned(chain, machine);
-    review(
-        &mut plan,
-        chain,
-        &Node {
-            costs,
-            machine,
-            ledger: &Ledger::default(),
-        },
-        &site,
-    );
-    Ok(plan)
-}
-
-/// The same, before admission.
+/// Plans a chain for a machine: places each function, predicts the cost, compares it with the contract. Admission is not asked.
 pub(crate) fn place(
     chain: &ServiceChain,
     costs: &Costs,

@@ -1,0 +1,218 @@
+//! The placement problem of one chain: what each function costs in each space, and the steps between them at each hook.
+
+use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
+
+use super::place::{Choice, Placement, Score, Steps, cheapest};
+use crate::classify::required;
+use crate::costs::{Cost, Costs};
+use crate::error::PlanError;
+use crate::machine::{Machine, PortKind};
+
+/// Hooks in order of preference when they cost the same.
+const HOOKS: [Hook; 2] = [Hook::Tcx, Hook::Xdp];
+
+/// The placement problem of one chain.
+pub(super) struct Problem<'c> {
+    pub(super) chain: &'c ServiceChain,
+    choices: Vec<Choice>,
+    /// The hooks that may be used, with their steps.
+    hooks: Vec<(Hook, Steps)>,
+    /// Each function is in a namespace of its own.
+    pub(super) distributed: bool,
+}
+
+impl<'c> Problem<'c> {
+    pub(super) fn new(
+        chain: &'c ServiceChain,
+        costs: &Costs,
+        machine: &Machine,
+        frame_bytes: u64,
+    ) -> Result<Self, PlanError> {
+        let choice = |function: &FunctionSpec| {
+            // On the average of a run one ring for each of its functions.
+            let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
+            let cost = |space| {
+                let own = costs.function(function.kind(), space)?;
+                let way = ring.filter(|_| space == Space::User).unwrap_or_default();
+                Some(picoseconds(&[own, way], frame_bytes))
+            };
+            let all = Choice {
+                kernel: cost(Space::Kernel),
+                user: cost(Space::User),
+            };
+            let choice = required(function, chain.classify).map_or(all, |space| all.only(space));
+            match function.required_space() {
+                Some(space) if choice.cost(space).is_none() => Err(PlanError::Space {
+                    chain: chain.name.clone(),
+                    place: function.place.clone(),
+                    function: function.name.clone(),
+                    kind: function.kind().name,
+                    space,
+                }),
+                _ => Ok(choice),
+            }
+        };
+        let choices = chain
+            .functions
+            .iter()
+            .map(choice)
+            .collect::<Result<_, _>>()?;
+        let distributed = chain.mapping == Mapping::Distributed;
+        let black_box = chain.functions.iter().any(|one| one.kind().is_black_box());
+        let hooks = HOOKS
+            .into_iter()
+            .filter(|hook| chain.hook == Hook::Auto || chain.hook == *hook)
+            // To a black box, as into user space, only XDP leads.
+            .filter(|hook| !black_box || *hook == Hook::Xdp)
+            .map(|hook| {
+                let steps = steps(hook, machine, costs, frame_bytes);
+                let link = picoseconds(&[costs.steps.link_at(hook).1], frame_bytes);
+                (
+                    hook,
+                    if distributed {
+                        steps.by_links(link)
+                    } else {
+                        steps
+                    },
+                )
+            })
+            .collect();
+        Ok(Self {
+            chain,
+            choices,
+            hooks,
+            distributed,
+        })
+    }
+
+    pub(super) fn solve(&self) -> Option<(Hook, Placement)> {
+        self.solve_with(&self.choices)
+    }
+
+    /// The best hook and placement; only XDP leads into user space.
+    fn solve_with(&self, choices: &[Choice]) -> Option<(Hook, Placement)> {
+        let kernel_only: Vec<_> = choices
+            .iter()
+            .map(|choice| choice.only(Space::Kernel))
+            .collect();
+        let solved = self.hooks.iter().filter_map(|(hook, steps)| {
+            let choices = if *hook == Hook::Tcx {
+                &kernel_only
+            } else {
+                choices
+            };
+            Some((*hook, cheapest(choices, steps)?))
+        });
+        solved.min_by_key(|(_, placement)| placement.score)
+    }
+
+    /// The best score of the chain with the function at `position` in `space`.
+    fn forced(&self, position: usize, space: Space) -> Option<Score> {
+        let mut choices = self.choices.clone();
+        choices[position] = choices[position].only(space);
+        self.solve_with(&choices)
+            .map(|(_, placement)| placement.score)
+    }
+
+    /// Why the function at `position` is where it is.
+    pub(super) fn why(&self, position: usize, space: Space, placement: &Placement) -> String {
+        let function = &self.chain.functions[position];
+        let kind = function.kind();
+        let other = match space {
+            Space::Kernel => Space::User,
+            Space::User => Space::Kernel,
+        };
+        if kind.is_black_box() {
+            return "a program of its own; what it costs is unknown (black box)".to_owned();
+        }
+        if function.space.is_some() {
+            return format!("pinned by `space: {space}`");
+        }
+        if let (Some(_), Some(what)) = (&function.sandbox.asked_at, function.sandbox.demand()) {
+            return format!("`{what}` needs a process");
+        }
+        if kind.default_cost(other).is_none() {
+            return format!("`{}` exists in the {space} space only", kind.name);
+        }
+        if function.paired {
+            return format!(
+                "shares its state with a function of `{}`; `space: {other}` at either moves both",
+                self.chain.reverse.as_deref().unwrap_or_default()
+            );
+        }
+        if self.chain.classify == Classify::Calvin {
+            return format!("its class {} belongs into the {space} space", kind.class);
+        }
+        match self.forced(position, other) {
+            Some(alternative) if alternative.cost_ps == placement.score.cost_ps => {
+                format!("costs the same in either space; the {space} is preferred")
+            }
+            Some(alternative) => {
+                let more_ps = alternative.cost_ps.saturating_sub(placement.score.cost_ps);
+                format!(
+                    "the chain would cost {} ns more with it in the {other} space",
+                    more_ps.div_ceil(1000)
+                )
+            }
+            None => format!(
+                "`hook: {}` does not lead into the {other} space",
+                self.chain.hook
+            ),
+        }
+    }
+}
+
+/// The door of a hook and the way out of its kernel functions, by the names the costs have.
+pub(super) struct Ends {
+    pub(super) door: Vec<(&'static str, Cost)>,
+    pub(super) kernel_egress: (&'static str, Cost),
+}
+
+impl Ends {
+    pub(super) fn new(hook: Hook, machine: &Machine, costs: &Costs) -> Self {
+        let steps = &costs.steps;
+        let native = machine.ingress == PortKind::Native;
+        let (door, convert, kernel_egress) = if hook == Hook::Xdp {
+            let convert = (!native).then_some(("xdp_frame", steps.xdp_frame));
+            (
+                ("door_xdp", steps.door_xdp),
+                convert,
+                ("egress_xdp", steps.egress_xdp),
+            )
+        } else {
+            let convert = native.then_some(("tcx_skb", steps.tcx_skb));
+            let egress = match machine.egress {
+                PortKind::EndHost => ("egress_tcx_peer", steps.egress_tcx_peer),
+                PortKind::Virtual | PortKind::Native => ("egress_redirect", steps.egress_redirect),
+            };
+            (("door_tcx", steps.door_tcx), convert, egress)
+        };
+        Self {
+            door: convert.into_iter().chain([door]).collect(),
+            kernel_egress,
+        }
+    }
+}
+
+fn steps(hook: Hook, machine: &Machine, costs: &Costs, frame_bytes: u64) -> Steps {
+    let ends = Ends::new(hook, machine, costs);
+    let door: Vec<_> = ends.door.iter().map(|(_, cost)| *cost).collect();
+    let at = |cost: Cost| picoseconds(&[cost], frame_bytes);
+    Steps {
+        door: picoseconds(&door, frame_bytes),
+        hop: at(costs.steps.hop),
+        enter_user: at(costs.steps.enter_user),
+        dispatch: at(costs.steps.dispatch),
+        user_to_kernel: at(costs.steps.user_to_kernel),
+        kernel_egress: at(ends.kernel_egress.1),
+        user_egress: at(costs.steps.user_egress),
+    }
+}
+
+/// Costs of a frame together, in whole picoseconds.
+fn picoseconds(costs: &[Cost], frame_bytes: u64) -> u64 {
+    costs
+        .iter()
+        .map(|cost| (cost.at_ns(frame_bytes) * 1000.0).round() as u64)
+        .sum()
+}
