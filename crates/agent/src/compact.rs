@@ -3,6 +3,7 @@
 
 use myelin_dataplane::{Pipeline, ShaperStats, UserChain, UserExit, UserSegment};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain};
+use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Hop, Plan, Segment};
 use myelin_policy::sla::{Crossing, Station};
@@ -11,7 +12,7 @@ use myelin_spec::{SandboxSpec, ServiceChain, Space};
 use crate::api::ApiError;
 use crate::deploy::kernel_hook;
 use crate::discipline::ClassId;
-use crate::layout::{HopFigures, Job, Layout};
+use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::workers::{Key, Start};
 
@@ -84,11 +85,11 @@ impl Layout for Compact {
         self.worker.iter().collect()
     }
 
-    fn hop(&self, node: &Node, hop: &Hop) -> HopFigures {
+    fn hop(&self, node: &Node, hop: &Hop) -> HopCounters {
         if hop.space == Space::Kernel {
-            HopFigures::of_kernel(node, &self.loaded, hop.position)
+            layout::kernel_hop(node, &self.loaded, hop.position)
         } else {
-            HopFigures::of_user(self.user_stats(node).as_ref(), hop.position)
+            layout::user_hop(self.user_stats(node).as_ref(), hop.position)
         }
     }
 

@@ -9,6 +9,7 @@ use myelin_kernel::{
     Occupant as Stands,
 };
 use myelin_linux::link::LinkId;
+use myelin_packet::HopCounters;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Hop;
@@ -19,7 +20,7 @@ use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
 use crate::circuit::MTU;
 use crate::deploy::kernel_hook;
 use crate::external::{self, BlackBox};
-use crate::layout::{HopFigures, Job, Layout};
+use crate::layout::{self, Job, Layout};
 use crate::node::Node;
 use crate::sandbox::{Occupant, Sandbox};
 use crate::workers::{Key, Start, lead, overflowed};
@@ -84,8 +85,8 @@ impl Layout for Distributed {
         places.filter_map(|place| place.worker.as_ref()).collect()
     }
 
-    fn hop(&self, node: &Node, hop: &Hop) -> HopFigures {
-        let kernel = HopFigures::of_kernel(node, &self.loaded, hop.position);
+    fn hop(&self, node: &Node, hop: &Hop) -> HopCounters {
+        let kernel = layout::kernel_hop(node, &self.loaded, hop.position);
         let place = self.made.places.get(usize::from(hop.position));
         if let Some(slots) = place
             .and_then(|place| place.link.as_ref())
@@ -93,9 +94,11 @@ impl Layout for Distributed {
         {
             let counted = |slot| node.plane.counters().read(slot).packets;
             let came = counted(slots.out) + counted(slots.back);
-            return HopFigures {
-                // What came out and cannot be read is counted as a drop already.
-                held: kernel.packets_in.saturating_sub(came + kernel.drops),
+            // What came out and cannot be read is counted as a drop already.
+            let held = kernel.packets_in.saturating_sub(came + kernel.drops);
+            return HopCounters {
+                drops: kernel.drops + held,
+                held,
                 ..kernel
             };
         }
@@ -103,8 +106,8 @@ impl Layout for Distributed {
             return kernel;
         };
         let chain = self.user_stats(node, place);
-        let user = HopFigures::of_user(chain.as_ref(), hop.position);
-        HopFigures {
+        let user = layout::user_hop(chain.as_ref(), hop.position);
+        HopCounters {
             // The kernel drops what finds no socket, or comes back without its header.
             drops: user.drops + kernel.drops,
             ..user

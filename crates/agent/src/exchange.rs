@@ -331,8 +331,7 @@ impl Past {
             .plan
             .hops
             .iter()
-            .map(|hop| form.layout.hop(node, hop))
-            .map(|figures| figures.drops + figures.held)
+            .map(|hop| form.layout.hop(node, hop).drops)
             .sum::<u64>();
         self.counts.add(&sla::form_counts(form, node));
         // The interface's class goes on with its counts where it stays the same.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use myelin_dataplane::{ChainStats, Pipeline, ShaperStats};
 use myelin_kernel::{Flows, LoadedChain, Policer};
+use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Hop, Plan};
 use myelin_policy::sla::Crossing;
@@ -35,64 +36,36 @@ pub(crate) struct Job<'a> {
     pub(crate) is_called_off: &'a dyn Fn() -> bool,
 }
 
-/// What one function did, in packets.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HopFigures {
-    pub(crate) packets_in: u64,
-    /// Only the kernel counts them per function.
-    pub(crate) bytes_in: Option<u64>,
-    pub(crate) drops: u64,
-    /// Packets that it made.
-    pub(crate) emitted: u64,
-    /// Went into a black box and have not come out: under way, or dropped there.
-    pub(crate) held: u64,
-    /// Mean processing time of the sampled packets, ns.
-    pub(crate) cost_ns: Option<f64>,
-    /// Of how many packets, and their time together.
-    pub(crate) samples: u64,
-    pub(crate) sampled_ns: u64,
-}
-
-impl HopFigures {
-    /// Of a function in the kernel.
-    pub(crate) fn of_kernel(node: &Node, loaded: &LoadedChain, position: u8) -> Self {
-        let slot = loaded.counter_slot(position);
-        let line = slot
-            .map(|slot| node.plane.counters().read(slot))
-            .unwrap_or_default();
-        Self {
-            packets_in: line.packets,
-            bytes_in: Some(line.bytes),
-            drops: line.drops,
-            emitted: 0,
-            held: 0,
-            cost_ns: mean(line.sampled_ns, line.samples),
-            samples: line.samples,
-            sampled_ns: line.sampled_ns,
-        }
-    }
-
-    /// Of a function in a worker, from what that one counted of the chain.
-    pub(crate) fn of_user(chain: Option<&ChainStats>, position: u8) -> Self {
-        let at = chain
-            .and_then(|chain| chain.positions.get(usize::from(position)))
-            .copied()
-            .unwrap_or_default();
-        Self {
-            packets_in: at.packets_in,
-            bytes_in: None,
-            drops: at.drops,
-            emitted: at.emitted,
-            held: 0,
-            cost_ns: mean(at.sampled_ns, at.samples),
-            samples: at.samples,
-            sampled_ns: at.sampled_ns,
-        }
+/// What a function in the kernel counted.
+pub(crate) fn kernel_hop(node: &Node, loaded: &LoadedChain, position: u8) -> HopCounters {
+    let slot = loaded.counter_slot(position);
+    let line = slot
+        .map(|slot| node.plane.counters().read(slot))
+        .unwrap_or_default();
+    HopCounters {
+        packets_in: line.packets,
+        bytes_in: Some(line.bytes),
+        drops: line.drops,
+        samples: line.samples,
+        sampled_ns: line.sampled_ns,
+        ..HopCounters::default()
     }
 }
 
-fn mean(sum_ns: u64, samples: u64) -> Option<f64> {
-    (samples > 0).then(|| sum_ns as f64 / samples as f64)
+/// What a function in a worker counted, from what that one counted of the chain.
+pub(crate) fn user_hop(chain: Option<&ChainStats>, position: u8) -> HopCounters {
+    let at = chain
+        .and_then(|chain| chain.positions.get(usize::from(position)))
+        .copied()
+        .unwrap_or_default();
+    HopCounters {
+        packets_in: at.packets_in,
+        drops: at.drops,
+        emitted: at.emitted,
+        samples: at.samples,
+        sampled_ns: at.sampled_ns,
+        ..HopCounters::default()
+    }
 }
 
 /// A generation's functions, loaded and connected.
@@ -104,7 +77,7 @@ pub(crate) trait Layout: Send {
     fn workers(&self) -> Vec<&Key>;
 
     /// What one of its functions did.
-    fn hop(&self, node: &Node, hop: &Hop) -> HopFigures;
+    fn hop(&self, node: &Node, hop: &Hop) -> HopCounters;
 
     /// What one of its functions stands in, where that is a container or has limits.
     fn sandbox(&self, _node: &Node, _hop: &Hop) -> Option<SandboxStatus> {

@@ -11,7 +11,7 @@ use myelin_packet::sojourn::Histogram as Sojourn;
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, ProbeOptions, ReportReply, SlaWindow};
+use crate::api::{ApiError, HopStatus, ProbeOptions, ReportReply, SlaWindow};
 use crate::measure::{Measured, Row};
 use crate::{status, verdict};
 
@@ -136,20 +136,23 @@ fn hops(measured: &Measured) -> Vec<Hop> {
         predicted_ns: Some(step.cost_ns),
         ..Hop::default()
     };
-    let functions = plan
-        .hops
-        .iter()
-        .zip(&measured.hops)
-        .map(|(planned, counted)| Hop {
+    let functions = plan.hops.iter().zip(&measured.hops).map(
+        |(
+            planned,
+            HopStatus {
+                counted, cost_ns, ..
+            },
+        )| Hop {
             name: planned.name.clone(),
             kind: planned.kind.clone(),
             space: planned.space.to_string(),
             predicted_ns: (!planned.is_black_box()).then(|| planned.total_ns()),
-            measured_ns: counted.cost_ns,
+            measured_ns: *cost_ns,
             packets_in: counted.packets_in,
             packets_out: counted.packets_in - counted.drops.min(counted.packets_in),
             drops: counted.drops,
-        });
+        },
+    );
     std::iter::once(step("front door", &plan.door))
         .chain(functions)
         .chain(std::iter::once(step("egress", &plan.egress)))

@@ -38,16 +38,14 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         .hops
         .iter()
         .map(|hop| {
-            let figures = form.layout.hop(node, hop);
+            let counted = form.layout.hop(node, hop);
             HopStatus {
                 position: hop.position,
                 name: hop.name.clone(),
                 kind: hop.kind.clone(),
                 space: hop.space.to_string(),
-                packets_in: figures.packets_in,
-                bytes_in: figures.bytes_in,
-                drops: figures.drops + figures.held,
-                cost_ns: figures.cost_ns,
+                counted,
+                cost_ns: counted.cost_ns(),
                 black_box: form.layout.black_box(node, hop.position),
                 sandbox: form.layout.sandbox(node, hop),
                 counters: at_position(&counts, hop.position),
@@ -100,7 +98,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         } else {
             out
         },
-        drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.drops).sum::<u64>(),
+        drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.counted.drops).sum::<u64>(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
         hops,

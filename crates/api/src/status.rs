@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use myelin_packet::FlowState;
+use myelin_packet::{FlowState, HopCounters};
 use myelin_spec::Isolation;
 use serde::{Deserialize, Serialize};
 
@@ -30,12 +30,9 @@ pub struct HopStatus {
     pub kind: String,
     /// `kernel` or `user`.
     pub space: String,
-    /// Packets that came in.
-    pub packets_in: u64,
-    /// Bytes that came in; only the kernel counts them per function.
-    pub bytes_in: Option<u64>,
-    /// Packets that it dropped.
-    pub drops: u64,
+    /// What it counted.
+    #[serde(flatten)]
+    pub counted: HopCounters,
     /// Mean processing time of the sampled packets, ns; absent until one was sampled.
     pub cost_ns: Option<f64>,
     /// What it stands in, where that is a container or has limits.

@@ -33,6 +33,16 @@ impl HopCounters {
         (self.samples > 0).then(|| self.sampled_ns as f64 / self.samples as f64)
     }
 
+    /// The counts when all that a black box holds comes out yet.
+    #[must_use]
+    pub fn settled(&self) -> Self {
+        Self {
+            drops: self.drops - self.held.min(self.drops),
+            held: 0,
+            ..*self
+        }
+    }
+
     /// What was counted since an earlier reading. `held` is a level, not a count: it stays as it is now.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -46,5 +56,44 @@ impl HopCounters {
             samples: self.samples.saturating_sub(earlier.samples),
             sampled_ns: self.sampled_ns.saturating_sub(earlier.sampled_ns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn black_box(packets_in: u64, drops: u64, held: u64) -> HopCounters {
+        HopCounters {
+            packets_in,
+            bytes_in: Some(packets_in * 100),
+            drops,
+            held,
+            ..HopCounters::default()
+        }
+    }
+
+    #[test]
+    fn held_packets_are_drops_until_they_are_settled() {
+        let now = black_box(10, 4, 3);
+        assert_eq!(now.packets_out(), 6);
+        assert_eq!(now.settled().packets_out(), 9);
+        assert_eq!(now.settled().settled(), now.settled());
+    }
+
+    #[test]
+    fn the_counts_of_a_time_are_what_grew_in_it_and_what_is_held_at_its_end() {
+        let grown = black_box(10, 4, 3).since(&black_box(7, 4, 4));
+        assert_eq!(grown, black_box(3, 0, 3));
+        // Counters that began anew tell nothing below zero.
+        assert_eq!(black_box(1, 0, 0).since(&black_box(7, 4, 4)).packets_in, 0);
+    }
+
+    #[test]
+    fn a_hop_without_a_timed_packet_has_no_cost() {
+        let mut counters = black_box(1, 0, 0);
+        assert_eq!(counters.cost_ns(), None);
+        (counters.samples, counters.sampled_ns) = (2, 30);
+        assert_eq!(counters.cost_ns(), Some(15.0));
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use myelin_dpdk::Figures;
 use myelin_linux::{procfs, schedstat};
+use myelin_packet::HopCounters;
 use myelin_policy::sla::{Binding, Counts, HopCounts, Reading, WorkerTimes};
 use myelin_spec::Idle;
 
@@ -27,19 +28,12 @@ impl Running {
             .plan
             .hops
             .iter()
-            .map(|hop| {
-                let at = figures.positions.get(usize::from(hop.position)).copied();
-                let at = at.unwrap_or_default();
-                HopCounts {
-                    name: hop.name.clone(),
-                    kind: hop.kind.clone(),
-                    position: hop.position,
-                    packets_in: at.packets_in,
-                    drops: at.drops,
-                    sampled_ns: at.sampled_ns,
-                    samples: at.samples,
-                    ..HopCounts::default()
-                }
+            .map(|hop| HopCounts {
+                name: hop.name.clone(),
+                kind: hop.kind.clone(),
+                position: hop.position,
+                is_black_box: false,
+                counted: counted(&figures, hop.position),
             })
             .collect();
         let mut counts = self.past.counts.clone();
@@ -118,20 +112,17 @@ impl Running {
             .hops
             .iter()
             .map(|hop| {
-                let at = figures.positions.get(usize::from(hop.position)).copied();
-                let at = at.unwrap_or_default();
+                let counted = counted(&figures, hop.position);
                 HopStatus {
                     position: hop.position,
                     name: hop.name.clone(),
                     kind: hop.kind.clone(),
                     space: hop.space.to_string(),
-                    packets_in: at.packets_in,
-                    bytes_in: None,
-                    drops: at.drops,
+                    counted,
                     black_box: None,
                     sandbox: None,
                     counters: status::at_position(&figures.counters, hop.position),
-                    cost_ns: (at.samples > 0).then(|| at.sampled_ns as f64 / at.samples as f64),
+                    cost_ns: counted.cost_ns(),
                 }
             })
             .collect();
@@ -162,7 +153,7 @@ impl Running {
             packets_out: past.packets_out + figures.transmitted,
             drops: past.drops
                 + figures.shaper.drops()
-                + hops.iter().map(|hop| hop.drops).sum::<u64>(),
+                + hops.iter().map(|hop| hop.counted.drops).sum::<u64>(),
             last_packet_ms_ago: (door.last_ns > 0)
                 .then(|| myelin_measure::clock::now_ns().saturating_sub(door.last_ns) as f64 / 1e6),
             hops,
@@ -218,5 +209,17 @@ impl Past {
         }
         self.add_shaper(&figures.shaper);
         self.keep(vec![figures.sojourn.clone()]);
+    }
+}
+
+fn counted(figures: &Figures, position: u8) -> HopCounters {
+    let at = figures.positions.get(usize::from(position)).copied();
+    let at = at.unwrap_or_default();
+    HopCounters {
+        packets_in: at.packets_in,
+        drops: at.drops,
+        samples: at.samples,
+        sampled_ns: at.sampled_ns,
+        ..HopCounters::default()
     }
 }

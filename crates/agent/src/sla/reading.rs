@@ -20,7 +20,7 @@ pub(super) fn of(deployed: &Deployed, node: &Node, netlink: Option<&mut Netlink>
     let settled: Vec<HopCounts> = hops
         .iter()
         .map(|hop| HopCounts {
-            held: 0,
+            counted: hop.counted.settled(),
             ..hop.clone()
         })
         .collect();
@@ -81,20 +81,12 @@ fn ends(form: &Form, node: &Node) -> Counts {
 
 fn hops(form: &Form, node: &Node) -> Vec<HopCounts> {
     let hops = form.plan.hops.iter();
-    hops.map(|hop| {
-        let figures = form.layout.hop(node, hop);
-        HopCounts {
-            name: hop.name.clone(),
-            kind: hop.kind.clone(),
-            position: hop.position,
-            packets_in: figures.packets_in,
-            drops: figures.drops,
-            made: figures.emitted,
-            held: figures.held,
-            is_black_box: hop.is_black_box(),
-            sampled_ns: figures.sampled_ns,
-            samples: figures.samples,
-        }
+    hops.map(|hop| HopCounts {
+        name: hop.name.clone(),
+        kind: hop.kind.clone(),
+        position: hop.position,
+        is_black_box: hop.is_black_box(),
+        counted: form.layout.hop(node, hop),
     })
     .collect()
 }

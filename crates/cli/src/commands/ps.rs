@@ -229,10 +229,11 @@ fn details(status: &ChainStatus) {
             hop.name.clone(),
             hop.kind.clone(),
             hop.space.clone(),
-            hop.packets_in.to_string(),
-            hop.bytes_in
+            hop.counted.packets_in.to_string(),
+            hop.counted
+                .bytes_in
                 .map_or_else(|| "-".to_owned(), |bytes| bytes.to_string()),
-            hop.drops.to_string(),
+            hop.counted.drops.to_string(),
             hop.cost_ns
                 .map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}")),
         ]);

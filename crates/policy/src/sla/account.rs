@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
@@ -35,7 +36,7 @@ pub struct Counts {
     pub bytes_out: u64,
 }
 
-/// What one function of the present generation did.
+/// One function of the present generation, and what it counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HopCounts {
     /// The function's name.
@@ -44,27 +45,10 @@ pub struct HopCounts {
     pub kind: String,
     /// Its position in the chain.
     pub position: u8,
-    /// Packets that came in.
-    pub packets_in: u64,
-    /// Packets that it dropped.
-    pub drops: u64,
-    /// Packets that it made.
-    pub made: u64,
-    /// In a black box: went in and has not come out.
-    pub held: u64,
     /// Whether it is a program that nothing is known of.
     pub is_black_box: bool,
-    /// Processing time of the packets that were timed, ns.
-    pub sampled_ns: u64,
-    /// How many these are.
-    pub samples: u64,
-}
-
-impl HopCounts {
-    /// What went on from here.
-    pub fn passed(&self) -> u64 {
-        (self.packets_in + self.made).saturating_sub(self.drops + self.held)
-    }
+    /// What it counted.
+    pub counted: HopCounters,
 }
 
 /// A station between functions that loses packets, with a count of its own. Those of equal stations are one count, which
@@ -205,7 +189,7 @@ const ENCODER: &str = "rlnc-encode";
 pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops
         .iter()
-        .map(|hop| (hop.drops + hop.held).saturating_sub(hop.made))
+        .map(|hop| hop.counted.drops.saturating_sub(hop.counted.emitted))
         .collect();
     let decoders = hops
         .iter()
@@ -215,8 +199,8 @@ pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
         lost[decoder] = 0;
         if let Some(encoder) = hops[..decoder].iter().rposition(|hop| hop.kind == ENCODER) {
             let section = &hops[encoder..=decoder];
-            let gone: u64 = section.iter().map(|hop| hop.drops + hop.held).sum();
-            let made: u64 = section.iter().map(|hop| hop.made).sum();
+            let gone: u64 = section.iter().map(|hop| hop.counted.drops).sum();
+            let made: u64 = section.iter().map(|hop| hop.counted.emitted).sum();
             lost[encoder..decoder].fill(0);
             lost[decoder] = gone.saturating_sub(made);
         }
@@ -228,8 +212,8 @@ impl Counts {
     /// Adds what functions of one generation did.
     pub fn add_hops(&mut self, hops: &[HopCounts]) {
         for (hop, lost) in hops.iter().zip(lost(hops)) {
-            self.made += hop.made;
-            add(&mut self.drops, &hop.name, hop.drops + hop.held);
+            self.made += hop.counted.emitted;
+            add(&mut self.drops, &hop.name, hop.counted.drops);
             add(&mut self.lost, &hop.name, lost);
         }
     }
@@ -320,13 +304,16 @@ pub(crate) fn divide(packets: u64, weights: &[u64]) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn hop(kind: &str, packets_in: u64, drops: u64, made: u64) -> HopCounts {
+    fn hop(kind: &str, packets_in: u64, drops: u64, emitted: u64) -> HopCounts {
         HopCounts {
             name: kind.to_owned(),
             kind: kind.to_owned(),
-            packets_in,
-            drops,
-            made,
+            counted: HopCounters {
+                packets_in,
+                drops,
+                emitted,
+                ..HopCounters::default()
+            },
             ..HopCounts::default()
         }
     }
@@ -335,7 +322,7 @@ mod tests {
     fn drops_of_a_function_are_lost_and_what_it_makes_in_their_place_is_not() {
         let hops = [hop("firewall", 100, 7, 0), hop("xor", 93, 3, 2)];
         assert_eq!(lost(&hops), [7, 1]);
-        assert_eq!(hops[1].passed(), 92);
+        assert_eq!(hops[1].counted.packets_out(), 92);
     }
 
     #[test]
@@ -348,7 +335,7 @@ mod tests {
             hop("forward", 99, 1, 0),
         ];
         assert_eq!(lost(&hops), [0, 0, 1, 1]);
-        assert_eq!(hops[2].passed(), 99);
+        assert_eq!(hops[2].counted.packets_out(), 99);
         // Behind an encoder without a decoder, what is dropped is lost.
         assert_eq!(lost(&hops[..2]), [0, 10]);
         // A decoder alone uses up a code of which nothing is known here.

@@ -162,7 +162,9 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
                 .hops
                 .iter()
                 .find(|one| one.name == hop)
-                .map_or(String::new(), |one| format!(" of {}", one.packets_in));
+                .map_or(String::new(), |one| {
+                    format!(" of {}", one.counted.packets_in)
+                });
             Finding {
                 cause: SlaCause::Function,
                 hop: hop.to_owned(),
@@ -337,11 +339,12 @@ fn dearest(around: &Circumstances) -> Option<(String, String)> {
         .iter()
         .zip(&around.usual_ns)
         .filter_map(|(hop, usual)| {
-            let now = (hop.samples > 0).then(|| hop.sampled_ns as f64 / hop.samples as f64)?;
+            let now = hop.counted.cost_ns()?;
             let usual = (*usual)?;
             (now >= usual * GROWN).then_some((hop, now, usual))
         });
-    let above = |(hop, now, usual): &(&HopCounts, f64, f64)| (now - usual) * hop.packets_in as f64;
+    let above =
+        |(hop, now, usual): &(&HopCounts, f64, f64)| (now - usual) * hop.counted.packets_in as f64;
     let (hop, now, usual) = grown.max_by(|one, other| above(one).total_cmp(&above(other)))?;
     let text = format!(
         "a packet cost {} {now:.0} ns in the mean, mostly {usual:.0} ns",

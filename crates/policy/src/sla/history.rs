@@ -213,11 +213,9 @@ impl History {
         for hop in now.hops.iter().filter(|hop| hop.is_black_box) {
             let mut before = self.last.hops.iter();
             let before = before.find(|before| is_same && before.name == hop.name);
-            let came = hop.packets_in
-                - before
-                    .map_or(0, |before| before.packets_in)
-                    .min(hop.packets_in);
-            let stuck = hop.held.saturating_sub(came);
+            let before = before.map(|before| before.counted).unwrap_or_default();
+            let came = hop.counted.since(&before).packets_in;
+            let stuck = hop.counted.held.saturating_sub(came);
             let most = self.stuck.entry(hop.name.clone()).or_default();
             *most = stuck.max(*most);
         }
@@ -278,7 +276,7 @@ impl History {
             lost: self.losses(counts),
             lost_in: self.lost_in(counts),
         };
-        let held: u64 = last.hops.iter().map(|hop| hop.held).sum();
+        let held: u64 = last.hops.iter().map(|hop| hop.counted.held).sum();
         SlaStatus {
             chain: last.name.clone(),
             contract: SlaContract::from(sla),

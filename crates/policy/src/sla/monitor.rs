@@ -126,16 +126,10 @@ impl SlaMonitor {
                 let before = last
                     .filter(|_| is_same)
                     .and_then(|last| last.hops.get(index));
+                let before = before.map(|before| before.counted.settled());
                 HopCounts {
-                    name: hop.name.clone(),
-                    kind: hop.kind.clone(),
-                    packets_in: since(hop.packets_in, before.map(|hop| hop.packets_in)),
-                    drops: since(hop.drops, before.map(|hop| hop.drops)),
-                    made: since(hop.made, before.map(|hop| hop.made)),
-                    held: 0,
-                    sampled_ns: since(hop.sampled_ns, before.map(|hop| hop.sampled_ns)),
-                    samples: since(hop.samples, before.map(|hop| hop.samples)),
-                    ..*hop
+                    counted: hop.counted.settled().since(&before.unwrap_or_default()),
+                    ..hop.clone()
                 }
             })
             .collect();
@@ -250,7 +244,7 @@ impl SlaMonitor {
         let history = self.chains.get(&reading.name);
         let mean = |hop: &HopCounts| {
             let before = history?.hop(reading.generation, hop.position)?;
-            (before.samples > 0).then(|| before.sampled_ns as f64 / before.samples as f64)
+            before.counted.cost_ns()
         };
         reading.hops.iter().map(mean).collect()
     }
@@ -263,10 +257,13 @@ impl Difference {
             return self.packets_out;
         };
         let at = usize::from(position);
-        let came = self.hops.get(at).map_or(0, |hop| hop.packets_in);
+        let came = self.hops.get(at).map_or(0, |hop| hop.counted.packets_in);
         let left = match at.checked_sub(1) {
             None => self.entered,
-            Some(before) => self.hops.get(before).map_or(0, HopCounts::passed),
+            Some(before) => self
+                .hops
+                .get(before)
+                .map_or(0, |hop| hop.counted.packets_out()),
         };
         left.saturating_sub(came)
     }

@@ -29,9 +29,9 @@ fn stuck(start: &Reading, end: &Reading, now: &Reading) -> u64 {
     let kept = boxes.map(|(hop, at_end)| {
         let mut before = start.hops.iter();
         let before = before.find(|before| before.name == hop.name);
-        let fresh = hop.packets_in.saturating_sub(at_end.packets_in);
-        let before = before.map_or(0, |before| before.held);
-        hop.held.saturating_sub(before + fresh)
+        let fresh = hop.counted.since(&at_end.counted).packets_in;
+        let before = before.map_or(0, |before| before.counted.held);
+        hop.counted.held.saturating_sub(before + fresh)
     });
     kept.sum()
 }
@@ -78,6 +78,7 @@ fn in_rings(reading: &Reading) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use myelin_packet::HopCounters;
     use myelin_packet::sojourn::Histogram;
 
     use super::*;
@@ -139,9 +140,13 @@ mod tests {
         let with_box = |packets_in, held| {
             let mut reading = reading(packets_in, 0, packets_in - held, 0);
             reading.hops = vec![HopCounts {
-                packets_in,
-                held,
                 is_black_box: true,
+                counted: HopCounters {
+                    packets_in,
+                    drops: held,
+                    held,
+                    ..HopCounters::default()
+                },
                 ..HopCounts::default()
             }];
             reading

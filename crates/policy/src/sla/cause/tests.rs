@@ -1,5 +1,7 @@
 //! Made-up seconds.
 
+use myelin_packet::HopCounters;
+
 use super::*;
 use crate::sla::Losses;
 
@@ -46,7 +48,10 @@ fn worker(busy: f64, waited: f64) -> Circumstances {
             .map(|(name, position)| HopCounts {
                 name: name.to_owned(),
                 position,
-                packets_in: 1000,
+                counted: HopCounters {
+                    packets_in: 1000,
+                    ..HopCounters::default()
+                },
                 ..HopCounts::default()
             })
             .collect(),
@@ -218,9 +223,9 @@ fn the_hop_that_has_become_dear_is_named() {
         cores: Vec::new(),
         ..worker(0.0, 0.0)
     };
-    around.hops[0].samples = 2;
-    around.hops[0].sampled_ns = 390;
+    around.hops[0].counted.samples = 2;
+    around.hops[0].counted.sampled_ns = 390;
     assert_eq!(of_delay(&around).1, "-");
-    around.hops[0].sampled_ns = 500;
+    around.hops[0].counted.sampled_ns = 500;
     assert_eq!(of_delay(&around), (SlaCause::Unknown, "filter".to_owned()));
 }

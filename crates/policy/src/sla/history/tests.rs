@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use myelin_packet::HopCounters;
+
 use super::*;
 use crate::sla::{SlaCause, SlaTerm};
 
@@ -19,8 +21,11 @@ fn reading(up_s: f64, packets_in: u64, dropped: u64) -> Reading {
     sojourn.record_many(10_000, packets_in - dropped);
     let hops = vec![HopCounts {
         name: "filter".to_owned(),
-        packets_in,
-        drops: dropped,
+        counted: HopCounters {
+            packets_in,
+            drops: dropped,
+            ..HopCounters::default()
+        },
         ..HopCounts::default()
     }];
     let mut counts = Counts {
@@ -214,7 +219,8 @@ fn what_a_black_box_keeps_for_a_second_is_lost_in_it() {
     let with_box = |up_s, packets_in, held| {
         let mut reading = reading(up_s, packets_in, 0);
         reading.hops[0].is_black_box = true;
-        reading.hops[0].held = held;
+        reading.hops[0].counted.drops = held;
+        reading.hops[0].counted.held = held;
         reading.counts.packets_out -= held;
         reading.sojourn = None;
         reading
@@ -237,8 +243,8 @@ fn figures_go_on_over_a_live_change() {
     // The new generation's functions count from zero; the chain's counts hold what the former did.
     let mut next = reading(2.0, 150, 3);
     next.generation = 1;
-    next.hops[0].packets_in = 40;
-    next.hops[0].drops = 0;
+    next.hops[0].counted.packets_in = 40;
+    next.hops[0].counted.drops = 0;
     let second = take(&mut history, next, Between::default());
     assert_eq!((second.packets_in, second.lost.total()), (50, 0));
     assert_eq!(history.status().life.lost_in["filter"], 3);

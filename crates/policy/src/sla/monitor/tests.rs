@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
@@ -14,7 +15,10 @@ use crate::sla::{SlaCause, SlaTerm};
 fn chain(name: &str, spi: u32, up_s: f64, entered: u64, came: u64, overflow: u64) -> Reading {
     let hops = vec![HopCounts {
         name: format!("{name}-function"),
-        packets_in: came,
+        counted: HopCounters {
+            packets_in: came,
+            ..HopCounters::default()
+        },
         ..HopCounts::default()
     }];
     Reading {
