@@ -11,10 +11,10 @@ use myelin_spec::{FunctionInstance, OnFailure};
 
 use crate::blocks::Block;
 use crate::classifier::Target;
-use crate::plane::Shared;
 use crate::policer::Policer;
-use crate::port::Sockets;
 use crate::segment::{LoadedSegment, Loader};
+use crate::shared::Shared;
+use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Flows, Hook, flows, lock};
 

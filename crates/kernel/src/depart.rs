@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::instance::Hop;
+use crate::hop::Hop;
 
 /// The program's read-only data (`depart.bpf.c`).
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

@@ -67,21 +67,21 @@ impl fmt::Display for State {
     }
 }
 
+/// Room for one chain of one port.
+const SMALL: Capacity = Capacity {
+    lines: 64,
+    programs: 4,
+    chains: 2,
+    matches: 4,
+    ports: 1,
+    queues: 1,
+};
+
 /// Tries everything out. Takes some ten milliseconds, needs root for most of it, and touches no interface of this machine:
 /// attaching is tried in a network namespace that is made for it and gone afterwards.
 pub fn features() -> Features {
     let release = sys::kernel_release();
-    let plane = Plane::create(
-        None,
-        Capacity {
-            lines: 64,
-            programs: 4,
-            chains: 2,
-            matches: 4,
-            ports: 1,
-            queues: 1,
-        },
-    );
+    let plane = Plane::create(None, SMALL);
     let loaded = |hook| {
         plane
             .as_ref()

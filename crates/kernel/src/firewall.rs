@@ -11,7 +11,7 @@ use myelin_packet::rules::{
 use myelin_spec::FirewallConfig;
 
 use crate::Error;
-use crate::instance::Hop;
+use crate::hop::Hop;
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
 

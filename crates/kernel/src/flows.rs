@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
-use crate::instance::Hop;
+use crate::hop::Hop;
 use crate::state::{MapShape, State};
 use crate::{Error, sys};
 

@@ -50,6 +50,7 @@ mod features;
 mod firewall;
 mod flows;
 mod hook;
+mod hop;
 mod immediate;
 mod instance;
 mod load_balancer;
@@ -65,6 +66,8 @@ mod reentry;
 mod router;
 mod segment;
 mod sff;
+mod shared;
+mod sockets;
 mod sojourn;
 mod state;
 mod sys;
@@ -82,11 +85,13 @@ pub use flows::Flows;
 pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::filled as fill_immediates;
-pub use plane::{Capacity, Plane};
+pub use plane::Plane;
 pub use policer::{Departures, Policer};
-pub use port::{Opposite, Port, PortConfig, PortCounters, Sockets};
+pub use port::{Opposite, Port, PortConfig, PortCounters};
 pub use reentry::{Reentry, ReentryCounters};
 pub use sff::{BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, Occupant};
+pub use shared::Capacity;
+pub use sockets::Sockets;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

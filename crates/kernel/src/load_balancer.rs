@@ -11,7 +11,7 @@ use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 
 use crate::Error;
 use crate::flows;
-use crate::instance::Hop;
+use crate::hop::Hop;
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
 use crate::state::{MapShape, State, States};

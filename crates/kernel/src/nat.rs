@@ -9,7 +9,7 @@ use myelin_spec::nat::MAX_ADDRESSES;
 use myelin_spec::{FunctionConfig, FunctionInstance, NatConfig, Side};
 
 use crate::Error;
-use crate::instance::Hop;
+use crate::hop::Hop;
 use crate::state::{MapShape, State, States};
 
 /// `struct nat`.

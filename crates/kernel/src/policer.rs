@@ -6,7 +6,7 @@ use myelin_packet::traffic::{Bucket, CREDIT, Profile};
 
 use crate::Error;
 use crate::blocks::Block;
-use crate::plane::Shared;
+use crate::shared::Shared;
 
 /// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Its place is free for others when it is dropped.
 #[derive(Debug)]

@@ -1,10 +1,9 @@
 //! An interface with a front door.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use myelin_packet::classifier::ClassifierError;
 use myelin_packet::{Match, Unparsed};
 
@@ -14,7 +13,8 @@ use crate::chain::LoadedChain;
 use crate::classifier::{InsertError, PortMatches};
 use crate::counters::{Counting, HopCounters};
 use crate::object::DOOR;
-use crate::plane::Shared;
+use crate::shared::Shared;
+use crate::sockets::Sockets;
 use crate::{Error, Hook, lock};
 
 /// The interface that unmatched traffic goes to.
@@ -37,28 +37,6 @@ pub struct PortConfig {
     pub opposite: Option<Opposite>,
     /// It has one receive queue. A driver's hook then runs on one CPU at a time, and a policer there needs no lock.
     pub single_queue: bool,
-}
-
-/// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
-/// packets came in.
-#[derive(Clone, Debug)]
-pub struct Sockets(pub(crate) Arc<MapHandle>);
-
-impl Sockets {
-    pub(crate) fn new(shared: &Shared) -> Result<Self, Error> {
-        Ok(Self(Arc::new(shared.sockets()?)))
-    }
-
-    /// Hands the packets of a receive queue to this AF_XDP socket, bound to that queue of the interface.
-    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.0
-            .update(
-                &queue.to_ne_bytes(),
-                &socket.as_raw_fd().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("sockets", "put an AF_XDP socket into", &cause))
-    }
 }
 
 /// Packets that came in at a port and no chain took. A packet is counted here only at the tc hook, which sees what the
@@ -140,7 +118,7 @@ impl Port {
         Ok(Self {
             doors: Mutex::default(),
             matches: Mutex::new(matches),
-            sockets: Sockets::new(shared)?,
+            sockets: shared.sockets()?,
             number,
             lines: shared.counters.take(LINES)?,
             config,

@@ -12,8 +12,8 @@ use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::counters::{Counting, HopCounters};
 use crate::object::REENTRY;
-use crate::plane::Shared;
-use crate::port::Sockets;
+use crate::shared::Shared;
+use crate::sockets::Sockets;
 use crate::{Error, Hook, lock, sys};
 
 /// `struct path_key`.
@@ -78,7 +78,7 @@ impl Reentry {
             attachment: Mutex::default(),
             program: Arc::new(load(shared, lines.start())?),
             paths: Mutex::default(),
-            sockets: Sockets::new(shared)?,
+            sockets: shared.sockets()?,
             lines,
             place: Place { interface, ifindex },
             shared: Arc::clone(shared),

@@ -9,7 +9,7 @@ use myelin_packet::routes::RouteTables;
 use myelin_spec::RouterConfig;
 
 use crate::Error;
-use crate::instance::Hop;
+use crate::hop::Hop;
 use crate::map::{MMAPABLE, create};
 use crate::mapping::Mapping;
 

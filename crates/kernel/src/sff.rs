@@ -23,26 +23,24 @@
 //! sojourn histogram of its own; the way into the box ends one of them. What the box sends back over the first link goes
 //! to the sender, out of the chain's ingress.
 
+mod programs;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
-use libbpf_rs::MapHandle;
 use myelin_spec::{FunctionInstance, OnFailure};
 
+use self::programs::{Carrier, Loader, Source, boxes_in};
 use crate::attach::{Attachment, Place, XdpMode};
-use crate::blocks::Block;
-use crate::chain::{ChainConfig, Entry, LoadedChain, Parts};
-use crate::chain::{check_numbers, egress_line, function_line};
-use crate::instance::{self, Hop, Instance, Way};
-use crate::object::{LEAVE, SFF};
-use crate::plane::{Shared, devices};
+use crate::chain::{ChainConfig, Entry, LoadedChain, Parts, check_numbers};
+use crate::instance::Instance;
 use crate::policer::Policer;
-use crate::port::Sockets;
 use crate::segment::LoadedSegment;
-use crate::sojourn::{SOJOURN, Sojourn};
-use crate::{Error, Flows, Hook, flows, pins};
+use crate::shared::{Shared, devices};
+use crate::sockets::Sockets;
+use crate::sojourn::Sojourn;
+use crate::{Error, Flows, Hook, flows};
 
 /// A chain of functions in namespaces of their own.
 #[derive(Clone, Debug)]
@@ -94,33 +92,6 @@ pub enum Occupant {
     },
     /// A program that nothing is known of, between two links.
     BlackBox,
-}
-
-/// What the end of a link in its function's namespace is called.
-const INNER: &str = "inner";
-
-/// `struct sff`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Forwarder {
-    hop: Hop,
-    carrier: u32,
-    spi: u32,
-    generation: u16,
-    position: u16,
-    ingress: u32,
-    out_line: u32,
-    tag: u32,
-}
-
-/// `enum carrier`.
-#[derive(Clone, Copy)]
-enum Carrier {
-    Metadata = 1,
-    Nsh = 2,
-    Link = 3,
-    Tag = 4,
-    Door = 5,
 }
 
 /// The programs at the ends of a function's link, or at the near ends of a black box's two links.
@@ -218,271 +189,6 @@ pub(crate) fn load(
     Ok((LoadedChain::assemble(shared, &chain, parts)?, links))
 }
 
-/// What a chain's packets have in `skb->priority` between its first program and its last one; not 0.
-fn tag(config: &DistributedConfig) -> u32 {
-    config.spi | (0x80 | u32::from(config.generation) & 0x7f) << 24
-}
-
-fn boxes_in(functions: &[DistributedFunction]) -> usize {
-    let is_box = |function: &&DistributedFunction| matches!(function.occupant, Occupant::BlackBox);
-    functions.iter().filter(is_box).count()
-}
-
-/// What the programs of a chain have in common.
-struct Loader<'a> {
-    shared: &'a Arc<Shared>,
-    config: &'a DistributedConfig,
-    /// The near ends by position, and the egress.
-    devices: &'a MapHandle,
-    lines: &'a Block,
-    /// One for each section.
-    sojourns: &'a [Sojourn],
-}
-
-/// Where a forwarder's packets come from.
-#[derive(Clone, Copy)]
-struct Source {
-    carrier: Carrier,
-    /// Of a black box's packets.
-    out_line: u32,
-    /// Black boxes that they have passed behind the function before.
-    passed: usize,
-}
-
-impl Source {
-    const METADATA: Self = Self::of(Carrier::Metadata);
-
-    const fn of(carrier: Carrier) -> Self {
-        Self {
-            carrier,
-            out_line: 0,
-            passed: 0,
-        }
-    }
-}
-
-impl Loader<'_> {
-    fn link(&self, position: u8, function: &DistributedFunction) -> Result<FunctionLink, Error> {
-        match &function.occupant {
-            Occupant::Kernel(kernel) if self.config.hook == Hook::Tcx => {
-                self.called_function(position, function.inner, kernel)
-            }
-            Occupant::Kernel(function) => self.kernel_function(position, function),
-            Occupant::Worker => self.worker(position, None),
-            Occupant::LastWorker { peer } => self.worker(position, Some(*peer)),
-            Occupant::BlackBox => self.black_box(position),
-        }
-    }
-
-    fn kernel_function(
-        &self,
-        position: u8,
-        function: &FunctionInstance,
-    ) -> Result<FunctionLink, Error> {
-        let way = self.way_to(position + 1);
-        let hop = self.hop(position, way.across(u32::from(position) + 1));
-        let mut maps = self.maps(self.section(position), None);
-        maps.insert(0, ("devices", self.devices.as_fd()));
-        let states = &self.shared.states;
-        let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-        // Nothing comes back here but what the namespace itself sends.
-        let near = self.forwarder(position, Source::METADATA, way, None)?;
-        Ok(FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, inner, INNER),
-            called: None,
-            sockets: None,
-            black_box: None,
-        })
-    }
-
-    /// A kernel function at tcx; `inner`: index of the link's end in its namespace.
-    fn called_function(
-        &self,
-        position: u8,
-        inner: u32,
-        function: &FunctionInstance,
-    ) -> Result<FunctionLink, Error> {
-        let back = self.hop(position, Way::Link { ifindex: inner });
-        let maps = self.maps(self.section(position), None);
-        let program = instance::load(
-            Hook::Tcx,
-            position,
-            function,
-            back,
-            &maps,
-            &self.shared.states,
-        )?;
-        let called = LoadedSegment::entry(self.shared, Hook::Tcx, program)?;
-        let tagged = Source::of(Carrier::Tag);
-        let way = Way::Next {
-            slot: called.slots().start(),
-        };
-        let inner = self.forwarder(position, tagged, way, None)?;
-        let near = self.forwarder(position, tagged, self.way_to(position + 1), None)?;
-        Ok(FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, inner, INNER),
-            called: Some(called),
-            sockets: None,
-            black_box: None,
-        })
-    }
-
-    /// `last` of a chain's last function: whether packets go straight to the far end of the egress.
-    fn worker(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
-        let sockets = Sockets::new(self.shared)?;
-        let way = Way::User { position };
-        let inner = self.forwarder(position, Source::METADATA, way, Some(&sockets))?;
-        let near = if let Some(peer) = last {
-            let near = self.leave(position, peer)?;
-            End {
-                hook: Hook::Tcx,
-                ..self.end(position, near, "near")
-            }
-        } else {
-            let way = self.way_to(position + 1);
-            let near = self.forwarder(position, Source::of(Carrier::Nsh), way, None)?;
-            self.end(position, near, "near")
-        };
-        Ok(FunctionLink {
-            near,
-            far: self.end(position, inner, INNER),
-            called: None,
-            sockets: Some(sockets),
-            black_box: None,
-        })
-    }
-
-    fn black_box(&self, position: u8) -> Result<FunctionLink, Error> {
-        let functions = &self.config.functions;
-        let behind = egress_line(self.lines, functions.len() as u8) + 1;
-        let out = behind + 2 * self.section(position) as u32;
-        let slots = BlackBoxSlots { out, back: out + 1 };
-        let source = |out_line, passed| Source {
-            carrier: Carrier::Link,
-            out_line,
-            passed,
-        };
-        let way = self.way_to(position + 1);
-        let near = self.forwarder(position, source(slots.out, 1), way, None)?;
-        let way = Way::Link {
-            ifindex: self.config.ingress,
-        };
-        let back = self.forwarder(position, source(slots.back, 0), way, None)?;
-        Ok(FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, back, "back"),
-            called: None,
-            sockets: None,
-            black_box: Some(slots),
-        })
-    }
-
-    fn end(&self, position: u8, program: Instance, name: &str) -> End {
-        let Self { shared, config, .. } = self;
-        let pin = shared.pin_dir.as_deref().map(|dir| {
-            let chain = format!("{}-{}", config.spi, config.generation);
-            dir.join(format!("{}sff-{chain}-{position}-{name}", pins::LINK))
-        });
-        End {
-            hook: self.config.hook,
-            elsewhere: name == INNER,
-            attachment: None,
-            program,
-            pin,
-        }
-    }
-
-    /// The program behind a last function that is in user space.
-    fn leave(&self, position: u8, peer: bool) -> Result<Instance, Error> {
-        let way = Way::Out {
-            ifindex: self.config.egress,
-            peer,
-            line: egress_line(self.lines, position + 1),
-        };
-        let hop = self.hop(position, way);
-        let maps = self.shared.maps(Hook::Tcx);
-        let program = LEAVE.load(Hook::Tcx, bytemuck::bytes_of(&hop), &maps)?;
-        Ok(program.into())
-    }
-
-    /// The section that the function at `position` is in, or that a black box there ends.
-    fn section(&self, position: u8) -> usize {
-        boxes_in(&self.config.functions[..usize::from(position)])
-    }
-
-    /// A program that sends on what is of this chain, and drops the rest on the account of the function at `position`.
-    fn forwarder(
-        &self,
-        position: u8,
-        source: Source,
-        way: Way,
-        sockets: Option<&Sockets>,
-    ) -> Result<Instance, Error> {
-        let instance = Forwarder {
-            hop: self.hop(position, way),
-            carrier: source.carrier as u32,
-            spi: self.config.spi,
-            generation: self.config.generation,
-            position: u16::from(position) + 1,
-            ingress: self.config.ingress,
-            out_line: source.out_line,
-            tag: tag(self.config),
-        };
-        let section = self.section(position) + source.passed;
-        let program = SFF.load(
-            self.config.hook,
-            bytemuck::bytes_of(&instance),
-            &self.maps(section, sockets),
-        )?;
-        Ok(program.into())
-    }
-
-    /// The way to the function at `position`, or out of the chain behind the last one. Out is also the way into a black box,
-    /// which counts what goes in.
-    fn way_to(&self, position: u8) -> Way {
-        let functions = &self.config.functions;
-        let out = |ifindex, line| Way::Out {
-            ifindex,
-            peer: self.config.peer && self.config.hook == Hook::Tcx,
-            line,
-        };
-        match functions.get(usize::from(position)) {
-            None => out(
-                self.config.egress,
-                egress_line(self.lines, functions.len() as u8),
-            ),
-            Some(next) if matches!(next.occupant, Occupant::BlackBox) => {
-                out(next.near, function_line(self.lines, position))
-            }
-            Some(next) => Way::Link { ifindex: next.near },
-        }
-    }
-
-    fn hop(&self, position: u8, way: Way) -> Hop {
-        let line = function_line(self.lines, position);
-        Hop::new(
-            self.shared.counters.counting(),
-            line,
-            way,
-            self.config.hook.drop(),
-        )
-    }
-
-    fn maps<'m>(
-        &'m self,
-        section: usize,
-        sockets: Option<&'m Sockets>,
-    ) -> Vec<(&'static str, BorrowedFd<'m>)> {
-        let sockets = sockets.map(|sockets| ("sockets", sockets.0.as_fd()));
-        let mut maps: Vec<_> = sockets.into_iter().collect();
-        maps.push((SOJOURN, self.sojourns[section].as_fd()));
-        maps.extend(self.shared.maps(self.config.hook));
-        maps
-    }
-}
-
 impl FunctionLink {
     /// Attaches the forwarder to the near end of the link, of a black box to that of its egress link.
     pub fn attach_near(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
@@ -559,29 +265,5 @@ impl End {
         };
         self.attachment = Some(attachment?);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::twin::assert_twins;
-
-    #[test]
-    fn forwarders_lie_as_in_c() {
-        assert_twins!(
-            SFF,
-            "sff",
-            Forwarder {
-                hop,
-                carrier,
-                spi,
-                generation,
-                position,
-                ingress,
-                out_line,
-                tag
-            }
-        );
     }
 }

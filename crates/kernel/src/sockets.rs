@@ -1,0 +1,34 @@
+//! The AF_XDP sockets of an interface.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+
+use crate::Error;
+use crate::map::create;
+
+/// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
+/// packets came in.
+#[derive(Clone, Debug)]
+pub struct Sockets(pub(crate) Arc<MapHandle>);
+
+impl Sockets {
+    /// For so many receive queues.
+    pub(crate) fn new(queues: u32) -> Result<Self, Error> {
+        let number = size_of::<u32>();
+        let map = create("sockets", MapType::Xskmap, number, number, queues, 0)?;
+        Ok(Self(Arc::new(map)))
+    }
+
+    /// Hands the packets of a receive queue to this AF_XDP socket, bound to that queue of the interface.
+    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
+        self.0
+            .update(
+                &queue.to_ne_bytes(),
+                &socket.as_raw_fd().to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(|cause| Error::map("sockets", "put an AF_XDP socket into", &cause))
+    }
+}
