@@ -17,7 +17,9 @@ pub mod checksum;
 pub mod classifier;
 mod dir16;
 pub mod five_tuple;
+// Test material, for the tests of this crate and of every crate with a parser of its own.
 #[cfg(feature = "fixtures")]
+#[path = "../tests/fixtures/mod.rs"]
 pub mod fixtures;
 pub mod flow_key;
 pub mod flow_marks;
