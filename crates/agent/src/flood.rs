@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::sched;
 use myelin_measure::Sockets;
-use myelin_measure::chain_report::Flood;
+use myelin_metrics::chain::Flood;
 use myelin_spec::Sla;
 
 use crate::api::{ApiError, ChainStatus, FloodRequest, ProbeOptions};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_linux::netns::Netns;
-use myelin_measure::chain_report::Flood;
-use myelin_measure::cpu::{CpuMeter, CpuUse};
-use myelin_measure::{Config, Control, Cores, Distribution, Mode, ProbeResult, Sockets};
+use myelin_measure::cpu::CpuMeter;
+use myelin_measure::{Config, Control, Sockets};
+use myelin_metrics::chain::Flood;
+use myelin_metrics::{Cores, CpuUse, Distribution, Mode, ProbeResult};
 use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
@@ -120,19 +121,16 @@ pub(crate) fn chain(
         plan,
         ..
     } = target;
-    crate::report::reply(
-        Measured {
-            chain,
-            source,
-            plan,
-            rows,
-            sojourn,
-            hops,
-            account,
-            floods,
-        },
-        options,
-    )
+    Ok(crate::report::reply(Measured {
+        chain,
+        source,
+        plan,
+        rows,
+        sojourn,
+        hops,
+        account,
+        floods,
+    }))
 }
 
 fn parse_modes(options: &ProbeOptions) -> Result<Vec<Mode>, ApiError> {

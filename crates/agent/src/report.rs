@@ -1,74 +1,47 @@
-//! From a measurement to what a person and a program read.
+//! Gathers what was measured of a chain for the client, which draws it.
 
-use std::fmt::Write as _;
-
-use myelin_measure::chain_report::{ChainReport, Flood, Hop, Term};
-use myelin_measure::envelope::{Claim, Report};
-use myelin_measure::environment::Environment;
-use myelin_measure::terminal::{self, Histogram, Line, Style};
-use myelin_measure::{Distribution, Mode, html};
+use myelin_measure::environment;
+use myelin_metrics::chain::{ChainReport, Hop, Traffic};
+use myelin_metrics::envelope::{Claim, Report};
+use myelin_metrics::{Distribution, Environment, Mode};
 use myelin_packet::sojourn::Histogram as Sojourn;
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
-use crate::api::{ApiError, HopStatus, ProbeOptions, ReportReply, SlaWindow};
+use crate::api::{HopStatus, ReportReply, SlaWindow};
 use crate::measure::{Measured, Row};
 use crate::{status, verdict};
 
-/// Renders a measurement in every form that was asked for.
-pub(crate) fn reply(measured: Measured, options: &ProbeOptions) -> Result<ReportReply, ApiError> {
+/// The answer to a request for a measurement.
+pub(crate) fn reply(measured: Measured) -> ReportReply {
     let claims = verdict::claims(
         &measured.chain.sla,
         &measured.sojourn,
         &measured.probed(),
         &measured.account,
     );
-    let met = verdict::met(&claims);
-    let environment = environment(&measured);
-    let rows: Vec<Value> = measured.rows.iter().map(row).collect();
-    let hops = hops(&measured);
-    let report = Report {
+    let environment = circumstances(&measured);
+    let mut envelope = json!(Report {
         experiment: measured.chain.name.clone(),
         environment: environment.clone(),
-        rows,
+        rows: measured.rows.iter().map(row).collect(),
         claims: claims.clone(),
-    };
-    let mut envelope = serde_json::to_value(&report).unwrap_or_default();
+    });
     put_sojourn(&mut envelope, "sojourn", &measured.sojourn);
     envelope["hops"] = json!(measured.hops);
     envelope["account"] = json!(measured.account);
     envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.plan);
-    envelope["sla_met"] = json!(met);
-    let chain = measured.chain.name.clone();
-    let account = account(&measured.account);
-    let page = chain_report(measured, &claims, hops, environment);
-    let html = options
-        .rendering
-        .html
-        .then(|| html::render(&page))
-        .transpose()
-        .map_err(ApiError::failed)?;
-    Ok(ReportReply {
-        chain,
+    envelope["sla_met"] = json!(verdict::met(&claims));
+    ReportReply {
         envelope,
-        text: text(
-            &page,
-            &account,
-            met,
-            Style {
-                width: options.rendering.columns.into(),
-                ascii: options.rendering.ascii,
-            },
-        ),
-        html,
-        met,
-    })
+        report: chain_report(measured, claims, environment),
+    }
 }
 
-fn environment(measured: &Measured) -> Environment {
+fn circumstances(measured: &Measured) -> Environment {
     let chain = &measured.chain;
-    let mut environment = Environment::detect()
+    let mut environment = environment()
         .with("hook", measured.plan.hook.as_str())
         .with("mapping", measured.plan.mapping.as_str());
     if measured.plan.uses(Space::User) {
@@ -81,7 +54,7 @@ fn environment(measured: &Measured) -> Environment {
 
 /// One combination of mode and payload as a flat row; keys carry their unit.
 fn row(row: &Row) -> Value {
-    let mut value = json!(row.probe);
+    let mut value = row.probe.row();
     value["cpu"] = json!(row.cpu);
     let [sojourn] = &row.sojourn[..] else {
         put_sojourn(&mut value, "sojourn", &row.sojourn);
@@ -159,17 +132,11 @@ fn hops(measured: &Measured) -> Vec<Hop> {
         .collect()
 }
 
-fn chain_report(
-    measured: Measured,
-    claims: &[Claim],
-    hops: Vec<Hop>,
-    environment: Environment,
-) -> ChainReport {
+fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment) -> ChainReport {
     let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let sla = &measured.chain.sla;
     let mut notes = measured.plan.warnings.clone();
     notes.push(measured.plan.worst_case_note.clone());
-    notes.push(account(&measured.account));
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
     if measured.plan.uses(Space::User)
         && crate::engine::cores() < 3
@@ -186,11 +153,12 @@ fn chain_report(
     let cpu = measured.rows.first().map(|row| row.cpu.clone());
     ChainReport {
         chain: measured.chain.name.clone(),
-        measured_at: date(environment.taken_at_unix_s),
-        terms: claims.iter().map(term).collect(),
+        claims,
         latency_bound_us: us(sla.latency_ns),
         round_trip_bound_us: us(sla.round_trip_ns),
         sojourns: sections(&measured),
+        hops: hops(&measured),
+        traffic: traffic(&measured.account),
         probes: measured
             .rows
             .into_iter()
@@ -201,7 +169,6 @@ fn chain_report(
                 )
             })
             .collect(),
-        hops,
         floods: measured.floods,
         cpu,
         environment,
@@ -211,182 +178,16 @@ fn chain_report(
     }
 }
 
-fn term(claim: &Claim) -> Term {
-    let shown = |value: &Value| match value.as_f64() {
-        Some(figure) => terminal::format_us(figure),
-        None => value.as_str().unwrap_or("not measured").to_owned(),
-    };
-    Term {
-        name: claim.id.clone(),
-        owed: shown(&claim.bound),
-        measured: shown(&claim.measured),
-        met: claim.holds,
-    }
-}
-
-/// What a person sees in the terminal.
-fn text(page: &ChainReport, account: &str, met: bool, style: Style) -> String {
-    let mut out = format!("chain {}\n", page.chain);
-    // Writing into a String cannot fail.
-    let columns: Vec<(&str, &myelin_measure::Summary)> = page
-        .probes
-        .iter()
-        .filter_map(|(name, probe)| Some((name.as_str(), probe.rtt.as_ref()?)))
-        .collect();
-    if !columns.is_empty() {
-        let _ = writeln!(
-            out,
-            "\nround trip, us\n{}",
-            terminal::latency_table(&columns, style)
-        );
-    }
-    let counts: Vec<Vec<String>> = page
-        .probes
-        .iter()
-        .map(|(name, probe)| {
-            let counts = &probe.counts;
-            vec![
-                name.clone(),
-                counts.sent.to_string(),
-                counts.lost.to_string(),
-                counts.reordered.to_string(),
-                counts.duplicates.to_string(),
-                counts.corrupted.to_string(),
-            ]
-        })
-        .collect();
-    let head = [
-        "probe",
-        "sent",
-        "lost",
-        "reordered",
-        "duplicates",
-        "corrupted",
-    ];
-    let _ = writeln!(out, "{}", terminal::table(&head, &counts, style));
-    for (name, sojourn) in page
-        .sojourns
-        .iter()
-        .filter(|(_, sojourn)| !sojourn.is_empty())
-    {
-        let bound = page.latency_bound_us.map(|at_us| Line {
-            name: "SLA latency".to_owned(),
-            at_us,
-        });
-        let _ = writeln!(
-            out,
-            "\nsojourn of all traffic, {}",
-            if name == "chain" {
-                "front door to egress"
-            } else {
-                name.as_str()
-            }
-        );
-        let _ = writeln!(out, "{}", Histogram::new(sojourn, bound).render(style));
-    }
-    let functions: Vec<Vec<String>> = page
-        .hops
-        .iter()
-        .map(|hop| {
-            let ns = |cost: Option<f64>| {
-                cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}"))
-            };
-            vec![
-                hop.name.clone(),
-                hop.kind.clone(),
-                hop.space.clone(),
-                hop.packets_in.to_string(),
-                hop.drops.to_string(),
-                ns(hop.predicted_ns),
-                ns(hop.measured_ns),
-            ]
-        })
-        .collect();
-    let head = [
-        "hop",
-        "kind",
-        "space",
-        "in",
-        "drops",
-        "predicted ns",
-        "measured ns",
-    ];
-    let _ = writeln!(out, "\n{}", terminal::table(&head, &functions, style));
-    let _ = writeln!(out, "\n{account}");
-    if !page.floods.is_empty() {
-        let floods: Vec<Vec<String>> = page.floods.iter().map(Flood::cells).collect();
-        let _ = writeln!(out, "\n{}", terminal::table(&Flood::HEAD, &floods, style));
-    }
-    if let Some(shares) = page.cpu.as_ref().and_then(|cpu| cpu.overall) {
-        let parts = shares
-            .parts()
-            .map(|(name, share)| format!("{name} {}", terminal::format_share(share)));
-        let _ = writeln!(out, "\nCPU, all cores, first row: {}", parts.join(", "));
-    }
-    if page.terms.is_empty() {
-        out.push_str("\nSLA: none agreed\n");
-        return out;
-    }
-    let terms: Vec<Vec<String>> = page
-        .terms
-        .iter()
-        .map(|term| {
-            let met = if term.met == Some(true) {
-                "met"
-            } else {
-                "not met"
-            };
-            vec![
-                term.name.clone(),
-                term.owed.clone(),
-                term.measured.clone(),
-                met.to_owned(),
-            ]
-        })
-        .collect();
-    let _ = writeln!(
-        out,
-        "\n{}",
-        terminal::table(&["SLA", "owed", "measured", ""], &terms, style)
-    );
-    if met {
-        out.push_str("\nSLA met\n");
-    } else {
-        out.push_str("\nSLA not met");
-        if let Some(hop) = page.costliest_hop() {
-            let _ = write!(
-                out,
-                "; the hop that cost most: {} ({})",
-                hop.name, hop.space
-            );
-        }
-        out.push('\n');
-    }
-    out
-}
-
 /// Where all packets went.
-fn account(account: &SlaWindow) -> String {
+fn traffic(account: &SlaWindow) -> Traffic {
     let places = account.lost.by_place().into_iter();
-    let lost: Vec<_> = places
-        .filter(|(_, packets)| *packets > 0)
-        .map(|(place, packets)| format!("{packets} {place}"))
-        .collect();
-    let lost = if lost.is_empty() {
-        "none lost".to_owned()
-    } else {
-        format!("lost: {}", lost.join(", "))
-    };
-    format!(
-        "all traffic: {} packets in, {} policed, {} out, {lost}",
-        account.packets_in, account.policed, account.packets_out
-    )
-}
-
-/// Seconds since 1970 as RFC 3339.
-fn date(unix_s: u64) -> String {
-    humantime::format_rfc3339_seconds(
-        std::time::UNIX_EPOCH + std::time::Duration::from_secs(unix_s),
-    )
-    .to_string()
+    Traffic {
+        packets_in: account.packets_in,
+        policed: account.policed,
+        packets_out: account.packets_out,
+        lost: places
+            .filter(|(_, packets)| *packets > 0)
+            .map(|(place, packets)| (place.to_owned(), packets))
+            .collect(),
+    }
 }

@@ -1,6 +1,6 @@
 //! The SLA against what was measured. Pure.
 
-use myelin_measure::envelope::Claim;
+use myelin_metrics::envelope::Claim;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 

@@ -29,6 +29,7 @@ mod status;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use myelin_metrics::ChainReport;
 use myelin_planner::Plan;
 use myelin_spec::{FileContents, ServiceChain};
 use serde::{Deserialize, Serialize};
@@ -184,8 +185,6 @@ pub struct ProbeOptions {
     pub count: u32,
     /// Repeats.
     pub repeats: u32,
-    /// How the report shall be rendered.
-    pub rendering: Rendering,
 }
 
 impl Default for ProbeOptions {
@@ -196,46 +195,17 @@ impl Default for ProbeOptions {
             interval_us: 1000,
             count: 500,
             repeats: 5,
-            rendering: Rendering::default(),
         }
     }
 }
 
-/// How a report shall be rendered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Rendering {
-    /// Width of the terminal, columns.
-    pub columns: u16,
-    /// Plain ASCII instead of box drawing and blocks.
-    pub ascii: bool,
-    /// A self-contained page as well.
-    pub html: bool,
-}
-
-impl Default for Rendering {
-    fn default() -> Self {
-        Self {
-            columns: 100,
-            ascii: false,
-            html: false,
-        }
-    }
-}
-
-/// The measurement of one chain, ready to be shown. The agent renders it, because the curves behind it are large.
+/// The measurement of one chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReportReply {
-    /// The chain's name.
-    pub chain: String,
-    /// `{"experiment", "environment", "rows", "claims"}`.
+    /// For programs: `{"experiment", "environment", "rows", "claims"}`, and what else was found.
     pub envelope: serde_json::Value,
-    /// Table, histogram and verdict as text.
-    pub text: String,
-    /// The page, if it was asked for.
-    pub html: Option<String>,
-    /// Whether the SLA was met.
-    pub met: bool,
+    /// For people: the figures, with the curves behind them, ready to be drawn.
+    pub report: ChainReport,
 }
 
 /// Probe a running chain.

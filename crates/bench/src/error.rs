@@ -73,18 +73,6 @@ pub enum Error {
         /// Its standard error.
         words: String,
     },
-    /// A plot that was declared for rows that there are not.
-    #[error(
-        "plot \"{plot}\": the rows of table \"{table}\" have no field `{field}`; please report it"
-    )]
-    Plot {
-        /// The plot's title.
-        plot: &'static str,
-        /// The table it is drawn from.
-        table: &'static str,
-        /// The field that is missing, or `table` where no row is of it.
-        field: String,
-    },
     /// A part of a chain file that an experiment is made of.
     #[error("the experiment's own chain file: {0}; please report it")]
     Snippet(String),
@@ -103,6 +91,12 @@ pub enum Error {
     /// The probe's.
     #[error(transparent)]
     Probe(#[from] myelin_measure::Error),
+    /// Rounds that cannot be compared.
+    #[error(transparent)]
+    Ratio(#[from] myelin_metrics::stats::RatioError),
+    /// The page's.
+    #[error(transparent)]
+    Report(#[from] myelin_report::Error),
     /// A C reference's.
     #[error(transparent)]
     Reference(#[from] reference::Error),

@@ -25,7 +25,7 @@ mod rate_isolation;
 mod rate_overhead;
 mod rings;
 
-use myelin_measure::stats::{Estimate, ROUNDS_NEEDED};
+use myelin_metrics::stats::{Estimate, ROUNDS_NEEDED};
 use serde_json::json;
 
 use crate::{Claim, Experiment};
@@ -74,7 +74,7 @@ pub(crate) fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bo
 
 #[cfg(test)]
 mod tests {
-    use myelin_measure::stats::median_ci;
+    use myelin_metrics::stats::median_ci;
 
     use super::*;
 

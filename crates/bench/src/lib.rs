@@ -34,10 +34,8 @@ mod network;
 mod ovs;
 mod published;
 pub mod reference;
-pub mod report;
 mod rounds;
 mod routers;
-mod row;
 mod scratch;
 mod snippet;
 mod stand;
@@ -48,12 +46,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_linux::capability;
-pub use myelin_measure::envelope::{Claim, Report};
+pub use myelin_metrics::Row;
+pub use myelin_metrics::envelope::{Claim, Report};
+use myelin_report::experiment::{self, Plot};
 
 pub use error::Error;
-pub use row::Row;
-
-use report::Plot;
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,10 +166,7 @@ pub fn experiments() -> &'static [Experiment] {
 /// # Errors
 /// No such experiment, no privileges, cancelled, or what the machine refused. Nothing is left behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
-    let experiment = experiments()
-        .iter()
-        .find(|experiment| experiment.name == name)
-        .ok_or_else(|| Error::Unknown(name.to_owned()))?;
+    let experiment = find(name)?;
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
@@ -191,6 +185,25 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
         rows: findings.rows,
         claims: findings.claims,
     })
+}
+
+/// A self-contained page with the report's claims, the plots that its experiment declares, and all rows, UTF-8.
+///
+/// # Errors
+/// [`Error::Unknown`] when the report is of no experiment; [`Error::Report`] when its rows cannot be drawn.
+pub fn page(report: &Report<Row>) -> Result<String, Error> {
+    let experiment = find(&report.experiment)?;
+    Ok(experiment::page(
+        report,
+        experiment.about,
+        experiment.plots,
+    )?)
+}
+
+fn find(name: &str) -> Result<&'static Experiment, Error> {
+    let mut all = experiments().iter();
+    all.find(|experiment| experiment.name == name)
+        .ok_or_else(|| Error::Unknown(name.to_owned()))
 }
 
 #[cfg(test)]

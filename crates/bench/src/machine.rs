@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use myelin_linux::procfs::{self, CpuTimes};
-use myelin_measure::environment::Environment;
+use myelin_metrics::Environment;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
@@ -23,7 +23,7 @@ impl Watch {
     /// Starts now.
     pub(crate) fn start() -> Result<Self, Error> {
         Ok(Self {
-            environment: Environment::detect(),
+            environment: myelin_measure::environment(),
             cpus: procfs::cpu_times()?,
             own: own_time(),
         })

@@ -1,6 +1,6 @@
 //! Subjects measured in turns, round by round, so that what wanders on a virtual machine wanders for all of them.
 
-use myelin_measure::stats::{CONFIDENCE, Estimate, PairedRatio, mean_ci, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Estimate, PairedRatio, mean_ci, median_ci};
 
 use crate::{Error, Monitor};
 

@@ -11,7 +11,8 @@ use myelin_linux::procfs::{self, CpuTimes};
 
 use myelin_measure::bandwidth::{Carried, Ladder, Load, carry};
 use myelin_measure::cpu::CpuMeter;
-use myelin_measure::{Config, Control, Cores, Distribution, Mode, Sockets, probe};
+use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};
+use myelin_metrics::Distribution;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use myelin_agent::ServeOptions;
 use myelin_api::RunDir;
-use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, report, run};
+use myelin_bench::{Effort, Error, Monitor, Options, Report, Row, experiments, run};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -135,7 +135,7 @@ fn all_skipped(report: &Report<Row>) -> bool {
 /// Every declared plot finds its fields in the rows, and is drawn with all of its groups.
 fn page(report: &Report<Row>) {
     let name = &report.experiment;
-    let page = report::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let page = myelin_bench::page(report).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(!page.contains("NaN"), "{name}");
     assert!(
         page.contains("<svg") || all_skipped(report),

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use myelin_api::{ApiError, ChainSource, Event};
 use serde::Serialize;
@@ -53,24 +52,12 @@ pub(crate) fn not_running(name: &str) -> ApiError {
 
 /// A table with these headings; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(columns());
-    // Who greps looks for whole words on one line.
-    if !std::io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Disabled);
-    }
-    table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
-    for (index, heading) in headings.iter().enumerate() {
-        if heading.starts_with('>')
-            && let Some(column) = table.column_mut(index)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
+    myelin_report::terminal::grid(headings, table_width())
+}
+
+/// Columns that a table may take; none in a pipe, where each row is one line.
+pub(crate) fn table_width() -> Option<u16> {
+    std::io::stdout().is_terminal().then(columns)
 }
 
 /// Progress of a streamed answer: a bar on a terminal, nothing in a pipe.

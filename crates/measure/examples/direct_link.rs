@@ -12,8 +12,8 @@ use std::time::Duration;
 use myelin_linux::affinity;
 use myelin_linux::netns::{self, Netns};
 use myelin_measure::cpu::CpuMeter;
-use myelin_measure::terminal::{Histogram, Line, Style, latency_table};
 use myelin_measure::{Config, Control, Cores, Mode, Sockets, bandwidth, probe};
+use myelin_report::terminal::{Histogram, Line, Style, latency_table};
 
 const CLIENT: &str = "10.78.0.1";
 const SERVER: &str = "10.78.0.2";

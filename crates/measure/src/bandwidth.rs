@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use myelin_metrics::{Cores, Stop};
 use serde::Serialize;
 
 use crate::Error;
 use crate::clock::{nanos, now_ns};
-use crate::config::{Cores, check_deadline, check_payload, check_two_pollers};
-use crate::control::{Control, Stop, Watch};
+use crate::config::{check_deadline, check_payload, check_two_pollers};
+use crate::control::{Control, Watch};
 use crate::payload::Codec;
 use crate::run::{fresh_run, pin};
 use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};

@@ -5,19 +5,19 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use myelin_metrics::{Counts, Matching, Mode, Stop};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
-use serde::Serialize;
 
 use crate::Error;
 use crate::clock::{nanos, now_ns};
-use crate::config::{Config, Mode};
-use crate::control::{Stop, Watch};
+use crate::config::Config;
+use crate::control::Watch;
 use crate::echo::{Echo, LARGEST_DATAGRAM, Shared, is_nothing};
 use crate::payload::{Codec, Header};
 use crate::recorder::Recorder;
-use crate::tracker::{Counts, Times, Tracker};
+use crate::tracker::{Times, Tracker};
 
 /// Repeat numbers that stand for packets before the measurement.
 const WARM_UP: u32 = u32::MAX - 16;
@@ -30,17 +30,6 @@ const REFUSALS: u32 = 8;
 const SILENCE: u64 = 20;
 /// Longest sleep between two looks at the cancel flag, nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 50_000_000;
-
-/// How answers were matched with packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Matching {
-    /// By the id in the payload.
-    ById,
-    /// By order, one packet under way at a time: an end could not read the payload, because a function transforms it in a way without
-    /// a known key. Then the pattern is not checked, and after a loss the probe pauses for one timeout.
-    ByOrder,
-}
 
 /// What the client brings home.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use myelin_linux::affinity;
-use serde::Serialize;
+use myelin_metrics::{Cores, Mode};
 
 use crate::Error;
 use crate::payload::HEADER_BYTES;
@@ -15,54 +15,6 @@ pub const MAX_COUNT: u32 = 1_000_000;
 /// Headers in front of the payload: IPv4 (RFC 791) or IPv6 (RFC 8200), and UDP (RFC 768).
 const IPV4_UDP_BYTES: usize = 20 + 8;
 const IPV6_UDP_BYTES: usize = 40 + 8;
-
-/// How the two ends wait for a packet, which decides what is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// One thread polls both ends in turn: no wake-up, no second core; the datapath alone.
-    Inline,
-    /// A thread an end, both poll, on two cores.
-    Spin,
-    /// A thread an end, both sleep until the system wakes them: what an application sees. A wake-up costs more than the datapath.
-    Blocking,
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Inline => "inline",
-            Self::Spin => "spin",
-            Self::Blocking => "blocking",
-        })
-    }
-}
-
-impl std::str::FromStr for Mode {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "inline" => Ok(Self::Inline),
-            "spin" => Ok(Self::Spin),
-            "blocking" => Ok(Self::Blocking),
-            _ => Err(Error::option(
-                "mode",
-                format!("`{text}`"),
-                "expected inline, spin or blocking",
-            )),
-        }
-    }
-}
-
-/// The cores that the two ends' threads are bound to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Cores {
-    /// The client's core, and in inline mode the only one.
-    pub client: usize,
-    /// The server's core. The same as the client's only in blocking mode.
-    pub server: usize,
-}
 
 /// A measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]

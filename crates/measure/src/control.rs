@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
+use myelin_metrics::Stop;
 
 /// Nanoseconds between two calls of the progress callback.
 const PROGRESS_EVERY_NS: u64 = 100_000_000;
@@ -24,18 +24,6 @@ impl fmt::Debug for Control<'_> {
             .field("progress", &self.progress.is_some())
             .finish()
     }
-}
-
-/// Why a measurement ended before its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stop {
-    /// Its deadline passed.
-    Deadline,
-    /// The caller cancelled it.
-    Cancelled,
-    /// Its first packets were all given up: nothing comes through.
-    NoAnswer,
 }
 
 /// The control as the measuring threads see it.

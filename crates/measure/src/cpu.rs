@@ -1,92 +1,10 @@
 //! What the CPUs did during a measurement.
 
 use myelin_linux::procfs::{self, CpuTimes};
-use serde::Serialize;
+use myelin_metrics::{CoreUse, CpuUse, ProcessUse, Shares};
 
 use crate::Error;
 use crate::clock::now_ns;
-
-/// How a core, or all together, spent the time: shares that add up to 1. Resolution is the kernel's tick of 10 ms, so measure for a second at least.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Shares {
-    /// In programs.
-    pub user_share: f64,
-    /// In the kernel on behalf of programs.
-    pub system_share: f64,
-    /// In hardware interrupts.
-    pub irq_share: f64,
-    /// In soft interrupts: most packet processing. On veth links it happens on the sender's core and is charged to no program.
-    pub softirq_share: f64,
-    /// Ready to run while the hypervisor ran something else: figures of a run with much of it are the neighbour's.
-    pub steal_share: f64,
-    /// Nothing to do.
-    pub idle_share: f64,
-}
-
-impl Shares {
-    /// The shares by the names a table shows, in the order of a stacked bar.
-    pub fn parts(&self) -> [(&'static str, f64); 6] {
-        [
-            ("user", self.user_share),
-            ("system", self.system_share),
-            ("softirq", self.softirq_share),
-            ("irq", self.irq_share),
-            ("steal", self.steal_share),
-            ("idle", self.idle_share),
-        ]
-    }
-
-    /// What part of the time went where; `None` when less than a tick passed.
-    pub fn of(times: &CpuTimes) -> Option<Self> {
-        let total = times.total().as_secs_f64();
-        let share = |part: std::time::Duration| part.as_secs_f64() / total;
-        (total > 0.0).then(|| Self {
-            user_share: share(times.user),
-            system_share: share(times.system),
-            irq_share: share(times.irq),
-            softirq_share: share(times.softirq),
-            steal_share: share(times.steal),
-            idle_share: share(times.idle),
-        })
-    }
-}
-
-/// One core's use.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct CoreUse {
-    /// The core's number.
-    pub core: usize,
-    /// How it spent the time.
-    #[serde(flatten)]
-    pub shares: Shares,
-}
-
-/// One process's use, all its threads together.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ProcessUse {
-    /// What the caller calls it.
-    pub name: String,
-    /// Its number.
-    pub pid: u32,
-    /// CPU time it took, seconds; `None` when it ended meanwhile.
-    pub cpu_s: Option<f64>,
-    /// The same in cores: 1 is one core all the time.
-    pub cores: Option<f64>,
-}
-
-/// What a [`CpuMeter`] found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CpuUse {
-    /// Length of the measurement, seconds.
-    pub duration_s: f64,
-    /// All cores together; `None` when less than a tick passed.
-    #[serde(flatten)]
-    pub overall: Option<Shares>,
-    /// Core by core, those that were online at both ends.
-    pub per_core: Vec<CoreUse>,
-    /// The processes that were asked for.
-    pub processes: Vec<ProcessUse>,
-}
 
 /// A running measurement of CPU use.
 #[derive(Debug)]
@@ -179,13 +97,27 @@ fn since(earlier: &[CpuTimes], later: &[CpuTimes]) -> Vec<CpuTimes> {
 fn between(earlier: &[CpuTimes], later: &[CpuTimes]) -> (Option<Shares>, Vec<CoreUse>) {
     let cores = since(earlier, later);
     let per_core = cores.iter().filter_map(|spent| {
-        Shares::of(spent).map(|shares| CoreUse {
+        shares(spent).map(|shares| CoreUse {
             core: spent.cpu,
             shares,
         })
     });
     let per_core = per_core.collect();
-    (Shares::of(&together(cores)), per_core)
+    (shares(&together(cores)), per_core)
+}
+
+/// What part of the time went where; `None` when less than a tick passed.
+pub fn shares(times: &CpuTimes) -> Option<Shares> {
+    let total = times.total().as_secs_f64();
+    let share = |part: std::time::Duration| part.as_secs_f64() / total;
+    (total > 0.0).then(|| Shares {
+        user_share: share(times.user),
+        system_share: share(times.system),
+        irq_share: share(times.irq),
+        softirq_share: share(times.softirq),
+        steal_share: share(times.steal),
+        idle_share: share(times.idle),
+    })
 }
 
 #[cfg(test)]
@@ -238,7 +170,7 @@ mod tests {
             times(0, [10, 0, 0, 0, 0, 20]),
             times(0, [0, 0, 0, 10, 0, 0]),
         ];
-        let shares = Shares::of(&together(windows)).unwrap();
+        let shares = shares(&together(windows)).unwrap();
         assert_eq!((shares.user_share, shares.softirq_share), (0.25, 0.25));
     }
 

@@ -29,20 +29,9 @@ pub enum Error {
     /// A helper thread ended in a panic: a defect of this crate.
     #[error("the probe's {0} thread panicked; please report it")]
     Thread(&'static str),
-    /// Rounds that cannot be paired.
-    #[error("cannot form a ratio: {0}")]
-    Rounds(String),
     /// The machine did not give what was asked of it.
     #[error(transparent)]
     Linux(#[from] myelin_linux::Error),
-    /// A plot that could not be drawn.
-    #[error("cannot draw the plot \"{plot}\": {cause}")]
-    Plot {
-        /// Its title.
-        plot: String,
-        /// The drawing library's words.
-        cause: String,
-    },
 }
 
 impl Error {

@@ -1,34 +1,11 @@
 //! Where a repeat's samples go once it is over: distributions, a coarse course over time, and every sample when asked for.
 
-use serde::Serialize;
+use myelin_metrics::{Distribution, Samples, TimelinePoint};
 
-use crate::distribution::Distribution;
 use crate::tracker::{Sample, Tracker};
 
 /// Points of the course over time.
 const TIMELINE_POINTS: u64 = 250;
-
-/// Round trips of a stretch of packets.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct TimelinePoint {
-    /// When its first packet was sent, seconds from the start of the first repeat.
-    pub at_s: f64,
-    /// Its shortest round trip, microseconds.
-    pub min_us: f64,
-    /// Its median round trip, microseconds.
-    pub p50_us: f64,
-    /// Its longest round trip, microseconds.
-    pub max_us: f64,
-}
-
-/// Every answered packet, in the order of sending.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Samples {
-    /// Round trips, nanoseconds.
-    pub rtt_ns: Vec<u32>,
-    /// One-way delays to the server, nanoseconds.
-    pub forward_ns: Vec<u32>,
-}
 
 #[derive(Debug)]
 pub(crate) struct Recorder {

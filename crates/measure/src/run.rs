@@ -7,16 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use myelin_linux::affinity;
+use myelin_metrics::{Mode, ProbeResult};
 use nix::sys::prctl::set_timerslack;
 
 use crate::Error;
 use crate::client::{Client, Outcome};
 use crate::clock::{nanos, now_ns};
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::control::{Control, Watch};
 use crate::echo::{Echo, Shared};
 use crate::payload::Codec;
-use crate::result::ProbeResult;
 use crate::socket::{Sockets, forbid_fragments};
 
 /// Longest sleep in a socket: after it, deadline and cancel flag are looked at again.
@@ -51,7 +51,37 @@ pub fn probe(
     } else {
         run_two_threads(config, sockets, run, echo, &shared, watch)
     }?;
-    Ok(ProbeResult::new(config, outcome))
+    Ok(result(config, outcome))
+}
+
+fn result(config: &Config, outcome: Outcome) -> ProbeResult {
+    let us = |bound: Option<Duration>| bound.map(|b| b.as_nanos() as f64 / 1000.0);
+    let recorder = outcome.recorder;
+    // The way back is told by its main figures; its curve would be the forward one's twin.
+    let reply = recorder.reply.summary(None).map(|mut summary| {
+        summary.cdf_us.clear();
+        summary
+    });
+    ProbeResult {
+        mode: config.mode,
+        matching: outcome.matching,
+        cores: config.cores,
+        payload_bytes: config.payload_bytes,
+        interval_us: config.interval.as_nanos() as f64 / 1000.0,
+        count: config.count,
+        repeats: config.repeats,
+        stopped: outcome.stop,
+        duration_s: outcome.duration_ns as f64 / 1e9,
+        counts: outcome.counts,
+        loss_ratio: outcome.counts.lost as f64 / outcome.counts.sent.max(1) as f64,
+        rtt: recorder.rtt.summary(us(config.rtt_bound)),
+        forward: recorder.forward.summary(us(config.forward_bound)),
+        reply,
+        samples: recorder.samples,
+        rtt_distribution: recorder.rtt,
+        forward_distribution: recorder.forward,
+        timeline: recorder.timeline,
+    }
 }
 
 fn run_inline<'a>(

@@ -2,7 +2,7 @@
 //!
 //! All room is taken before the measurement; nothing here allocates while packets are under way.
 
-use serde::Serialize;
+use myelin_metrics::Counts;
 
 /// A time that fits no sample: the packet is under way, is lost, or came after its timeout.
 const PENDING: u32 = u32::MAX;
@@ -10,31 +10,6 @@ const LOST: u32 = u32::MAX - 1;
 const LATE: u32 = u32::MAX - 2;
 /// The longest time a sample can hold, nanoseconds (4.29 s); timeouts stay below it.
 pub(crate) const LONGEST_SAMPLE_NS: u64 = (u32::MAX - 3) as u64;
-
-/// Packets by what became of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Sent, and either answered or given up.
-    pub sent: u64,
-    /// Answered within the timeout.
-    pub received: u64,
-    /// Not answered within the timeout.
-    pub lost: u64,
-    /// Of the lost, those whose answer came later.
-    pub late: u64,
-    /// Answers that came after an answer to a later packet (RFC 4737, section 3).
-    pub reordered: u64,
-    /// Further answers to an answered packet.
-    pub duplicates: u64,
-    /// Answers whose header was whole but whose pattern was not, or that were cut short. They count as received.
-    pub corrupted: u64,
-    /// Datagrams of other programs or other runs that arrived at either end.
-    pub foreign: u64,
-    /// Packets sent more than one interval after their time.
-    pub behind_schedule: u64,
-    /// Sends that the system refused (a full queue, no route for the moment); these packets count as lost.
-    pub send_errors: u64,
-}
 
 /// When an answered packet was where, nanoseconds of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]

@@ -4,12 +4,12 @@ mod draw;
 mod stage;
 mod verdict;
 
-use myelin_measure::stats::{CONFIDENCE, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Costs, Machine, PortKind};
+use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use super::median_at_most;
 use crate::frames::Scatter;
-use crate::report::{Kind as PlotKind, Plot};
 use crate::stand::Stand;
 use crate::variant::polling_core;
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};

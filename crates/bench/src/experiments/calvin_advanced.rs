@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
-use myelin_measure::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::LossyLinkConfig;
 use serde_json::Value;
 
 use super::median_at_most;
 use crate::published::{Published, calvin};
 use crate::reference::Fed;
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::snippet::config;
 use crate::variant::PAYLOADS;

@@ -11,11 +11,11 @@
 //! one at a time and that take batches; sending one by one is shown beside them.
 
 use myelin_measure::bandwidth::{Carried, Ladder};
-use myelin_measure::stats::{Estimate, PairedRatio};
+use myelin_metrics::stats::{Estimate, PairedRatio};
+use myelin_report::experiment::{Kind, Plot};
 use serde_json::Value;
 
 use crate::published::calvin;
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, ROUNDS, Variant};
@@ -398,7 +398,7 @@ fn ratio(pairs: &[(f64, f64)]) -> Result<Option<PairedRatio>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use myelin_measure::stats::ROUNDS_NEEDED;
+    use myelin_metrics::stats::ROUNDS_NEEDED;
 
     use super::*;
 

@@ -2,10 +2,10 @@
 
 use myelin_linux::pm_qos;
 use myelin_measure::Mode;
+use myelin_report::experiment::{Kind, Plot};
 
 use crate::manner::Manner;
 use crate::published::calvin;
-use crate::report::{Kind, Plot};
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};

@@ -7,14 +7,15 @@
 
 use std::time::Duration;
 
-use myelin_measure::cpu::{Shares, together};
-use myelin_measure::stats::{CONFIDENCE, mean_ci, median_ci};
+use myelin_measure::cpu::{shares, together};
+use myelin_metrics::Shares;
+use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
+use myelin_report::experiment::{Kind, Plot};
 use serde_json::{Value, json};
 
 use super::median_at_most;
 use crate::published::calvin;
 use crate::reference::Reference;
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Variant, Window};
@@ -229,7 +230,7 @@ impl Measured {
     /// Of all windows together: one alone has a few ticks.
     fn shares(&self, variant: usize, load: usize) -> Option<Shares> {
         let windows = &self.seen[variant * LOADS.len() + load];
-        Shares::of(&together(windows.iter().map(|window| window.spent)))
+        shares(&together(windows.iter().map(|window| window.spent)))
     }
 
     /// CPU time of the worker or the reference program, window by window.

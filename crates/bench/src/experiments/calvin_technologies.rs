@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use myelin_measure::Mode;
+use myelin_report::experiment::Plot;
 use serde_json::Value;
 
 use crate::published::{Published, calvin};
 use crate::reference::Reference;
-use crate::report::Plot;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Measured, PAYLOADS, Variant, measure};

@@ -1,9 +1,9 @@
 //! `chain-length`: what each further function costs in each mapping.
 
 use myelin_measure::Mode;
+use myelin_report::experiment::{Kind, Plot};
 
 use super::median_at_most;
-use crate::report::{Kind, Plot};
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
-use myelin_measure::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
+use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 use serde_json::Value;
 
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::snippet::config;
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};

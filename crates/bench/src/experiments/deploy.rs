@@ -8,14 +8,14 @@ use std::time::Instant;
 use myelin_api::{ProbeOptions, ProbeRequest};
 use myelin_kernel::{Capacity, Hook, Plane};
 use myelin_linux::procfs;
-use myelin_measure::stats::{CONFIDENCE, Estimate, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_packet::rules::{Action, Rule};
 use myelin_planner::Machine;
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
 use super::median_at_most;
-use crate::report::{Kind, Plot};
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 

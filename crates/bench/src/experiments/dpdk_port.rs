@@ -6,10 +6,10 @@
 use std::path::Path;
 
 use myelin_measure::Mode;
+use myelin_report::experiment::{Kind, Plot};
 use serde_json::Value;
 
 use crate::reference::{self, Reference};
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::variant::{Measured, PAYLOADS, ROUNDS, Variant, measure};
 use crate::variants::{self, BATCH, BEST_BATCH};

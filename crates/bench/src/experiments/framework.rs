@@ -6,12 +6,12 @@ use std::time::Instant;
 use myelin_dataplane::replay_port::ReplayPort;
 use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
-use myelin_measure::stats::{CONFIDENCE, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_packet::{Meta, parse};
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
 use super::median_at_most;
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::{Error, Experiment, Findings, Monitor, Options, Row, frames};
 

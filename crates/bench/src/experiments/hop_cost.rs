@@ -1,9 +1,9 @@
 //! `hop-cost`: the round trip through one hop, by every way there is to make one.
 
 use myelin_measure::Mode;
+use myelin_report::experiment::Plot;
 
 use crate::reference::Reference;
-use crate::report::Plot;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Measured, PAYLOADS, Variant, measure, polling_core};

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
 use myelin_measure::Mode;
 use myelin_packet::Match;
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};

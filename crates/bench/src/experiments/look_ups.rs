@@ -8,6 +8,7 @@ use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{Capacity, Hook, Plane};
 use myelin_packet::routes::{Route, RouteTables};
 use myelin_packet::{MacAddr, Meta, Prefix, parse};
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
 use super::lookup::kernel_chain;
@@ -15,7 +16,6 @@ use super::median_at_most;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
 

@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, Port, PortConfig};
 use myelin_packet::{Meta, parse};
+use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FunctionConfig, OnFailure};
 
 use super::{accounting, classifier, firewall};
-use crate::report::{Kind, Plot};
 use crate::{Error, Experiment, Findings, Monitor, Options};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {

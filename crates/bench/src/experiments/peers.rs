@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use myelin_api::{ProbeOptions, ProbeRequest};
 use myelin_linux::procfs;
 use myelin_measure::Mode;
+use myelin_report::experiment::{Kind, Plot};
 
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::stand::{self, Agent, Stand};
 use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use myelin_measure::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
 use myelin_packet::sojourn::Histogram;
+use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use crate::generator::{Stream, generate};
 use crate::published::rate_control;
-use crate::report::{Kind as PlotKind, Plot};
 use crate::routers::{Kind, Routers};
 use crate::variant::probing_core;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};

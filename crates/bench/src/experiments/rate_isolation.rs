@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use myelin_measure::stats::PairedRatio;
+use myelin_metrics::stats::PairedRatio;
+use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use crate::generator::{Sent, Stream, generate};
 use crate::published::rate_control;
-use crate::report::{Kind as PlotKind, Plot};
 use crate::rounds::Rounds;
 use crate::routers::{Figures, Kind, Routers};
 use crate::variant::probing_core;
@@ -196,7 +196,7 @@ fn measure(
     for (number, case) in CASES.iter().enumerate() {
         let each = |figure: &dyn Fn(&Turn) -> f64| {
             let figures: Vec<f64> = turns[number].iter().map(figure).collect();
-            myelin_measure::stats::median_ci(&figures, 0.95)
+            myelin_metrics::stats::median_ci(&figures, 0.95)
         };
         let kpps = |packets: u64| packets as f64 / TURN.as_secs_f64() / 1e3;
         let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
@@ -232,7 +232,7 @@ fn measure(
                 .with_estimate(
                     "sojourn_p99",
                     "_us",
-                    myelin_measure::stats::median_ci(&p99(number), 0.95),
+                    myelin_metrics::stats::median_ci(&p99(number), 0.95),
                 ),
         );
     }

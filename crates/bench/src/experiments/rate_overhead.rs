@@ -9,12 +9,12 @@ use std::process::Command;
 use myelin_kernel::Hook;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
+use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use super::policing;
 use crate::generator::pump;
 use crate::network::{CLIENT_PORT_MAC, Network, SERVER_LINK};
 use crate::published::rate_control;
-use crate::report::{Kind as PlotKind, Plot};
 use crate::rounds::Rounds;
 use crate::routers::{Kind, Routers, frame};
 use crate::variant::probing_core;

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
-use myelin_measure::stats::{CONFIDENCE, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, median_ci};
+use myelin_report::experiment::{Kind, Plot};
 
 use crate::reference::{self, RingThroughput};
-use crate::report::{Kind, Plot};
 use crate::rounds::Rounds;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 

@@ -2,7 +2,7 @@
 //! Enabling Tactile Internet for Human-Machine Co-Working", IEEE JSAC 37(5), 2019; and chapter 3 of Xiang's dissertation
 //! (TU Dresden, 2022), which reprints its figures.
 
-use super::{Figure, Point, Published};
+use super::{Figure, FigurePoint, Published};
 
 /// ATS and XOR against FWD, every technology.
 pub(crate) const FUNCTION_OF_FORWARD: Published = Published {
@@ -83,61 +83,61 @@ pub(crate) const TECHNOLOGIES: Figure = Figure {
     about: "One function in a virtual machine of OpenStack, sleeping client and server on another node",
     axis: "round trip, mean, us",
     points: &[
-        Point {
+        FigurePoint {
             panel: "256",
             group: "XDP",
             series: "FWD",
             value: 120.0,
             how: "Section VI: \"XDP achieved latencies of 120 us for small payloads\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "256",
             group: "XDP",
             series: "XOR",
             value: 120.0,
             how: "Section IV-B1: \"equivalent to the respective RTTs\" of FWD",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "256",
             group: "kernel forwarding",
             series: "FWD",
             value: 120.0,
             how: "Section IV-B1: \"XDP and LKF have the same FWD RTTs for small packets\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "256",
             group: "DPDK",
             series: "FWD",
             value: 120.0,
             how: "Section IV-B1: in-kernel and user-space RTTs \"very similar for the small 256 bytes packet size\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "XDP",
             series: "FWD",
             value: 180.0,
             how: "Section VI: \"and 180 us for large payloads\"; no ATS nor XOR, which XDP could not do then",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "kernel forwarding",
             series: "FWD",
             value: 198.0,
             how: "1.1 times XDP: \"around 10%\", Sections IV-B1 and VI",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "DPDK",
             series: "FWD",
             value: 270.0,
             how: "1.5 times XDP: \"about 50% longer\", Section IV-B1; \"up to 50%\", Section VI",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
     ],
 };
@@ -150,33 +150,33 @@ pub(crate) const CHAIN_ROUND_TRIPS: Figure = Figure {
     about: TWO_FUNCTIONS,
     axis: "round trip, mean, us",
     points: &[
-        Point {
+        FigurePoint {
             panel: "256",
             group: "CALVIN",
             value: 190.0,
             how: "Section IV-B2a: \"0.19 ms\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "256",
             group: "centralized",
             value: 2300.0,
             how: "Section IV-B2a: \"2.30 ms\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "CALVIN",
             value: 320.0,
             how: "Section IV-B2a: \"0.32 ms\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "centralized",
             value: 2390.0,
             how: "Section IV-B2a: \"2.39 ms\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
     ],
 };
@@ -187,36 +187,36 @@ pub(crate) const CHAIN_DISTRIBUTION: Figure = Figure {
     about: TWO_FUNCTIONS,
     axis: "round trip, us",
     points: &[
-        Point {
+        FigurePoint {
             panel: "256",
             series: "CALVIN",
             value: 250.0,
             share: 0.9,
             how: "Section V-D: \"0.25 ms 90%ile RTT\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "256",
             series: "CALVIN",
             value: BUDGET_US,
             share: 1.0,
             how: "Section IV-B2a: \"nearly 100% for 256 bytes packets\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             series: "CALVIN",
             value: BUDGET_US,
             share: 0.7,
             how: "Section IV-B2a: \"about 70% probability for 1400 bytes packets\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             series: "centralized",
             value: BUDGET_US,
             share: 0.0,
             how: "Section IV-B2a: \"exceeds the 0.35 ms delay threshold in the best case\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
     ],
 };
@@ -227,25 +227,25 @@ pub(crate) const CHAIN_WITHIN_BUDGET: Figure = Figure {
     about: TWO_FUNCTIONS,
     axis: "share of packets within 0.35 ms, 0 to 1",
     points: &[
-        Point {
+        FigurePoint {
             panel: "256",
             group: "CALVIN",
             value: 1.0,
             how: "Section IV-B2a: \"nearly 100% for 256 bytes packets\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             panel: "1400",
             group: "CALVIN",
             value: 0.7,
             how: "Section IV-B2a: \"about 70% probability for 1400 bytes packets\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             group: "centralized",
             value: 0.0,
             how: "Section IV-B2a: \"exceeds the 0.35 ms delay threshold in the best case\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
     ],
 };
@@ -256,35 +256,35 @@ pub(crate) const BANDWIDTH: Figure = Figure {
     about: TWO_FUNCTIONS,
     axis: "bandwidth, Mbit/s",
     points: &[
-        Point {
+        FigurePoint {
             group: "256",
             series: "CALVIN",
             value: 1.4,
             range: Some((1.4, 1.7)),
             how: "Section IV-B2b: \"1.4-1.7 Mbits/s\" over all payloads; the least is put at the smallest",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             group: "1400",
             series: "CALVIN",
             value: 1.7,
             range: Some((1.4, 1.7)),
             how: "Section IV-B2b: \"1.4-1.7 Mbits/s\" over all payloads; the most is put at the largest",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             group: "256",
             series: "centralized",
             value: 6.0,
             how: "Section IV-B2b: \"a minimal supported bandwidth around 6 Mbits/s\"",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
-        Point {
+        FigurePoint {
             group: "1400",
             series: "centralized",
             value: 15.0 * 1.7,
             how: "Section IV-B2b: \"over 15 times higher than the CALVIN bandwidth\", of 1.7 Mbit/s",
-            ..Point::NONE
+            ..FigurePoint::NONE
         },
     ],
 };
@@ -306,12 +306,12 @@ pub(crate) const CPU_USE: Figure = Figure {
     ],
 };
 
-const fn share(group: &'static str, series: &'static str, value: f64) -> Point {
-    Point {
+const fn share(group: &'static str, series: &'static str, value: f64) -> FigurePoint {
+    FigurePoint {
         group,
         series,
         value,
         how: "as the table has it",
-        ..Point::NONE
+        ..FigurePoint::NONE
     }
 }

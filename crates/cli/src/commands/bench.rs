@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use myelin_api::{ApiError, ErrorKind, Event};
-use myelin_bench::report::{self, cell, headings, holds, measured, plain};
-use myelin_bench::{Effort, Error, Monitor, Options, Report, Row};
+use myelin_bench::{Effort, Error, Monitor, Options};
+use myelin_report::experiment;
 
 use super::interrupt;
 use crate::output::{self, Progress};
@@ -79,10 +79,10 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.json {
         output::json(&report)?;
     } else {
-        print(&report);
+        print!("{}", experiment::text(&report, output::table_width()));
     }
     if let (Some(page), Some(path)) = (page, &arguments.report) {
-        page.write(&report::page(&report).map_err(api_error)?)?;
+        page.write(&myelin_bench::page(&report).map_err(api_error)?)?;
         if !arguments.json {
             println!("report: {}", path.display());
         }
@@ -112,65 +112,5 @@ fn api_error(error: Error) -> ApiError {
             message: error.to_string(),
         },
         error => ApiError::failed(error),
-    }
-}
-
-fn print(report: &Report<Row>) {
-    for rows in report
-        .rows
-        .chunk_by(|one, next| one.table() == next.table())
-    {
-        println!("{}\n{}\n", rows[0].table(), rows_table(rows));
-    }
-    let mut table = output::table(["claim", "measured", "bound", "holds"]);
-    for claim in &report.claims {
-        let cells = [
-            claim.id.clone(),
-            measured(&claim.measured),
-            plain(&claim.bound),
-            holds(claim).to_owned(),
-        ];
-        table.add_row(cells);
-    }
-    println!("claims (95 % interval, rounds)\n{table}\n");
-    for (name, value) in report.environment.lines() {
-        println!("{name:<24}{value}");
-    }
-}
-
-/// Rows of one table; an interval is shown with its figure.
-fn rows_table(rows: &[Row]) -> comfy_table::Table {
-    let headings = headings(&rows[0]);
-    let mut table = output::table([""; 0]);
-    table.set_header(headings.iter().map(|name| name.replace('_', " ")));
-    for row in rows {
-        table.add_row(headings.iter().map(|name| cell(row, name)));
-    }
-    for (index, name) in headings.iter().enumerate() {
-        if let (true, Some(column)) = (
-            rows[0].get(name).is_some_and(|value| !value.is_string()),
-            table.column_mut(index),
-        ) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
-    table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_a_column_for_each_figure_and_none_for_its_interval() {
-        let row = Row::of("rtt")
-            .with("rtt_p50_us", 9.1234)
-            .with("rtt_p50_ci95_low_us", 9.0)
-            .with("rtt_p50_ci95_high_us", 9.2);
-        let table = rows_table(&[row]).to_string();
-        assert!(
-            table.contains("rtt p50 us") && !table.contains("ci95"),
-            "{table}"
-        );
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use myelin_api::{
-    ApiError, Client, Event, ProbeOptions, ProbeRequest, Rendering, ReportReply, RunDir,
-};
+use myelin_api::{ApiError, Client, Event, ProbeOptions, ProbeRequest, ReportReply, RunDir};
+use myelin_report::chain;
+use myelin_report::terminal::Style;
 
 use crate::output::{self, Progress};
 use crate::page::Page;
@@ -72,11 +72,6 @@ impl Options {
             interval_us: u64::try_from(self.interval.as_micros()).unwrap_or(u64::MAX),
             count: self.count,
             repeats: self.repeats,
-            rendering: Rendering {
-                columns: output::columns(),
-                ascii: self.ascii,
-                html: self.report.is_some(),
-            },
         }
     }
 
@@ -97,20 +92,19 @@ impl Options {
         if self.json {
             match reports {
                 [one] => output::json(&one.envelope)?,
-                many => output::json(
-                    &many
-                        .iter()
-                        .map(|report| &report.envelope)
-                        .collect::<Vec<_>>(),
-                )?,
+                many => output::json(&many.iter().map(|one| &one.envelope).collect::<Vec<_>>())?,
             };
         } else {
-            for report in reports {
-                println!("{}", report.text);
+            let style = Style {
+                width: output::columns().into(),
+                ascii: self.ascii,
+            };
+            for one in reports {
+                println!("{}", chain::text(&one.report, style));
             }
         }
         if let (Some(path), Some(mut page)) = (&self.report, page) {
-            for (index, report) in reports.iter().enumerate() {
+            for (index, ReportReply { report, .. }) in reports.iter().enumerate() {
                 let mut path = path.clone();
                 if index > 0 {
                     path.set_file_name(format!(
@@ -120,13 +114,13 @@ impl Options {
                     ));
                     page = Page::at(&path)?;
                 }
-                page.write(report.html.as_deref().unwrap_or_default())?;
+                page.write(&chain::page(report).map_err(ApiError::failed)?)?;
                 if !self.json {
                     println!("report: {}", path.display());
                 }
             }
         }
-        let met = reports.iter().all(|report| report.met);
+        let met = reports.iter().all(|one| one.report.met() != Some(false));
         Ok(if met {
             ExitCode::SUCCESS
         } else {

@@ -1,0 +1,180 @@
+//! What a run of a chain found.
+
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::Claim;
+use crate::{CpuUse, Distribution, Environment, ProbeResult};
+
+/// A chain's run, everything that its report shows.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ChainReport {
+    /// The chain's name.
+    pub chain: String,
+    /// What the chain is owed and what it got; empty for a chain without an SLA.
+    pub claims: Vec<Claim>,
+    /// The SLA's bound on the one-way delay, microseconds.
+    pub latency_bound_us: Option<f64>,
+    /// The SLA's bound on the round trip, microseconds.
+    pub round_trip_bound_us: Option<f64>,
+    /// Probes by name, such as `inline, 256 B`.
+    pub probes: Vec<(String, ProbeResult)>,
+    /// In-band sojourn of all traffic by section; one, named `chain`, unless the chain holds black boxes.
+    pub sojourns: Vec<(String, Distribution)>,
+    /// The chain's hops in order: front door, functions, egress.
+    pub hops: Vec<Hop>,
+    /// Where all packets of that time went.
+    pub traffic: Traffic,
+    /// The chains that were flooded meanwhile.
+    pub floods: Vec<Flood>,
+    /// CPU use during the run.
+    pub cpu: Option<CpuUse>,
+    /// The machine.
+    pub environment: Environment,
+    /// Remarks for the reader: what was modelled, what was missing.
+    pub notes: Vec<String>,
+    /// Name of the chain file.
+    pub file_name: String,
+    /// Its text.
+    pub file_text: String,
+}
+
+impl ChainReport {
+    /// Whether every claim holds; `None` without claims, or when one could not be decided and none failed.
+    pub fn met(&self) -> Option<bool> {
+        let decided: Vec<Option<bool>> = self.claims.iter().map(|claim| claim.holds).collect();
+        if decided.contains(&Some(false)) {
+            Some(false)
+        } else if decided.is_empty() || decided.contains(&None) {
+            None
+        } else {
+            Some(true)
+        }
+    }
+
+    /// The hop with the highest cost, by measurement where there is one.
+    pub fn costliest_hop(&self) -> Option<&Hop> {
+        self.hops
+            .iter()
+            .filter(|hop| hop.cost_ns().is_some())
+            .max_by(|a, b| {
+                a.cost_ns()
+                    .partial_cmp(&b.cost_ns())
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            })
+    }
+}
+
+/// Where all packets of a chain went.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Packets that the front door saw.
+    pub packets_in: u64,
+    /// Those of them that the policer dropped.
+    pub policed: u64,
+    /// Packets that left.
+    pub packets_out: u64,
+    /// Places that lost packets, and how many.
+    pub lost: Vec<(String, u64)>,
+}
+
+/// One hop of the packet's way.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Hop {
+    /// The function's name, or `front door`, `egress`, a crossing.
+    pub name: String,
+    /// The function's kind; empty for what is no function.
+    pub kind: String,
+    /// Where it runs: `kernel` or `user`.
+    pub space: String,
+    /// Cost a packet by the planner's model, nanoseconds.
+    pub predicted_ns: Option<f64>,
+    /// Cost a packet as measured, nanoseconds.
+    pub measured_ns: Option<f64>,
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Packets that went on.
+    pub packets_out: u64,
+    /// Packets that it dropped.
+    pub drops: u64,
+}
+
+impl Hop {
+    /// The measured cost, or else the predicted one.
+    pub fn cost_ns(&self) -> Option<f64> {
+        self.measured_ns.or(self.predicted_ns)
+    }
+}
+
+/// A chain that was sent more than it agreed while another one was measured, and what became of that.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Flood {
+    /// The chain.
+    pub chain: String,
+    /// How many times its rate it was to be sent.
+    pub times: f64,
+    /// UDP payload of its packets, bytes.
+    pub payload_bytes: usize,
+    /// How long it lasted, s.
+    pub duration_s: f64,
+    /// The rate of its profile, packets of this length a second.
+    pub agreed_pps: f64,
+    /// Packets that its client host sent.
+    pub sent: u64,
+    /// Packets that the chain's front door saw.
+    pub packets_in: u64,
+    /// Those of them that the policer dropped.
+    pub policed: u64,
+    /// Those that the chain's functions and its shaper dropped.
+    pub drops: u64,
+    /// Those that left at the chain's egress.
+    pub passed: u64,
+    /// What was sent, packets a second.
+    pub sent_pps: f64,
+    /// What passed, packets a second.
+    pub passed_pps: f64,
+    /// What passed as a share of the agreed rate; a little above 1 where the burst passed too.
+    pub profile_share: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn met_when_all_terms_are() {
+        let with = |met: &[Option<bool>]| {
+            let mut report = ChainReport::default();
+            report.claims = met
+                .iter()
+                .map(|&holds| Claim {
+                    holds,
+                    ..Claim::figure_at_most("", (), 0.0, 0.0)
+                })
+                .collect();
+            report.met()
+        };
+        assert_eq!(with(&[]), None);
+        assert_eq!(with(&[Some(true), Some(true)]), Some(true));
+        assert_eq!(with(&[Some(true), None]), None);
+        assert_eq!(with(&[None, Some(false)]), Some(false));
+    }
+
+    #[test]
+    fn costliest_by_measurement_before_model() {
+        let hop = |name: &str, predicted_ns, measured_ns| Hop {
+            name: name.to_owned(),
+            predicted_ns,
+            measured_ns,
+            ..Hop::default()
+        };
+        let mut report = ChainReport::default();
+        assert_eq!(report.costliest_hop(), None);
+        report.hops = vec![
+            hop("door", Some(900.0), Some(40.0)),
+            hop("cipher", Some(300.0), None),
+            hop("filter", None, Some(250.0)),
+            hop("egress", None, None),
+        ];
+        assert_eq!(report.costliest_hop().unwrap().name, "cipher");
+    }
+}

@@ -1,0 +1,108 @@
+//! A row of a report: named figures in the order in which a table shows them.
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::stats::Estimate;
+
+/// Named figures; each name carries its unit.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row(Vec<(String, Value)>);
+
+impl Row {
+    /// A row of that table; rows of one table have the same fields.
+    pub fn of(table: &str) -> Self {
+        Self::default().with("table", table)
+    }
+
+    /// With one more field.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.0.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// With an estimate and both ends of its 95 % interval.
+    #[must_use]
+    pub fn with_estimate(self, name: &str, unit: &str, estimate: Option<Estimate>) -> Self {
+        let interval = estimate.and_then(|estimate| estimate.interval);
+        self.with(
+            &format!("{name}{unit}"),
+            estimate.map(|estimate| estimate.value),
+        )
+        .with(&format!("{name}_ci95_low{unit}"), interval.map(|i| i.low))
+        .with(&format!("{name}_ci95_high{unit}"), interval.map(|i| i.high))
+    }
+
+    /// The table that it belongs to.
+    pub fn table(&self) -> &str {
+        self.get("table")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// A field.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0
+            .iter()
+            .find_map(|(field, value)| (field == name).then_some(value))
+    }
+
+    /// Both ends of a figure's interval, where [`Row::with_estimate`] gave it one.
+    pub fn interval(&self, name: &str) -> Option<(f64, f64)> {
+        let end = |end: &str| {
+            let (figure, unit) = name.rsplit_once('_')?;
+            self.get(&format!("{figure}_ci95_{end}_{unit}"))?.as_f64()
+        };
+        end("low").zip(end("high"))
+    }
+
+    /// Its fields without the table's name.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0
+            .iter()
+            .filter(|(name, _)| name != "table")
+            .map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stats::median_ci;
+
+    use super::*;
+
+    #[test]
+    fn fields_keep_their_order() {
+        let row = Row::of("rtt")
+            .with("variant", "direct")
+            .with("a_us", 1.5)
+            .with_estimate("rtt", "_us", median_ci(&[1.0; 9], 0.95))
+            .with("none", Value::Null);
+        assert_eq!(
+            serde_json::to_string(&row).unwrap(),
+            r#"{"table":"rtt","variant":"direct","a_us":1.5,"rtt_us":1.0,"rtt_ci95_low_us":1.0,"rtt_ci95_high_us":1.0,"none":null}"#
+        );
+        assert_eq!(row.table(), "rtt");
+        assert_eq!(
+            (row.interval("rtt_us"), row.interval("a_us")),
+            (Some((1.0, 1.0)), None)
+        );
+        assert_eq!(row.fields().next().unwrap().0, "variant");
+        assert_eq!(
+            Row::default().with_estimate("x", "_ns", None).get("x_ns"),
+            Some(&Value::Null)
+        );
+    }
+}

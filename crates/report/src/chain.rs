@@ -1,0 +1,197 @@
+//! The report of a chain's run: [`text`] for a terminal, [`page()`] as HTML.
+
+mod delays;
+mod page;
+mod sections;
+
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use myelin_metrics::chain::{Flood, Hop, Traffic};
+use myelin_metrics::envelope::Claim;
+use myelin_metrics::{ChainReport, Environment};
+use serde_json::Value;
+
+use crate::terminal::{self, Histogram, Line, Style};
+
+pub use page::page;
+
+/// What a person sees in the terminal.
+pub fn text(report: &ChainReport, style: Style) -> String {
+    let mut out = format!("chain {}\n", report.chain);
+    // Writing into a String cannot fail.
+    let summaries = report.probes.iter();
+    let columns: Vec<_> = summaries
+        .filter_map(|(name, probe)| Some((name.as_str(), probe.rtt.as_ref()?)))
+        .collect();
+    if !columns.is_empty() {
+        let table = terminal::latency_table(&columns, style);
+        let _ = writeln!(out, "\nround trip, us\n{table}");
+    }
+    out.push_str(&probes(report, style));
+    out.push_str(&sojourns(report, style));
+    let _ = writeln!(out, "\n{}", hops(&report.hops, style));
+    let _ = writeln!(out, "\n{}", account(&report.traffic));
+    if !report.floods.is_empty() {
+        let floods: Vec<_> = report.floods.iter().map(flood_cells).collect();
+        let table = terminal::table(&FLOOD_HEAD, &floods, style);
+        let _ = writeln!(out, "\n{table}");
+    }
+    if let Some(shares) = report.cpu.as_ref().and_then(|cpu| cpu.overall) {
+        let parts = shares
+            .parts()
+            .map(|(name, share)| format!("{name} {}", terminal::format_share(share)));
+        let _ = writeln!(out, "\nCPU, all cores, first row: {}", parts.join(", "));
+    }
+    verdict(&mut out, report, style);
+    out
+}
+
+fn probes(report: &ChainReport, style: Style) -> String {
+    let counts = report.probes.iter().map(|(name, probe)| {
+        let counts = &probe.counts;
+        let of = [
+            counts.sent,
+            counts.lost,
+            counts.reordered,
+            counts.duplicates,
+            counts.corrupted,
+        ];
+        let of = of.map(|count| count.to_string());
+        [name.clone()].into_iter().chain(of).collect()
+    });
+    let head = [
+        "probe",
+        "sent",
+        "lost",
+        "reordered",
+        "duplicates",
+        "corrupted",
+    ];
+    terminal::table(&head, &counts.collect::<Vec<_>>(), style) + "\n"
+}
+
+fn sojourns(report: &ChainReport, style: Style) -> String {
+    let mut out = String::new();
+    let full = report.sojourns.iter();
+    for (name, sojourn) in full.filter(|(_, sojourn)| !sojourn.is_empty()) {
+        let bound = report.latency_bound_us.map(|at_us| Line {
+            name: "SLA latency".to_owned(),
+            at_us,
+        });
+        let part = match name.as_str() {
+            "chain" => "front door to egress",
+            section => section,
+        };
+        let histogram = Histogram::new(sojourn, bound).render(style);
+        let _ = writeln!(out, "\nsojourn of all traffic, {part}\n{histogram}");
+    }
+    out
+}
+
+fn hops(hops: &[Hop], style: Style) -> String {
+    let ns = |cost: Option<f64>| cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}"));
+    let cells = hops.iter().map(|hop| {
+        vec![
+            hop.name.clone(),
+            hop.kind.clone(),
+            hop.space.clone(),
+            hop.packets_in.to_string(),
+            hop.drops.to_string(),
+            ns(hop.predicted_ns),
+            ns(hop.measured_ns),
+        ]
+    });
+    let head = [
+        "hop",
+        "kind",
+        "space",
+        "in",
+        "drops",
+        "predicted ns",
+        "measured ns",
+    ];
+    terminal::table(&head, &cells.collect::<Vec<_>>(), style)
+}
+
+fn verdict(out: &mut String, report: &ChainReport, style: Style) {
+    if report.claims.is_empty() {
+        out.push_str("\nSLA: none agreed\n");
+        return;
+    }
+    let terms: Vec<_> = report.claims.iter().map(term_cells).collect();
+    let table = terminal::table(&["SLA", "owed", "measured", ""], &terms, style);
+    let _ = writeln!(out, "\n{table}");
+    if report.met() == Some(true) {
+        out.push_str("\nSLA met\n");
+        return;
+    }
+    out.push_str("\nSLA not met");
+    if let Some(hop) = report.costliest_hop() {
+        let Hop { name, space, .. } = hop;
+        let _ = write!(out, "; the hop that cost most: {name} ({space})");
+    }
+    out.push('\n');
+}
+
+/// A line of the contract: its name, what is owed, what was measured, whether that holds.
+fn term_cells(claim: &Claim) -> Vec<String> {
+    let shown = |value: &Value| match value.as_f64() {
+        Some(figure) => terminal::format_us(figure),
+        None => value.as_str().unwrap_or("not measured").to_owned(),
+    };
+    let met = match claim.holds {
+        Some(true) => "met",
+        Some(false) => "not met",
+        None => "not decided",
+    };
+    let cells = [shown(&claim.bound), shown(&claim.measured), met.to_owned()];
+    [claim.id.clone()].into_iter().chain(cells).collect()
+}
+
+/// Headings of [`flood_cells`].
+const FLOOD_HEAD: [&str; 8] = [
+    "flooded meanwhile",
+    "agreed pps",
+    "sent pps",
+    "sent",
+    "policed",
+    "dropped",
+    "passed",
+    "of its rate",
+];
+
+fn flood_cells(flood: &Flood) -> Vec<String> {
+    vec![
+        format!("{} x {}", flood.chain, flood.times),
+        format!("{:.0}", flood.agreed_pps),
+        format!("{:.0}", flood.sent_pps),
+        flood.sent.to_string(),
+        flood.policed.to_string(),
+        flood.drops.to_string(),
+        flood.passed.to_string(),
+        format!("{:.0} %", flood.profile_share * 100.0),
+    ]
+}
+
+/// Where all packets went, in a sentence.
+fn account(traffic: &Traffic) -> String {
+    let lost = traffic.lost.iter();
+    let lost: Vec<_> = lost
+        .map(|(place, packets)| format!("{packets} {place}"))
+        .collect();
+    let lost = match &lost[..] {
+        [] => "none lost".to_owned(),
+        lost => format!("lost: {}", lost.join(", ")),
+    };
+    format!(
+        "all traffic: {} packets in, {} policed, {} out, {lost}",
+        traffic.packets_in, traffic.policed, traffic.packets_out
+    )
+}
+
+/// When it was measured: RFC 3339, to the second.
+pub(crate) fn date(environment: &Environment) -> String {
+    let taken = UNIX_EPOCH + Duration::from_secs(environment.taken_at_unix_s);
+    humantime::format_rfc3339_seconds(taken).to_string()
+}

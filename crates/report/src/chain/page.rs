@@ -1,0 +1,115 @@
+//! The page of a chain: what was owed and got, then how.
+
+use std::fmt::Write as _;
+
+use myelin_metrics::ChainReport;
+
+use super::{FLOOD_HEAD, account, date, flood_cells, sections, term_cells};
+use crate::Error;
+use crate::html::document;
+use crate::html::markup::{escape, table};
+use crate::terminal::format_ns;
+
+/// The whole page, UTF-8.
+///
+/// # Errors
+/// [`Error::Plot`] when a plot cannot be drawn.
+pub fn page(report: &ChainReport) -> Result<String, Error> {
+    let mut header = String::new();
+    head(&mut header, report);
+    let mut out = String::new();
+    terms(&mut out, report);
+    floods(&mut out, report);
+    for (i, (name, probe)) in report.probes.iter().enumerate() {
+        sections::probe(&mut out, report, i, name, probe)?;
+    }
+    sections::sojourn(&mut out, report)?;
+    sections::hops(&mut out, report)?;
+    if let Some(cpu) = &report.cpu {
+        sections::cpu(&mut out, cpu)?;
+    }
+    let _ = write!(
+        out,
+        "<section><h2>Chain file</h2>\n<p class=\"soft\">{}</p>\n<pre><code>{}</code></pre></section>\n",
+        escape(&report.file_name),
+        escape(&report.file_text),
+    );
+    let lines: Vec<Vec<String>> = report
+        .environment
+        .lines()
+        .into_iter()
+        .map(|(name, value)| vec![name, value])
+        .collect();
+    let _ = write!(
+        out,
+        "<section><h2>Environment</h2>\n{}</section>\n",
+        table("Where the figures come from.", &["what", "value"], &lines),
+    );
+    Ok(document(
+        &format!("Chain {}", report.chain),
+        false,
+        &header,
+        &out,
+    ))
+}
+
+fn head(out: &mut String, report: &ChainReport) {
+    let (class, verdict) = match report.met() {
+        Some(true) => ("good", "SLA met"),
+        Some(false) => ("bad", "SLA not met"),
+        None if report.claims.is_empty() => ("soft", "no SLA"),
+        None => ("soft", "SLA not decided: a term could not be measured"),
+    };
+    let _ = writeln!(out, "<p class=\"verdict {class}\">{verdict}</p>");
+    if let Some(hop) = report.costliest_hop() {
+        let cost = hop.cost_ns().unwrap_or(0.0);
+        let source = if hop.measured_ns.is_some() {
+            "measured"
+        } else {
+            "by the model"
+        };
+        let _ = writeln!(
+            out,
+            "<p>The hop that costs most is <strong>{}</strong> with {} a packet, {source}.</p>",
+            escape(&hop.name),
+            format_ns(cost),
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"soft\">Measured {}.</p>",
+        escape(&date(&report.environment))
+    );
+    let account = account(&report.traffic);
+    for note in report.notes.iter().chain([&account]) {
+        let _ = writeln!(out, "<p class=\"soft\">{}</p>", escape(note));
+    }
+}
+
+fn terms(out: &mut String, report: &ChainReport) {
+    if report.claims.is_empty() {
+        return;
+    }
+    let rows: Vec<_> = report.claims.iter().map(term_cells).collect();
+    out.push_str("<section><h2>Contract</h2>\n");
+    out.push_str(&table(
+        "What the chain is owed and what it got.",
+        &["term", "owed", "measured", ""],
+        &rows,
+    ));
+    out.push_str("</section>\n");
+}
+
+fn floods(out: &mut String, report: &ChainReport) {
+    if report.floods.is_empty() {
+        return;
+    }
+    let rows: Vec<Vec<String>> = report.floods.iter().map(flood_cells).collect();
+    out.push_str("<section><h2>Flooded meanwhile</h2>\n");
+    out.push_str(&table(
+        "Chains that were sent more than they agreed while this one was measured.",
+        &FLOOD_HEAD,
+        &rows,
+    ));
+    out.push_str("</section>\n");
+}

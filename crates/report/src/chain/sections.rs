@@ -1,0 +1,374 @@
+//! The page's sections: a probe, the sojourn, the hops, the CPUs; each a few figures and their table.
+
+use std::fmt::Write as _;
+
+use super::delays::{self, DelayBound};
+use crate::Error;
+use crate::html::bars::{self, Bar, Group};
+use crate::html::canvas::{Name, Width};
+use crate::html::markup::{Key, escape, figure, table};
+use crate::terminal::{format_ns, format_share, format_us, latency_rows};
+use myelin_metrics::chain::{ChainReport, Hop};
+use myelin_metrics::{CpuUse, Distribution, Matching, ProbeResult, Shares, Stop, Summary};
+
+pub(super) fn probe(
+    out: &mut String,
+    report: &ChainReport,
+    index: usize,
+    name: &str,
+    probe: &ProbeResult,
+) -> Result<(), Error> {
+    let _ = write!(
+        out,
+        "<section><h2>Round trip: {}</h2>\n<p>{}</p>\n",
+        escape(name),
+        escape(&manner(probe))
+    );
+    let bound: DelayBound<'_> = report.round_trip_bound_us.map(|us| ("SLA", us));
+    if let Some(rtt) = &probe.rtt {
+        let says = says(rtt, &probe.rtt_distribution, bound);
+        let delays = &probe.rtt_distribution;
+        let [cdf, histogram, time] =
+            ["cdf", "hist", "time"].map(|plot| format!("rtt-{plot}-{index}"));
+        let name = |id, title| Name {
+            id,
+            title,
+            says: &says,
+        };
+        let svg = delays::cdf(name(&cdf, "Round trip, cumulative"), &[delays], bound)?;
+        out.push_str(&figure(
+            "",
+            &svg,
+            &[],
+            &format!("Share of packets answered within a time. {says}"),
+        ));
+        let svg = delays::histogram(name(&histogram, "Round trip, histogram"), delays, bound)?;
+        out.push_str(&figure(
+            "",
+            &svg,
+            &[],
+            "Share of packets by round trip; bins are equally wide on the logarithmic axis.",
+        ));
+        let svg = delays::over_time(name(&time, "Round trip over time"), &probe.timeline, bound)?;
+        let legend = legend(["median of each stretch", "longest of each stretch"]);
+        out.push_str(&figure(
+            "",
+            &svg,
+            &legend,
+            "Round trips in the order of sending, in stretches of equally many packets.",
+        ));
+        let columns: Vec<(&str, &Summary)> = [
+            ("round trip", probe.rtt.as_ref()),
+            ("to the server", probe.forward.as_ref()),
+            ("back", probe.reply.as_ref()),
+        ]
+        .into_iter()
+        .filter_map(|(name, summary)| Some((name, summary?)))
+        .collect();
+        out.push_str("<div class=\"tables\">");
+        out.push_str(&latency(&columns));
+    } else {
+        out.push_str("<div class=\"tables\">");
+    }
+    out.push_str(&table(
+        "The probe's packets.",
+        &["what", "count"],
+        &packets(probe),
+    ));
+    out.push_str("</div></section>\n");
+    Ok(())
+}
+
+fn packets(probe: &ProbeResult) -> Vec<Vec<String>> {
+    let counts = &probe.counts;
+    let mut rows: Vec<Vec<String>> = [
+        ("sent", counts.sent),
+        ("answered in time", counts.received),
+        ("lost", counts.lost),
+        ("of these late", counts.late),
+        ("reordered", counts.reordered),
+        ("duplicates", counts.duplicates),
+        ("corrupted", counts.corrupted),
+        ("foreign datagrams", counts.foreign),
+        ("sent behind schedule", counts.behind_schedule),
+        ("sends refused", counts.send_errors),
+    ]
+    .into_iter()
+    .map(|(name, count)| vec![name.to_owned(), count.to_string()])
+    .collect();
+    rows.push(vec!["loss".to_owned(), format_share(probe.loss_ratio)]);
+    rows
+}
+
+/// How it was measured, in a sentence or two.
+fn manner(probe: &ProbeResult) -> String {
+    let pace = if probe.interval_us > 0.0 {
+        format!("every {} us", format_us(probe.interval_us))
+    } else {
+        "back to back".to_owned()
+    };
+    let mut text = format!(
+        "Probe mode {}: packets of {} B payload, {pace}, {} repeats of {}.",
+        probe.mode, probe.payload_bytes, probe.repeats, probe.count
+    );
+    if probe.matching == Matching::ByOrder {
+        text.push_str(" Answers were matched by order, since the payload came back unreadable.");
+    }
+    match probe.stopped {
+        Some(Stop::Deadline) => text.push_str(" It ended early, at its deadline."),
+        Some(Stop::Cancelled) => text.push_str(" It was cancelled."),
+        Some(Stop::NoAnswer) => text.push_str(" It ended early, since nothing was answered."),
+        None => {}
+    }
+    text
+}
+
+pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Error> {
+    let full: Vec<(&str, &Distribution)> = report
+        .sojourns
+        .iter()
+        .filter(|(_, d)| !d.is_empty())
+        .map(|(name, d)| (name.as_str(), d))
+        .collect();
+    if full.is_empty() {
+        return Ok(());
+    }
+    let bound: DelayBound<'_> = report.latency_bound_us.map(|us| ("SLA", us));
+    let summaries: Vec<(&str, Summary)> = full
+        .iter()
+        .filter_map(|(name, d)| Some((*name, d.summary(report.latency_bound_us)?)))
+        .collect();
+    let says: Vec<String> = full
+        .iter()
+        .zip(&summaries)
+        .map(|((name, d), (_, s))| format!("{name}: {}", says(s, d, bound)))
+        .collect();
+    let curves: Vec<&Distribution> = full.iter().map(|(_, d)| *d).collect();
+    let name = Name {
+        id: "sojourn-cdf",
+        title: "Sojourn, cumulative",
+        says: &says.join(" "),
+    };
+    let svg = delays::cdf(name, &curves, bound)?;
+    let legend = legend(full.iter().map(|(name, _)| *name));
+    out.push_str("<section><h2>Sojourn</h2>\n<p>From the front door to departure, of every packet of the chain, measured in band.</p>\n");
+    let legend = if legend.len() > 1 { legend } else { Vec::new() };
+    out.push_str(&figure("", &svg, &legend, &says.join(" ")));
+    let columns: Vec<(&str, &Summary)> = summaries.iter().map(|(name, s)| (*name, s)).collect();
+    out.push_str(&latency(&columns));
+    out.push_str("</section>\n");
+    Ok(())
+}
+
+pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> {
+    if report.hops.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<section><h2>Hops</h2>\n");
+    let bar = |series, ns: Option<f64>| {
+        ns.map(|value| Bar {
+            series,
+            value,
+            interval: None,
+            says: format_ns(value),
+        })
+    };
+    let rows: Vec<Group> = report
+        .hops
+        .iter()
+        .map(|hop| Group {
+            name: place(hop),
+            bars: [bar(0, hop.measured_ns), bar(1, hop.predicted_ns)]
+                .into_iter()
+                .flatten()
+                .collect(),
+        })
+        .collect();
+    let costs = report
+        .hops
+        .iter()
+        .filter_map(|hop| Some(format!("{} {}", hop.name, format_ns(hop.cost_ns()?))));
+    let says = costs.collect::<Vec<_>>().join(", ");
+    if !says.is_empty() {
+        let name = Name {
+            id: "hop-cost",
+            title: "Cost of each hop",
+            says: &says,
+        };
+        let svg = bars::bars(name, Width::Full, "", &rows, None)?;
+        let mut legend = legend(["measured", "predicted by the model"]);
+        legend.retain(|key| {
+            let mut bars = rows.iter().flat_map(|row| &row.bars);
+            bars.any(|bar| bar.series == key.series)
+        });
+        out.push_str(&figure(
+            "",
+            &svg,
+            &legend,
+            "Cost of each hop for one packet, in the order of the way.",
+        ));
+    }
+    let dash = || "-".to_owned();
+    let ns = |ns: Option<f64>| ns.map_or_else(dash, |ns| format!("{ns:.0}"));
+    let cells: Vec<Vec<String>> = report
+        .hops
+        .iter()
+        .map(|hop| {
+            vec![
+                hop.name.clone(),
+                hop.kind.clone(),
+                hop.space.clone(),
+                ns(hop.measured_ns),
+                ns(hop.predicted_ns),
+                hop.packets_in.to_string(),
+                hop.packets_out.to_string(),
+                hop.drops.to_string(),
+            ]
+        })
+        .collect();
+    let head = [
+        "hop",
+        "kind",
+        "space",
+        "measured ns",
+        "predicted ns",
+        "packets in",
+        "out",
+        "dropped",
+    ];
+    out.push_str(&table("The packet's way.", &head, &cells));
+    out.push_str("</section>\n");
+    Ok(())
+}
+
+pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
+    let mut shares: Vec<(String, Shares)> = cpu
+        .overall
+        .map(|all| ("all cores".to_owned(), all))
+        .into_iter()
+        .collect();
+    shares.extend(
+        cpu.per_core
+            .iter()
+            .map(|core| (format!("core {}", core.core), core.shares)),
+    );
+    if shares.is_empty() && cpu.processes.is_empty() {
+        return Ok(());
+    }
+    let _ = write!(
+        out,
+        "<section><h2>CPU</h2>\n<p>Over {:.1} s.</p>\n",
+        cpu.duration_s
+    );
+    if let Some((_, first)) = shares.first() {
+        let rows: Vec<Group> = shares
+            .iter()
+            .map(|(name, shares)| Group {
+                name: name.clone(),
+                bars: shares
+                    .parts()
+                    .into_iter()
+                    .enumerate()
+                    .map(|(series, (_, value))| Bar {
+                        series,
+                        value,
+                        interval: None,
+                        says: format!("{:.0} %", value * 100.0),
+                    })
+                    .collect(),
+            })
+            .collect();
+        let parts = first.parts();
+        let says = parts
+            .map(|(name, share)| format!("{name} {}", format_share(share)))
+            .join(", ");
+        let name = Name {
+            id: "cpu",
+            title: "CPU use",
+            says: &format!("{}: {says}.", shares[0].0),
+        };
+        let svg = bars::stacked(name, Width::Full, "", &rows)?;
+        let legend = legend(parts.map(|(name, _)| name));
+        out.push_str(&figure("", &svg, &legend, "How the cores spent the time. Packets on virtual links are processed as softirq on the sender's core."));
+        let mut head = vec!["cores"];
+        head.extend(parts.map(|(name, _)| name));
+        let cells: Vec<Vec<String>> = shares
+            .iter()
+            .map(|(name, shares)| {
+                let mut row = vec![name.clone()];
+                row.extend(shares.parts().map(|(_, share)| format_share(share)));
+                row
+            })
+            .collect();
+        out.push_str(&table("CPU use by kind.", &head, &cells));
+    }
+    if !cpu.processes.is_empty() {
+        let cells: Vec<Vec<String>> = cpu
+            .processes
+            .iter()
+            .map(|process| {
+                let figure = |value: Option<f64>, digits: usize| {
+                    value.map_or_else(|| "ended".to_owned(), |v| format!("{v:.digits$}"))
+                };
+                vec![
+                    process.name.clone(),
+                    process.pid.to_string(),
+                    figure(process.cpu_s, 3),
+                    figure(process.cores, 3),
+                ]
+            })
+            .collect();
+        out.push_str(&table(
+            "CPU use by process.",
+            &["process", "number", "CPU seconds", "cores"],
+            &cells,
+        ));
+    }
+    out.push_str("</section>\n");
+    Ok(())
+}
+
+/// The legend of series of these names, in order.
+fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
+    let keys = names.into_iter().enumerate().map(|(series, name)| Key {
+        series,
+        mark: None,
+        name: name.to_owned(),
+    });
+    keys.collect()
+}
+
+/// A distribution in a sentence, for captions and for readers who do not see the plot.
+fn says(summary: &Summary, delays: &Distribution, bound: DelayBound<'_>) -> String {
+    let mut text = format!(
+        "Half of the packets within {} us, 99 % within {} us, all within {} us.",
+        format_us(summary.p50_us),
+        format_us(summary.p99_us),
+        format_us(summary.max_us),
+    );
+    if let Some((name, us)) = bound
+        && let Some(share) = delays.share_within(us)
+    {
+        let _ = write!(
+            text,
+            " Within the {name} of {} us: {}.",
+            format_us(us),
+            format_share(share)
+        );
+    }
+    text
+}
+
+fn latency(columns: &[(&str, &Summary)]) -> String {
+    let mut head = vec!["microseconds"];
+    head.extend(columns.iter().map(|(name, _)| *name));
+    table("Delays.", &head, &latency_rows(columns))
+}
+
+fn place(hop: &Hop) -> String {
+    if hop.space.is_empty() {
+        hop.name.clone()
+    } else {
+        format!("{} ({})", hop.name, hop.space)
+    }
+}

@@ -1,0 +1,307 @@
+//! The report of an experiment: [`text`] for a terminal; [`page`] as HTML, with the plots that the experiment declares ([`Plot`]).
+
+mod cells;
+mod draw;
+mod plot;
+
+use std::fmt::Write as _;
+
+use myelin_metrics::Row;
+use myelin_metrics::envelope::{Claim, Report};
+use serde::Serialize;
+
+use cells::{cell, headings, holds, measured, plain};
+pub use plot::{Figure, FigurePoint, Kind, Plot};
+
+use crate::Error;
+use crate::chain::date;
+use crate::html::document;
+use crate::html::markup::{escape, table};
+use crate::terminal;
+
+const METHOD: &str = "A claim on a ratio or a median holds when its 95 % interval over at least 30 rounds lies within the \
+    bound; with fewer rounds it is undecided. Rounds compare their subjects in turns, so that what wanders on the machine wanders for all of them. \
+    Absolute figures are those of this machine, and a paper's those of its own: what compares is ratios and shapes.";
+
+/// What a person sees in the terminal: all rows, the claims, the machine. Tables wrap within `width` columns where there is one.
+pub fn text(report: &Report<Row>, width: Option<u16>) -> String {
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    for rows in report
+        .rows
+        .chunk_by(|one, next| one.table() == next.table())
+    {
+        let _ = writeln!(out, "{}\n{}\n", rows[0].table(), rows_table(rows, width));
+    }
+    let mut table = terminal::grid(["claim", "measured", "bound", "holds"], width);
+    for claim in &report.claims {
+        table.add_row([
+            claim.id.clone(),
+            measured(&claim.measured),
+            plain(&claim.bound),
+            holds(claim).to_owned(),
+        ]);
+    }
+    let _ = writeln!(out, "claims (95 % interval, rounds)\n{table}\n");
+    for (name, value) in report.environment.lines() {
+        let _ = writeln!(out, "{name:<24}{value}");
+    }
+    out
+}
+
+/// Rows of one table; an interval is shown with its figure.
+fn rows_table(rows: &[Row], width: Option<u16>) -> String {
+    let fields = headings(&rows[0]);
+    let is_figure = |field: &str| rows[0].get(field).is_some_and(|value| !value.is_string());
+    let heads = fields.iter().map(|field| {
+        let mark = if is_figure(field) { ">" } else { "" };
+        format!("{mark}{}", field.replace('_', " "))
+    });
+    let heads: Vec<String> = heads.collect();
+    let mut table = terminal::grid(heads.iter().map(String::as_str), width);
+    for row in rows {
+        table.add_row(fields.iter().map(|field| cell(row, field)));
+    }
+    table.to_string()
+}
+
+/// A self-contained page with the report's claims, plots and rows, UTF-8; `about` is what the experiment measures, one line.
+///
+/// # Errors
+/// [`Error::Field`] when a declared plot and the rows do not fit; [`Error::Plot`] or [`Error::Json`] when the figures cannot be written.
+pub fn page(report: &Report<Row>, about: &str, plots: &[Plot]) -> Result<String, Error> {
+    let mut out = String::new();
+    claims(&mut out, &report.claims);
+    if !plots.is_empty() {
+        out.push_str(
+            "<section><h2>Figures</h2>\n<p class=\"soft\">Whiskers are 95 % intervals.</p>\n",
+        );
+        for (number, plot) in plots.iter().enumerate() {
+            out.push_str(&draw::section(plot, number, &report.rows)?);
+        }
+        out.push_str("</section>\n");
+    }
+    how(&mut out, report);
+    rows(&mut out, &report.rows);
+    envelope(&mut out, report)?;
+    let title = format!("Experiment {}", report.experiment);
+    Ok(document(&title, true, &header(about, report), &out))
+}
+
+fn header(about: &str, report: &Report<Row>) -> String {
+    let decided = |holds| {
+        report
+            .claims
+            .iter()
+            .filter(|claim| claim.holds == holds)
+            .count()
+    };
+    let (kept, broken) = (decided(Some(true)), decided(Some(false)));
+    let beside = report
+        .claims
+        .iter()
+        .filter(|claim| claim.bound.is_null())
+        .count();
+    let undecided = decided(None) - beside.min(decided(None));
+    let class = match (broken, undecided) {
+        (0, 0) => "good",
+        (0, _) => "soft",
+        _ => "bad",
+    };
+    let mut verdict = format!("{kept} of {} claims hold", report.claims.len() - beside);
+    for (count, what) in [
+        (broken, "not"),
+        (undecided, "undecided"),
+        (beside, "without a bound, beside the paper's"),
+    ] {
+        if count > 0 {
+            let _ = write!(verdict, "; {count} {what}");
+        }
+    }
+    let settings = &report.environment.settings;
+    let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
+    let quiet = match setting("quiet") {
+        "yes" => "<p class=\"good\">The machine was quiet".to_owned(),
+        other => format!("<p class=\"bad\">Quiet machine: {}", escape(other)),
+    };
+    format!(
+        "<p>{}.</p>\n<p class=\"verdict {class}\">{verdict}.</p>\n{quiet} (other processes {} of the CPU time, hypervisor {}).</p>\n\
+         <p class=\"soft\">Measured {} UTC. To repeat it: <code>{}</code></p>\n",
+        escape(&capitalized(about)),
+        percent(setting("other_processes_share")),
+        percent(setting("steal_share")),
+        date(&report.environment)
+            .replace('T', " ")
+            .trim_end_matches('Z'),
+        escape(&command(report)),
+    )
+}
+
+/// A share as it stands in the settings, in percent.
+fn percent(share: &str) -> String {
+    share
+        .parse::<f64>()
+        .map_or_else(|_| escape(share), |share| format!("{:.1} %", share * 100.0))
+}
+
+fn command(report: &Report<Row>) -> String {
+    let quick = report.environment.settings.get("effort");
+    let quick = quick.is_some_and(|effort| effort == "quick");
+    let quick = if quick { " --quick" } else { "" };
+    format!("sudo myelin bench {}{quick} --json", report.experiment)
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
+}
+
+fn claims(out: &mut String, claims: &[Claim]) {
+    if claims.is_empty() {
+        return;
+    }
+    let mut sources: Vec<&str> = Vec::new();
+    let rows: Vec<Vec<String>> = claims
+        .iter()
+        .map(|claim| {
+            let paper = match &claim.source {
+                None => plain(&claim.paper),
+                Some(source) => {
+                    let known = sources.iter().position(|known| known == source);
+                    let note = known.unwrap_or_else(|| {
+                        sources.push(source);
+                        sources.len() - 1
+                    });
+                    format!("{} [{}]", plain(&claim.paper), note + 1)
+                }
+            };
+            let holds = if claim.bound.is_null() {
+                "-"
+            } else {
+                holds(claim)
+            };
+            vec![
+                claim.id.clone(),
+                paper,
+                measured(&claim.measured),
+                plain(&claim.bound),
+                holds.to_owned(),
+            ]
+        })
+        .collect();
+    let head = [
+        "claim",
+        "paper",
+        "measured [95 % interval] (rounds)",
+        "bound",
+        "holds",
+    ];
+    out.push_str("<section><h2>Claims</h2>\n");
+    out.push_str(&table(
+        "What was claimed, published and measured.",
+        &head,
+        &rows,
+    ));
+    for (note, source) in sources.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<p class=\"soft\">[{}] {}.</p>",
+            note + 1,
+            escape(source)
+        );
+    }
+    out.push_str("</section>\n");
+}
+
+fn how(out: &mut String, report: &Report<Row>) {
+    let settings = &report.environment.settings;
+    let words = |name: &str| name.replace('_', " ");
+    let (how, machine): (Vec<_>, Vec<_>) = report
+        .environment
+        .lines()
+        .into_iter()
+        .map(|(name, value)| (settings.contains_key(&name), vec![words(&name), value]))
+        .partition(|(setting, _)| *setting);
+    let lines = |lines: Vec<(bool, Vec<String>)>| -> Vec<Vec<String>> {
+        lines.into_iter().map(|(_, line)| line).collect()
+    };
+    let _ = write!(
+        out,
+        "<section><h2>How it was measured</h2>\n<p>{METHOD}</p>\n<div class=\"tables\">{}{}</div></section>\n",
+        table("The experiment.", &["setting", "value"], &lines(how)),
+        table("The machine.", &["what", "value"], &lines(machine)),
+    );
+}
+
+fn rows(out: &mut String, rows: &[Row]) {
+    out.push_str("<section><h2>All rows</h2>\n");
+    let mut tables: Vec<&str> = Vec::new();
+    for row in rows {
+        if !tables.contains(&row.table()) {
+            tables.push(row.table());
+        }
+    }
+    for name in tables {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.table() == name).collect();
+        let fields = headings(rows[0]);
+        let head: Vec<String> = fields.iter().map(|field| field.replace('_', " ")).collect();
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| fields.iter().map(|field| cell(row, field)).collect())
+            .collect();
+        let _ = write!(
+            out,
+            "<details><summary>{} ({} rows)</summary>\n{}</details>\n",
+            escape(name),
+            rows.len(),
+            table(
+                "Each figure \u{b1} half of its 95 % interval, where it has one.",
+                &head,
+                &cells
+            ),
+        );
+    }
+    out.push_str("</section>\n");
+}
+
+/// The JSON envelope, a row a line, for programs and for whoever keeps the page alone.
+fn envelope(out: &mut String, report: &Report<Row>) -> Result<(), Error> {
+    fn lines(values: &[impl Serialize]) -> Result<String, serde_json::Error> {
+        let lines: Result<Vec<_>, _> = values.iter().map(serde_json::to_string).collect();
+        Ok(lines?.join(",\n"))
+    }
+    let text = format!(
+        "{{\"experiment\":{},\n\"environment\":{},\n\"rows\":[\n{}\n],\n\"claims\":[\n{}\n]}}\n",
+        serde_json::to_string(&report.experiment)?,
+        serde_json::to_string(&report.environment)?,
+        lines(&report.rows)?,
+        lines(&report.claims)?,
+    );
+    let _ = write!(
+        out,
+        "<section class=\"screen\"><details><summary>JSON envelope</summary>\n<pre><code id=\"envelope\">{}</code></pre></details></section>\n",
+        escape(&text)
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_column_for_each_figure_and_none_for_its_interval() {
+        let row = Row::of("rtt")
+            .with("rtt_p50_us", 9.1234)
+            .with("rtt_p50_ci95_low_us", 9.0)
+            .with("rtt_p50_ci95_high_us", 9.2);
+        let table = rows_table(&[row], Some(100));
+        assert!(
+            table.contains("rtt p50 us") && !table.contains("ci95"),
+            "{table}"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Rows and claims as a reader sees them, in the terminal and on the page.
+
+use serde_json::Value;
+
+use myelin_metrics::Row;
+use myelin_metrics::envelope::Claim;
+
+/// The fields that a table of such rows shows: an interval is shown with its figure.
+pub(super) fn headings(row: &Row) -> Vec<&str> {
+    row.fields()
+        .map(|(name, _)| name)
+        .filter(|name| !name.contains("_ci95_"))
+        .collect()
+}
+
+/// A figure, with half the width of its interval where it has one.
+pub(super) fn cell(row: &Row, name: &str) -> String {
+    let figure = row.get(name).map_or_else(String::new, plain);
+    match row.interval(name) {
+        Some((low, high)) => format!("{figure} \u{b1} {}", number((high - low) / 2.0)),
+        None => figure,
+    }
+}
+
+/// What was measured for a claim: a figure, or a median with its interval and rounds.
+pub(super) fn measured(value: &Value) -> String {
+    let figure = |name: &str| value.get(name).and_then(Value::as_f64);
+    let Some(median) = figure("median_ratio").or_else(|| figure("median")) else {
+        return plain(value);
+    };
+    let rounds = value
+        .get("rounds")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    match (figure("ci95_low"), figure("ci95_high")) {
+        (Some(low), Some(high)) => {
+            format!(
+                "{} [{}, {}] ({rounds})",
+                number(median),
+                number(low),
+                number(high)
+            )
+        }
+        _ => format!("{} ({rounds})", number(median)),
+    }
+}
+
+/// Whether a claim holds.
+pub(super) fn holds(claim: &Claim) -> &'static str {
+    match claim.holds {
+        Some(true) => "yes",
+        Some(false) => "NO",
+        None => "undecided",
+    }
+}
+
+/// A value without quotes, a figure with as many digits as it deserves.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(whole) if !whole.is_f64() => whole.to_string(),
+        Value::Object(figures) => {
+            let named = |(name, value): (&String, &Value)| {
+                format!("{} {}", name.replace('_', " "), plain(value))
+            };
+            figures.iter().map(named).collect::<Vec<_>>().join(", ")
+        }
+        value => value.as_f64().map_or_else(|| value.to_string(), number),
+    }
+}
+
+/// Three digits behind the point for ratios, fewer for larger figures.
+pub(super) fn number(figure: f64) -> String {
+    match figure.abs() {
+        size if size < 10.0 => format!("{figure:.3}"),
+        size if size < 1000.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_their_interval() {
+        let row = Row::of("rtt")
+            .with("variant", "tcx")
+            .with("payload_bytes", 256)
+            .with("rtt_p50_us", 9.1234)
+            .with("rtt_p50_ci95_low_us", 9.0)
+            .with("rtt_p50_ci95_high_us", 9.2)
+            .with("what", Value::Null);
+        assert_eq!(cell(&row, "rtt_p50_us"), "9.123 \u{b1} 0.100");
+        assert_eq!(cell(&row, "payload_bytes"), "256");
+        assert_eq!(cell(&row, "what"), "-");
+        assert_eq!(
+            headings(&row),
+            ["variant", "payload_bytes", "rtt_p50_us", "what"]
+        );
+    }
+
+    #[test]
+    fn claims_show_what_they_rest_on() {
+        let ratio = serde_json::json!({ "median_ratio": 0.93, "ci95_low": 0.92, "ci95_high": 0.94, "rounds": 60 });
+        assert_eq!(measured(&ratio), "0.930 [0.920, 0.940] (60)");
+        assert_eq!(measured(&serde_json::json!(41.5)), "41.5");
+        let shares = serde_json::json!({ "calvin_share": 0.252, "centralized_share": 0.4 });
+        assert_eq!(
+            measured(&shares),
+            "calvin share 0.252, centralized share 0.400"
+        );
+        let claim = |holds| Claim {
+            id: "x".to_owned(),
+            paper: Value::Null,
+            source: None,
+            measured: Value::Null,
+            bound: Value::Null,
+            holds,
+        };
+        assert_eq!(
+            [Some(true), Some(false), None].map(|decided| holds(&claim(decided))),
+            ["yes", "NO", "undecided"]
+        );
+    }
+}

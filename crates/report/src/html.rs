@@ -1,0 +1,35 @@
+//! Self-contained HTML pages: no script, no font, no picture from elsewhere.
+//!
+//! [`document`] stands around a page, [`markup`] makes text, tables and figures, [`plot`] the drawings. The markup is also well-formed XML,
+//! which is how it is tested.
+
+pub(crate) mod axis;
+pub(crate) mod bars;
+pub(crate) mod canvas;
+pub(crate) mod lines;
+pub mod markup;
+
+use markup::escape;
+
+const STYLE: &str = include_str!("page.css");
+
+/// Drawings, as SVG.
+pub mod plot {
+    pub use super::axis::Scale;
+    pub use super::bars::{Bar, Group, bars, stacked};
+    pub use super::canvas::{Name, Width};
+    pub use super::lines::{AxisStyle, Bound, Curve, MARKS, Point, Stroke, lines};
+}
+
+/// A self-contained page with that title: markup that stands in its header and in its main part. `wide` leaves room for
+/// drawings beside each other.
+pub fn document(title: &str, wide: bool, header: &str, main: &str) -> String {
+    let title = escape(title);
+    let class = if wide { " class=\"wide\"" } else { "" };
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\" />\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n<title>{title} - Myelin</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body{class}>\n<header>\n<h1>{title}</h1>\n{header}</header>\n<main>\n{main}</main>\n\
+         </body>\n</html>\n"
+    )
+}

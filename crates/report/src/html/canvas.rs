@@ -1,0 +1,139 @@
+//! What all drawings share: size, colours, letters, and how an SVG becomes part of the page.
+//!
+//! Colours are written as fixed values and given their light or dark meaning by the page's style sheet, which selects on them; a
+//! figure copied out of the page keeps the light ones.
+
+use plotters::chart::MeshStyle;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::axis::Axis;
+use super::markup::escape;
+use crate::Error;
+
+/// Text and axes; the style sheet knows the same values.
+pub(crate) const INK: RGBColor = RGBColor(0x22, 0x22, 0x23);
+pub(crate) const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xde);
+/// Bounds.
+pub(crate) const BOUND: RGBColor = RGBColor(0xc2, 0x36, 0x16);
+/// Series: Okabe and Ito's palette, told apart by colour-blind readers too.
+pub(crate) const SERIES_COLOURS: [RGBColor; 6] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x99, 0x99, 0x98),
+];
+
+pub(crate) const HEIGHT: i32 = 300;
+pub(crate) const FONT_SIZE: u32 = 13;
+/// Labels of an axis of [`Width::Full`], at most.
+pub(crate) const LABELS: usize = 15;
+const FONT: &str = "sans-serif";
+/// Pixels of an average letter; nobody measures letters here.
+const LETTER: f64 = 6.0;
+
+/// How wide a drawing is: its letters have the same size in both where it has this share of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// The whole column.
+    Full,
+    /// One of two or three beside each other.
+    Part,
+}
+
+impl Width {
+    pub(crate) fn pixels(self) -> i32 {
+        match self {
+            Self::Full => 760,
+            Self::Part => 410,
+        }
+    }
+
+    /// Labels of an axis, at most.
+    pub(crate) fn labels(self) -> usize {
+        match self {
+            Self::Full => LABELS,
+            Self::Part => 7,
+        }
+    }
+}
+
+/// What a drawing is, to those who see it and to those who do not.
+#[derive(Debug, Clone, Copy)]
+pub struct Name<'a> {
+    /// Unlike any other on the page.
+    pub id: &'a str,
+    /// Its title.
+    pub title: &'a str,
+    /// Its content in words.
+    pub says: &'a str,
+}
+
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
+/// A chart of numbers over numbers.
+pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
+
+/// Draws into a canvas and makes an accessible figure of it.
+pub(crate) fn drawing(
+    Name { id, title, says }: Name<'_>,
+    (width, height): (i32, i32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<String, Error> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (width.unsigned_abs(), height.unsigned_abs()))
+            .into_drawing_area();
+        draw(&area)
+            .and_then(|()| area.present().map_err(Into::into))
+            .map_err(|error| Error::Plot {
+                plot: title.to_owned(),
+                cause: error.to_string(),
+            })?;
+    }
+    let body = svg.split_once('>').map_or("", |(_, body)| body);
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+         <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>{body}",
+        escape(title),
+        escape(says),
+    ))
+}
+
+pub(crate) fn text(size: u32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&colour).pos(Pos::new(h, v))
+}
+
+/// Pixels that a text takes, about.
+pub(crate) fn text_width(text: &str) -> i32 {
+    (text.chars().count() as f64 * LETTER).ceil() as i32
+}
+
+/// Letters that fit into so many pixels, about.
+pub(crate) fn letters_in(pixels: i32) -> usize {
+    (f64::from(pixels.max(0)) / LETTER) as usize
+}
+
+/// Room around a chart for its labels.
+pub(crate) fn margins<'a, 's>(area: &'a Area<'s>) -> ChartBuilder<'a, 'static, SVGBackend<'s>> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .margin(8)
+        .margin_right(20)
+        .x_label_area_size(44)
+        .y_label_area_size(64);
+    builder
+}
+
+/// A mesh of thin lines at the labels only.
+pub(crate) fn plain<'m, 'a, 'b, 's>(
+    mesh: &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>>,
+) -> &'m mut MeshStyle<'a, 'b, Axis, Axis, SVGBackend<'s>> {
+    mesh.axis_style(INK)
+        .bold_line_style(GRID)
+        .light_line_style(TRANSPARENT)
+        .label_style((FONT, FONT_SIZE).into_font().color(&INK))
+}

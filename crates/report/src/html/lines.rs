@@ -1,0 +1,200 @@
+//! Curves over a number: lines with intervals, distributions.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::{Axis, Scale};
+use super::canvas::{
+    Area, BOUND, Chart, Drawn, FONT_SIZE, HEIGHT, INK, Name, SERIES_COLOURS, Width, drawing,
+    margins, plain, text, text_width,
+};
+use crate::Error;
+
+/// A title, and how values lie along.
+#[derive(Debug, Clone, Copy)]
+pub struct AxisStyle<'a> {
+    /// With the unit.
+    pub title: &'a str,
+    /// How values lie along it.
+    pub scale: Scale,
+}
+
+/// A point of a curve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Along the horizontal axis.
+    pub x: f64,
+    /// Along the vertical axis.
+    pub y: f64,
+    /// Both ends of the interval of `y`.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// How a curve is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stroke {
+    /// A line: the points are close together.
+    Line,
+    /// A line through marked points: in between nothing was measured.
+    Marked,
+    /// Marks alone: nothing is known in between.
+    Marks,
+}
+
+/// A series of points.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    /// Number of the series: its colour and mark.
+    pub series: usize,
+    /// In the order in which they are joined.
+    pub points: Vec<Point>,
+    /// How it is drawn.
+    pub stroke: Stroke,
+}
+
+/// A line across a drawing.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound<'a> {
+    /// Its name, with the value and its unit.
+    pub name: &'a str,
+    /// Where it lies.
+    pub at: f64,
+    /// Upright, at a value of the horizontal axis; otherwise level.
+    pub upright: bool,
+}
+
+/// The marks of series in turn, as a legend shows them; there is one less than colours, so that the pairs of both differ for long.
+pub const MARKS: [char; 5] = ['●', '■', '▲', '◆', '▼'];
+
+/// Curves over common axes. Points that are no numbers are left out.
+///
+/// # Errors
+/// [`Error::Plot`] when it cannot be drawn.
+pub fn lines(
+    name: Name<'_>,
+    width: Width,
+    x: AxisStyle<'_>,
+    y: AxisStyle<'_>,
+    curves: &[Curve],
+    bound: Option<Bound<'_>>,
+) -> Result<String, Error> {
+    let points = || curves.iter().flat_map(|curve| curve.points.iter());
+    let at = |upright| bound.filter(|b| b.upright == upright).map(|b| b.at);
+    let along = Axis::around(x.scale, points().map(|p| p.x).chain(at(true)));
+    let up = if y.scale == Scale::Percent {
+        Axis::exactly(y.scale, 0.0, 1.0)
+    } else {
+        let ends = |p: &Point| p.interval.map_or([p.y; 2], |(low, high)| [low, high]);
+        let all = points().flat_map(|p| [p.y].into_iter().chain(ends(p)));
+        Axis::around(y.scale, all.chain(at(false)))
+    };
+    drawing(name, (width.pixels(), HEIGHT), |area| {
+        let mut chart = margins(area).build_cartesian_2d(along, up)?;
+        plain(&mut chart.configure_mesh())
+            .x_desc(x.title)
+            .y_desc(y.title)
+            .x_labels(width.labels())
+            .y_labels(6)
+            .draw()?;
+        for curve in curves {
+            draw_curve(area, &mut chart, curve)?;
+        }
+        // A distribution function leaves its lower right corner free.
+        bound.map_or(Ok(()), |bound| {
+            draw_bound(area, &mut chart, bound, VPos::Bottom)
+        })
+    })
+}
+
+fn draw_curve(area: &Area<'_>, chart: &mut Chart<'_, '_>, curve: &Curve) -> Drawn {
+    let colour = SERIES_COLOURS[curve.series % SERIES_COLOURS.len()];
+    let points: Vec<&Point> = curve
+        .points
+        .iter()
+        .filter(|point| point.x.is_finite() && point.y.is_finite())
+        .collect();
+    if curve.stroke != Stroke::Marks {
+        let line = points.iter().map(|point| (point.x, point.y));
+        chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+    }
+    for point in points {
+        let (x, y) = chart.backend_coord(&(point.x, point.y));
+        if let Some((low, high)) = point.interval.filter(finite) {
+            let (_, low) = chart.backend_coord(&(point.x, low));
+            let (_, high) = chart.backend_coord(&(point.x, high));
+            whisker(area, [(x, low), (x, high)])?;
+        }
+        if curve.stroke != Stroke::Line {
+            mark(area, (x, y), curve.series, colour)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn finite((low, high): &(f64, f64)) -> bool {
+    low.is_finite() && high.is_finite()
+}
+
+/// An interval, level or upright, with its ends.
+pub(crate) fn whisker(area: &Area<'_>, ends: [(i32, i32); 2]) -> Drawn {
+    let level = ends[0].1 == ends[1].1 && ends[0].0 != ends[1].0;
+    let (dx, dy) = if level { (0, 3) } else { (3, 0) };
+    let style = INK.stroke_width(1);
+    area.draw(&PathElement::new(ends.to_vec(), style))?;
+    for (x, y) in ends {
+        let end = vec![(x - dx, y - dy), (x + dx, y + dy)];
+        area.draw(&PathElement::new(end, style))?;
+    }
+    Ok(())
+}
+
+fn mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColor) -> Drawn {
+    let style = colour.filled();
+    let shape = |corners: &[(i32, i32)]| {
+        let corners: Vec<_> = corners.iter().map(|(dx, dy)| (x + dx, y + dy)).collect();
+        Polygon::new(corners, style)
+    };
+    match series % MARKS.len() {
+        0 => area.draw(&Circle::new((x, y), 4, style))?,
+        1 => area.draw(&shape(&[(-4, -4), (4, -4), (4, 4), (-4, 4)]))?,
+        2 => area.draw(&shape(&[(-5, 4), (5, 4), (0, -5)]))?,
+        3 => area.draw(&shape(&[(-5, 0), (0, -6), (5, 0), (0, 6)]))?,
+        _ => area.draw(&shape(&[(-5, -4), (5, -4), (0, 5)]))?,
+    }
+    Ok(())
+}
+
+/// A bound with its name, at the lower or upper end of an upright one.
+pub(crate) fn draw_bound(
+    area: &Area<'_>,
+    chart: &mut Chart<'_, '_>,
+    bound: Bound<'_>,
+    end: VPos,
+) -> Drawn {
+    let (across, up) = (chart.x_range(), chart.y_range());
+    let ends = if bound.upright {
+        [(bound.at, up.start), (bound.at, up.end)]
+    } else {
+        [(across.start, bound.at), (across.end, bound.at)]
+    };
+    chart.draw_series(DashedLineSeries::new(ends, 6, 4, BOUND.stroke_width(2)))?;
+    let start = chart.backend_coord(&(across.start, up.start)).0;
+    let first = chart.backend_coord(&ends[0]);
+    let last = chart.backend_coord(&ends[1]);
+    let (at, h, v) = if bound.upright {
+        let (x, y) = match end {
+            VPos::Bottom => (first.0, first.1 - 6),
+            _ => (last.0, last.1 + 2),
+        };
+        // Near the left end there is no room on that side.
+        if x - start > text_width(bound.name) + 8 {
+            ((x - 6, y), HPos::Right, end)
+        } else {
+            ((x + 6, y), HPos::Left, end)
+        }
+    } else {
+        ((last.0, last.1 + 4), HPos::Right, VPos::Top)
+    };
+    area.draw(&Text::new(bound.name, at, text(FONT_SIZE, BOUND, h, v)))?;
+    Ok(())
+}

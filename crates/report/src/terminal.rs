@@ -1,0 +1,87 @@
+//! Text for a terminal or a pipe: no colour, no cursor movement.
+
+mod histogram;
+mod table;
+
+pub use histogram::{Histogram, Line};
+pub(crate) use table::latency_rows;
+pub use table::{grid, latency_table, table};
+
+/// How text may look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Columns of the terminal; lines stay within them.
+    pub width: usize,
+    /// Only ASCII characters.
+    pub ascii: bool,
+}
+
+impl Default for Style {
+    /// 100 columns, Unicode.
+    fn default() -> Self {
+        Self {
+            width: 100,
+            ascii: false,
+        }
+    }
+}
+
+/// Microseconds with about four significant digits, for columns whose head says the unit.
+pub fn format_us(us: f64) -> String {
+    let digits = match us.abs() {
+        us if us >= 1000.0 => 0,
+        us if us >= 100.0 => 1,
+        us if us >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{us:.digits$}")
+}
+
+/// A share (0 to 1) in percent, with as many digits as its distance from 0 % and 100 % asks for; never rounded to either.
+pub fn format_share(share: f64) -> String {
+    let percent = share * 100.0;
+    let rest = percent.min(100.0 - percent);
+    if rest <= 0.0 || rest >= 1.0 {
+        return format!("{percent:.1} %");
+    }
+    // One digit more than the leading zeros of the rest, which is off in its last bits.
+    let digits = (1.0 - (rest * (1.0 + 1e-9)).log10().floor()).clamp(1.0, 6.0) as usize;
+    format!("{percent:.digits$} %")
+}
+
+/// Nanoseconds, or microseconds where these read better, with the unit.
+pub fn format_ns(ns: f64) -> String {
+    if ns >= 10_000.0 {
+        format!("{:.1} us", ns / 1000.0)
+    } else {
+        format!("{ns:.0} ns")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_about_four_digits() {
+        let shown = [0.0, 0.0712, 8.4, 84.25, 350.0, 12_345.6].map(format_us);
+        assert_eq!(shown, ["0.000", "0.071", "8.40", "84.25", "350.0", "12346"]);
+    }
+
+    #[test]
+    fn shares_are_not_rounded_to_all_or_nothing() {
+        let shown = [0.0, 1.0, 0.5, 0.999, 0.99996, 0.00004, 0.000_000_04].map(format_share);
+        assert_eq!(
+            shown,
+            [
+                "0.0 %",
+                "100.0 %",
+                "50.0 %",
+                "99.90 %",
+                "99.9960 %",
+                "0.0040 %",
+                "0.000004 %"
+            ]
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! A histogram of delays against a bound, in text.
+//!
+//! Bins are those of preferred numbers; the bound splits the bin it falls into, so that no bar stands on both sides of it.
+
+use std::fmt::Write as _;
+
+use super::{Style, format_share, format_us};
+use crate::bins::{Bin, SERIES, bins_of};
+use myelin_metrics::Distribution;
+
+/// Rows that a histogram may take.
+const MAX_ROWS: usize = 20;
+/// So many empty bins in a row become one.
+const GAP: usize = 3;
+const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+
+/// The bound that a histogram is held against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// What it is, such as `SLA latency`.
+    pub name: String,
+    /// Where it is, microseconds.
+    pub at_us: f64,
+}
+
+/// A histogram to be drawn.
+#[derive(Debug)]
+pub struct Histogram<'a> {
+    /// The delays.
+    pub delays: &'a Distribution,
+    /// Their bound.
+    pub bound: Option<Line>,
+    /// Percentiles to mark, as shares: 0.5 is marked `p50`.
+    pub marks: &'a [f64],
+}
+
+impl<'a> Histogram<'a> {
+    /// With p50 and p99 marked.
+    pub fn new(delays: &'a Distribution, bound: Option<Line>) -> Self {
+        Self {
+            delays,
+            bound,
+            marks: &[0.5, 0.99],
+        }
+    }
+
+    /// The text, a line a bin, without a line end after the last. Empty without delays.
+    pub fn render(&self, style: Style) -> String {
+        let bins = self.bins();
+        let bound_ns = self.bound_ns().unwrap_or(u64::MAX);
+        let Some(most) = bins.iter().map(|bin| bin.count).max() else {
+            return String::new();
+        };
+        let columns = Columns::new(style);
+        let mut lines = Vec::new();
+        let mut bound = self.bound.as_ref();
+        let mut i = 0;
+        while i < bins.len() {
+            if let Some(line) = bound.filter(|_| bins[i].low_ns >= bound_ns) {
+                lines.push(self.bound_line(line, style));
+                bound = None;
+            }
+            let gap = self.gap_at(&bins, i);
+            if gap >= GAP {
+                lines.push(columns.gap());
+                i += gap;
+            } else {
+                lines.push(columns.bin(
+                    &bins[i],
+                    most,
+                    self.delays.count(),
+                    &self.marks_in(&bins, i),
+                ));
+                i += 1;
+            }
+        }
+        if let Some(line) = bound {
+            lines.push(self.bound_line(line, style));
+        }
+        let fitted: Vec<String> = lines
+            .iter()
+            .map(|line| {
+                line.chars()
+                    .take(style.width)
+                    .collect::<String>()
+                    .trim_end()
+                    .to_owned()
+            })
+            .collect();
+        fitted.join("\n")
+    }
+
+    /// The bins from the shortest delay to the longest, as fine as the rows allow.
+    fn bins(&self) -> Vec<Bin> {
+        let mut bins = Vec::new();
+        for series in SERIES {
+            bins = bins_of(self.delays, series, self.bound_ns());
+            if self.rows(&bins) <= MAX_ROWS {
+                break;
+            }
+        }
+        bins
+    }
+
+    fn bound_ns(&self) -> Option<u64> {
+        self.bound
+            .as_ref()
+            .map(|line| ((line.at_us * 1000.0).round() as u64).max(1))
+    }
+
+    fn rows(&self, bins: &[Bin]) -> usize {
+        let (mut rows, mut i) = (0, 0);
+        while i < bins.len() {
+            let gap = self.gap_at(bins, i);
+            i += if gap >= GAP { gap } else { 1 };
+            rows += 1;
+        }
+        rows
+    }
+
+    /// Empty bins from `i` on, up to the bound: a gap does not reach across it.
+    fn gap_at(&self, bins: &[Bin], i: usize) -> usize {
+        let crosses = |bin: &Bin| {
+            self.bound_ns()
+                .is_some_and(|bound| bins[i].low_ns < bound && bin.low_ns >= bound)
+        };
+        bins[i..]
+            .iter()
+            .take_while(|bin| bin.count == 0 && !crosses(bin))
+            .count()
+    }
+
+    /// The marks whose share is reached in bin `i`.
+    fn marks_in(&self, bins: &[Bin], i: usize) -> String {
+        let before: u64 = bins[..i].iter().map(|bin| bin.count).sum();
+        let mut text = String::new();
+        for &share in self.marks {
+            let rank = ((share * self.delays.count() as f64).ceil() as u64).max(1);
+            if (before + 1..=before + bins[i].count).contains(&rank)
+                && let Some(at) = self.delays.quantile_us(share)
+            {
+                let _ = write!(text, " p{} {}", share * 100.0, format_us(at));
+            }
+        }
+        text
+    }
+
+    fn bound_line(&self, line: &Line, style: Style) -> String {
+        let dash = if style.ascii { '-' } else { '─' };
+        let share = self.delays.share_within(line.at_us).unwrap_or(0.0);
+        let text = format!(
+            "{dash}{dash} {} {} us: {} within ",
+            line.name,
+            format_us(line.at_us),
+            format_share(share)
+        );
+        let rest = style.width.saturating_sub(text.chars().count());
+        text + &dash.to_string().repeat(rest)
+    }
+}
+
+/// The layout of a line: range, bar, share, marks.
+struct Columns {
+    bar: usize,
+    ascii: bool,
+}
+
+/// Room of the range, the share and the marks with the blanks between.
+const RANGE: usize = 7 + 3 + 7 + 3 + 2;
+const SHARE: usize = 12;
+const MARKS: usize = 24;
+
+impl Columns {
+    fn new(style: Style) -> Self {
+        Self {
+            bar: style.width.saturating_sub(RANGE + SHARE + MARKS).max(8),
+            ascii: style.ascii,
+        }
+    }
+
+    fn bin(&self, bin: &Bin, most: u64, all: u64, marks: &str) -> String {
+        let (dash, wall, arrow) = if self.ascii {
+            ('-', '|', '<')
+        } else {
+            ('–', '│', '◂')
+        };
+        let mut bar = self.bar_of(bin.count as f64 / most as f64);
+        // An empty bin has no bar, and any other has at least a sliver.
+        if bin.count > 0 && bar.is_empty() {
+            bar.push(if self.ascii { '.' } else { EIGHTHS[1] });
+        }
+        let share = if bin.count == 0 {
+            String::new()
+        } else {
+            format_share(bin.count as f64 / all as f64)
+        };
+        let mut line = format!(
+            "{:>7} {dash} {:>7} us {wall}{bar:<width$}{share:>SHARE$}",
+            format_us(bin.low_ns as f64 / 1000.0),
+            format_us(bin.high_ns as f64 / 1000.0),
+            width = self.bar,
+        );
+        if !marks.is_empty() {
+            let _ = write!(line, " {arrow}{marks}");
+        }
+        line
+    }
+
+    fn bar_of(&self, part: f64) -> String {
+        let length = part * self.bar as f64;
+        if self.ascii {
+            return "#".repeat(length.round() as usize);
+        }
+        let eighths = (length * 8.0).round() as usize;
+        let mut bar = "█".repeat(eighths / 8);
+        if !eighths.is_multiple_of(8) {
+            bar.push(EIGHTHS[eighths % 8]);
+        }
+        bar
+    }
+
+    fn gap(&self) -> String {
+        let (dots, wall) = if self.ascii {
+            (':', '|')
+        } else {
+            ('⋮', '│')
+        };
+        format!("{dots:>9}            {wall}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// 960 delays from 8 to 9 us, 30 near 12, 9 near 90, 1 at 420.
+    fn delays() -> Distribution {
+        let mut delays = Distribution::new();
+        for i in 0..960 {
+            delays.record(8010 + i);
+        }
+        for i in 0..30 {
+            delays.record(12_000 + 20 * i);
+        }
+        for i in 0..9 {
+            delays.record(90_000 + 100 * i);
+        }
+        delays.record(420_000);
+        delays
+    }
+
+    fn sla(at_us: f64) -> Line {
+        Line {
+            name: "SLA".to_owned(),
+            at_us,
+        }
+    }
+
+    #[test]
+    fn looks_as_it_should_in_a_pipe() {
+        let text = Histogram::new(&delays(), Some(sla(350.0))).render(Style {
+            width: 80,
+            ascii: true,
+        });
+        let expected = [
+            "   8.00 -    8.50 us |######################      48.6 %",
+            "   8.50 -    9.00 us |#####################       47.4 % < p50 8.51",
+            "        :            |",
+            "  11.80 -   12.50 us |#                            2.5 %",
+            "  12.50 -   13.20 us |.                           0.50 % < p99 12.58",
+            "        :            |",
+            "  90.00 -   95.00 us |.                           0.90 %",
+            "        :            |",
+            "-- SLA 350.0 us: 99.90 % within ------------------------------------------------",
+            "        :            |",
+            "  400.0 -   425.0 us |.                           0.10 %",
+        ]
+        .join("\n");
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn the_bound_may_lie_outside() {
+        let lines = |at| {
+            let text = Histogram::new(&delays(), Some(sla(at))).render(Style::default());
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(lines(1.0)[0].contains("SLA 1.00 us: 0.0 % within"));
+        assert!(
+            lines(1000.0)
+                .last()
+                .unwrap()
+                .contains("SLA 1000 us: 100.0 % within")
+        );
+        assert!(
+            lines(8.25)
+                .iter()
+                .any(|l| l.starts_with("   8.00 –    8.25 us")),
+            "the bound splits a bin"
+        );
+    }
+
+    #[test]
+    fn nothing_and_one_delay() {
+        assert_eq!(
+            Histogram::new(&Distribution::new(), Some(sla(1.0))).render(Style::default()),
+            ""
+        );
+        let mut one = Distribution::new();
+        one.record(5);
+        let text = Histogram::new(&one, None).render(Style::default());
+        assert!(
+            text.contains("100.0 %") && text.contains("p99 0.005"),
+            "{text}"
+        );
+    }
+
+    proptest! {
+        /// Any delays, any width: lines fit, ASCII is kept, and the shares of the bins add up.
+        #[test]
+        fn fits_and_adds_up(
+            delays_ns in prop::collection::vec(1..10_000_000_000_u64, 1..100),
+            bound in 0.001..1e7f64,
+            width in 40..200_usize,
+        ) {
+            let mut delays = Distribution::new();
+            for &ns in &delays_ns { delays.record(ns); }
+            let histogram = Histogram::new(&delays, Some(sla(bound)));
+            let text = histogram.render(Style { width, ascii: true });
+            prop_assert!(text.is_ascii());
+            prop_assert!(text.lines().all(|line| line.len() <= width), "{}", text);
+            // Few delays far apart in eleven decades: as many bins as delays, gaps between, and the bound.
+            prop_assert!(text.lines().count() <= MAX_ROWS.max(2 * 33 + 1) + 2);
+            prop_assert_eq!(text.lines().filter(|line| line.starts_with("-- SLA")).count(), 1);
+            let counted: u64 = histogram.bins().iter().map(|bin| bin.count).sum();
+            prop_assert_eq!(counted, delays_ns.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Tables of text.
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+
+use super::{Style, format_share, format_us};
+use myelin_metrics::Summary;
+
+/// A table with a head; columns whose cells are all figures are set flush right. Cells wrap where the width asks for it.
+pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {
+    let line = if style.ascii { '-' } else { '─' };
+    let rule = LineStyle::none().fill(line).junction(line);
+    let mut table = Table::new();
+    table
+        .load_style(TableStyle::new().header_separator(rule))
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(u16::try_from(style.width).unwrap_or(u16::MAX))
+        .set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        let mut cells = rows.iter().filter_map(|row| row.get(i)).peekable();
+        if cells.peek().is_some() && cells.all(|cell| is_figure(cell)) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+/// An empty table with lines around its cells; columns whose heading starts with `>` are set flush right. Cells wrap within `width` columns where there is
+/// one; without it each row is one line, for those who search a pipe for whole words.
+pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: Option<u16>) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    match width {
+        Some(width) => table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width),
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    let headings: Vec<&str> = headings.into_iter().collect();
+    table.set_header(
+        headings
+            .iter()
+            .map(|heading| heading.trim_start_matches('>')),
+    );
+    for (column, heading) in table.column_iter_mut().zip(headings) {
+        if heading.starts_with('>') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// The figures of several distributions side by side, microseconds: a column each, (name, figures).
+pub fn latency_table(columns: &[(&str, &Summary)], style: Style) -> String {
+    let mut head = vec!["us"];
+    head.extend(columns.iter().map(|(name, _)| *name));
+    table(&head, &latency_rows(columns), style)
+}
+
+/// The rows of such a table: the figure's name, then its value in each column.
+pub(crate) fn latency_rows(columns: &[(&str, &Summary)]) -> Vec<Vec<String>> {
+    let Some((_, first)) = columns.first() else {
+        return Vec::new();
+    };
+    let row = |name: &str, cell: &dyn Fn(&Summary) -> Option<String>| {
+        let missing = || "-".to_owned();
+        let cells = columns
+            .iter()
+            .map(|(_, summary)| cell(summary).unwrap_or_else(missing));
+        std::iter::once(name.to_owned()).chain(cells).collect()
+    };
+    let names = first.figures().map(|(name, _)| name);
+    let mut rows: Vec<Vec<String>> = (0..names.len())
+        .map(|i| row(names[i], &|s| Some(format_us(s.figures()[i].1))))
+        .collect();
+    let interval = |s: &Summary| s.mean_ci95_us.or(s.mean_packets_ci95_us);
+    rows.insert(2, row("mean, 95 % +-", &|s| interval(s).map(format_us)));
+    if columns.iter().any(|(_, s)| s.bound_us.is_some()) {
+        rows.push(row("bound", &|s| s.bound_us.map(format_us)));
+        rows.push(row("within bound", &|s| {
+            s.share_within_bound.map(format_share)
+        }));
+    }
+    rows.push(row("packets", &|s| Some(s.count.to_string())));
+    rows
+}
+
+/// Whether a cell is a number, with a unit or not, or stands for a missing one.
+fn is_figure(cell: &str) -> bool {
+    let cell = cell.trim();
+    cell.is_empty()
+        || cell == "-"
+        || cell.starts_with(|c: char| c.is_ascii_digit() || "+-<>~".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use myelin_metrics::Distribution;
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        vec![
+            row(["edge-filter", "0.25", "kernel"]),
+            row(["cipher", "12.50", "user"]),
+        ]
+    }
+
+    #[test]
+    fn figures_are_flush_right_and_words_left() {
+        let text = table(
+            &["function", "us", "space"],
+            &rows(),
+            Style {
+                width: 60,
+                ascii: true,
+            },
+        );
+        assert_eq!(
+            text,
+            " function         us   space\n\
+             ------------------------------\n \
+             edge-filter    0.25   kernel\n \
+             cipher        12.50   user"
+        );
+    }
+
+    #[test]
+    fn distributions_stand_side_by_side() {
+        let mut distribution = Distribution::new();
+        for i in 1..=1000 {
+            distribution.record(i * 100);
+        }
+        let bounded = distribution.summary(Some(90.0)).unwrap();
+        let free = distribution.summary(None).unwrap();
+        let style = Style {
+            width: 60,
+            ascii: true,
+        };
+        let text = latency_table(&[("round trip", &bounded), ("one way", &free)], style);
+        let expected = [
+            " us              round trip   one way",
+            "--------------------------------------",
+            " min                  0.100     0.100",
+            " mean                 50.05     50.05",
+            " mean, 95 % +-         1.79      1.79",
+            " p50                  50.02     50.02",
+            " p90                  90.05     90.05",
+            " p99                  99.01     99.01",
+            " p99.9                99.90     99.90",
+            " p99.99               100.0     100.0",
+            " max                  100.0     100.0",
+            " bound                90.00         -",
+            " within bound        90.0 %         -",
+            " packets               1000      1000",
+        ]
+        .join("\n");
+        assert_eq!(text, expected, "\n{text}");
+        for (width, ascii) in [(50, true), (100, false)] {
+            let text = latency_table(&[("round trip", &free)], Style { width, ascii });
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{text}"
+            );
+        }
+        assert!(table(&["a"], &[], Style::default()).contains('a'));
+    }
+}

@@ -1,0 +1,318 @@
+//! The HTML page: well-formed, self-contained, complete, whatever the report holds.
+#![allow(clippy::float_cmp, reason = "exact by construction")]
+
+use myelin_metrics::chain::{ChainReport, Flood, Hop, Traffic};
+use myelin_metrics::envelope::Claim;
+use myelin_metrics::{
+    CoreUse, Counts, CpuUse, Distribution, Matching, Mode, ProbeResult, ProcessUse, Shares, Stop,
+    TimelinePoint,
+};
+use myelin_report::chain::{page, text};
+use myelin_report::terminal::Style;
+
+fn empty() -> ChainReport {
+    ChainReport {
+        chain: "tactile".to_owned(),
+        file_name: "tactile.yaml".to_owned(),
+        file_text: "kind: ServiceChain # <&> \"quoted\"\n".to_owned(),
+        ..ChainReport::default()
+    }
+}
+
+/// A log-normal-like spread with a tail, by a fixed generator.
+fn spread(centre_ns: f64, n: usize) -> Distribution {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    };
+    let mut delays = Distribution::new();
+    for _ in 0..n {
+        let normal: f64 = (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
+        let tail = if uniform() < 0.01 {
+            1.0 + 30.0 * uniform()
+        } else {
+            1.0
+        };
+        delays.record((centre_ns * (0.08 * normal).exp() * tail) as u64);
+    }
+    delays
+}
+
+/// Of 500 packets, in that mode.
+fn probe(mode: Mode, rtt: Distribution) -> ProbeResult {
+    let summary = rtt.summary(Some(700.0));
+    ProbeResult {
+        mode,
+        matching: Matching::ById,
+        cores: None,
+        payload_bytes: 256,
+        interval_us: 200.0,
+        count: 500,
+        repeats: 6,
+        stopped: summary.is_none().then_some(Stop::NoAnswer),
+        duration_s: 0.6,
+        counts: Counts {
+            sent: 500,
+            ..Counts::default()
+        },
+        loss_ratio: 0.0,
+        rtt: summary.clone(),
+        forward: summary,
+        reply: None,
+        samples: None,
+        timeline: (0..100)
+            .map(|i| TimelinePoint {
+                at_s: f64::from(i) / 100.0,
+                min_us: 8.0,
+                p50_us: 9.0,
+                max_us: 30.0,
+            })
+            .collect(),
+        rtt_distribution: rtt,
+        forward_distribution: Distribution::new(),
+    }
+}
+
+fn full() -> ChainReport {
+    let inline = probe(Mode::Inline, spread(9_000.0, 3000));
+    let blocking = probe(Mode::Blocking, spread(40_000.0, 3000));
+    let shares = |user, system, softirq, steal| Shares {
+        user_share: user,
+        system_share: system,
+        irq_share: 0.0,
+        softirq_share: softirq,
+        steal_share: steal,
+        idle_share: 1.0 - user - system - softirq - steal,
+    };
+    let hop = |name: &str, kind: &str, space: &str, measured_ns: Option<f64>, predicted_ns| Hop {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        space: space.to_owned(),
+        measured_ns,
+        predicted_ns: Some(predicted_ns),
+        packets_in: 12_000,
+        packets_out: 11_990,
+        drops: 10,
+    };
+    ChainReport {
+        claims: vec![
+            Claim::figure_at_most("latency, p99, us", (), 12.4, 350.0),
+            Claim::figure_at_most("loss, %", (), 0.0, 0.1),
+            Claim::figure_at_most("round trip, us", (), 30.1, 700.0),
+        ],
+        traffic: Traffic {
+            packets_in: 12_000,
+            policed: 4,
+            packets_out: 11_986,
+            lost: vec![("function".to_owned(), 10)],
+        },
+        latency_bound_us: Some(350.0),
+        round_trip_bound_us: Some(700.0),
+        probes: vec![("inline, 256 B".to_owned(), inline), ("blocking, 256 B".to_owned(), blocking)],
+        sojourns: vec![
+            ("before the black box".to_owned(), spread(2_500.0, 20_000)),
+            ("after it".to_owned(), spread(9_000.0, 20_000)),
+        ],
+        hops: vec![
+            hop("front door", "", "kernel", Some(160.0), 150.0),
+            hop("edge-filter", "firewall", "kernel", Some(48.0), 40.0),
+            hop("to user space", "", "crossing", None, 2600.0),
+            hop("a-function-with-a-very-long-name-indeed", "xor", "user", Some(95.0), 120.0),
+            hop("egress", "", "user", Some(1900.0), 2100.0),
+        ],
+        floods: vec![Flood {
+            chain: "noisy".to_owned(),
+            times: 10.0,
+            sent: 84_211,
+            ..Flood::default()
+        }],
+        cpu: Some(CpuUse {
+            duration_s: 4.2,
+            overall: Some(shares(0.21, 0.18, 0.22, 0.02)),
+            per_core: vec![
+                CoreUse {
+                    core: 0,
+                    shares: shares(0.3, 0.3, 0.35, 0.01),
+                },
+                CoreUse {
+                    core: 1,
+                    shares: shares(0.12, 0.06, 0.09, 0.03),
+                },
+            ],
+            processes: vec![ProcessUse {
+                name: "worker".to_owned(),
+                pid: 4711,
+                cpu_s: Some(1.3),
+                cores: Some(0.31),
+            }],
+        }),
+        notes: vec!["Power is not measured here: no meter.".to_owned()],
+        file_text: "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: tactile }\nspec:\n  match: { protocol: udp, destination: 10.0.0.2/32 }\n  functions:\n    - { name: edge-filter, kind: firewall }\n".to_owned(),
+        ..empty()
+    }
+}
+
+fn parse(page: &str) -> roxmltree::Document<'_> {
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..roxmltree::ParsingOptions::default()
+    };
+    roxmltree::Document::parse_with_options(page, options).unwrap()
+}
+
+#[test]
+fn a_full_report_is_well_formed_complete_and_self_contained() {
+    let page = page(&full()).unwrap();
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("page.html");
+    std::fs::write(&path, &page).unwrap();
+    println!("written to {}", path.display());
+    let document = parse(&page);
+    let count = |name: &str| {
+        document
+            .descendants()
+            .filter(|n| n.has_tag_name(("http://www.w3.org/1999/xhtml", name)))
+            .count()
+    };
+    let svgs: Vec<_> = document
+        .descendants()
+        .filter(|n| n.tag_name().name() == "svg")
+        .collect();
+    // Two probes with three plots, sojourn, hops, CPU.
+    assert_eq!((svgs.len(), count("figure"), count("h1")), (9, 9, 1));
+    let mut ids = std::collections::BTreeSet::new();
+    for node in document.descendants() {
+        if let Some(id) = node.attribute("id") {
+            assert!(ids.insert(id.to_owned()), "id {id} twice");
+        }
+    }
+    for svg in svgs {
+        assert_eq!(svg.attribute("role"), Some("img"));
+        let labels = svg.attribute("aria-labelledby").unwrap();
+        assert!(labels.split(' ').all(|id| ids.contains(id)), "{labels}");
+        let title = svg
+            .descendants()
+            .find(|n| n.tag_name().name() == "title")
+            .unwrap();
+        assert!(!title.text().unwrap().is_empty());
+    }
+    for outside in [
+        "<script", "src=", "href=", "url(", "@import", "http://", "https://",
+    ] {
+        let allowed = match outside {
+            // The names of the two markup languages are no places.
+            "http://" => page.matches("xmlns=\"http://www.w3.org/").count(),
+            _ => 0,
+        };
+        assert_eq!(page.matches(outside).count(), allowed, "{outside}");
+    }
+    for text in [
+        "SLA met",
+        "noisy x 10",
+        "84211",
+        "egress",
+        "700.0 us",
+        "worker",
+        "apiVersion",
+        "Power is not measured",
+        "p99.99",
+        "softirq",
+        "all traffic: 12000 packets in, 4 policed, 11986 out, lost: 10 function",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn an_empty_report_is_a_page_too() {
+    let page = page(&empty()).unwrap();
+    let document = parse(&page);
+    let code = document
+        .descendants()
+        .find(|n| n.tag_name().name() == "code")
+        .unwrap();
+    assert_eq!(code.text(), Some("kind: ServiceChain # <&> \"quoted\"\n"));
+    assert!(page.contains("no SLA"));
+}
+
+#[test]
+fn odd_reports_do_not_stop_the_page() {
+    let mut report = empty();
+    report.chain = "<script>alert(1)</script>".to_owned();
+    report.file_text = "\u{0}\u{1b}]0;x\u{7} ]]> &amp;".to_owned();
+    let mut one = Distribution::new();
+    one.record(1);
+    report.sojourns = vec![
+        ("empty".to_owned(), Distribution::new()),
+        ("one".to_owned(), one),
+    ];
+    report.latency_bound_us = Some(1e9);
+    report.hops = vec![
+        Hop::default(),
+        Hop {
+            measured_ns: Some(0.0),
+            ..Hop::default()
+        },
+    ];
+    report.cpu = Some(CpuUse {
+        duration_s: 0.001,
+        overall: None,
+        per_core: Vec::new(),
+        processes: Vec::new(),
+    });
+    report.probes = vec![(
+        "silent".to_owned(),
+        probe(Mode::Inline, Distribution::new()),
+    )];
+    let page = page(&report).unwrap();
+    parse(&page);
+    assert!(!page.contains("<script") && page.contains("since nothing was answered"));
+}
+
+#[test]
+fn the_text_has_the_same_figures_and_fits_the_terminal() {
+    let style = Style {
+        width: 90,
+        ascii: true,
+    };
+    let shown = text(&full(), style);
+    for part in [
+        "chain tactile",
+        "inline, 256 B",
+        "sojourn of all traffic, after it",
+        "-- SLA latency 350.0 us",
+        "edge-filter",
+        "all traffic: 12000 packets in, 4 policed, 11986 out, lost: 10 function",
+        "noisy x 10",
+        "CPU, all cores, first row: user 21.0 %",
+        "latency, p99, us",
+        "SLA met",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert!(
+        shown.is_ascii() && shown.lines().all(|line| line.len() <= 90),
+        "{shown}"
+    );
+    assert!(text(&empty(), style).ends_with("SLA: none agreed\n"));
+    let mut broken = full();
+    broken.claims[0].holds = Some(false);
+    let shown = text(&broken, style);
+    assert!(
+        shown.ends_with("SLA not met; the hop that cost most: egress (user)\n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_report_is_the_same_at_the_other_end_of_the_socket() {
+    let report = full();
+    let sent = serde_json::to_string(&report).unwrap();
+    let received: ChainReport = serde_json::from_str(&sent).unwrap();
+    assert_eq!(page(&received).unwrap(), page(&report).unwrap());
+    let text = |report| text(report, Style::default());
+    assert_eq!(text(&received), text(&report));
+}
