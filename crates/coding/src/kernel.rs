@@ -89,12 +89,6 @@ impl Kernel {
         (self.operations.combine)(result, terms, false);
     }
 
-    /// The sum of the terms is added to `result`.
-    #[inline]
-    pub fn add_dot(&self, result: &mut [u8], terms: &[Term<'_>]) {
-        (self.operations.combine)(result, terms, true);
-    }
-
     /// `coefficient` times `symbol` is added to `result`.
     #[inline]
     pub fn mul_add(&self, result: &mut [u8], coefficient: u8, symbol: &[u8]) {

@@ -213,7 +213,7 @@ impl FrontDoor {
 
 #[cfg(test)]
 mod tests {
-    use myelin_packet::classifier::most_specific;
+    use myelin_packet::fixtures::reference::most_specific;
     use myelin_packet::fixtures::{self, build};
     use myelin_packet::traffic::Bucket;
 

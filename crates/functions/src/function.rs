@@ -16,8 +16,7 @@ pub enum Verdict {
 /// Implement [`process`](Self::process) alone. State is the function's own; an instance belongs to
 /// one chain and one worker and is called from one thread at a time.
 pub trait Function: Send {
-    /// Handles one packet, in place. A function that moved the headers calls [`Packet::reparse`]
-    /// before it returns.
+    /// Handles one packet, in place.
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict;
 
     /// Whether [`set_time`](Self::set_time) is to be called before each batch. Asked once.

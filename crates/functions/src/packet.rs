@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use myelin_packet::{Headers, Meta, Unparsed, parse};
+use myelin_packet::{Headers, Meta};
 
 /// One packet in its buffer, with its metadata.
 ///
@@ -157,15 +157,15 @@ impl<'a> Packet<'a> {
         self.meta.generation = generation;
     }
 
-    /// The headers, as the front door or the last [`reparse`](Self::reparse) found them; offsets
-    /// count from the front of the frame at that time.
+    /// The headers, as the front door found them; offsets count from the front of the frame at
+    /// that time.
     #[inline]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
     /// The bytes of the UDP or TCP payload, or of what follows the IP header: without Ethernet
-    /// padding. Empty when the packet was cut and not parsed again.
+    /// padding. Empty when the packet was cut.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes()
@@ -200,14 +200,6 @@ impl<'a> Packet<'a> {
         Ok(&mut self.bytes_mut()[..n])
     }
 
-    /// Takes `n` bytes off the front.
-    pub fn pull_front(&mut self, n: usize) -> Result<(), PacketError> {
-        let cut = room(End::Front, n, self.len())?;
-        self.start += cut;
-        self.len -= cut;
-        Ok(())
-    }
-
     /// Grows the frame by `n` bytes at the tail and gives them, with whatever they held before.
     pub fn extend_tail(&mut self, n: usize) -> Result<&mut [u8], PacketError> {
         let grown = room(End::Tail, n, self.tailroom())?;
@@ -223,20 +215,11 @@ impl<'a> Packet<'a> {
         Ok(())
     }
 
-    /// Notes that the payload ends there, after a function replaced it and corrected the lengths in the headers: what
-    /// [`reparse`](Self::reparse) would find, without looking.
+    /// Notes that the payload ends there, after a function replaced it and corrected the lengths in the headers.
     #[inline]
     pub(crate) fn set_end(&mut self, end: u16) {
         self.headers.end = end;
         self.meta.set_headers(&self.headers);
-    }
-
-    /// Finds the headers anew, after a function moved or rewrote them. When the frame does not
-    /// parse the old ones stay.
-    pub fn reparse(&mut self) -> Result<(), Unparsed> {
-        self.headers = parse(self.bytes())?;
-        self.meta.set_headers(&self.headers);
-        Ok(())
     }
 }
 
@@ -255,6 +238,7 @@ fn room(end: End, asked: usize, available: usize) -> Result<u32, PacketError> {
 #[cfg(test)]
 mod tests {
     use myelin_packet::fixtures::{self, build};
+    use myelin_packet::parse;
 
     use super::*;
 
@@ -293,11 +277,9 @@ mod tests {
             packet.bytes(),
             [&[0xaa; 4], &frame[..], &[0xbb; 2]].concat()
         );
-        packet.pull_front(4).unwrap();
         packet.trim_tail(2).unwrap();
-        assert_eq!(packet.bytes(), frame);
-        assert_eq!((packet.headroom(), packet.tailroom()), (HEADROOM, 32));
-        assert_eq!(packet.reparse(), Ok(()));
+        assert_eq!(packet.bytes(), [&[0xaa; 4], &frame[..]].concat());
+        assert_eq!((packet.headroom(), packet.tailroom()), (HEADROOM - 4, 32));
     }
 
     #[test]
@@ -322,36 +304,17 @@ mod tests {
                 refused(End::Tail, asked, 32)
             );
         }
-        assert_eq!(packet.pull_front(107), refused(End::Front, 107, 106));
         assert_eq!(packet.trim_tail(107), refused(End::Tail, 107, 106));
         assert_eq!(packet.bytes(), frame);
     }
 
     #[test]
-    fn reparse_follows_the_headers_and_tells_the_metadata() {
-        let frame = fixtures::named("udp-v4").frame;
-        let (mut buffer, meta) = buffer(&frame);
-        let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
-        packet.push_front(4).unwrap();
-        let tagged = build::with_tags(frame, &[build::VLAN]);
-        packet.bytes_mut().copy_from_slice(&tagged);
-        packet.reparse().unwrap();
-        assert_eq!(packet.headers(), &parse(&tagged).unwrap());
-        assert_eq!(
-            (packet.meta().l3, packet.meta().stamp_ns),
-            (18, meta.stamp_ns)
-        );
-        assert_eq!(packet.payload(), build::payload(64));
-    }
-
-    #[test]
-    fn a_cut_packet_has_no_payload_and_keeps_its_headers_when_it_no_longer_parses() {
+    fn a_cut_packet_has_no_payload_and_keeps_its_headers() {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
         packet.trim_tail(1).unwrap();
         assert!(packet.payload().is_empty() && packet.payload_mut().is_empty());
-        assert_eq!(packet.reparse(), Err(Unparsed::BadLength));
         assert_eq!(packet.headers(), &parse(&frame).unwrap());
         packet.trim_tail(105).unwrap();
         assert!(packet.bytes().is_empty() && packet.payload_mut().is_empty());

@@ -143,14 +143,6 @@ impl Ethtool {
             .collect())
     }
 
-    /// True when any feature of the group is in effect.
-    pub fn is_on(&mut self, link: &str, offload: Offload) -> Result<bool> {
-        Ok(self
-            .features(link)?
-            .iter()
-            .any(|(name, feature)| offload.holds(name) && feature.active))
-    }
-
     /// Turns offloads on or off, all in one request. Turning off what the link does not have is no error; what the
     /// driver holds on to is one. Turning on takes what the link has of the group.
     pub fn set(&mut self, link: &str, wanted: &[(Offload, bool)]) -> Result<()> {
@@ -179,19 +171,6 @@ impl Ethtool {
                 "its driver does not let it be changed",
             )),
         }
-    }
-
-    /// As [`Ethtool::set`]; what was active before comes back when the guard is dropped.
-    pub fn set_for_now(mut self, link: &str, wanted: &[(Offload, bool)]) -> Result<OffloadGuard> {
-        let before = self.features(link)?;
-        let mut guard = OffloadGuard {
-            ethtool: self,
-            link: link.to_owned(),
-            before,
-        };
-        // When this fails half-way, the guard undoes what was done.
-        guard.ethtool.set(link, wanted)?;
-        Ok(guard)
     }
 
     /// Name of the link's driver: `veth`, `virtio_net`, `ixgbe`, ...
@@ -311,35 +290,6 @@ impl Ethtool {
     }
 }
 
-/// Gives a link its offloads back when dropped.
-#[derive(Debug)]
-#[must_use = "the offloads come back when this is dropped"]
-pub struct OffloadGuard {
-    ethtool: Ethtool,
-    link: String,
-    before: BTreeMap<String, Feature>,
-}
-
-impl OffloadGuard {
-    /// Leaves the offloads as they are now.
-    pub fn keep(mut self) {
-        self.before.clear();
-    }
-}
-
-impl Drop for OffloadGuard {
-    fn drop(&mut self) {
-        let changeable = self.before.iter().filter(|(_, feature)| feature.changeable);
-        let changes: Vec<(&str, bool)> = changeable
-            .map(|(name, feature)| (name.as_str(), feature.active))
-            .collect();
-        if !changes.is_empty() {
-            // The link may be gone by now, which is no loss.
-            let _ = self.ethtool.write(&self.link, &changes);
-        }
-    }
-}
-
 /// A zero-padded string in native words.
 fn text(words: &[u32]) -> String {
     let bytes = words
@@ -394,8 +344,8 @@ mod tests {
             Offload::Segmentation,
             Offload::GenericSegmentation,
         ];
-        let guard = ethtool
-            .set_for_now("mya", &off.map(|offload| (offload, false)))
+        ethtool
+            .set("mya", &off.map(|offload| (offload, false)))
             .unwrap();
         // `ethtool -k` must agree, for every feature that makes large or unfinished packets.
         let shown = stdout_of(
@@ -420,20 +370,13 @@ mod tests {
             })
             .collect();
         assert!(on.is_empty(), "{on:?}");
-        drop(guard);
-        let mut ethtool = namespace.enter(Ethtool::open).unwrap().unwrap();
-        assert_eq!(ethtool.features("mya").unwrap(), before);
 
-        ethtool
-            .set("mya", &[(Offload::GenericReceive, true)])
-            .unwrap();
-        assert!(ethtool.is_on("mya", Offload::GenericReceive).unwrap());
-        let guard = ethtool
-            .set_for_now("mya", &[(Offload::GenericReceive, false)])
-            .unwrap();
-        guard.keep();
-        let mut ethtool = namespace.enter(Ethtool::open).unwrap().unwrap();
-        assert!(!ethtool.is_on("mya", Offload::GenericReceive).unwrap());
+        for on in [true, false] {
+            ethtool
+                .set("mya", &[(Offload::GenericReceive, on)])
+                .unwrap();
+            assert_eq!(ethtool.features("mya").unwrap()["rx-gro"].active, on);
+        }
     }
 
     #[test]

@@ -357,13 +357,6 @@ impl Netlink {
         Ok(objects.iter().filter_map(link_of).collect())
     }
 
-    /// The links whose names begin with `prefix`.
-    pub fn links_with_prefix(&mut self, prefix: &str) -> Result<Vec<Link>> {
-        let mut links = self.links()?;
-        links.retain(|link| link.name.starts_with(prefix));
-        Ok(links)
-    }
-
     fn get_link(&mut self, action: &str, message: LinkMessage) -> Result<Link> {
         let answer = self.get(action, &RouteNetlinkMessage::GetLink(message))?;
         link_of(&answer).ok_or_else(|| {

@@ -315,13 +315,18 @@ mod tests {
         netlink
             .apply(names.iter().map(|name| link::bridge(name).unwrap()))
             .unwrap();
-        let found = netlink.links_with_prefix("br").unwrap();
+        let bridges = |netlink: &mut Netlink| {
+            let mut links = netlink.links().unwrap();
+            links.retain(|link| link.name.starts_with("br"));
+            links
+        };
+        let found = bridges(&mut netlink);
         assert_eq!(found.len(), names.len());
         let outcomes = netlink
             .apply_each(found.iter().map(|link| link::delete(&link.id())))
             .unwrap();
         assert!(outcomes.iter().all(Result::is_ok));
-        assert!(netlink.links_with_prefix("br").unwrap().is_empty());
+        assert!(bridges(&mut netlink).is_empty());
     }
 
     #[test]

@@ -65,25 +65,6 @@ pub fn cpu_times() -> Result<Vec<CpuTimes>> {
         .collect())
 }
 
-/// CPU time of a process, all its threads together. Resolution: 10 ms; see [`run_time`] for a finer one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessTimes {
-    /// In the program.
-    pub user: Duration,
-    /// In the kernel on its behalf.
-    pub system: Duration,
-}
-
-/// CPU time of a process.
-pub fn process_times(pid: u32) -> Result<ProcessTimes> {
-    let tick = tick()?;
-    let stat = Stat::read(pid)?;
-    Ok(ProcessTimes {
-        user: tick * stat.user_ticks,
-        system: tick * stat.system_ticks,
-    })
-}
-
 /// CPU time of a process in nanosecond resolution, all its threads together, in program and kernel.
 pub fn run_time(pid: u32) -> Result<Duration> {
     let failed = |errno| Error::os(format!("read the CPU time of process {pid}"), errno);
@@ -186,8 +167,6 @@ pub fn processes() -> Result<Vec<u32>> {
 /// What is needed of `/proc/PID/stat`.
 pub(crate) struct Stat {
     pub(crate) parent: u32,
-    user_ticks: u32,
-    system_ticks: u32,
     pub(crate) start_ticks: u64,
 }
 
@@ -205,8 +184,6 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3).copied();
         Some(Self {
             parent: field(4)?.parse().ok()?,
-            user_ticks: field(14)?.parse().ok()?,
-            system_ticks: field(15)?.parse().ok()?,
             start_ticks: field(22)?.parse().ok()?,
         })
     }
@@ -329,34 +306,17 @@ mod tests {
         let stat =
             Stat::parse("7 (a) b) (c) S 42 7 7 0 -1 4194560 1 2 3 4 55 66 0 0 20 0 1 0 777 8 9\n")
                 .unwrap();
-        assert_eq!(
-            (
-                stat.parent,
-                stat.user_ticks,
-                stat.system_ticks,
-                stat.start_ticks
-            ),
-            (42, 55, 66, 777)
-        );
+        assert_eq!((stat.parent, stat.start_ticks), (42, 777));
         assert!(Stat::parse("7 (a S").is_none() && Stat::parse("7 (a) S 1").is_none());
     }
 
     #[test]
     fn a_busy_second_is_seen_by_all_clocks() {
-        let (cpus, own_times, run) = (
-            cpu_times().unwrap(),
-            process_times(own()).unwrap(),
-            run_time(own()).unwrap(),
-        );
+        let (cpus, run) = (cpu_times().unwrap(), run_time(own()).unwrap());
         // CPU time, not wall time: other tests and the machine's other work take turns with this one.
         while run_time(own()).unwrap() < run + Duration::from_millis(300) {
             std::hint::spin_loop();
         }
-        let later = process_times(own()).unwrap();
-        assert!(
-            (later.user + later.system).saturating_sub(own_times.user + own_times.system)
-                >= Duration::from_millis(250)
-        );
         let spent: Duration = cpu_times()
             .unwrap()
             .iter()

@@ -1,6 +1,6 @@
 //! Which chain takes a packet: the most specific match wins.
 //!
-//! [`most_specific`] is the plain form. [`TupleSpace`] is tuple space search (Srinivasan, Suri,
+//! [`TupleSpace`] is tuple space search (Srinivasan, Suri,
 //! Varghese: Packet Classification using Tuple Space Search, SIGCOMM 1999): matches of the same
 //! [`Mask`] share a hash table, so a look-up costs one probe for each mask in use, however many
 //! chains there are. The front door does the same with eBPF maps.
@@ -14,17 +14,6 @@ use crate::prefix::{Family, mask};
 
 /// Masks of one family that may be in use at once.
 pub const MAX_MASKS: usize = 64;
-
-/// The entry whose match is the most specific of those that take the packet; the first of equals.
-pub fn most_specific<'a, T>(entries: &'a [(Match, T)], tuple: &FiveTuple) -> Option<&'a T> {
-    let mut best: Option<&(Match, T)> = None;
-    for entry in entries.iter().filter(|entry| entry.0.matches(tuple)) {
-        if best.is_none_or(|best| entry.0.specificity() > best.0.specificity()) {
-            best = Some(entry);
-        }
-    }
-    best.map(|(_, value)| value)
-}
 
 /// Which bits of which fields a match looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Longest prefix match: from an address to the value of the most specific prefix that holds it.
 //!
-//! [`longest_match`] is the plain form; [`LpmTables`] answers the same in a few reads, whatever the
-//! number of prefixes, and lies in memory as the eBPF side's maps do.
+//! [`LpmTables`] answers in a few reads, whatever the number of prefixes, and lies in memory as the
+//! eBPF side's maps do.
 //!
 //! Memory, at most ([`MAX_PREFIXES`] prefixes): IPv4 256 KiB and 1 KiB for each /16 that holds a
 //! longer prefix and each /24 that holds one longer still, so 192 MiB when all are host addresses in
@@ -26,16 +26,6 @@ pub const MAX_PREFIXES: usize = 1 << 17;
 pub const NO_MATCH: u32 = 0;
 /// Values are 1 to this.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
-
-/// The value of the longest prefix that holds `address`, else [`NO_MATCH`]. Of equal prefixes the
-/// last one counts.
-pub fn longest_match(prefixes: &[(Prefix, u32)], address: IpAddr) -> u32 {
-    prefixes
-        .iter()
-        .filter(|(prefix, _)| prefix.contains(address))
-        .max_by_key(|(prefix, _)| prefix.len())
-        .map_or(NO_MATCH, |(_, value)| *value)
-}
 
 /// The tables of both families.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,65 +15,20 @@ pub const ENCAPSULATION_LEN: usize = 38;
 /// EtherType of NSH.
 pub const ETHERTYPE: u16 = 0x894f;
 
-const MACS_LEN: usize = 12;
-const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
-/// Version, OAM bit, length, metadata type and next protocol; the time to live and the unassigned
-/// bits may vary.
-const BASE_MASK: u32 = 0xe03f_0fff;
-const TTL_MASK: u32 = 63 << 22;
-
-/// What the header says of the packet inside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    /// When the packet passed the front door: CLOCK_MONOTONIC, nanoseconds.
-    pub stamp_ns: u64,
-    /// Service path identifier.
-    pub spi: u32,
-    /// The chain's generation.
-    pub generation: u16,
-    /// Index of the function that is next.
-    pub position: u8,
-    /// [`Flags`](crate::Flags) as bits.
-    pub flags: u8,
-}
-
-/// Why a frame is not one of Myelin's encapsulated ones.
+pub(crate) const MACS_LEN: usize = 12;
+pub(crate) const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
+/// Why there is nothing to put in front of a frame: it has no MAC addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NshError {
-    /// The frame is too short.
-    #[error("frame of {len} bytes is too short: {need} are needed")]
-    Short {
-        /// Bytes there are.
-        len: usize,
-        /// Bytes needed.
-        need: usize,
-    },
-    /// Another EtherType.
-    #[error("EtherType {0:#06x} is not NSH (0x894f)")]
-    EtherType(u16),
-    /// Another version, length, metadata type or inner protocol, an OAM packet, or its time to live
-    /// is used up.
-    #[error(
-        "NSH base header {0:#010x} is not version 0, 6 words, MD type 1, Ethernet inside, time to live above 0"
-    )]
-    Base(u32),
-    /// Service index and position contradict each other.
-    #[error("service index {index} does not belong to position {position}: expected {}", 255 - position)]
-    Index {
-        /// Service index in the header.
-        index: u8,
-        /// Position in the context.
-        position: u8,
-    },
+#[error("frame of {len} bytes is too short: {MACS_LEN} are needed")]
+pub struct TooShort {
+    /// Bytes there are.
+    pub len: usize,
 }
 
 /// The bytes to put in front of `inner`, an Ethernet frame; of `meta` the offsets are not carried,
 /// the far end parses anew. Bits of the path identifier beyond 24 are cut off.
-pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], NshError> {
-    let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(NshError::Short {
-        len: inner.len(),
-        need: MACS_LEN,
-    })?;
+pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], TooShort> {
+    let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(TooShort { len: inner.len() })?;
     let mut out = [0; ENCAPSULATION_LEN];
     out[..12].copy_from_slice(macs);
     out[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
@@ -87,48 +42,15 @@ pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN],
     Ok(out)
 }
 
-/// The context and the inner frame of an encapsulated frame.
-pub fn decapsulate(frame: &[u8]) -> Result<(Context, &[u8]), NshError> {
-    let (header, inner) =
-        frame
-            .split_first_chunk::<ENCAPSULATION_LEN>()
-            .ok_or(NshError::Short {
-                len: frame.len(),
-                need: ENCAPSULATION_LEN,
-            })?;
-    let (_, header) = header.split_at(MACS_LEN);
-    let ethertype = u16::from_be_bytes([header[0], header[1]]);
-    if ethertype != ETHERTYPE {
-        return Err(NshError::EtherType(ethertype));
-    }
-    let word = |at: usize| {
-        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-    };
-    let base = word(2);
-    if base & BASE_MASK != BASE & BASE_MASK || base & TTL_MASK == 0 {
-        return Err(NshError::Base(base));
-    }
-    let path = word(6);
-    let (index, position) = (path as u8, header[20]);
-    if index != 255 - position {
-        return Err(NshError::Index { index, position });
-    }
-    let context = Context {
-        stamp_ns: u64::from(word(10)) << 32 | u64::from(word(14)),
-        spi: path >> 8,
-        generation: u16::from_be_bytes([header[18], header[19]]),
-        position,
-        flags: header[21],
-    };
-    Ok((context, inner))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fixtures;
+    use crate::fixtures::{
+        self,
+        nsh::{Context, NshError, decapsulate},
+    };
 
     fn meta() -> Meta {
         Meta {
@@ -212,10 +134,7 @@ mod tests {
                 Err(NshError::Short { len, need: 38 })
             );
         }
-        assert_eq!(
-            encapsulate(&meta(), &[0; 11]),
-            Err(NshError::Short { len: 11, need: 12 })
-        );
+        assert_eq!(encapsulate(&meta(), &[0; 11]), Err(TooShort { len: 11 }));
     }
 
     #[test]

@@ -229,11 +229,6 @@ impl Unparsed {
     pub const fn code(self) -> u8 {
         self as u8
     }
-
-    /// The reason of that number.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.code() == code)
-    }
 }
 
 /// Finds the headers of `frame`, which starts with its Ethernet header.
@@ -435,10 +430,7 @@ mod tests {
     fn reasons_and_their_numbers_go_both_ways() {
         for (i, reason) in Unparsed::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(reason.code()), i + 1);
-            assert_eq!(Unparsed::from_code(reason.code()), Some(reason));
         }
-        assert_eq!(Unparsed::from_code(0), None);
-        assert_eq!(Unparsed::from_code(7), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use myelin_packet::classifier::{ClassifierError, TupleSpace, most_specific};
+use myelin_packet::classifier::{ClassifierError, TupleSpace};
+use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::rules::{Action, MAX_INTERVALS, Rule, RuleTables, first_match};
 use myelin_packet::{FiveTuple, Match, Prefix};
 use proptest::prelude::*;

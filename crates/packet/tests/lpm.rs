@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use myelin_packet::lpm::{LpmError, LpmTables, MAX_PREFIXES, NO_MATCH, longest_match};
+use myelin_packet::fixtures::reference::longest_match;
+use myelin_packet::lpm::{LpmError, LpmTables, MAX_PREFIXES, NO_MATCH};
 use myelin_packet::{Family, Prefix};
 use proptest::prelude::*;
 

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use myelin_functions::{Discard, Emitter, Function, Verdict, instantiate};
-use myelin_packet::fixtures::build;
+use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
-use myelin_packet::{Meta, nsh, parse};
+use myelin_packet::{Meta, parse};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 use proptest::prelude::*;
 
@@ -304,7 +304,7 @@ fn a_packet_for_a_kernel_function_gets_its_context() {
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     forwarder.turn();
     let [frame] = sent(&mut forwarder).try_into().unwrap();
-    let (context, inner) = nsh::decapsulate(&frame).unwrap();
+    let (context, inner) = fixtures::nsh::decapsulate(&frame).unwrap();
     assert_eq!(inner, packet);
     assert_eq!(
         (context.spi, context.position, context.stamp_ns),

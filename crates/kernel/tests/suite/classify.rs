@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_kernel::test_run::{TestRun, run};
 use myelin_kernel::{ChainConfig, Error, Hook, LoadedChain, Plane, Port};
-use myelin_packet::classifier::{ClassifierError, MAX_MASKS, most_specific};
+use myelin_packet::classifier::{ClassifierError, MAX_MASKS};
 use myelin_packet::fixtures::build;
+use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::{Match, Prefix, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;

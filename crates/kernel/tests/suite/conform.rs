@@ -6,7 +6,7 @@ use myelin_kernel::test_run::TestRun;
 use myelin_kernel::test_run::conform::Trial;
 use myelin_kernel::{Conformance, Direction, Hook, Watch};
 use myelin_packet::Match;
-use myelin_packet::classifier::most_specific;
+use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::traffic::{CREDIT, Meter, Profile};
 use proptest::prelude::*;

@@ -252,7 +252,7 @@ fn random_headers_of_a_worker_are_taken_exactly_when_they_name_chain_and_positio
         }
         let drops = chain.counted(1).drops;
         let outcome = run_once(near, Hook::Xdp, &frame);
-        let stamp = match nsh::decapsulate(&frame) {
+        let stamp = match fixtures::nsh::decapsulate(&frame) {
             Ok((context, _))
                 if (context.spi, context.generation, context.position) == (SPI, GENERATION, 2) =>
             {

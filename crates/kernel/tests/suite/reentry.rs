@@ -253,7 +253,7 @@ fn random_headers_are_taken_exactly_when_user_space_takes_them() {
         let before = back.reentry.counters();
         let outcome = back.run(&frame);
         let after = back.reentry.counters();
-        match nsh::decapsulate(&frame) {
+        match fixtures::nsh::decapsulate(&frame) {
             Err(_) => assert_eq!(after.foreign.packets, before.foreign.packets + 1),
             Ok((context, _))
                 if (context.spi, context.generation, context.position) == (SPI, GENERATION, 1) =>

@@ -129,7 +129,7 @@ fn a_reply_over_a_link_with_a_forwarder_says_that_it_goes_back() {
     forwarder.turn();
     let back = sent(&mut forwarder);
     assert_eq!(back.len(), 1);
-    let (context, reply) = myelin_packet::nsh::decapsulate(&back[0]).unwrap();
+    let (context, reply) = myelin_packet::fixtures::nsh::decapsulate(&back[0]).unwrap();
     assert_eq!(
         (context.spi, context.generation, context.position),
         (1, 0, 0)

@@ -169,7 +169,7 @@ fn packets_that_go_on_in_the_kernel_are_shaped_too() {
     NOW_NS.set(forwarder.departs_ns().unwrap());
     forwarder.release();
     let [frame] = sent(&mut forwarder).try_into().unwrap();
-    let (context, inner) = nsh::decapsulate(&frame).unwrap();
+    let (context, inner) = fixtures::nsh::decapsulate(&frame).unwrap();
     assert_eq!((inner, context.position), (&packet[..], 1));
     let chain = stats.chain(1, 0).unwrap();
     assert_eq!((chain.transmitted, chain.sojourn.count()), (2, 0));
