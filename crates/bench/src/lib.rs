@@ -25,6 +25,7 @@
 mod daemon;
 mod ebpf;
 mod error;
+mod experiment;
 mod experiments;
 mod frames;
 mod generator;
@@ -42,119 +43,13 @@ mod stand;
 mod variant;
 mod variants;
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use myelin_linux::capability;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
-use myelin_report::experiment::{self, Plot};
 
 pub use error::Error;
-
-/// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Hardly anything, which decides no claim: whether the experiment works.
-    Trial,
-    /// Fewer rounds, though never fewer than a claim needs: under a minute.
-    Quick,
-    /// Minutes.
-    Whole,
-}
-
-impl Effort {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Trial => "trial",
-            Self::Quick => "quick",
-            Self::Whole => "whole",
-        }
-    }
-}
-
-/// How an experiment is run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// How much is measured.
-    pub effort: Effort,
-    /// The `myelin` executable: it becomes the worker and the agent of the experiment.
-    pub program: PathBuf,
-}
-
-impl Options {
-    /// Rounds of a measurement.
-    pub(crate) fn rounds(&self, quick: usize, whole: usize) -> usize {
-        match self.effort {
-            Effort::Trial => 2,
-            Effort::Quick => quick,
-            Effort::Whole => whole,
-        }
-    }
-
-    /// Packets a variant sends in a round.
-    pub(crate) fn packets(&self) -> u32 {
-        match self.effort {
-            Effort::Trial => 10,
-            Effort::Quick => 200,
-            Effort::Whole => 500,
-        }
-    }
-}
-
-/// Where an experiment reports to, and what ends it.
-#[derive(Clone, Copy)]
-pub struct Monitor<'a> {
-    /// Called with what is being done, and how much of it: (stage, done, total).
-    pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
-    /// Set it to end the experiment within a second; what it made is removed.
-    pub cancelled: &'a AtomicBool,
-}
-
-impl std::fmt::Debug for Monitor<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Monitor")
-            .field("cancelled", self.cancelled)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Monitor<'_> {
-    pub(crate) fn progress(&self, stage: &str, done: usize, total: usize) -> Result<(), Error> {
-        (self.progress)(stage, done as u64, total as u64);
-        self.check()
-    }
-
-    /// An error once the caller wants the end.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            Err(Error::Cancelled)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-/// What an experiment found.
-#[derive(Debug, Default)]
-pub(crate) struct Findings {
-    pub(crate) rows: Vec<Row>,
-    pub(crate) claims: Vec<Claim>,
-    /// What else decides the figures: probe mode, packets a round.
-    pub(crate) settings: Vec<(&'static str, String)>,
-}
-
-/// An experiment that can be run.
-#[derive(Debug, Clone, Copy)]
-pub struct Experiment {
-    /// Its name, as [`run`] takes it.
-    pub name: &'static str,
-    /// What it measures, one line.
-    pub about: &'static str,
-    run: fn(&Options, &Monitor<'_>) -> Result<Findings, Error>,
-    /// What its page shows of the rows.
-    plots: &'static [Plot],
-}
+pub(crate) use experiment::Findings;
+pub use experiment::{Effort, Experiment, Monitor, Options};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {
@@ -193,7 +88,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
 /// [`Error::Unknown`] when the report is of no experiment; [`Error::Report`] when its rows cannot be drawn.
 pub fn page(report: &Report<Row>) -> Result<String, Error> {
     let experiment = find(&report.experiment)?;
-    Ok(experiment::page(
+    Ok(myelin_report::experiment::page(
         report,
         experiment.about,
         experiment.plots,
@@ -208,6 +103,9 @@ fn find(name: &str) -> Result<&'static Experiment, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -234,16 +132,5 @@ mod tests {
             error.to_string().contains("`none`; `myelin bench --list`"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_quick_run_still_decides_claims() {
-        let options = |effort| Options {
-            effort,
-            program: PathBuf::new(),
-        };
-        assert_eq!(options(Effort::Quick).rounds(30, 300), 30);
-        assert_eq!(options(Effort::Whole).rounds(30, 300), 300);
-        assert!(options(Effort::Trial).rounds(30, 300) < 30);
     }
 }

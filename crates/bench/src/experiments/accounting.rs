@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
 

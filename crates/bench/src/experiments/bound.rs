@@ -8,7 +8,7 @@ use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Costs, Machine, PortKind};
 use myelin_report::experiment::{Kind as PlotKind, Plot};
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::frames::Scatter;
 use crate::stand::Stand;
 use crate::variant::polling_core;

@@ -13,7 +13,7 @@ use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::LossyLinkConfig;
 use serde_json::Value;
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::published::{Published, calvin};
 use crate::reference::Fed;
 use crate::rounds::Rounds;

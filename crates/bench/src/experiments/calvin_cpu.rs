@@ -13,7 +13,7 @@ use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use myelin_report::experiment::{Kind, Plot};
 use serde_json::{Value, json};
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::published::calvin;
 use crate::reference::Reference;
 use crate::rounds::Rounds;

@@ -3,7 +3,7 @@
 use myelin_measure::Mode;
 use myelin_report::experiment::{Kind, Plot};
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};

@@ -15,7 +15,7 @@ use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 

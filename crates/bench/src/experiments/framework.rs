@@ -11,7 +11,7 @@ use myelin_packet::{Meta, parse};
 use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Error, Experiment, Findings, Monitor, Options, Row, frames};
 

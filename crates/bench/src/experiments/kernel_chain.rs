@@ -9,6 +9,7 @@ use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};
+use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};
@@ -176,7 +177,7 @@ fn test_runs(
                 ),
         );
         if length == 32 {
-            findings.claims.push(super::median_at_most(
+            findings.claims.push(median_at_most(
                 format!("each further function, ns, {hook}"),
                 rounds.median(each),
                 FUNCTION_BOUND_NS,

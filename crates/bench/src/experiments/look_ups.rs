@@ -12,10 +12,10 @@ use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
 use super::lookup::kernel_chain;
-use super::median_at_most;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
+use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
 

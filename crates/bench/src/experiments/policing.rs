@@ -8,7 +8,7 @@ use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{OUT, kernel_chain};
-use super::median_at_most;
+use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
 
