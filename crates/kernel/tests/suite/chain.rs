@@ -9,7 +9,8 @@ use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Match, Meta, parse, sojourn};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
-use crate::stand::{LOOPBACK, Stand, is_root, kernel_chain, plane, port, run_once};
+use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
+use crate::stand::{Stand, forwards, port, run_once};
 
 pub(crate) fn frame() -> Vec<u8> {
     fixtures::named("udp-v4").frame
@@ -184,6 +185,32 @@ fn functions_are_timed_now_and_then() {
     );
 }
 
+#[test]
+fn a_segmented_packet_counts_as_its_segments_from_door_to_egress() {
+    if !is_root() {
+        return;
+    }
+    let frame = build::tcp_v4(1000);
+    for (function, verdict, packets) in [
+        (FunctionConfig::Forward, Hook::Tcx.redirect(), [4, 4, 4]),
+        // `xor` needs the payload of each segment.
+        (
+            FunctionConfig::Xor(XorConfig { key: 1 }),
+            Hook::Tcx.drop(),
+            [4, 4, 0],
+        ),
+    ] {
+        let stand = Stand::new(Hook::Tcx, &[function]);
+        let outcome = stand.run_with(&TestRun {
+            gso_segs: 4,
+            gso_size: 250,
+            ..TestRun::new(&frame)
+        });
+        assert_eq!((outcome.verdict, &outcome.frame), (verdict, &frame));
+        assert_eq!(stand.packets(), packets);
+    }
+}
+
 /// A chain that begins in the kernel, goes through user space, and comes back.
 pub(crate) fn there_and_back(
     on_failure: OnFailure,
@@ -208,7 +235,7 @@ pub(crate) fn there_and_back(
                 },
             ),
         ],
-        ..kernel_chain(Hook::Xdp, 9, &[])
+        ..kernel_chain(Hook::Xdp, 9, &forwards(0))
     }
 }
 

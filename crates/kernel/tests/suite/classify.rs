@@ -13,7 +13,8 @@ use myelin_packet::{Match, Prefix, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
-use crate::stand::{for_all, forwards, is_root, kernel_chain, plane, port, run_once};
+use crate::common::{for_all, is_root, kernel_chain, plane};
+use crate::stand::{forwards, port, run_once};
 
 /// A few chains, told apart by their path identifiers in the XDP metadata.
 struct Chains {

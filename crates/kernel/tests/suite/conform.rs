@@ -11,9 +11,9 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::traffic::{CREDIT, Meter, Profile};
 use proptest::prelude::*;
 
+use crate::common::{for_all, is_root, plane, runs};
 use crate::net::{Net, PATIENCE, receive};
 use crate::profiles::{bucket, profiles};
-use crate::stand::{for_all, is_root, plane, runs};
 
 fn of_packets(rate: u64, burst: u64) -> Profile {
     Profile {

@@ -11,7 +11,8 @@ use myelin_packet::fixtures;
 use myelin_packet::traffic::{Bucket, Meter, Profile, TokenBucket};
 use proptest::prelude::*;
 
-use crate::stand::{LOOPBACK, for_all, forwards, is_root, kernel_chain, plane, port, run_once};
+use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
+use crate::stand::{forwards, port, run_once};
 
 fn shaped(exit: Exit) -> ChainConfig {
     let mut config = kernel_chain(Hook::Tcx, 5, &forwards(2));

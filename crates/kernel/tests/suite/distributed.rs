@@ -13,7 +13,8 @@ use myelin_packet::{Meta, nsh, parse};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
-use crate::stand::{LOOPBACK, Twins, for_all, is_root, plane, port, run_once};
+use crate::common::{LOOPBACK, for_all, is_root, plane};
+use crate::stand::{Twins, port, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;

@@ -6,7 +6,8 @@ use myelin_kernel::{Hook, LoadedChain, Plane, Port};
 use myelin_packet::Match;
 
 use crate::chain::frame;
-use crate::stand::{forwards, is_root, kernel_chain, plane, port, run_once};
+use crate::common::{is_root, kernel_chain, plane};
+use crate::stand::{forwards, port, run_once};
 
 /// A plane with a port, whose match leads to the old generation, at one hook, and a new one, at another.
 struct Stand {

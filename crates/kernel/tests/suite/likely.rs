@@ -7,7 +7,8 @@ use myelin_packet::Match;
 use myelin_packet::fixtures;
 use myelin_spec::FunctionConfig;
 
-use crate::stand::{is_root, kernel_chain, plane, port, run_once};
+use crate::common::{is_root, kernel_chain, plane};
+use crate::stand::{port, run_once};
 
 fn chain(plane: &Plane, hook: Hook, spi: u32) -> LoadedChain {
     plane

@@ -8,7 +8,8 @@ use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
 
 use crate::chain::{frame, there_and_back};
-use crate::stand::{LOOPBACK, forwards, is_root, kernel_chain, plane, port, run_once};
+use crate::common::{LOOPBACK, is_root, kernel_chain, plane};
+use crate::stand::{forwards, port, run_once};
 
 /// A match or path that was not taken away before its chain went leads nowhere, not into the next chain.
 #[test]

@@ -11,8 +11,9 @@ use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 
+use crate::common::plane;
 use crate::net::{Host, Net, PATIENCE, SILENCE, receive};
-use crate::stand::{forwards, plane};
+use crate::stand::forwards;
 
 const PORT: u16 = 9000;
 const KEY: u8 = 0x5a;

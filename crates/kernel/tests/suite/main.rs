@@ -1,6 +1,10 @@
 //! The eBPF programs as the kernel runs them: on test data, against their twins in user space, and on real links.
+//! The function kinds themselves have tests of their own: `kinds`.
 //!
 //! All of it needs root; without it each test says so and passes.
+
+#[path = "../common/mod.rs"]
+mod common;
 
 mod chain;
 mod classify;
@@ -8,19 +12,14 @@ mod conform;
 mod depart;
 mod distributed;
 mod exchange;
-mod flows;
-mod functions;
 mod likely;
 mod limits;
 mod live;
-mod load_balancer;
-mod nat;
 mod net;
 mod parse;
 mod pins;
 mod policer;
 mod profiles;
 mod reentry;
-mod router;
 mod stand;
 mod timestamp;

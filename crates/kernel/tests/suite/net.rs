@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use myelin_kernel::{Exit, Opposite, PortConfig};
 
-use crate::stand::is_root;
+use crate::common::is_root;
 
 /// How long a packet may take before it counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

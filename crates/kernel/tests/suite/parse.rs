@@ -9,7 +9,8 @@ use myelin_packet::{Headers, Match, Meta, Unparsed, parse};
 use myelin_spec::FunctionConfig;
 use proptest::prelude::*;
 
-use crate::stand::{Stand, for_all, is_root, kernel_chain, plane, port, run_once, runs};
+use crate::common::{for_all, is_root, kernel_chain, plane, runs};
+use crate::stand::{Stand, port, run_once};
 
 /// What the door made of a frame: the offsets in its metadata, or the counter that went up.
 fn kernel_parse(stand: &Stand, frame: &[u8]) -> Result<Meta, Unparsed> {

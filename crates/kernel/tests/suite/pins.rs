@@ -11,8 +11,9 @@ use myelin_packet::Match;
 use myelin_packet::fixtures;
 use myelin_spec::{FunctionConfig, XorConfig};
 
+use crate::common::{LOOPBACK, is_root, kernel_chain};
 use crate::net::{Net, PATIENCE, SILENCE, receive};
-use crate::stand::{LOOPBACK, is_root, kernel_chain, port, run_once};
+use crate::stand::{port, run_once};
 
 const PORT: u16 = 9000;
 

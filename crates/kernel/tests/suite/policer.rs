@@ -13,9 +13,10 @@ use myelin_packet::traffic::{Meter, Profile, TokenBucket};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use crate::common::{is_root, kernel_chain, plane};
 use crate::net::Net;
 use crate::profiles::{bucket, profiles};
-use crate::stand::{forwards, is_root, kernel_chain, plane, port};
+use crate::stand::{forwards, port};
 
 fn of_packets(rate: u64, burst: u64) -> Profile {
     Profile {

@@ -7,7 +7,8 @@ use myelin_packet::{Meta, nsh, parse};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 use proptest::prelude::*;
 
-use crate::stand::{LOOPBACK, Twins, for_all, is_root, kernel_chain, plane, run_once};
+use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
+use crate::stand::{Twins, forwards, run_once};
 
 const SPI: u32 = 0x00ab_cdef;
 const GENERATION: u16 = 0x1234;
@@ -51,7 +52,7 @@ fn config(spi: u32) -> ChainConfig {
                 peer: false,
             },
         }],
-        ..kernel_chain(Hook::Xdp, spi, &[])
+        ..kernel_chain(Hook::Xdp, spi, &forwards(0))
     }
 }
 

@@ -1,68 +1,57 @@
 //! `flow-tracker` against a plain reference: a list of flows with the state written out.
 
-use std::net::SocketAddr;
-
-use myelin_functions::{Discard, FlowPage, Function, Packet, States, Verdict, instantiate};
-use myelin_packet::fixtures::{self, build};
-use myelin_packet::{FlowState, FlowTotals, Meta, parse};
-use myelin_spec::{
-    FlowTrackerConfig, FunctionConfig, FunctionInstance, InvalidPolicy, Side, StateKey,
-};
+use myelin_packet::fixtures::build;
+use myelin_packet::{FlowState, FlowTotals, parse};
+use myelin_spec::{FlowTrackerConfig, FunctionConfig, InvalidPolicy, Side};
 use proptest::prelude::*;
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
+use crate::space::{
+    ACK, Chain, Chains, FIN, Flows, Kernel, RST, SYN, Spaces, for_all, instance, on_fixtures,
+    segment, send,
+};
 
 const CONFIG: FlowTrackerConfig = FlowTrackerConfig {
-    flows: 100,
+    flows: 4096,
     invalid: InvalidPolicy::Drop,
     timeout_ns: 100,
     tcp_timeout_ns: 1000,
 };
 
-fn tracker(config: FlowTrackerConfig) -> Box<dyn Function> {
-    instantiate(&FunctionConfig::FlowTracker(config)).unwrap()
+fn load(spaces: &Spaces, config: FlowTrackerConfig) -> Chains {
+    spaces.load(&[FunctionConfig::FlowTracker(config)])
 }
 
-/// A segment with these flags; its checksum does not matter here.
-fn segment(from: SocketAddr, to: SocketAddr, flags: u8) -> Vec<u8> {
-    let mut frame = build::tcp(from, to, b"data");
-    let at = usize::from(parse(&frame).unwrap().l4) + 13;
-    frame[at] = flags;
-    frame
-}
-
-fn run(function: &mut dyn Function, frame: &[u8], stamp_ns: u64) -> bool {
-    let meta = Meta::new(stamp_ns, 1, 1, 0, &parse(frame).unwrap());
-    let mut buffer = frame.to_vec();
-    let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
-    let verdict = function.process(&mut packet, &mut Discard);
-    assert_eq!(packet.bytes(), frame, "nothing is changed");
-    verdict == Verdict::Forward
+/// Whether the frame goes on, which leaves it as it is.
+#[track_caller]
+fn run(chains: &Chains, frame: &[u8], now_ns: u64) -> bool {
+    let out = chains.run(frame, now_ns);
+    assert!(
+        out.is_none() || out.as_deref() == Some(frame),
+        "the frame was changed"
+    );
+    out.is_some()
 }
 
 /// Flow, state, packets there and back, first and last time; in the order of their names.
-type Row = (String, FlowState, u64, u64, u64, u64);
+type Row = (String, FlowState, [u64; 2], u64, u64);
 
-fn rows(function: &dyn Function) -> (Vec<Row>, FlowTotals) {
-    let (records, totals) = FlowPage::read_all(|page| function.read_flows(page)).unwrap();
-    let mut rows: Vec<Row> = records
-        .iter()
-        .map(|record| {
-            (
-                record.key.five_tuple().to_string(),
-                record.state().unwrap(),
-                record.packets,
-                record.reply_packets,
-                record.first_ns,
-                record.last_ns,
-            )
-        })
-        .collect();
-    rows.sort_by(|a, b| a.0.cmp(&b.0));
-    (rows, totals)
+fn rows((flows, totals): Flows) -> (Vec<Row>, FlowTotals) {
+    let rows = flows.into_iter().map(|(name, flow)| {
+        let packets = [flow.packets, flow.reply_packets];
+        (
+            name,
+            flow.state().unwrap(),
+            packets,
+            flow.first_ns,
+            flow.last_ns,
+        )
+    });
+    (rows.collect(), totals)
+}
+
+#[track_caller]
+fn known(chains: &Chains) -> (Vec<Row>, FlowTotals) {
+    rows(chains.flows().unwrap())
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +75,7 @@ struct Model {
 }
 
 impl Model {
+    /// Whether the frame goes on.
     fn run(&mut self, config: &FlowTrackerConfig, frame: &[u8], now_ns: u64) -> bool {
         let headers = parse(frame).unwrap();
         let tuple = headers.five_tuple(frame);
@@ -147,21 +137,17 @@ impl Model {
     }
 
     fn rows(&self) -> (Vec<Row>, FlowTotals) {
-        let mut rows: Vec<Row> = self
-            .flows
-            .iter()
-            .map(|flow| {
-                let [there, back] = flow.packets;
-                (
-                    flow.name.clone(),
-                    flow.state,
-                    there,
-                    back,
-                    flow.first_ns,
-                    flow.last_ns,
-                )
-            })
-            .collect();
+        let row = |flow: &Flow| {
+            let times = (flow.first_ns, flow.last_ns);
+            (
+                flow.name.clone(),
+                flow.state,
+                flow.packets,
+                times.0,
+                times.1,
+            )
+        };
+        let mut rows: Vec<Row> = self.flows.iter().map(row).collect();
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         (rows, self.totals)
     }
@@ -189,9 +175,8 @@ impl Flow {
 #[test]
 fn a_connection_is_followed_to_its_end() {
     let (client, server) = (build::client_v4(), build::server_v4());
-    let mut function = tracker(CONFIG);
-    let mut now_ns = 0;
-    for (from_client, flags, state) in [
+    let chains = load(&Spaces::all(), CONFIG);
+    for (now_ns, (from_client, flags, state)) in (1..).zip([
         (true, SYN, FlowState::New),
         (false, SYN | ACK, FlowState::New),
         (true, ACK, FlowState::Established),
@@ -200,28 +185,27 @@ fn a_connection_is_followed_to_its_end() {
         (false, ACK, FlowState::Closed),
         (true, SYN, FlowState::New),
         (false, RST | ACK, FlowState::Closed),
-    ] {
-        now_ns += 1;
+    ]) {
         let frame = if from_client {
             segment(client, server, flags)
         } else {
             segment(server, client, flags)
         };
-        assert!(run(&mut *function, &frame, now_ns));
-        let (rows, _) = rows(&*function);
+        assert!(run(&chains, &frame, now_ns));
+        let (rows, _) = known(&chains);
         assert_eq!((rows.len(), rows[0].1), (1, state), "at {now_ns}");
     }
-    assert_eq!(rows(&*function).1.begun, 2);
+    assert_eq!(known(&chains).1.begun, 2);
 }
 
 /// The ports of a connection whose other end never said its last word are used again.
 #[test]
-fn who_has_closed_may_open_anew() {
+fn an_end_that_has_closed_may_open_anew() {
     let (client, server) = (build::client_v4(), build::server_v4());
+    let spaces = Spaces::all();
     for (first, second) in [(client, server), (server, client)] {
-        let mut function = tracker(CONFIG);
-        let mut now_ns = 0;
-        for (from, to, flags, state, packets, begun) in [
+        let chains = load(&spaces, CONFIG);
+        for (now_ns, (from, to, flags, state, packets, begun)) in (1..).zip([
             (first, second, SYN, FlowState::New, 1, 1),
             (second, first, ACK, FlowState::Established, 1, 1),
             (first, second, FIN | ACK, FlowState::Closing, 2, 1),
@@ -231,12 +215,11 @@ fn who_has_closed_may_open_anew() {
             (first, second, SYN, FlowState::New, 1, 2),
             (second, first, FIN | ACK, FlowState::Closing, 1, 2),
             (second, first, SYN, FlowState::New, 1, 3),
-        ] {
-            now_ns += 1;
-            assert!(run(&mut *function, &segment(from, to, flags), now_ns));
-            let (rows, totals) = rows(&*function);
+        ]) {
+            assert!(run(&chains, &segment(from, to, flags), now_ns));
+            let (rows, totals) = known(&chains);
             assert_eq!(
-                (rows.len(), rows[0].1, rows[0].2, totals.begun),
+                (rows.len(), rows[0].1, rows[0].2[0], totals.begun),
                 (1, state, packets, begun),
                 "at {now_ns}"
             );
@@ -248,73 +231,68 @@ fn who_has_closed_may_open_anew() {
 fn segments_of_no_connection_are_dropped_or_passed_and_counted() {
     let (client, server) = (build::client_v6(), build::server_v6());
     for (invalid, goes_on) in [(InvalidPolicy::Drop, false), (InvalidPolicy::Pass, true)] {
-        let mut function = tracker(FlowTrackerConfig { invalid, ..CONFIG });
+        let chains = load(&Spaces::all(), FlowTrackerConfig { invalid, ..CONFIG });
         for flags in [0, ACK, SYN | ACK, FIN | ACK, RST] {
-            let frame = segment(client, server, flags);
-            assert_eq!(run(&mut *function, &frame, 5), goes_on);
+            assert_eq!(run(&chains, &segment(client, server, flags), 5), goes_on);
         }
-        let (rows, totals) = rows(&*function);
+        let (rows, totals) = known(&chains);
         assert!(rows.is_empty());
         assert_eq!((totals.begun, totals.outside), (0, 5));
-        assert!(run(&mut *function, &build::udp_v6(3), 6));
+        assert!(run(&chains, &build::udp_v6(3), 6));
     }
 }
 
 #[test]
 fn a_flow_that_was_silent_too_long_is_unknown() {
     let (client, server) = (build::client_v4(), build::server_v4());
-    let mut function = tracker(CONFIG);
-    assert!(run(&mut *function, &segment(client, server, SYN), 0));
-    assert!(run(&mut *function, &segment(client, server, ACK), 1000));
-    assert!(run(&mut *function, &segment(client, server, ACK), 2000));
-    assert!(!run(&mut *function, &segment(client, server, ACK), 3001));
-    assert!(run(&mut *function, &segment(client, server, SYN), 3001));
-    assert_eq!(rows(&*function).1.begun, 2);
-    let udp = build::udp_v4(1);
-    for now_ns in [4000, 4100, 4201] {
-        assert!(run(&mut *function, &udp, now_ns));
+    let chains = load(&Spaces::all(), CONFIG);
+    for (flags, now_ns, goes_on) in [
+        (SYN, 0, true),
+        (ACK, 1000, true),
+        (ACK, 2000, true),
+        (ACK, 3001, false),
+        (SYN, 3001, true),
+    ] {
+        assert_eq!(
+            run(&chains, &segment(client, server, flags), now_ns),
+            goes_on
+        );
     }
-    let (rows, totals) = rows(&*function);
+    assert_eq!(known(&chains).1.begun, 2);
+    for now_ns in [4000, 4100, 4201] {
+        assert!(run(&chains, &build::udp_v4(1), now_ns));
+    }
+    let (rows, totals) = known(&chains);
     let udp = rows.iter().find(|row| row.0.starts_with("udp")).unwrap();
-    assert_eq!((udp.2, udp.4), (1, 4201));
+    assert_eq!((udp.2[0], udp.3), (1, 4201));
     assert_eq!(totals.begun, 4);
 }
 
 /// As the two chains of a pair hand it packets.
 #[test]
-fn the_reply_side_works_on_the_same_flows() {
-    let mut states = States::default();
-    let key = StateKey {
-        chain: "there".into(),
-        function: "connections".into(),
-    };
-    let mut side = |side, config| {
-        let instance = FunctionInstance {
-            config: FunctionConfig::FlowTracker(config),
-            state: Some(key.clone()),
-            side,
-        };
-        states.instantiate(&instance).unwrap()
-    };
-    let mut forward = side(Side::Forward, CONFIG);
-    let mut reply = side(Side::Reply, CONFIG);
+fn the_reply_side_and_the_next_generation_work_on_the_same_flows() {
+    let spaces = Spaces::all();
+    let [forward, reply] = spaces.pair(&FunctionConfig::FlowTracker(CONFIG), "there");
     let (client, server) = (build::client_v4(), build::server_v4());
-    assert!(!run(&mut *reply, &segment(server, client, SYN | ACK), 1));
-    assert!(run(&mut *forward, &segment(client, server, SYN), 2));
-    assert!(run(&mut *reply, &segment(server, client, SYN | ACK), 3));
+    assert!(!run(&reply, &segment(server, client, SYN | ACK), 1));
+    assert!(run(&forward, &segment(client, server, SYN), 2));
+    assert!(run(&reply, &segment(server, client, SYN | ACK), 3));
     // A new generation with other times finds them too.
-    let longer = FlowTrackerConfig {
+    let longer = FunctionConfig::FlowTracker(FlowTrackerConfig {
         tcp_timeout_ns: 5000,
         ..CONFIG
-    };
-    let mut next = side(Side::Forward, longer);
+    });
+    let next = spaces.load(&[instance(&longer, "there", Side::Forward)]);
     drop(forward);
-    assert!(run(&mut *next, &segment(client, server, ACK), 4000));
-    let (rows, _) = rows(&*next);
-    assert_eq!((rows[0].1, rows[0].2), (FlowState::Established, 2));
-    assert_eq!(rows[0].3, 1);
+    assert!(run(&next, &segment(client, server, ACK), 4000));
+    let (rows, _) = known(&next);
+    assert_eq!(
+        (rows.len(), rows[0].1, rows[0].2),
+        (1, FlowState::Established, [2, 1])
+    );
 }
 
+/// Both directions of few flows, with flags that move them on.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![
         3 => Just(SYN),
@@ -344,49 +322,89 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
         match kind {
             1 => build::udp(from, to, b"data"),
             2 => build::ip(from.ip(), to.ip(), 132, b"data"),
+            3 => build::with_tags(segment(from, to, flags), &[build::VLAN]),
             _ => segment(from, to, flags),
         }
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn random_packets_are_followed_as_the_reference_says(
-        flows in prop_oneof![1_u32..6, Just(100)],
-        pass: bool,
-        packets in prop::collection::vec((frame(), prop_oneof![4 => 0_u64..30, 1 => 90_u64..1100]), 1..300),
-    ) {
-        let invalid = if pass { InvalidPolicy::Pass } else { InvalidPolicy::Drop };
-        let config = FlowTrackerConfig { flows, invalid, ..CONFIG };
-        let mut function = tracker(config);
-        let mut model = Model::default();
-        let mut now_ns = 1;
+#[test]
+fn random_packets_are_followed_as_the_reference_says() {
+    let later = prop_oneof![4 => 0_u64..30, 1 => 90_u64..1100];
+    let packets = prop::collection::vec((frame(), later), 1..300);
+    let case = (packets, any::<bool>(), prop_oneof![1_u32..6, Just(100)]);
+    for_all(256, 16, &case, |spaces, (packets, pass, flows)| {
+        let invalid = if pass {
+            InvalidPolicy::Pass
+        } else {
+            InvalidPolicy::Drop
+        };
+        // A full table of the kernel puts out other flows.
+        let flows = if spaces.are_user_only() { flows } else { 4096 };
+        let config = FlowTrackerConfig {
+            flows,
+            invalid,
+            ..CONFIG
+        };
+        let (chains, mut model, mut now_ns) = (load(spaces, config), Model::default(), 1);
         for (frame, later_ns) in packets {
             now_ns += later_ns;
-            prop_assert_eq!(
-                run(&mut *function, &frame, now_ns),
-                model.run(&config, &frame, now_ns)
-            );
+            let expected = model.run(&config, &frame, now_ns).then_some(&*frame);
+            chains.expect_at(now_ns, &frame, expected, "a random packet");
         }
-        prop_assert_eq!(rows(&*function), model.rows());
-    }
+        assert_eq!(known(&chains), model.rows());
+    });
 }
 
 #[test]
-fn every_fixture_goes_on_when_nothing_is_to_be_dropped() {
+fn every_fixture_is_followed_as_the_reference_says() {
+    on_fixtures(|spaces, fixtures| {
+        for invalid in [InvalidPolicy::Pass, InvalidPolicy::Drop] {
+            let config = FlowTrackerConfig { invalid, ..CONFIG };
+            let (chains, mut model) = (load(spaces, config), Model::default());
+            for (now_ns, fixture) in (1..).zip(fixtures) {
+                let goes_on = model.run(&config, &fixture.frame, now_ns);
+                assert!(
+                    goes_on || invalid == InvalidPolicy::Drop,
+                    "{}",
+                    fixture.name
+                );
+                let expected = goes_on.then_some(&*fixture.frame);
+                chains.expect_at(now_ns, &fixture.frame, expected, fixture.name);
+            }
+            assert_eq!(known(&chains), model.rows());
+        }
+    });
+}
+
+/// Both directions at once, each on a CPU of its own: no packet and no mark is lost.
+#[test]
+fn both_directions_of_a_flow_meet_in_one_entry() {
+    const EACH: u32 = 100_000;
+    let (client, server) = (build::client_v4(), build::server_v4());
     let config = FlowTrackerConfig {
-        invalid: InvalidPolicy::Pass,
+        timeout_ns: 1_000_000,
+        tcp_timeout_ns: 1_000_000,
         ..CONFIG
     };
-    let mut function = tracker(config);
-    let mut model = Model::default();
-    for (now_ns, fixture) in (1..).zip(fixtures::all()) {
-        if fixture.expected.is_ok() {
-            assert!(run(&mut *function, &fixture.frame, now_ns));
-            model.run(&config, &fixture.frame, now_ns);
-        }
+    for kernel in Kernel::at_hooks() {
+        let chain = kernel.load_chain(&[FunctionConfig::FlowTracker(config)]);
+        assert!(chain.run_one(&segment(client, server, SYN), 1, 0).goes_on);
+        let (program, hook) = (chain.program(), chain.hook);
+        std::thread::scope(|scope| {
+            for (from, to) in [(client, server), (server, client)] {
+                let frame = segment(from, to, FIN | ACK);
+                scope.spawn(move || send(program, hook, &frame, 2, EACH));
+            }
+        });
+        let (rows, _) = rows(chain.flows().unwrap());
+        let [(name, state, packets, ..)] = &rows[..] else {
+            panic!("{} flows", rows.len())
+        };
+        assert_eq!(*packets, [u64::from(EACH) + 1, u64::from(EACH)]);
+        assert_eq!(*state, FlowState::Closed);
+        let opening = segment(client, server, SYN);
+        let opening = parse(&opening).unwrap().five_tuple(&opening);
+        assert_eq!(*name, opening.to_string());
     }
-    assert_eq!(rows(&*function), model.rows());
 }

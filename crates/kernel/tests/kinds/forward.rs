@@ -1,0 +1,23 @@
+//! `forward` on the shared list of frames.
+
+use myelin_spec::FunctionConfig;
+
+use crate::space::{Spaces, on_fixtures};
+
+#[test]
+fn every_frame_goes_on_unchanged() {
+    on_fixtures(|spaces, fixtures| {
+        for functions in [1, 3] {
+            let chains = spaces.load(&vec![FunctionConfig::Forward; functions]);
+            for fixture in fixtures {
+                chains.expect(&fixture.frame, Some(&fixture.frame), fixture.name);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_function_without_flows_tells_of_none() {
+    let chains = Spaces::all().load(&[FunctionConfig::Forward]);
+    assert_eq!(chains.flows(), None);
+}

@@ -1,0 +1,420 @@
+//! `load-balancer` against a plain model: a map from flow to backend, and checksums computed anew.
+
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use myelin_packet::fixtures::{self, build};
+use myelin_packet::{FiveTuple, Headers, MacAddr, parse};
+use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, Side};
+use proptest::prelude::*;
+
+use crate::space::{
+    Chain, Chains, Kernel, SECOND, Spaces, fix_l3, fix_l4, for_all, instance, on_fixtures, send,
+};
+
+const TIMEOUT: u64 = 10 * SECOND;
+
+fn backend(last: u8, v6: bool) -> BackendSpec {
+    let address: IpAddr = if v6 {
+        [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, last].into()
+    } else {
+        [10, 0, 1, last].into()
+    };
+    BackendSpec {
+        address,
+        weight: 1 + u32::from(last % 3),
+        mac: last
+            .is_multiple_of(2)
+            .then_some(MacAddr([2, 0, 0, 0, 2, last])),
+    }
+}
+
+/// As many backends of each family.
+fn config(backends: impl IntoIterator<Item = u8>) -> LoadBalancerConfig {
+    let both = |last| [backend(last, false), backend(last, true)];
+    LoadBalancerConfig {
+        backends: backends.into_iter().flat_map(both).collect(),
+        timeout_ns: TIMEOUT,
+        flows: 1024,
+    }
+}
+
+/// Both sides, on the state of that name.
+fn pair(spaces: &Spaces, config: &LoadBalancerConfig, state: &str) -> [Chains; 2] {
+    spaces.pair(&FunctionConfig::LoadBalancer(config.clone()), state)
+}
+
+fn tuple(frame: &[u8]) -> FiveTuple {
+    parse(frame).unwrap().try_five_tuple(frame).unwrap()
+}
+
+/// `frame` with its source or destination replaced and its checksums computed anew.
+fn readdressed(frame: &[u8], headers: &Headers, to: IpAddr, destination: bool) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let l3 = usize::from(headers.l3);
+    match to {
+        IpAddr::V4(to) => {
+            let at = l3 + if destination { 16 } else { 12 };
+            frame[at..at + 4].copy_from_slice(&to.octets());
+            fix_l3(&mut frame, headers);
+        }
+        IpAddr::V6(to) => {
+            let at = l3 + if destination { 24 } else { 8 };
+            frame[at..at + 16].copy_from_slice(&to.octets());
+        }
+    }
+    fix_l4(&mut frame, headers).unwrap();
+    frame
+}
+
+/// What builds a frame of the protocol.
+fn of(tcp: bool) -> fn(SocketAddr, SocketAddr, &[u8]) -> Vec<u8> {
+    if tcp { build::tcp } else { build::udp }
+}
+
+/// A frame of one of the clients' flows to a virtual address.
+fn frame(client: u16, tcp: bool, v6: bool) -> Vec<u8> {
+    let (mut from, to) = if v6 {
+        (build::client_v6(), build::server_v6())
+    } else {
+        (build::client_v4(), build::server_v4())
+    };
+    from.set_port(20_000 + client);
+    of(tcp)(from, to, b"payload")
+}
+
+fn authenticated(name: &str) -> bool {
+    ["ipv6-authentication", "ipv6-all-extensions"].contains(&name)
+}
+
+#[test]
+fn every_fixture_is_sent_to_a_backend_or_dropped() {
+    on_fixtures(|spaces, fixtures| {
+        for backends in [0, 1, 5] {
+            let config = config(1..=backends);
+            let [forward, reply] = pair(spaces, &config, "web");
+            for fixture in fixtures {
+                let (headers, name) = (fixture.expected.unwrap(), fixture.name);
+                // As it is, with checksums that may be wrong.
+                forward.run(&fixture.frame, SECOND);
+                reply.run(&fixture.frame, SECOND);
+                if fixtures::WRONG_CHECKSUM.contains(&name) {
+                    continue;
+                }
+                let mut frame = fixture.frame.clone();
+                fix_l3(&mut frame, &headers);
+                let out = forward.run(&frame, SECOND);
+                // Addresses that something vouches for must stay.
+                let goes_on = headers.flags.has_ports() && !authenticated(name) && backends > 0;
+                assert_eq!(out.is_some(), goes_on, "{name}");
+                let Some(out) = out else { continue };
+                let to = tuple(&out).destination;
+                let mut all = config.backends.iter();
+                let chosen = all.find(|backend| backend.address == to).unwrap();
+                let mut expected = readdressed(&frame, &headers, to, true);
+                if let Some(mac) = chosen.mac {
+                    expected[..6].copy_from_slice(&mac.0);
+                }
+                assert_eq!(out, expected, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn answers_get_the_address_back_that_the_client_had_sent_to() {
+    let [forward, reply] = pair(&Spaces::all(), &config(1..=5), "web");
+    for (tcp, v6) in [(false, false), (true, false), (false, true), (true, true)] {
+        for client in 0..50 {
+            let sent = frame(client, tcp, v6);
+            let out = forward.run(&sent, SECOND).unwrap();
+            let (asked, chosen) = (tuple(&sent), tuple(&out).reversed());
+            let from = SocketAddr::new(chosen.source, chosen.source_port.unwrap());
+            let to = SocketAddr::new(chosen.destination, chosen.destination_port.unwrap());
+            let answer = of(tcp)(from, to, b"answer");
+            let expected = readdressed(&answer, &parse(&answer).unwrap(), asked.destination, false);
+            reply.expect_at(2 * SECOND, &answer, Some(&expected), "an answer");
+            assert_eq!(tuple(&expected), asked.reversed());
+            // From another port of the backend it is no answer.
+            let other = SocketAddr::new(from.ip(), from.port() + 1);
+            let stray = of(tcp)(other, to, b"stray");
+            reply.expect_at(2 * SECOND, &stray, None, "from another port");
+            // Nor is it one when the flow has paused too long.
+            reply.expect_at(2 * SECOND + TIMEOUT + 1, &answer, None, "too late");
+        }
+    }
+}
+
+#[test]
+fn without_a_backend_of_the_family_packets_are_dropped() {
+    let spaces = Spaces::all();
+    let [none, _] = pair(&spaces, &config([]), "none");
+    none.expect(&frame(1, false, false), None, "no backend");
+    let v6_only = LoadBalancerConfig {
+        backends: vec![backend(1, true)],
+        ..config([])
+    };
+    let [v6_only, _] = pair(&spaces, &v6_only, "IPv6");
+    v6_only.expect(&frame(1, false, false), None, "no backend for IPv4");
+    assert!(v6_only.run(&frame(1, false, true), 1).is_some());
+}
+
+#[test]
+fn a_flow_whose_answers_could_not_be_told_apart_is_dropped() {
+    let [forward, _] = pair(&Spaces::all(), &config([1]), "web");
+    let first = frame(1, false, false);
+    // The same client and port to another virtual address, and the same backend behind it.
+    let headers = parse(&first).unwrap();
+    let second = readdressed(&first, &headers, [198, 51, 100, 99].into(), true);
+    assert!(forward.run(&first, SECOND).is_some());
+    assert_eq!(forward.run(&second, 2 * SECOND), None);
+    // When the first one is over, the second may begin.
+    let later = 2 * SECOND + TIMEOUT;
+    assert!(forward.run(&second, later).is_some());
+    assert_eq!(forward.run(&first, later + 1), None);
+}
+
+#[test]
+fn flows_are_told_of_and_one_that_timed_out_begins_anew() {
+    let [forward, reply] = pair(&Spaces::all(), &config([1, 2]), "web");
+    let late = 2 * SECOND + TIMEOUT;
+    for (client, now) in [(1, SECOND), (1, 2 * SECOND), (2, SECOND), (2, late)] {
+        assert!(forward.run(&frame(client, false, false), now).is_some());
+    }
+    let length = frame(1, false, false).len() as u64;
+    let (flows, totals) = forward.flows().unwrap();
+    let flows = flows.values();
+    let mut seen: Vec<_> = flows
+        .map(|one| (one.packets, one.bytes, one.first_ns, one.last_ns))
+        .collect();
+    seen.sort_unstable();
+    let expected = [(1, length, late, late), (2, 2 * length, SECOND, 2 * SECOND)];
+    assert_eq!(seen, expected);
+    assert_eq!((totals.begun, totals.evicted), (3, 0));
+    // The other side's answers are no flows of their own.
+    assert_eq!(reply.flows().unwrap().1, totals);
+}
+
+#[test]
+fn a_full_table_forgets_flows_counts_them_and_goes_on() {
+    const CLIENTS: u16 = 5000;
+    let balancer = config(1..=4);
+    let room = balancer.flows as usize;
+    assert!(room < CLIENTS.into(), "the table is never full");
+    let [user, _] = pair(&Spaces::user(), &balancer, "web");
+    for client in 0..CLIENTS {
+        assert!(user.run(&frame(client, false, false), SECOND).is_some());
+    }
+    assert!(
+        user.run(&frame(CLIENTS - 1, false, false), SECOND + 5)
+            .is_some()
+    );
+    let (flows, totals) = user.flows().unwrap();
+    assert_eq!(flows.len(), room);
+    assert_eq!((totals.begun, totals.evicted), (5000, 5000 - room as u64));
+    let last = flows.values().find(|flow| flow.packets == 2).unwrap();
+    assert_eq!(last.bytes, 2 * frame(4999, false, false).len() as u64);
+    assert_eq!((last.first_ns, last.last_ns), (SECOND, SECOND + 5));
+    // The kernel keeps some entries free for each CPU.
+    let function = FunctionConfig::LoadBalancer(balancer);
+    for kernel in Kernel::at_hooks() {
+        let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
+        for client in 0..CLIENTS {
+            let now = SECOND + u64::from(client);
+            assert!(chain.run_one(&frame(client, false, false), now, 0).goes_on);
+        }
+        let (flows, totals) = chain.flows().unwrap();
+        assert!(flows.len() <= room, "{}", flows.len());
+        assert_eq!(
+            (totals.begun, totals.evicted),
+            (5000, 5000 - flows.len() as u64)
+        );
+    }
+}
+
+/// What happens.
+#[derive(Debug, Clone)]
+enum Event {
+    Packet {
+        client: u16,
+        service: u8,
+        tcp: bool,
+        v6: bool,
+        checksum: bool,
+    },
+    Pause(u64),
+    Backends(HashSet<u8>),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let packet = (0..25_u16, 0..2_u8, any::<[bool; 3]>()).prop_map(
+        |(client, service, [tcp, v6, checksum])| Event::Packet {
+            client,
+            service,
+            tcp,
+            v6,
+            checksum,
+        },
+    );
+    let pauses = vec![SECOND / 2, SECOND, 3 * SECOND, TIMEOUT, TIMEOUT + 1];
+    let event = prop_oneof![
+        12 => packet,
+        2 => prop::sample::select(pauses).prop_map(Event::Pause),
+        1 => prop::collection::hash_set(1..9_u8, 0..8).prop_map(Event::Backends),
+    ];
+    prop::collection::vec(event, 0..150)
+}
+
+/// A flow keeps its backend as long as that is there and the flow does not pause too long; else it goes where a new
+/// flow goes, which depends on the backends alone.
+#[test]
+fn flows_stay_with_their_backends() {
+    let number = Cell::new(0);
+    for_all(32, 6, &events(), |spaces, events| {
+        let mut backends: HashSet<u8> = (1..5).collect();
+        let mut chains = pair(spaces, &config(backends.clone()), "web");
+        // Knows no other backends: where it sends a flow, a new flow goes.
+        let fresh = |backends: &HashSet<u8>| {
+            number.set(number.get() + 1);
+            let [fresh, _] = pair(spaces, &config(backends.clone()), &number.get().to_string());
+            fresh
+        };
+        let mut new_flows = fresh(&backends);
+        let mut now = SECOND;
+        let mut model: HashMap<Vec<u8>, (IpAddr, u64)> = HashMap::new();
+        for event in events {
+            match event {
+                Event::Pause(ns) => now += ns,
+                Event::Backends(others) => {
+                    backends = others;
+                    chains = pair(spaces, &config(backends.clone()), "web");
+                    new_flows = fresh(&backends);
+                }
+                Event::Packet {
+                    client, tcp, v6, ..
+                } => {
+                    let sent = frame(client, tcp, v6);
+                    let out = chains[0].run(&sent, now);
+                    if backends.is_empty() {
+                        assert_eq!(out, None);
+                        continue;
+                    }
+                    let to = tuple(&out.unwrap()).destination;
+                    let is_there = |address| {
+                        backends
+                            .iter()
+                            .any(|last| backend(*last, v6).address == address)
+                    };
+                    assert!(is_there(to));
+                    let kept = model
+                        .get(&sent)
+                        .filter(|(address, last)| now - last <= TIMEOUT && is_there(*address));
+                    let expected = if let Some((address, _)) = kept {
+                        *address
+                    } else {
+                        tuple(&new_flows.run(&sent, now).unwrap()).destination
+                    };
+                    assert_eq!(to, expected);
+                    model.insert(sent, (to, now));
+                }
+            }
+        }
+    });
+}
+
+/// Flows to two virtual addresses, which may have one backend, and their answers.
+#[test]
+fn flows_that_meet_and_their_answers_fare_alike_in_all_spaces() {
+    for_all(32, 12, &events(), |spaces, events| {
+        let mut chains = pair(spaces, &config(1..5), "web");
+        let mut now = SECOND;
+        for event in events {
+            match event {
+                Event::Pause(ns) => now += ns,
+                Event::Backends(others) => chains = pair(spaces, &config(others), "web"),
+                Event::Packet {
+                    client,
+                    service,
+                    tcp,
+                    v6,
+                    checksum,
+                } => exchange(&chains, (client, service), (tcp, v6, checksum), now),
+            }
+        }
+    });
+}
+
+/// A packet of a client to one of two virtual addresses, and, if it gets through, the backend's answer.
+fn exchange(
+    [forward, reply]: &[Chains; 2],
+    (client, service): (u16, u8),
+    (tcp, v6, checksum): (bool, bool, bool),
+    now: u64,
+) {
+    let (mut from, to) = if v6 {
+        (build::client_v6(), build::server_v6())
+    } else {
+        (build::client_v4(), build::server_v4())
+    };
+    from.set_port(20_000 + client);
+    let to = match to.ip() {
+        IpAddr::V4(_) => SocketAddr::new([198, 51, 100, 2 + service].into(), 80),
+        IpAddr::V6(address) => SocketAddr::new(address.into(), 80),
+    };
+    let build = |from, to| {
+        let frame = of(tcp)(from, to, b"payload");
+        if checksum || tcp || v6 {
+            frame
+        } else {
+            build::with_u16(frame, 40, 0)
+        }
+    };
+    if let Some(out) = forward.run(&build(from, to), now) {
+        let backend = SocketAddr::new(tuple(&out).destination, 80);
+        let back = reply.run(&build(backend, from), now + 1);
+        let back = back.expect("the answer of a living flow");
+        assert_eq!(tuple(&back).source, to.ip());
+    }
+}
+
+/// One client port asks for two addresses behind one backend at the same time: the answers would look alike, so one of the
+/// two is refused.
+#[test]
+fn answers_are_expected_for_one_flow_though_two_cpus_ask() {
+    const ROUNDS: u16 = 4000;
+    let Some(kernel) = Kernel::at_xdp() else {
+        return;
+    };
+    let function = FunctionConfig::LoadBalancer(LoadBalancerConfig {
+        flows: 65_536,
+        ..config([1])
+    });
+    let chain = kernel.load_chain(&[instance(&function, "web", Side::Forward)]);
+    let (program, hook) = (chain.program(), chain.hook);
+    // Not a barrier: a thread that one wakes comes too late.
+    let begun = [AtomicU16::new(0), AtomicU16::new(0)];
+    let ask = |side: usize, service: u8| -> Vec<bool> {
+        let to = SocketAddr::new([198, 51, 100, service].into(), 80);
+        let mut from = build::client_v4();
+        (1..=ROUNDS)
+            .map(|round| {
+                from.set_port(round);
+                let frame = build::udp(from, to, b"");
+                begun[side].store(round, Ordering::Relaxed);
+                while begun[1 - side].load(Ordering::Relaxed) < round {
+                    std::hint::spin_loop();
+                }
+                send(program, hook, &frame, SECOND, 1).is_some()
+            })
+            .collect()
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| ask(1, 3));
+        (ask(0, 2), other.join().unwrap())
+    });
+    for (round, (one, other)) in one.into_iter().zip(other).enumerate() {
+        assert!(one != other, "round {round}: {one}, {other}");
+    }
+}

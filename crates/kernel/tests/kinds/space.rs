@@ -1,0 +1,553 @@
+//! The spaces that functions run in, behind one driver: user space, and the kernel at each hook.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use myelin_functions::{Batch, Emitter, FlowPage, Function, Packet, States};
+use myelin_kernel::test_run::{TestRun, run};
+use myelin_kernel::{Hook, HopCounters, LoadedChain, Plane};
+use myelin_packet::fixtures::{self, Fixture};
+use myelin_packet::{FlowRecord, FlowTotals, Headers, Meta, checksum, parse};
+use myelin_spec::{FunctionConfig, FunctionInstance, Side, StateKey};
+use proptest::prelude::*;
+
+use crate::common::{self, is_root, kernel_chain, plane, runs};
+
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// How a function of user space is called in messages.
+pub(crate) const USER: &str = "user space";
+
+/// What a chain made of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) goes_on: bool,
+    /// The frame afterwards, dropped or not.
+    pub(crate) frame: Vec<u8>,
+    /// Frames that went back to the sender; always none in the kernel.
+    pub(crate) replies: Vec<Vec<u8>>,
+}
+
+impl Outcome {
+    /// The frame that leaves the chain; `None` if the chain dropped it.
+    pub(crate) fn out(self) -> Option<Vec<u8>> {
+        self.goes_on.then_some(self.frame)
+    }
+}
+
+/// The flows that a function knows, by how they are written, and its totals.
+pub(crate) type Flows = (BTreeMap<String, FlowRecord>, FlowTotals);
+
+fn by_name(records: &[FlowRecord], totals: FlowTotals) -> Flows {
+    let name = |record: &FlowRecord| record.key.five_tuple().to_string();
+    let flows: BTreeMap<_, _> = records.iter().map(|one| (name(one), *one)).collect();
+    assert_eq!(flows.len(), records.len(), "a flow is told twice");
+    (flows, totals)
+}
+
+/// A place where functions run.
+pub(crate) trait Space {
+    fn name(&self) -> String;
+
+    /// Loads a chain of these functions.
+    fn load(&self, functions: &[FunctionInstance]) -> Box<dyn Chain>;
+}
+
+/// Functions that are loaded, one behind the other.
+pub(crate) trait Chain {
+    /// Runs the chain on frames that came at these times, ns.
+    fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome>;
+
+    /// The flows of the first function; `None` if it keeps none.
+    fn flows(&self) -> Option<Flows>;
+}
+
+/// User space: what a worker does, without its ports.
+struct User {
+    states: RefCell<States>,
+    /// Free bytes behind each frame.
+    room: usize,
+}
+
+impl Space for User {
+    fn name(&self) -> String {
+        USER.into()
+    }
+
+    fn load(&self, functions: &[FunctionInstance]) -> Box<dyn Chain> {
+        let mut states = self.states.borrow_mut();
+        let mut load = |instance| states.instantiate(instance).expect("a valid configuration");
+        Box::new(UserChain {
+            functions: RefCell::new(functions.iter().map(&mut load).collect()),
+            room: self.room,
+            runs: Cell::new(0),
+        })
+    }
+}
+
+struct UserChain {
+    functions: RefCell<Vec<Box<dyn Function>>>,
+    room: usize,
+    runs: Cell<u64>,
+}
+
+/// Keeps frames that go back to the sender.
+#[derive(Default)]
+struct Replies(Vec<Vec<u8>>);
+
+impl Emitter for Replies {
+    fn emit(&mut self, _origin: &Meta, _frame: &[u8]) {
+        panic!("no kind of this suite emits packets");
+    }
+
+    fn reply(&mut self, _origin: &Meta, frame: &[u8]) {
+        self.0.push(frame.to_vec());
+    }
+}
+
+/// What surrounds a frame in its buffer, and must not change.
+const GUARD: u8 = 0xa5;
+const HEADROOM: usize = 32;
+
+/// The time in user space when a packet with that stamp is handled: one that the test can tell.
+pub(crate) fn user_time(stamp_ns: u64) -> u64 {
+    stamp_ns.rotate_left(32)
+}
+
+impl Chain for UserChain {
+    fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
+        let around = |frame: &[u8]| [&[GUARD; HEADROOM], frame, &vec![GUARD; self.room]].concat();
+        let mut buffers: Vec<_> = frames.iter().map(|(_, frame)| around(frame)).collect();
+        let mut batch = Batch::with_capacity(frames.len());
+        for ((token, buffer), (stamp_ns, frame)) in (0..).zip(&mut buffers).zip(frames) {
+            let meta = meta_of(frame, *stamp_ns);
+            let packet = Packet::new(buffer, HEADROOM, frame.len(), meta, token);
+            batch.push(packet.expect("a packet"));
+        }
+        let mut replies = Replies::default();
+        // Workers hand over batches. A kind may handle a packet alone by other code: take turns.
+        self.runs.set(self.runs.get() + 1);
+        let one_by_one = self.runs.get() % 2 == 1 && frames.len() == 1;
+        for function in &mut *self.functions.borrow_mut() {
+            if function.needs_time() {
+                function.set_time(user_time(frames[0].0));
+            }
+            let before = batch.len();
+            let dropped = if one_by_one {
+                batch.retain(|packet| function.process(packet, &mut replies))
+            } else {
+                function.process_batch(&mut batch, &mut replies)
+            };
+            assert_eq!(batch.len() + dropped, before, "packets got lost");
+        }
+        let kept = batch.packets().iter().map(|packet| {
+            let headers = parse(packet.bytes());
+            assert_eq!(Ok(*packet.headers()), headers, "the packet says otherwise");
+            (packet, true)
+        });
+        let dropped = batch.dropped().iter().map(|packet| (packet, false));
+        let mut outcomes = BTreeMap::new();
+        for (packet, goes_on) in kept.chain(dropped) {
+            let (frame, replies) = (packet.bytes().to_vec(), Vec::new());
+            let outcome = Outcome {
+                goes_on,
+                frame,
+                replies,
+            };
+            outcomes.insert(packet.token(), outcome);
+        }
+        let mut outcomes: Vec<_> = outcomes.into_values().collect();
+        drop(batch);
+        for ((buffer, outcome), (_, frame)) in buffers.iter().zip(&outcomes).zip(frames) {
+            let end = HEADROOM + frame.len().max(outcome.frame.len());
+            let mut around = buffer[..HEADROOM].iter().chain(&buffer[end..]);
+            assert!(
+                around.all(|byte| *byte == GUARD),
+                "written beside the frame"
+            );
+        }
+        outcomes[0].replies = replies.0;
+        outcomes
+    }
+
+    fn flows(&self) -> Option<Flows> {
+        let functions = self.functions.borrow();
+        let (records, totals) = FlowPage::read_all(|page| functions[0].read_flows(page))?;
+        Some(by_name(&records, totals))
+    }
+}
+
+/// The kernel at one hook: programs run by `BPF_PROG_TEST_RUN`.
+pub(crate) struct Kernel {
+    pub(crate) hook: Hook,
+    plane: Rc<Plane>,
+}
+
+impl Kernel {
+    /// One for each hook, each with maps of its own; none without root, and then says so.
+    pub(crate) fn at_hooks() -> Vec<Self> {
+        let hooks = Hook::ALL.into_iter().filter(|_| is_root());
+        let plane = || Rc::new(plane());
+        hooks
+            .map(|hook| Self {
+                hook,
+                plane: plane(),
+            })
+            .collect()
+    }
+
+    /// The one at tcx, for what only an skb can be.
+    pub(crate) fn at_tcx() -> Option<Self> {
+        let mut all = Self::at_hooks().into_iter();
+        all.find(|kernel| kernel.hook == Hook::Tcx)
+    }
+
+    /// The one at XDP, for what does not depend on the hook.
+    pub(crate) fn at_xdp() -> Option<Self> {
+        let mut all = Self::at_hooks().into_iter();
+        all.find(|kernel| kernel.hook == Hook::Xdp)
+    }
+
+    /// At this hook, on the maps of the other one.
+    pub(crate) fn beside(&self, other: &Self) -> Self {
+        Self {
+            hook: self.hook,
+            plane: Rc::clone(&other.plane),
+        }
+    }
+
+    pub(crate) fn load_chain<T>(&self, functions: &[T]) -> KernelChain
+    where
+        T: Clone + Into<FunctionInstance>,
+    {
+        let config = kernel_chain(self.hook, 1, functions);
+        KernelChain {
+            hook: self.hook,
+            plane: Rc::clone(&self.plane),
+            loaded: self.plane.load_chain(&config).unwrap(),
+            functions: functions.len() as u8,
+        }
+    }
+}
+
+impl Space for Kernel {
+    fn name(&self) -> String {
+        format!("kernel at {}", self.hook)
+    }
+
+    fn load(&self, functions: &[FunctionInstance]) -> Box<dyn Chain> {
+        Box::new(self.load_chain(functions))
+    }
+}
+
+pub(crate) struct KernelChain {
+    pub(crate) hook: Hook,
+    pub(crate) loaded: LoadedChain,
+    plane: Rc<Plane>,
+    functions: u8,
+}
+
+/// Runs a program on a frame that came at that time; the frame that goes on. For threads, so it looks at no counters.
+pub(crate) fn send(
+    program: BorrowedFd<'_>,
+    hook: Hook,
+    frame: &[u8],
+    stamp_ns: u64,
+    repeat: u32,
+) -> Option<Vec<u8>> {
+    let meta = Some(meta_of(frame, stamp_ns));
+    let test = TestRun {
+        meta,
+        repeat,
+        ..TestRun::new(frame)
+    };
+    let outcome = run(program, hook, &test).unwrap();
+    (outcome.verdict == hook.redirect()).then_some(outcome.frame)
+}
+
+impl KernelChain {
+    pub(crate) fn program(&self) -> BorrowedFd<'_> {
+        self.loaded.program(0).expect("a first function")
+    }
+
+    fn counters(&self) -> Vec<HopCounters> {
+        let slots = (0..self.functions).filter_map(|position| self.loaded.counter_slot(position));
+        slots.map(|slot| self.plane.counters().read(slot)).collect()
+    }
+
+    /// Runs the chain on one frame of so many segments, and checks what it counts. 0 segments: not a GSO packet.
+    pub(crate) fn run_one(&self, frame: &[u8], stamp_ns: u64, gso_segs: u32) -> Outcome {
+        let test = TestRun {
+            meta: Some(meta_of(frame, stamp_ns)),
+            gso_segs,
+            gso_size: if gso_segs > 0 { 250 } else { 0 },
+            ..TestRun::new(frame)
+        };
+        let (hook, before) = (self.hook, self.counters());
+        let outcome = run(self.program(), hook, &test).unwrap();
+        let after = self.counters();
+        let goes_on = outcome.verdict == hook.redirect();
+        assert!(
+            goes_on || outcome.verdict == hook.drop(),
+            "{hook}: verdict {}",
+            outcome.verdict
+        );
+        let segments = u64::from(gso_segs.max(1));
+        let first = (
+            after[0].packets - before[0].packets,
+            after[0].bytes - before[0].bytes,
+        );
+        assert_eq!(
+            first,
+            (segments, frame.len() as u64),
+            "{hook}: packets and bytes"
+        );
+        let drops = |all: &[HopCounters]| all.iter().map(|one| one.drops).sum::<u64>();
+        let dropped = if goes_on { 0 } else { segments };
+        assert_eq!(drops(&after) - drops(&before), dropped, "{hook}: drops");
+        if goes_on {
+            let left = outcome.meta.expect("metadata");
+            let expected = meta_of(&outcome.frame, stamp_ns);
+            let of = |meta: Meta| (meta.stamp_ns, meta.l3, meta.l4, meta.payload, meta.end);
+            assert_eq!(
+                of(left),
+                of(expected),
+                "{hook}: the metadata says otherwise"
+            );
+        }
+        let (frame, replies) = (outcome.frame, Vec::new());
+        Outcome {
+            goes_on,
+            frame,
+            replies,
+        }
+    }
+}
+
+impl Chain for KernelChain {
+    fn run(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
+        let run = |(stamp_ns, frame): &(u64, Vec<u8>)| self.run_one(frame, *stamp_ns, 0);
+        frames.iter().map(run).collect()
+    }
+
+    fn flows(&self) -> Option<Flows> {
+        let flows = self.loaded.flows(0).unwrap()?;
+        Some(by_name(&flows.records, flows.totals))
+    }
+}
+
+/// Several spaces that get the same functions and frames.
+pub(crate) struct Spaces(Vec<Box<dyn Space>>);
+
+impl Spaces {
+    pub(crate) fn user() -> Self {
+        Self::user_with_room(64)
+    }
+
+    /// User space with that many free bytes behind each frame.
+    pub(crate) fn user_with_room(room: usize) -> Self {
+        let states = RefCell::default();
+        Self(vec![Box::new(User { states, room })])
+    }
+
+    /// User space and the kernel at both hooks; without root user space alone.
+    pub(crate) fn all() -> Self {
+        let mut spaces = Self::user();
+        let kernels = Kernel::at_hooks().into_iter();
+        spaces
+            .0
+            .extend(kernels.map(|kernel| Box::new(kernel) as Box<dyn Space>));
+        spaces
+    }
+
+    pub(crate) fn are_user_only(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    pub(crate) fn load<T>(&self, functions: &[T]) -> Chains
+    where
+        T: Clone + Into<FunctionInstance>,
+    {
+        let functions: Vec<_> = functions.iter().cloned().map(Into::into).collect();
+        let spaces = self.0.iter();
+        Chains(
+            spaces
+                .map(|space| (space.name(), space.load(&functions)))
+                .collect(),
+        )
+    }
+
+    /// A function and the one that undoes it, on the state of that name.
+    pub(crate) fn pair(&self, config: &FunctionConfig, state: &str) -> [Chains; 2] {
+        [Side::Forward, Side::Reply].map(|side| self.load(&[instance(config, state, side)]))
+    }
+}
+
+/// A function on one side of the state of that name.
+pub(crate) fn instance(config: &FunctionConfig, state: &str, side: Side) -> FunctionInstance {
+    let key = StateKey {
+        chain: state.into(),
+        function: "function".into(),
+    };
+    FunctionInstance {
+        config: config.clone(),
+        state: Some(key),
+        side,
+    }
+}
+
+/// The same chain in several spaces.
+pub(crate) struct Chains(Vec<(String, Box<dyn Chain>)>);
+
+impl Chains {
+    /// What each space makes of the frames.
+    fn each_of<'a>(&'a self, frames: &[(u64, Vec<u8>)]) -> Vec<(&'a str, Vec<Outcome>)> {
+        let run = |(name, chain): &'a (String, Box<dyn Chain>)| (name.as_str(), chain.run(frames));
+        self.0.iter().map(run).collect()
+    }
+
+    /// What each space makes of one frame.
+    pub(crate) fn each(&self, frame: &[u8], stamp_ns: u64) -> Vec<(&str, Outcome)> {
+        let all = self.each_of(&[(stamp_ns, frame.to_vec())]).into_iter();
+        all.map(|(name, mut outcomes)| (name, outcomes.remove(0)))
+            .collect()
+    }
+
+    /// What all spaces make of the frames: the same.
+    #[track_caller]
+    pub(crate) fn run_all(&self, frames: &[(u64, Vec<u8>)]) -> Vec<Outcome> {
+        let mut all = self.each_of(frames).into_iter();
+        let (_, mut first) = all.next().expect("a space");
+        for (name, others) in all {
+            for (at, (first, other)) in first.iter_mut().zip(others).enumerate() {
+                assert_eq!(
+                    other.goes_on, first.goes_on,
+                    "{name}: frame {at} differs from {USER}"
+                );
+                if other.goes_on {
+                    assert_eq!(
+                        other.frame, first.frame,
+                        "{name}: frame {at} differs from {USER}"
+                    );
+                }
+            }
+        }
+        first
+    }
+
+    /// What leaves all spaces; `None` if they drop the frame.
+    #[track_caller]
+    pub(crate) fn run(&self, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
+        self.run_all(&[(stamp_ns, frame.to_vec())]).remove(0).out()
+    }
+
+    /// Asserts what leaves each space.
+    #[track_caller]
+    pub(crate) fn expect(&self, frame: &[u8], expected: Option<&[u8]>, case: &str) {
+        self.expect_at(1, frame, expected, case);
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_at(&self, now: u64, frame: &[u8], expected: Option<&[u8]>, case: &str) {
+        for (name, outcome) in self.each(frame, now) {
+            assert_eq!(outcome.out().as_deref(), expected, "{name}: {case}");
+        }
+    }
+
+    /// The flows that the first function knows in all spaces; `None` if it keeps none.
+    #[track_caller]
+    pub(crate) fn flows(&self) -> Option<Flows> {
+        let mut all = self.0.iter().map(|(name, chain)| (name, chain.flows()));
+        let (_, first) = all.next().expect("a space");
+        for (name, other) in all {
+            assert_eq!(other, first, "{name} knows other flows than {USER}");
+        }
+        first
+    }
+}
+
+/// Checks random cases in user space, and others, fewer if they load programs, in all spaces.
+pub(crate) fn for_all<S: Strategy>(
+    user: u32,
+    all: u32,
+    strategy: &S,
+    check: impl Fn(&Spaces, S::Value),
+) {
+    for (cases, spaces) in [(user, Spaces::user()), (all, Spaces::all())] {
+        common::for_all(cases, strategy, |value| check(&spaces, value));
+    }
+}
+
+/// Checks all fixtures that parse in user space, and those that the kernel takes for a test run in all spaces.
+pub(crate) fn on_fixtures(check: impl Fn(&Spaces, &[Fixture])) {
+    let mut fixtures = fixtures::all();
+    fixtures.retain(|fixture| fixture.expected.is_ok());
+    check(&Spaces::user(), &fixtures);
+    fixtures.retain(|fixture| Hook::ALL.iter().all(|hook| runs(*hook, &fixture.frame)));
+    assert!(fixtures.len() > 40, "only {} fixtures", fixtures.len());
+    check(&Spaces::all(), &fixtures);
+}
+
+/// The metadata that the front door would have left.
+pub(crate) fn meta_of(frame: &[u8], stamp_ns: u64) -> Meta {
+    let headers = parse(frame).expect("a frame that parses");
+    Meta::new(stamp_ns, 1, 7, 0, &headers)
+}
+
+/// Random bytes, among them many that bring a checksum to the edges of ones' complement.
+pub(crate) fn edgy_bytes(longest: usize) -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![Just(0_u8), Just(0xff), any::<u8>()];
+    prop::collection::vec(byte, 0..longest)
+}
+
+/// Random source and destination, of the same family.
+pub(crate) fn ends() -> impl Strategy<Value = (std::net::SocketAddr, std::net::SocketAddr)> {
+    let end = |v6: bool| {
+        any::<([u8; 16], u16)>().prop_map(move |(address, port)| {
+            let [a, b, c, d, ..] = address;
+            if v6 {
+                (address, port).into()
+            } else {
+                ([a, b, c, d], port).into()
+            }
+        })
+    };
+    prop_oneof![(end(false), end(false)), (end(true), end(true))]
+}
+
+/// Writes the checksum of the segment anew; a UDP checksum of zero stays.
+pub(crate) fn fix_l4(frame: &mut [u8], headers: &Headers) -> Option<()> {
+    let field = checksum::l4_offset(headers)?;
+    if frame[field..field + 2] != [0, 0] || headers.protocol != 17 {
+        let right = checksum::l4_checksum(frame, headers)?;
+        frame[field..field + 2].copy_from_slice(&right.to_be_bytes());
+    }
+    Some(())
+}
+
+/// Writes the checksum of the IPv4 header anew.
+pub(crate) fn fix_l3(frame: &mut [u8], headers: &Headers) {
+    let l3 = usize::from(headers.l3);
+    if !headers.flags.is_ipv6() {
+        let end = l3 + usize::from(frame[l3] & 15) * 4;
+        frame[l3 + 10..l3 + 12].fill(0);
+        let right = checksum::checksum(&frame[l3..end]);
+        frame[l3 + 10..l3 + 12].copy_from_slice(&right.to_be_bytes());
+    }
+}
+
+/// A TCP segment with these flags; its checksum does not matter where it is used.
+pub(crate) fn segment(from: std::net::SocketAddr, to: std::net::SocketAddr, flags: u8) -> Vec<u8> {
+    let mut frame = fixtures::build::tcp(from, to, b"data");
+    let at = usize::from(parse(&frame).unwrap().l4) + 13;
+    frame[at] = flags;
+    frame
+}
+
+/// Flags of TCP.
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
+pub(crate) const ACK: u8 = 16;
