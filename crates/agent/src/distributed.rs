@@ -298,7 +298,7 @@ fn lay_out(node: &mut Node, job: Job<'_>, made: &mut Made) -> Result<LoadedChain
 /// Whether a function sends something back to the senders of packets, which the forwarder redirects to the ingress.
 fn answers(job: Job<'_>, hop: &Hop) -> bool {
     let config = &job.chain.functions[usize::from(hop.position)].config;
-    hop.is_black_box() || hop.space == Space::User && matches!(config, FunctionConfig::Router(_))
+    hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
 }
 
 /// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which

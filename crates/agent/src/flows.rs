@@ -76,14 +76,8 @@ fn in_workers(
 
 /// Whether a flow has not timed out; the tables keep it until its place is needed.
 fn lives(config: &FunctionConfig, record: &FlowRecord, now_ns: u64) -> bool {
-    let lifetime_ns = match (config, record.state()) {
-        (FunctionConfig::FlowTracker(config), Some(state)) => {
-            config.lifetime_ns(record.key.is_tcp(), state)
-        }
-        (FunctionConfig::LoadBalancer(config), _) => config.timeout_ns,
-        _ => return true,
-    };
-    now_ns.saturating_sub(record.last_ns) <= lifetime_ns
+    let lifetime_ns = config.flow_lifetime_ns(record.key.is_tcp(), record.state());
+    lifetime_ns.is_none_or(|lifetime_ns| now_ns.saturating_sub(record.last_ns) <= lifetime_ns)
 }
 
 fn status(record: &FlowRecord, now_ns: u64) -> FlowStatus {

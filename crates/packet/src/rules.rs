@@ -24,10 +24,11 @@ use crate::prefix::Prefix;
 pub const MAX_RULES: usize = 1024;
 
 /// What a rule says of the packets it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Let it pass.
+    #[default]
     Allow,
     /// Drop it.
     Deny,

@@ -7,11 +7,8 @@
 //! sends there. XDP's redirect goes past it.
 
 use myelin_packet::traffic::{Bucket, Profile};
-use myelin_spec::mtu::DEFAULT_MTU;
-use myelin_spec::rlnc::REDUNDANCY_PARTS;
-use myelin_spec::{
-    Enforce, FULL_FRAME, FunctionConfig, Hook, Mapping, RlncCode, ServiceChain, Shaping, Space,
-};
+use myelin_spec::effect::PARTS;
+use myelin_spec::{Effect, Enforce, FULL_FRAME, Hook, Mapping, ServiceChain, Shaping, Space};
 
 use crate::error::PlanError;
 use crate::frame::{SHORTEST, longest};
@@ -55,8 +52,8 @@ pub(crate) fn shaper(
 pub(crate) fn behind(profile: Profile, chain: &ServiceChain, functions: usize) -> Profile {
     let functions = chain.functions.iter().take(functions);
     functions
-        .map(|function| &function.config)
-        .fold(profile, grown)
+        .map(|function| function.config.effect())
+        .fold(profile, |profile, effect| grown(profile, &effect))
 }
 
 const XDP_ONLY: &str = "the chain's functions all run in the kernel at the XDP hook, whose redirect goes past every queue of \
@@ -95,132 +92,28 @@ fn place(plan: &Plan, chain: &ServiceChain) -> Result<Option<(ShaperPlace, usize
     Ok((plan.hook == Hook::Tcx).then_some((ShaperPlace::Qdisc, all)))
 }
 
-/// By how much a function makes a packet longer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Longer {
-    /// Bytes more, at most.
-    pub(crate) bytes: u64,
-    /// The longest IP packet that it makes, bytes: it drops what would be longer. One that it leaves alone may be longer than that.
-    pub(crate) mtu: u64,
-}
-
-impl Longer {
-    const NOT: Self = Self { bytes: 0, mtu: 0 };
-
-    /// What this function does.
-    pub(crate) fn by(config: &FunctionConfig) -> Self {
-        let longer = |bytes, mtu: u16| Self {
-            bytes,
-            mtu: mtu.into(),
-        };
-        match config {
-            FunctionConfig::Timestamp => longer(TIMESTAMP_BYTES, DEFAULT_MTU),
-            FunctionConfig::AesEncrypt(config) => {
-                let bytes = if config.cipher.is_authenticated() {
-                    GCM_BYTES
-                } else {
-                    CTR_BYTES
-                };
-                longer(bytes, config.mtu)
-            }
-            FunctionConfig::Compress(config) => longer(COMPRESSION_MARK_BYTES, config.mtu),
-            // Any packet may become as long as one can be.
-            FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
-            FunctionConfig::RlncEncode(config) => longer(CODING_BYTES, config.mtu),
-            FunctionConfig::RlncRecode(config) => {
-                longer(CODING_BYTES + u64::from(config.window), config.mtu)
-            }
-            FunctionConfig::Dpi(config) if config.mirror.is_some() => {
-                longer(MIRROR_BYTES, DEFAULT_MTU)
-            }
-            _ => Self::NOT,
-        }
-    }
-}
-
-/// What a function makes of conforming traffic, at most.
-#[derive(Debug, Clone, Copy)]
-struct Growth {
-    /// Packets that it sends for [`REDUNDANCY_PARTS`] that come.
-    packets: u64,
-    /// Packets that it may send at once beside that.
-    at_once: u64,
-    /// By how many bytes a packet gets longer.
-    longer: Longer,
-}
-
-impl Growth {
-    const NONE: Self = Self {
-        packets: REDUNDANCY_PARTS as u64,
-        at_once: 0,
-        longer: Longer::NOT,
-    };
-
-    fn of(function: &FunctionConfig) -> Self {
-        let coded = |redundancy: u32, longer| Self {
-            packets: u64::from(REDUNDANCY_PARTS) + u64::from(redundancy),
-            longer,
-            ..Self::NONE
-        };
-        match function {
-            FunctionConfig::RlncEncode(config) => Self {
-                // Those of a block are sent at its end, together.
-                at_once: match config.code {
-                    RlncCode::Block => u64::from(config.block)
-                        .saturating_mul(config.redundancy.into())
-                        .div_ceil(REDUNDANCY_PARTS.into()),
-                    RlncCode::Window => 0,
-                },
-                ..coded(config.redundancy, Longer::by(function))
-            },
-            FunctionConfig::RlncRecode(config) => coded(config.redundancy, Longer::by(function)),
-            // A copy of each packet may leave beside it.
-            FunctionConfig::Dpi(config) if config.mirror.is_some() => {
-                coded(REDUNDANCY_PARTS, Longer::by(function))
-            }
-            // What `rlnc-decode` works out was lost before, and so is part of the profile.
-            _ => Self {
-                longer: Longer::by(function),
-                ..Self::NONE
-            },
-        }
-    }
-}
-
-/// What `timestamp` appends: two stamps of 8 B.
-const TIMESTAMP_BYTES: u64 = 16;
-/// What `aes-encrypt` appends with `gcm`, and with `ctr`.
-const GCM_BYTES: u64 = 44;
-const CTR_BYTES: u64 = 28;
-/// The mark of `compress` on what only looks compressed.
-const COMPRESSION_MARK_BYTES: u64 = 4;
-/// What a copy for a collector has around the packet: headers of IPv6, UDP and TZSP, and its own Ethernet header's tags.
-const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
-/// What a repair packet (RFC 8681) has beside its symbol: its identifier, the encoding coefficients' seed and the length of the data unit. A
-/// recoded one has its coefficients besides, a byte for each packet of the window.
-const CODING_BYTES: u64 = 12;
-
-/// The profile behind a function.
-fn grown(profile: Profile, config: &FunctionConfig) -> Profile {
-    let growth = Growth::of(config);
-    let scaled = |count: u64| scale(count, growth.packets, REDUNDANCY_PARTS.into());
+/// The profile behind a function that does this to traffic.
+fn grown(profile: Profile, effect: &Effect) -> Profile {
+    let Effect { made, longer, .. } = effect;
+    let per_parts = u64::from(PARTS) + u64::from(made.parts);
+    let scaled = |count: u64| scale(count, per_parts, PARTS.into());
     let packets = profile.packets.map(|bucket| {
-        let burst = scaled(bucket.burst()).saturating_add(growth.at_once);
+        let burst = scaled(bucket.burst()).saturating_add(made.at_once);
         capped(scaled(bucket.rate()), burst)
     });
     let bits = profile.bits.map(|bucket| {
         // So many packets at most bring so many bits: those of the other limit, or the shortest frames.
-        let longer = |bits: u64, packets: Option<u64>| {
+        let with_longer = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
             let packets = packets.unwrap_or(bits / (SHORTEST * 8) + 1);
-            let longer = packets.saturating_mul(growth.longer.bytes * 8);
+            let more = packets.saturating_mul(longer.bytes * 8);
             // No more than full frames, unless they were longer when they came.
-            let full = packets.saturating_mul(longest(growth.longer.mtu) * 8);
-            bits.saturating_add(longer).min(full.max(bits))
+            let full = packets.saturating_mul(longest(longer.mtu) * 8);
+            bits.saturating_add(more).min(full.max(bits))
         };
-        let rate = longer(bucket.rate(), packets.map(Bucket::rate));
-        let burst = longer(bucket.burst(), packets.map(Bucket::burst))
-            .saturating_add(growth.at_once * FULL_FRAME * 8);
+        let rate = with_longer(bucket.rate(), packets.map(Bucket::rate));
+        let burst = with_longer(bucket.burst(), packets.map(Bucket::burst))
+            .saturating_add(made.at_once * FULL_FRAME * 8);
         capped(rate, burst)
     });
     Profile { packets, bits }
@@ -246,7 +139,7 @@ fn capped(rate: u64, burst: u64) -> Bucket {
 
 #[cfg(test)]
 mod tests {
-    use myelin_spec::RlncEncodeConfig;
+    use myelin_spec::{Longer, Made};
 
     use super::*;
 
@@ -258,26 +151,39 @@ mod tests {
         }
     }
 
+    fn stamps() -> Effect {
+        let (bytes, mtu) = (16, 1500);
+        Effect {
+            longer: Longer { bytes, mtu },
+            ..Effect::NONE
+        }
+    }
+
+    fn repairs(at_once: u64) -> Effect {
+        let (bytes, mtu) = (12, 1500);
+        Effect {
+            made: Made {
+                parts: PARTS / 4,
+                window: 32,
+                at_once,
+            },
+            longer: Longer { bytes, mtu },
+            ..Effect::NONE
+        }
+    }
+
     #[test]
     fn repair_packets_and_longer_ones_are_allowed_for() {
-        let encode = FunctionConfig::RlncEncode(RlncEncodeConfig::default());
-        let coded = grown(profile((1000, 5), Some((1_000_000, 50_000))), &encode);
+        let coded = grown(profile((1000, 5), Some((1_000_000, 50_000))), &repairs(0));
         assert_eq!(
             coded,
             profile((1250, 7), Some((1_250_000 + 1250 * 96, 62_500 + 7 * 96)))
         );
-        let block = FunctionConfig::RlncEncode(RlncEncodeConfig {
-            code: RlncCode::Block,
-            ..RlncEncodeConfig::default()
-        });
         assert_eq!(
-            grown(profile((1000, 5), None), &block),
+            grown(profile((1000, 5), None), &repairs(8)),
             profile((1250, 7 + 8), None)
         );
-        let stamped = grown(
-            profile((1000, 5), Some((1_000_000, 50_000))),
-            &FunctionConfig::Timestamp,
-        );
+        let stamped = grown(profile((1000, 5), Some((1_000_000, 50_000))), &stamps());
         let expected = profile((1000, 5), Some((1_128_000, 50_640)));
         assert_eq!(stamped, expected);
     }
@@ -288,7 +194,7 @@ mod tests {
             packets: None,
             bits: Bucket::new(480_000, 4800).ok(),
         };
-        let longer = grown(bits, &FunctionConfig::Timestamp).bits.unwrap();
+        let longer = grown(bits, &stamps()).bits.unwrap();
         assert_eq!(
             (longer.rate(), longer.burst()),
             (480_000 + 1001 * 128, 4800 + 11 * 128)
@@ -301,11 +207,8 @@ mod tests {
             (Bucket::MAX_RATE, Bucket::MAX_BURST),
             Some((Bucket::MAX_RATE, Bucket::MAX_BURST)),
         );
-        for config in [
-            FunctionConfig::Timestamp,
-            FunctionConfig::RlncEncode(RlncEncodeConfig::default()),
-        ] {
-            assert_eq!(grown(most, &config), most);
+        for effect in [stamps(), repairs(8)] {
+            assert_eq!(grown(most, &effect), most);
         }
     }
 }

@@ -9,7 +9,7 @@ use myelin_planner::admission::{Ledger, Node, Site, review};
 use myelin_planner::costs::InBurst;
 use myelin_planner::{Bound, Cost, Costs, Machine, Stall, plan};
 use myelin_spec::Space;
-use myelin_spec::catalogue::XOR as XOR_KIND;
+use myelin_spec::XOR as XOR_KIND;
 
 #[test]
 fn a_bound_is_worst_costs_of_a_burst_and_the_time_that_cores_stand_still() {

@@ -4,8 +4,10 @@ use myelin_packet::Match;
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
+use crate::catalogue::{BOOLEAN, DURATION, integer};
 use crate::error::Place;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
+use crate::keys::config;
 use crate::words::word_enum;
 
 /// Functions of one chain at most: the kernel allows 33 tail calls, which leave room for 32 functions.
@@ -381,35 +383,26 @@ fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Pr
     }
 }
 
-/// How the worker of a chain's user functions runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerSpec {
-    /// Packets taken at once, 1 to 256: 1 for latency, more for throughput.
-    pub batch: u16,
-    /// What it does while no packet is there.
-    pub idle: Idle,
-    /// How long [`Idle::Adaptive`] polls before it sleeps, ns.
-    pub spin_ns: u64,
-    /// The core it is bound to. In mapping `pipeline` its further processes take the allowed cores after this one in turn.
-    pub core: Option<u32>,
-    /// Busy polling of the socket (`SO_BUSY_POLL`), ns.
-    pub busy_poll_ns: Option<u64>,
-    /// Whether its packet memory lies in hugepages, where its ports are DPDK's.
-    pub hugepages: bool,
-}
-
-impl Default for WorkerSpec {
-    fn default() -> Self {
-        Self {
-            batch: 1,
-            idle: Idle::Adaptive,
-            spin_ns: 50_000,
-            core: None,
-            busy_poll_ns: None,
-            hugepages: false,
-        }
+config! {
+    /// How the worker of a chain's user functions runs.
+    pub struct WorkerSpec {
+        /// packets taken at once: 1 for latency, more for throughput
+        "batch" batch: u16 = integer(1, 256, "a number of packets").or("1");
+        /// what it does while no packet is there
+        "idle" idle: Idle = Idle::KEY.or("adaptive");
+        /// how long it polls before it sleeps, with idle: adaptive
+        "spin" spin_ns: u64 = DURATION.or("50us");
+        /// the core it is bound to; in mapping `pipeline` its further processes take the allowed cores after this one in turn
+        "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
+        /// busy polling of the socket (`SO_BUSY_POLL`)
+        "busyPoll" busy_poll_ns: Option<u64> = DURATION.like("20us");
+        /// whether its packet memory lies in hugepages, where its ports are DPDK's
+        "hugepages" hugepages: bool = BOOLEAN.or("false");
     }
 }
+
+/// Beyond any machine; what this one has is checked when the worker starts.
+const MAX_CORE: u64 = 4095;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::{FileResolver, NoFiles};
 use crate::yaml::Span;
 
 /// A place in a file.
@@ -154,20 +155,28 @@ impl Fault {
     }
 }
 
-/// Collects the faults of one file.
+/// One file while it is read: its text, the files that it names, and the faults that were found.
 pub(crate) struct Report<'t> {
     file: &'t str,
     text: &'t str,
+    /// Gives the files that it names.
+    pub(crate) files: &'t dyn FileResolver,
     /// The object being read, as [`SpecError::object`] has it.
     pub(crate) object: String,
     errors: Vec<SpecError>,
 }
 
 impl<'t> Report<'t> {
+    /// A file that names no other file.
     pub(crate) fn new(file: &'t str, text: &'t str) -> Self {
+        Self::with_files(file, text, &NoFiles)
+    }
+
+    pub(crate) fn with_files(file: &'t str, text: &'t str, files: &'t dyn FileResolver) -> Self {
         Self {
             file,
             text,
+            files,
             object: String::new(),
             errors: Vec::new(),
         }

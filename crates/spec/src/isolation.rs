@@ -1,8 +1,14 @@
 //! How a function is kept apart from the rest of the machine: in what, and with how much of it.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
-use crate::error::Place;
+use crate::catalogue::{ConfigKey, ValueType};
+use crate::error::{Fault, Place, Report};
+use crate::keys::config;
+use crate::read::field::Fields;
+use crate::units::{format_cpu_millicores, format_memory_bytes};
 use crate::words::word_enum;
 
 /// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less the pauses in between
@@ -24,13 +30,66 @@ word_enum! {
     }
 }
 
-/// What a function may use at most. What is `None` is not limited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Processor time, thousandths of a core.
-    pub cpu_millicores: Option<u32>,
-    /// Memory, bytes.
-    pub memory_bytes: Option<u64>,
+config! {
+    /// What a function may use at most. What is `None` is not limited.
+    #[derive(Copy)]
+    pub struct Limits {
+        /// processor time
+        "cpu" cpu_millicores: Option<u32> = CPU, from cpu;
+        /// memory
+        "memory" memory_bytes: Option<u64> = MEMORY, from memory;
+    }
+}
+
+const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).like("0.5cores");
+const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).like("256MiB");
+/// Beyond any machine.
+const MAX_CPU_MILLICORES: u64 = 4_096_000;
+
+fn cpu(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
+    let range = MIN_CPU_MILLICORES.into()..=MAX_CPU_MILLICORES;
+    let cpu = limit(
+        fields,
+        &CPU.named("cpu", ""),
+        &range,
+        format_cpu_millicores,
+        report,
+    )?;
+    u32::try_from(cpu).ok()
+}
+
+fn memory(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
+    let range = MIN_MEMORY_BYTES..=1 << 50;
+    limit(
+        fields,
+        &MEMORY.named("memory", ""),
+        &range,
+        format_memory_bytes,
+        report,
+    )
+}
+
+fn limit(
+    fields: &Fields<'_>,
+    key: &ConfigKey,
+    range: &RangeInclusive<u64>,
+    format: fn(u64) -> String,
+    report: &mut Report<'_>,
+) -> Option<u64> {
+    let value: Option<u64> = fields.value(key, report);
+    let (field, value) = (fields.get(key.key)?, value?);
+    if range.contains(&value) {
+        return Some(value);
+    }
+    let (low, high) = (format(*range.start()), format(*range.end()));
+    let bound = if value < *range.start() { &low } else { &high };
+    let fault = Fault::new(
+        format!("{} is out of range", format(value)),
+        format!("{low} to {high}"),
+        format!("write {bound}, or remove the limit"),
+    );
+    field.fault(report, fault);
+    None
 }
 
 impl Limits {

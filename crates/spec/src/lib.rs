@@ -1,7 +1,7 @@
 //! Chain files.
 //!
 //! This room knows what a chain file may say and nothing of how a chain runs: the object types ([`ServiceChain`] and its
-//! parts), written quantities ([`units`]), and the kinds of functions as data ([`catalogue`]). It does no I/O: the text
+//! parts), written quantities ([`units`]), and the kinds of functions as data ([`catalogue`], a file each in [`kinds`]). It does no I/O: the text
 //! comes in, and so do the files that it names ([`FileResolver`]).
 //!
 //! [`parse`] reports every fault that it can find in one go, each with its place, what was found, what was expected and
@@ -29,29 +29,21 @@
 //!
 //! Start reading at [`chain`].
 
-pub mod aes;
 pub mod arguments;
 pub mod catalogue;
 pub mod chain;
 mod check;
-pub mod compression;
 mod dpdk;
-pub mod dpi;
+pub mod effect;
 mod error;
-pub mod external;
 mod files;
-pub mod flow_tracker;
 pub mod function;
 pub mod isolation;
-pub mod load_balancer;
-pub mod lossy_link;
-pub mod mtu;
-pub mod nat;
+mod keys;
+pub mod kinds;
 mod printable;
 mod read;
 mod replies;
-pub mod rlnc;
-pub mod router;
 pub mod secret;
 pub mod shaping;
 pub mod suggest;
@@ -59,31 +51,18 @@ pub mod units;
 mod words;
 mod yaml;
 
-pub use aes::{AesDecryptConfig, AesEncryptConfig, Cipher};
 pub use chain::{
     Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports,
     ServiceChain, Sla, WorkerSpec,
 };
-pub use compression::{CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary};
 pub use dpdk::DpdkDevice;
-pub use dpi::{DpiAction, DpiConfig, DpiFragments, MirrorConfig, Pattern, PatternList};
+pub use effect::{Effect, Longer, Made};
 pub use error::{Place, SpecError, SpecErrors};
-pub use external::ExternalConfig;
 pub use files::{FileContents, FileResolver, NoFiles, ReferencedFile, referenced_files};
-pub use flow_tracker::{FlowTrackerConfig, InvalidPolicy};
-pub use function::{
-    FirewallConfig, FragmentPolicy, FunctionConfig, FunctionInstance, FunctionSpec, MonitorConfig,
-    Side, Space, StateKey, XorConfig,
-};
+pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};
 pub use isolation::{Isolation, Limits, SandboxSpec};
-pub use load_balancer::{BackendSpec, LoadBalancerConfig};
-pub use lossy_link::LossyLinkConfig;
+pub use kinds::*;
 pub use myelin_packet::Match;
-pub use nat::NatConfig;
-pub use rlnc::{
-    RlncCode, RlncCoded, RlncDecodeConfig, RlncDelivery, RlncEncodeConfig, RlncRecodeConfig,
-};
-pub use router::RouterConfig;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 
@@ -112,7 +91,7 @@ pub fn parse(
     source: &Source,
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
-    let mut report = Report::new(&source.name, text);
+    let mut report = Report::with_files(&source.name, text, files);
     let mut chains = Vec::new();
     match yaml::load(text) {
         Err(error) => {
@@ -129,7 +108,7 @@ pub fn parse(
         }
         Ok(documents) => {
             for (index, node) in documents.iter().enumerate() {
-                chains.extend(read::document(node, index + 1, files, &mut report));
+                chains.extend(read::document(node, index + 1, &mut report));
             }
         }
     }

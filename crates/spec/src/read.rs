@@ -2,38 +2,26 @@
 //!
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
-mod aes;
-mod chain;
-mod compression;
-mod dpi;
-mod external;
-mod field;
-mod firewall;
-mod flow_tracker;
-mod function;
+pub(crate) mod address;
+pub(crate) mod chain;
+pub(crate) mod field;
+pub(crate) mod function;
 mod isolation;
-mod key_file;
-mod list_file;
-mod load_balancer;
-mod lossy_link;
-mod matching;
-mod mtu;
+pub(crate) mod list_file;
+pub(crate) mod matching;
 mod name;
-mod nat;
-mod pattern;
 mod ports;
 mod profile;
-mod rlnc;
-mod router;
 mod sla;
 mod worker;
 
 use field::Field;
 use myelin_packet::Match;
 
+use crate::catalogue::{ConfigKey, ValueType};
 use crate::chain::{ServiceChain, Sla};
 use crate::error::{Fault, Report};
-use crate::files::FileResolver;
+use crate::keys::keys;
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::{Node, Value};
@@ -41,6 +29,20 @@ use crate::yaml::{Node, Value};
 const API_VERSION: &str = "myelin.dev/v1alpha1";
 const CHAIN: &str = "ServiceChain";
 const TOPOLOGY: &str = "Topology";
+
+keys! {
+    /// Keys of a ServiceChain.
+    KEYS {
+        /// the version of this form
+        "apiVersion" = ConfigKey::new(ValueType::Choice(&[API_VERSION])).required();
+        /// what the object is
+        "kind" = ConfigKey::new(ValueType::Choice(&[CHAIN])).required();
+        /// name and owner
+        "metadata" = ConfigKey::new(ValueType::Map(chain::METADATA_KEYS)).required();
+        /// which traffic, which functions, and what the chain is owed
+        "spec" = ConfigKey::new(ValueType::Map(chain::KEYS)).required();
+    }
+}
 
 /// Reads an SLA that stands alone.
 pub(crate) fn sla(node: &Node, report: &mut Report<'_>) -> Option<Sla> {
@@ -56,7 +58,6 @@ pub(crate) fn packets(node: &Node, report: &mut Report<'_>) -> Option<Match> {
 pub(crate) fn document(
     node: &Node,
     number: usize,
-    files: &dyn FileResolver,
     report: &mut Report<'_>,
 ) -> Option<ServiceChain> {
     report.object = object(node, number);
@@ -91,7 +92,7 @@ pub(crate) fn document(
         _ => {}
     }
     let before = report.count();
-    let top = Field::top(node).map(report, &["apiVersion", "kind", "metadata", "spec"])?;
+    let top = Field::top(node).map(report, KEYS)?;
     let expected = format!("`apiVersion: {API_VERSION}`");
     let version = top.required(report, "apiVersion", &expected, API_VERSION);
     if let Some(version) = version {
@@ -100,7 +101,7 @@ pub(crate) fn document(
     if let Some(kind) = top.required(report, "kind", &format!("`kind: {CHAIN}`"), CHAIN) {
         kind.word(report, &[(CHAIN, ())]);
     }
-    chain::read(&top, files, report).filter(|_| report.count() == before)
+    chain::read(&top, report).filter(|_| report.count() == before)
 }
 
 /// What errors call the object: its kind and name, else its number.

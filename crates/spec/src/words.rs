@@ -16,11 +16,26 @@ macro_rules! word_enum {
             /// Every word with its value.
             pub const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),+];
 
+            /// A key whose value is one of the words.
+            #[allow(dead_code, reason = "not every such enum is the value of a key")]
+            pub(crate) const KEY: $crate::catalogue::ConfigKey =
+                $crate::catalogue::ConfigKey::new($crate::catalogue::ValueType::Choice(&[$($word),+]));
+
             /// The word.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
                 }
+            }
+        }
+
+        impl $crate::keys::Readable for $name {
+            fn read(
+                field: &$crate::read::field::Field<'_>,
+                _: &$crate::catalogue::ConfigKey,
+                report: &mut $crate::error::Report<'_>,
+            ) -> Option<Self> {
+                field.word(report, Self::WORDS)
             }
         }
 

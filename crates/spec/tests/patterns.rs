@@ -69,7 +69,7 @@ fn patterns_of_the_list_and_of_the_file_with_their_places() {
 /// What the catalogue says of a default is what is taken.
 #[test]
 fn what_is_left_out_is_what_the_catalogue_says() {
-    let keys = myelin_spec::catalogue::DPI.config.iter();
+    let keys = myelin_spec::DPI.config.iter();
     let written: Vec<String> = keys
         .filter(|key| key.key != "patterns")
         .filter_map(|key| Some(format!("{}: {}", key.key, key.default?)))

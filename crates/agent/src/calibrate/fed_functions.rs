@@ -4,8 +4,8 @@ use myelin_dataplane::feed::{Diet, Feed};
 use myelin_planner::Cost;
 use myelin_spec::{
     AesDecryptConfig, AesEncryptConfig, Cipher, CompressConfig, DecompressConfig, DpiAction,
-    DpiConfig, DpiFragments, FunctionConfig, LossyLinkConfig, Pattern, PatternList,
-    RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig, SecretKey,
+    DpiConfig, FunctionConfig, LossyLinkConfig, Pattern, PatternList, RlncDecodeConfig,
+    RlncEncodeConfig, RlncRecodeConfig, SecretKey,
 };
 
 use super::{FRAMES, fit, median};
@@ -123,8 +123,6 @@ fn inspection() -> FunctionConfig {
             file: "calibrate".to_owned(),
             patterns: (1..=10_000).map(pattern).collect(),
         }],
-        fragments: DpiFragments::default(),
-        dscp: DpiConfig::DEFAULT_DSCP,
-        mirror: None,
+        ..DpiConfig::default()
     })
 }

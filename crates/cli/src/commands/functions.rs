@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
-use myelin_spec::catalogue::{self, Kind, ValueType};
+use myelin_spec::catalogue::{self, Kind};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -82,7 +82,7 @@ fn details(kind: &Kind) {
         for key in kind.config {
             table.add_row([
                 key.key.to_owned(),
-                value(key.value),
+                key.value.to_string(),
                 if key.required {
                     "required".to_owned()
                 } else {
@@ -94,29 +94,4 @@ fn details(kind: &Kind) {
         println!("{table}");
     }
     println!("example:\n  {}", kind.example);
-}
-
-/// What a configuration value looks like.
-fn value(value: ValueType) -> String {
-    match value {
-        ValueType::Integer { min, max } => format!("{min} to {max}"),
-        ValueType::Choice(words) => words.join(" | "),
-        ValueType::Rules => format!("list of rules: {}", catalogue::RULE_KEYS.join(", ")),
-        ValueType::Backends => {
-            format!("list of backends: {}", catalogue::BACKEND_KEYS.join(", "))
-        }
-        ValueType::Routes => format!("list of routes: {}", catalogue::ROUTE_KEYS.join(", ")),
-        ValueType::Addresses => "list of addresses".to_owned(),
-        ValueType::Ports => "port or \"FROM-TO\"".to_owned(),
-        ValueType::Duration => "time".to_owned(),
-        ValueType::Command => "list: program, arguments".to_owned(),
-        ValueType::Environment => "NAME: VALUE pairs".to_owned(),
-        ValueType::Function => "name of a function".to_owned(),
-        ValueType::File => "path of a file".to_owned(),
-        ValueType::SecretFile => "path of a file that only its owner has access to".to_owned(),
-        ValueType::Percent => "percentage, such as 5%".to_owned(),
-        ValueType::Patterns => format!("list of patterns: {}", catalogue::PATTERN_KEYS.join(", ")),
-        ValueType::Mirror => catalogue::MIRROR_KEYS.join(", "),
-        ValueType::Number { max } => format!("number, 0 to {max}"),
-    }
 }

@@ -1,7 +1,6 @@
 //! How the functions of a chain are shared out among the processes of a pipeline.
 
-use myelin_spec::catalogue::State;
-use myelin_spec::{FunctionConfig, FunctionInstance, Shaping};
+use myelin_spec::{FunctionInstance, Shaping};
 
 use crate::chain::{UserChain, UserExit};
 
@@ -16,13 +15,6 @@ pub(super) struct Run {
     pub(super) exit: Option<UserExit>,
     /// What shapes the chain's packets there.
     pub(super) shaping: Option<Shaping>,
-}
-
-/// Whether a function belongs into the first process: it shares a state with other chains or later generations, which lives there, or it answers the
-/// senders of packets, which takes the port where they came in.
-fn stays(function: &FunctionInstance) -> bool {
-    let config = &function.config;
-    config.kind().state != State::None || matches!(config, FunctionConfig::Router(_))
 }
 
 /// Which process runs which functions, and the positions of those that get a process of their own.
@@ -40,7 +32,7 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
         });
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
-            let process = if is_first || stays(function) {
+            let process = if is_first || function.config.stays_at_sockets() {
                 None
             } else {
                 stages.push(position);
@@ -79,7 +71,7 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use myelin_spec::{NatConfig, XorConfig};
+    use myelin_spec::{FunctionConfig, NatConfig, XorConfig};
 
     use super::*;
     use crate::chain::{SocketId, UserSegment};

@@ -1,10 +1,11 @@
 //! From a traffic profile to the work that it brings.
 
 use myelin_packet::traffic::Profile;
+use myelin_spec::effect::PARTS;
+use myelin_spec::{Longer, Made};
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 use crate::frame::{self, SHORTEST};
-use crate::shaping::Longer;
 
 /// What packets cost at a server, at worst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    pub(super) const ONE: u128 = myelin_spec::rlnc::REDUNDANCY_PARTS as u128;
+    pub(super) const ONE: u128 = PARTS as u128;
 
     /// As many as came in and as long: frames of up to `longest` bytes.
     pub(super) const fn none(longest: u64) -> Self {
@@ -65,12 +66,13 @@ impl Growth {
         }
     }
 
-    /// Behind a function that sends `redundancy` packets more for each, in parts of [`Growth::ONE`], those of `window` packets at once.
-    pub(super) fn with_redundancy(self, redundancy: u32, window: u8) -> Self {
-        let factor = Self::ONE + u128::from(redundancy);
+    /// Behind a function that makes packets beside those that come.
+    pub(super) fn with_made(self, made: Made) -> Self {
+        let redundancy = u128::from(made.parts);
+        let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
         // And one that the timer sends for those that have none yet.
-        let at_once = (u128::from(window) * u128::from(redundancy)).div_ceil(Self::ONE) + 1;
+        let at_once = (u128::from(made.window) * redundancy).div_ceil(Self::ONE) + 1;
         Self {
             scale: grown(self.scale),
             extra: grown(self.extra) + at_once,
@@ -169,6 +171,14 @@ mod tests {
         }
     }
 
+    fn made(parts: u32, window: u8) -> Made {
+        Made {
+            parts,
+            window,
+            at_once: 0,
+        }
+    }
+
     const PLAIN: Growth = Growth::none(LONGEST);
     const WORK: Work = Work {
         packet_fs: 1_000_000,
@@ -184,7 +194,7 @@ mod tests {
     fn what_makes_packets_brings_more_behind_it() {
         let profile = profile(Some((100, 10)), None);
         let plain = curve(&profile, &WORK, &PLAIN).unwrap().long();
-        let quarter = PLAIN.with_redundancy(250_000, 8);
+        let quarter = PLAIN.with_made(made(250_000, 8));
         assert_eq!((quarter.scale, quarter.extra), (1_250_000, 3));
         let grown = curve(&profile, &WORK, &quarter).unwrap().long();
         assert_eq!(grown.rate, plain.rate / 4 * 5);
@@ -254,7 +264,7 @@ mod tests {
             if some_packets && some_bits {
                 prop_assert_eq!(came, plain.short().burst, "nothing is left to guess");
             }
-            let growth = PLAIN.with_longer(Longer { bytes: longer, mtu }).with_redundancy(redundancy, window);
+            let growth = PLAIN.with_longer(Longer { bytes: longer, mtu }).with_made(made(redundancy, window));
             let grown = curve(&profile, &WORK, &growth).unwrap();
             // Each by as much as it likes, but not beyond the MTU; and the packets that are made beside.
             let own: u128 = frames.iter().map(|(came, more)| {

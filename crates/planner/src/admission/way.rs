@@ -1,7 +1,6 @@
 //! The servers on a chain's way, and what a packet costs at each.
 
-use myelin_spec::rlnc::{REDUNDANCY_PARTS, RlncDelivery};
-use myelin_spec::{FunctionConfig, Hook, Idle, Mapping, ServiceChain, Space};
+use myelin_spec::{Effect, Hook, Idle, Mapping, ServiceChain, Space};
 
 use super::flow::{Growth, Work};
 use super::site::{NS, Site};
@@ -9,7 +8,6 @@ use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
 use crate::frame::{LONGEST, SHORTEST};
 use crate::plan::{Plan, ShaperPlace};
-use crate::shaping::Longer;
 
 /// What several chains may wait for.
 ///
@@ -168,8 +166,6 @@ const RECEIVE_TURN: u16 = 64;
 const RECEIVE_LIST: u16 = 8;
 /// The longest frame that a worker's packet memory takes, bytes.
 const FRAME: u128 = 4096;
-/// Packets that `rlnc-decode` may work out at once: as many as it keeps equations.
-const EQUATIONS: u128 = 64;
 /// The shortest period of a function's timer; in less than that a worker without packets looks at its timers, ns.
 const LEAST_PERIOD_NS: u64 = 10_000;
 
@@ -254,47 +250,35 @@ impl<'a> Builder<'a> {
                 .work_of(&hop.reach.name)
                 .plus(self.worst(own))
                 .plus(self.crowded(hop.space));
-            self.growth = self.growth.with_longer(Longer::by(&function.config));
+            let effect = function.config.effect();
+            self.growth = self.growth.with_longer(effect.longer);
             if hop.space == Space::Kernel {
                 self.depart(work);
             }
             self.step(&hop.name, work);
-            match &function.config {
-                FunctionConfig::RlncEncode(config) => {
-                    let window = config.window.max(config.block);
-                    self.growth = self.growth.with_redundancy(config.redundancy, window);
-                }
-                FunctionConfig::RlncRecode(config) => {
-                    self.growth = self
-                        .growth
-                        .with_redundancy(config.redundancy, config.window);
-                }
-                FunctionConfig::RlncDecode(config) if config.delivery == RlncDelivery::InOrder => {
-                    // Its timer runs for as long a time, and so may find a packet just before that is due; and a worker looks at its timers
-                    // once in so many turns.
-                    let period_ns = config.timeout_ns.max(LEAST_PERIOD_NS);
-                    let held_ns = u128::from(config.timeout_ns)
-                        + u128::from(period_ns)
-                        + u128::from(LEAST_PERIOD_NS);
-                    self.way.hold.times += 1;
-                    self.way.hold.for_fs += held_ns * NS;
-                    self.growth = self.growth.with_at_once(EQUATIONS);
-                }
-                FunctionConfig::RlncDecode(_) => {
-                    self.growth = self.growth.with_at_once(EQUATIONS);
-                }
-                // A copy of each packet.
-                FunctionConfig::Dpi(config) if config.mirror.is_some() => {
-                    self.growth = self.growth.with_redundancy(REDUNDANCY_PARTS, 1);
-                }
-                _ => {}
-            }
+            self.grow(&effect);
         }
         self.depart(self.alone(&plan.egress.name));
         self.step("egress", self.work_of(&plan.egress.name));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.link(bps);
         }
+    }
+
+    /// What a function does to the packets behind it.
+    fn grow(&mut self, effect: &Effect) {
+        if let Some(held_ns) = effect.held_ns {
+            // Its timer runs for as long a time, and so may find a packet just before that is due; and a worker looks at its timers
+            // once in so many turns.
+            let period_ns = held_ns.max(LEAST_PERIOD_NS);
+            let held_ns = u128::from(held_ns) + u128::from(period_ns) + u128::from(LEAST_PERIOD_NS);
+            self.way.hold.times += 1;
+            self.way.hold.for_fs += held_ns * NS;
+        }
+        if effect.made.window > 0 {
+            self.growth = self.growth.with_made(effect.made);
+        }
+        self.growth = self.growth.with_at_once(effect.released.into());
     }
 
     fn visit(&self, resource: Resource) -> Visit {

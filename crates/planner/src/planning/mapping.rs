@@ -1,7 +1,6 @@
 //! Which mapping a chain gets, and what the rings of mapping `pipeline` cost.
 
-use myelin_spec::catalogue::State;
-use myelin_spec::{FunctionConfig, FunctionSpec, Idle, Mapping, ServiceChain, Space};
+use myelin_spec::{FunctionSpec, Idle, Mapping, ServiceChain, Space};
 
 use super::plan_as_asked;
 use crate::costs::{Cost, Costs};
@@ -95,12 +94,6 @@ fn crowded(plan: &Plan, chain: &ServiceChain, machine: &Machine) -> Option<Strin
     })
 }
 
-/// Whether a user function stays in the first process of a pipeline though it is not the first: it keeps a state that other chains or later
-/// generations use too, or it answers the senders of packets.
-fn stays(function: &FunctionSpec) -> bool {
-    function.kind().state != State::None || matches!(function.config, FunctionConfig::Router(_))
-}
-
 /// Adds the rings between the processes of a pipeline to the ways to the functions and to the way out. Returns how many functions have a process of their own, and how
 /// many rings there are.
 pub(super) fn add_rings(
@@ -130,7 +123,7 @@ pub(super) fn add_rings(
             }
             continue;
         }
-        let own = !std::mem::take(&mut first) && !stays(function);
+        let own = !std::mem::take(&mut first) && !function.config.stays_at_sockets();
         if own || away {
             pass(&mut hop.reach, "dispatch");
         }

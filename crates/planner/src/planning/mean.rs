@@ -1,7 +1,7 @@
 //! Comparing a plan with the contract of its chain.
 
 use myelin_spec::units::format_duration_ns;
-use myelin_spec::{FunctionConfig, Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
+use myelin_spec::{Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
 use crate::costs::Costs;
 use crate::plan::{Hop, Plan};
@@ -25,7 +25,7 @@ pub(super) fn judge(plan: &mut Plan, chain: &ServiceChain, costs: &Costs) {
     ]
     .into_iter()
     .flatten()
-    .chain(unauthenticated(chain))
+    .chain(cautions(chain))
     .collect();
 }
 
@@ -80,21 +80,11 @@ fn guards_passed_by(chain: &ServiceChain) -> Option<String> {
     })
 }
 
-/// Functions that encrypt without authenticating.
-fn unauthenticated(chain: &ServiceChain) -> impl Iterator<Item = String> {
+/// What the user should know of functions as they are configured.
+fn cautions(chain: &ServiceChain) -> impl Iterator<Item = String> {
     chain.functions.iter().filter_map(|function| {
-        let cipher = match &function.config {
-            FunctionConfig::AesEncrypt(config) => config.cipher,
-            FunctionConfig::AesDecrypt(config) => config.cipher,
-            _ => return None,
-        };
-        (!cipher.is_authenticated()).then(|| {
-            format!(
-                "`{}` uses {cipher}, which authenticates nothing: whoever is on the way can change any bit of the payload unnoticed; \
-                 write `cipher: aes-128-gcm` unless you compare",
-                function.name
-            )
-        })
+        let caution = function.config.effect().caution?;
+        Some(format!("`{}` {caution}", function.name))
     })
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
+use myelin_spec::catalogue::{self, Coding};
 
 /// Packets of a chain over all its generations, as stations with counters of their own tell them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -178,31 +179,27 @@ pub struct Reading {
     pub may_pass_by: bool,
 }
 
-/// The decoder of a code whose packets are more than what they carry.
-const DECODER: &str = "rlnc-decode";
-/// Where a code begins.
-const ENCODER: &str = "rlnc-encode";
-
-/// What each function lost: its drops less what it made. Between an encoder and a decoder, drops are what the code is for: what
-/// is missing behind the decoder of what came before the encoder is the decoder's. What a decoder alone takes in and
-/// does not give on is the code of an encoder elsewhere, and nothing tells a lost packet from it.
+/// What each function lost: its drops less what it made. Between the ends of an erasure code, drops are what the code is for: what
+/// is missing behind its end of what came before its beginning counts as lost at the end. What an end alone takes in and
+/// does not give on is the code of a beginning elsewhere, and nothing tells a lost packet from it.
 pub(crate) fn lost(hops: &[HopCounts]) -> Vec<u64> {
     let mut lost: Vec<u64> = hops
         .iter()
         .map(|hop| hop.counted.drops.saturating_sub(hop.counted.emitted))
         .collect();
-    let decoders = hops
-        .iter()
-        .enumerate()
-        .filter(|(_, hop)| hop.kind == DECODER);
-    for (decoder, _) in decoders {
-        lost[decoder] = 0;
-        if let Some(encoder) = hops[..decoder].iter().rposition(|hop| hop.kind == ENCODER) {
-            let section = &hops[encoder..=decoder];
+    let coding = |hop: &HopCounts| catalogue::kind(&hop.kind).and_then(|kind| kind.coding);
+    for end in 0..hops.len() {
+        if coding(&hops[end]) != Some(Coding::Ends) {
+            continue;
+        }
+        lost[end] = 0;
+        let mut before = hops[..end].iter();
+        if let Some(begin) = before.rposition(|hop| coding(hop) == Some(Coding::Begins)) {
+            let section = &hops[begin..=end];
             let gone: u64 = section.iter().map(|hop| hop.counted.drops).sum();
             let made: u64 = section.iter().map(|hop| hop.counted.emitted).sum();
-            lost[encoder..decoder].fill(0);
-            lost[decoder] = gone.saturating_sub(made);
+            lost[begin..end].fill(0);
+            lost[end] = gone.saturating_sub(made);
         }
     }
     lost

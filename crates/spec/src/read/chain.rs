@@ -2,35 +2,61 @@
 
 use super::field::{Field, Fields};
 use super::{function, isolation, matching, name, ports, sla, worker};
+use crate::catalogue::{ConfigKey, DURATION, TEXT, ValueType};
 use crate::chain::{
     Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, ServiceChain, Sla, WorkerSpec,
 };
 use crate::error::{Place, Report};
-use crate::files::FileResolver;
 use crate::isolation::Isolation;
+use crate::keys::keys;
 use crate::units::parse_duration_ns;
 
-const KEYS: &[&str] = &[
-    "match",
-    "functions",
-    "sla",
-    "mapping",
-    "isolation",
-    "classify",
-    "hook",
-    "ports",
-    "reverse",
-    "onFailure",
-    "worker",
-    "cpuLatency",
-];
+keys! {
+    /// Keys of `metadata`.
+    METADATA_KEYS {
+        /// its name, unique on the node: a-z, 0-9 and `-`, at most 32 characters
+        "name" = TEXT.required();
+        /// its owner
+        "namespace" = TEXT.or(DEFAULT_NAMESPACE);
+        /// words for others; nothing here reads them
+        "labels" = ConfigKey::new(ValueType::AnyMap);
+        /// words for others; nothing here reads them
+        "annotations" = ConfigKey::new(ValueType::AnyMap);
+    }
+}
+
+keys! {
+    /// Keys of `spec`.
+    KEYS {
+        /// the traffic that the chain takes; an empty mapping takes all
+        "match" = ConfigKey::new(ValueType::Map(matching::KEYS)).required();
+        /// the functions in order
+        "functions" = ConfigKey::new(ValueType::Functions).required();
+        /// what the chain is owed
+        "sla" = ConfigKey::new(ValueType::Map(sla::KEYS));
+        /// how its functions are laid out
+        "mapping" = Mapping::KEY.or("auto");
+        /// what each function's process stands in, with mapping distributed
+        "isolation" = Isolation::KEY.or("process");
+        /// how the space of a function is chosen
+        "classify" = Classify::KEY.or("cost");
+        /// where its packets are taken
+        "hook" = Hook::KEY.or("auto");
+        /// the interfaces that it lies between; without them it gets end hosts of its own
+        "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
+        /// the chain of this file that takes the traffic of the other direction
+        "reverse" = TEXT;
+        /// what happens to its packets when its functions cannot process them; left out: drop where a function guards something, else pass
+        "onFailure" = OnFailure::KEY;
+        /// how the worker of its user functions runs
+        "worker" = ConfigKey::new(ValueType::Map(WorkerSpec::KEYS));
+        /// the longest that a core of this machine may take to wake while the chain is up
+        "cpuLatency" = DURATION;
+    }
+}
 
 /// Reads the chain of one document; `None` when anything in it is wrong.
-pub(super) fn read(
-    top: &Fields<'_>,
-    files: &dyn FileResolver,
-    report: &mut Report<'_>,
-) -> Option<ServiceChain> {
+pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceChain> {
     let before = report.count();
     let metadata = metadata(top, report);
     let spec = top.required(
@@ -61,7 +87,7 @@ pub(super) fn read(
             "the functions in order",
             "[ { name: pass-on, kind: forward } ]",
         )
-        .and_then(|field| function::read(&field, of_chain, files, report));
+        .and_then(|field| function::read(&field, of_chain, report));
     let place = |key: &str, report: &Report<'_>| {
         report.place(fields.get(key).map_or(fields.span, |field| field.span))
     };
@@ -160,7 +186,7 @@ fn metadata(top: &Fields<'_>, report: &mut Report<'_>) -> Option<Metadata> {
         "the name of the chain",
         "{ name: tactile }",
     )?;
-    let fields = field.map(report, &["name", "namespace", "labels", "annotations"])?;
+    let fields = field.map(report, METADATA_KEYS)?;
     for key in ["labels", "annotations"] {
         if let Some(field) = fields.get(key) {
             field.any_map(report, "a mapping of words to words");

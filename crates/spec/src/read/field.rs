@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::catalogue::ConfigKey;
 use crate::error::{Fault, Report};
 use crate::printable::Printable;
 use crate::suggest::nearest;
@@ -58,12 +59,13 @@ impl<'n> Field<'n> {
     }
 
     /// The mapping that the value is. Unknown keys are reported and left out.
-    pub(crate) fn map(&self, report: &mut Report<'_>, known: &[&str]) -> Option<Fields<'n>> {
+    pub(crate) fn map(&self, report: &mut Report<'_>, keys: &[ConfigKey]) -> Option<Fields<'n>> {
+        let known = || -> Vec<_> { keys.iter().map(|key| key.key).collect() };
         let Value::Map(entries) = &self.node.value else {
-            let expected = match known {
+            let expected = match known()[..] {
                 [] => "an empty mapping".to_owned(),
                 [only] => format!("a mapping with the key `{only}`"),
-                _ => format!("a mapping with the keys {}", known.join(", ")),
+                ref known => format!("a mapping with the keys {}", known.join(", ")),
             };
             self.mismatch(
                 report,
@@ -73,8 +75,8 @@ impl<'n> Field<'n> {
             return None;
         };
         for (key, _) in entries {
-            if !known.contains(&key.name.as_str()) {
-                self.unknown_key(report, key, known);
+            if !keys.iter().any(|known| known.key == key.name) {
+                self.unknown_key(report, key, &known());
             }
         }
         Some(Fields {
@@ -249,6 +251,15 @@ impl<'n> Field<'n> {
             Fault::new(error.found, error.expected, error.remedy),
         );
     }
+}
+
+impl Fields<'static> {
+    /// A mapping without any key.
+    pub(crate) const NONE: Self = Self {
+        path: String::new(),
+        span: Span::START,
+        entries: &[],
+    };
 }
 
 impl<'n> Fields<'n> {

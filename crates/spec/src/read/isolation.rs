@@ -1,18 +1,13 @@
 //! Reads what keeps a function apart: `isolation`, `limits` and `rootfs`.
 
 use super::field::{Field, Fields};
-use crate::catalogue::{self, Kind};
+use crate::EXTERNAL;
+use crate::catalogue::Kind;
 use crate::chain::{Mapping, PortDriver, Ports};
 use crate::error::{Fault, Place, Report};
 use crate::function::{FunctionSpec, Space};
-use crate::isolation::{Isolation, Limits, MIN_CPU_MILLICORES, MIN_MEMORY_BYTES, SandboxSpec};
+use crate::isolation::{Isolation, Limits, SandboxSpec};
 use crate::printable::Printable;
-use crate::units::{
-    format_cpu_millicores, format_memory_bytes, parse_cpu_millicores, parse_memory_bytes,
-};
-
-/// Beyond any machine.
-const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
 /// What a function says, on top of its chain's isolation.
 pub(super) fn read(
@@ -31,7 +26,8 @@ pub(super) fn read(
         isolation: own.unwrap_or(of_chain),
         limits: limits
             .as_ref()
-            .and_then(|field| read_limits(field, report))
+            .and_then(|field| field.map(report, Limits::KEYS))
+            .map(|fields| Limits::read(&fields, report))
             .unwrap_or_default(),
         rootfs: fields
             .get("rootfs")
@@ -46,13 +42,13 @@ pub(super) fn read(
         );
         field.fault(report, fault);
     } else if let (Some(field), Some(kind)) = (fields.get("rootfs"), kind)
-        && kind.name != catalogue::EXTERNAL.name
+        && kind.name != EXTERNAL.name
     {
         let fault = Fault::new(
             format!("`rootfs` for a function of the kind `{}`", kind.name),
             format!(
                 "`rootfs` only for the kind `{}`: all others run in Myelin's own worker, from the host's files",
-                catalogue::EXTERNAL.name
+                EXTERNAL.name
             ),
             "remove `rootfs`",
         );
@@ -151,45 +147,6 @@ fn report_at(report: &mut Report<'_>, index: usize, what: &str, place: &Place, f
         report.span(place),
         fault,
     );
-}
-
-fn read_limits(field: &Field<'_>, report: &mut Report<'_>) -> Option<Limits> {
-    let fields = field.map(report, &["cpu", "memory"])?;
-    let cpu = fields.get("cpu").and_then(|field| {
-        let cpu = field.quantity(report, parse_cpu_millicores, "0.5cores")?;
-        let range = u64::from(MIN_CPU_MILLICORES)..=MAX_CPU_MILLICORES;
-        within(&field, cpu, &range, format_cpu_millicores, report)
-    });
-    let memory = fields.get("memory").and_then(|field| {
-        let memory = field.quantity(report, parse_memory_bytes, "256MiB")?;
-        let range = MIN_MEMORY_BYTES..=1 << 50;
-        within(&field, memory, &range, format_memory_bytes, report)
-    });
-    Some(Limits {
-        cpu_millicores: cpu.map(|cpu| cpu as u32),
-        memory_bytes: memory,
-    })
-}
-
-fn within(
-    field: &Field<'_>,
-    value: u64,
-    range: &std::ops::RangeInclusive<u64>,
-    format: fn(u64) -> String,
-    report: &mut Report<'_>,
-) -> Option<u64> {
-    if range.contains(&value) {
-        return Some(value);
-    }
-    let (low, high) = (format(*range.start()), format(*range.end()));
-    let bound = if value < *range.start() { &low } else { &high };
-    let fault = Fault::new(
-        format!("{} is out of range", format(value)),
-        format!("{low} to {high}"),
-        format!("write {bound}, or remove the limit"),
-    );
-    field.fault(report, fault);
-    None
 }
 
 fn read_rootfs(field: &Field<'_>, report: &mut Report<'_>) -> Option<String> {

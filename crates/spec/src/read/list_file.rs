@@ -1,32 +1,98 @@
-//! Reads lists that stand in a file of their own.
+//! Reads lists that stand in the chain file, in a file of their own, or in both.
 
-use super::field::Field;
+use super::field::{Field, Fields};
 use crate::error::{Fault, Report};
-use crate::files::FileResolver;
 use crate::printable::Printable;
 use crate::yaml;
 
-/// What the list is made of, for errors.
-pub(super) struct Described {
-    /// The list, in words.
-    pub(super) list: &'static str,
+/// A list of a function's configuration, in the words of errors.
+pub(crate) struct Listed {
+    /// The key of the list, which says what it is of, and that of the file.
+    pub(crate) keys: [&'static str; 2],
+    pub(crate) expected: &'static str,
     /// The name of such a file.
-    pub(super) file: &'static str,
-    /// What to do about a second document.
-    pub(super) one_list: &'static str,
+    pub(crate) file: &'static str,
+    /// Elements at most, of one function of this kind, and the remedy for more.
+    pub(crate) most: usize,
+    pub(crate) of: &'static str,
+    pub(crate) too_many: &'static str,
+}
+
+impl Listed {
+    /// The elements in the chain file, then those in the other. Faults there carry that file's name and its lines.
+    pub(crate) fn read<T>(
+        &self,
+        fields: &Fields<'_>,
+        report: &mut Report<'_>,
+        mut element: impl FnMut(&Field<'_>, &mut Report<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let mut elements = Vec::new();
+        let mut list = |field: &Field<'_>, report: &mut Report<'_>| {
+            for item in field.list(report, self.expected).unwrap_or_default() {
+                elements.extend(element(&item, report));
+            }
+        };
+        let [listed, filed] = self.keys.map(|key| fields.get(key));
+        if let Some(field) = &listed {
+            list(field, report);
+        }
+        if let Some(field) = &filed {
+            self.read_file(field, report, list);
+        }
+        let (count, what, most) = (elements.len(), self.keys[0], self.most);
+        if let Some(field) = filed.or(listed).filter(|_| count > most) {
+            let fault = Fault::new(
+                format!("{count} {what}"),
+                format!("at most {most} {what} in one {}", self.of),
+                self.too_many,
+            );
+            field.fault(report, fault);
+        }
+        elements
+    }
+
+    fn read_file(
+        &self,
+        field: &Field<'_>,
+        report: &mut Report<'_>,
+        mut list: impl FnMut(&Field<'_>, &mut Report<'_>),
+    ) {
+        let Some((path, text)) = text(field, report, self.file) else {
+            return;
+        };
+        let mut inner = Report::new(path, &text);
+        inner.object.clone_from(&report.object);
+        match yaml::load(&text).as_deref() {
+            Ok([]) => {}
+            Ok([document]) => {
+                let mut top = Field::top(document);
+                top.path.clone_from(&field.path);
+                list(&top, &mut inner);
+            }
+            Ok([_, second, ..]) => {
+                let help = format!("put all {} into one list", self.keys[0]);
+                let fault = Fault::new("a second document", self.expected, help);
+                inner.add(&field.path, second.span, fault);
+            }
+            Err(error) => {
+                let fault = Fault::new(error.message.clone(), error.expected, error.help);
+                inner.add(&field.path, error.span, fault);
+            }
+        }
+        report.absorb(inner);
+    }
 }
 
 /// The path of the file that `field` names, and its text.
-pub(super) fn text<'n>(
+pub(crate) fn text<'n>(
     field: &Field<'n>,
-    files: &dyn FileResolver,
     report: &mut Report<'_>,
     example: &str,
 ) -> Option<(&'n str, String)> {
     const EXPECTED: &str =
         "the path of a readable file, relative to the directory of the chain file";
     let path = field.text(report, EXPECTED, &format!("write for example {example}"))?;
-    match files.read(path) {
+    match report.files.read(path) {
         Ok(text) => Some((path, text)),
         Err(reason) => {
             let fault = Fault::new(
@@ -38,39 +104,4 @@ pub(super) fn text<'n>(
             None
         }
     }
-}
-
-/// Reads the file that `field` names with `read`; faults in it carry its name and its lines.
-pub(super) fn read<T>(
-    field: &Field<'_>,
-    files: &dyn FileResolver,
-    report: &mut Report<'_>,
-    described: &Described,
-    read: impl FnOnce(&Field<'_>, &mut Report<'_>) -> Vec<T>,
-) -> Vec<T> {
-    let Some((path, text)) = text(field, files, report, described.file) else {
-        return Vec::new();
-    };
-    let mut inner = Report::new(path, &text);
-    inner.object.clone_from(&report.object);
-    let items = match yaml::load(&text).as_deref() {
-        Ok([]) => Vec::new(),
-        Ok([document]) => {
-            let mut top = Field::top(document);
-            top.path.clone_from(&field.path);
-            read(&top, &mut inner)
-        }
-        Ok([_, second, ..]) => {
-            let fault = Fault::new("a second document", described.list, described.one_list);
-            inner.add(&field.path, second.span, fault);
-            Vec::new()
-        }
-        Err(error) => {
-            let fault = Fault::new(error.message.clone(), error.expected, error.help);
-            inner.add(&field.path, error.span, fault);
-            Vec::new()
-        }
-    };
-    report.absorb(inner);
-    items
 }

@@ -7,18 +7,27 @@ use myelin_packet::prefix::PrefixError;
 use myelin_packet::{Match, Prefix};
 
 use super::field::{Field, Fields, whole_number};
+use crate::catalogue::{TEXT, integer};
 use crate::error::{Fault, Report};
+use crate::keys::keys;
 use crate::printable::Printable;
 use crate::suggest::nearest;
 
-/// Keys of a match.
-const KEYS: &[&str] = &[
-    "source",
-    "destination",
-    "protocol",
-    "sourcePort",
-    "destinationPort",
-];
+keys! {
+    /// Keys of a match.
+    KEYS {
+        /// source address or prefix
+        "source" = TEXT;
+        /// destination address or prefix
+        "destination" = TEXT;
+        /// udp, tcp, icmp, icmpv6, or the number of a protocol
+        "protocol" = TEXT;
+        /// source port
+        "sourcePort" = integer(0, 65535, "a port");
+        /// destination port
+        "destinationPort" = integer(0, 65535, "a port");
+    }
+}
 
 /// Protocols that have names; all others are written as numbers.
 const PROTOCOLS: &[(&str, u8)] = &[
@@ -29,7 +38,7 @@ const PROTOCOLS: &[(&str, u8)] = &[
 ];
 
 /// Reads `spec.match`.
-pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Match> {
+pub(crate) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Match> {
     let before = report.count();
     let fields = field.map(report, KEYS)?;
     let port = |key: &str, report: &mut Report<'_>| {
@@ -56,7 +65,7 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Match> 
 }
 
 /// Reads an address prefix.
-pub(super) fn prefix(fields: &Fields<'_>, key: &str, report: &mut Report<'_>) -> Option<Prefix> {
+pub(crate) fn prefix(fields: &Fields<'_>, key: &str, report: &mut Report<'_>) -> Option<Prefix> {
     const EXPECTED: &str = "an address or a prefix, IPv4 or IPv6";
     const HELP: &str = "write for example 10.0.0.2, 10.0.0.0/24 or 2001:db8::/32";
     let field = fields.get(key)?;
@@ -85,7 +94,7 @@ pub(super) fn prefix(fields: &Fields<'_>, key: &str, report: &mut Report<'_>) ->
 }
 
 /// Reads an IP protocol.
-pub(super) fn protocol(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u8> {
+pub(crate) fn protocol(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u8> {
     const EXPECTED: &str = "udp, tcp, icmp, icmpv6, or a protocol number from 0 to 255";
     let field = fields.get("protocol")?;
     let text = field.text(report, EXPECTED, "write for example udp")?;
@@ -105,7 +114,7 @@ pub(super) fn protocol(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u
 }
 
 /// Reads a port or a range of ports.
-pub(super) fn ports(
+pub(crate) fn ports(
     fields: &Fields<'_>,
     key: &str,
     report: &mut Report<'_>,
@@ -127,7 +136,7 @@ pub(super) fn ports(
 }
 
 /// Reports fields that no packet can satisfy together.
-pub(super) fn check(
+pub(crate) fn check(
     fields: &Fields<'_>,
     source: Option<Prefix>,
     destination: Option<Prefix>,

@@ -2,13 +2,33 @@
 
 use super::field::{Field, Fields};
 use super::name;
+use crate::catalogue::{ConfigKey, TEXT, ValueType};
 use crate::chain::{Hook, Mapping, PortDriver, Ports, WorkerSpec};
 use crate::dpdk::DpdkDevice;
 use crate::error::{Fault, Report};
+use crate::keys::keys;
 use crate::printable::Printable;
 
+keys! {
+    /// Keys of a port that is no interface.
+    DPDK_KEYS {
+        /// a device of DPDK: a PCI address, or a virtual device with a number and its arguments
+        "dpdk" = TEXT.required();
+    }
+}
+
+keys! {
+    /// Keys of `spec.ports`.
+    KEYS {
+        /// the interface where its packets come in, or { dpdk: DEVICE }
+        "ingress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
+        /// the interface where they leave, or { dpdk: DEVICE }
+        "egress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
+    }
+}
+
 pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Ports> {
-    let fields = field.map(report, &["ingress", "egress"])?;
+    let fields = field.map(report, KEYS)?;
     let mut port = |key: &str, example: &str| {
         let field = fields.required(report, key, "the name of an interface", example)?;
         one(&field, report)
@@ -62,7 +82,7 @@ fn one(field: &Field<'_>, report: &mut Report<'_>) -> Option<(String, PortDriver
     if !field.is_map() {
         return name::interface(field, report).map(|name| (name, PortDriver::Kernel));
     }
-    let fields = field.map(report, &["dpdk"])?;
+    let fields = field.map(report, DPDK_KEYS)?;
     let field = fields.required(
         report,
         "dpdk",

@@ -2,22 +2,51 @@
 
 use super::field::Field;
 use super::profile::{self, Of};
+use crate::catalogue::{ConfigKey, DURATION, TEXT, ValueType, integer};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::{Fault, Report};
+use crate::keys::{config, keys};
 use crate::printable::Printable;
 use crate::units;
 
-const KEYS: &[&str] = &[
-    "rate",
-    "burst",
-    "policingBurst",
-    "enforce",
-    "shaper",
-    "latency",
-    "percentile",
-    "loss",
-    "roundTrip",
-];
+const QUANTITY: ConfigKey = ConfigKey::new(ValueType::TextOrList);
+const PERCENT: ConfigKey = ConfigKey::new(ValueType::Percent);
+
+keys! {
+    /// Keys of `spec.sla`.
+    KEYS {
+        /// what the chain may send: packets or bits a second (20kpps, 100Mbit), or one of each
+        "rate" = QUANTITY;
+        /// what it may send at once beyond the rate: packets or a size (32, 64kbit), or one of each
+        "burst" = QUANTITY;
+        /// what the policer lets through at once, where that is more than the burst
+        "policingBurst" = QUANTITY;
+        /// what holds the traffic to the profile
+        "enforce" = Enforce::KEY.or("auto");
+        /// the queue of the shaper
+        "shaper" = ConfigKey::new(ValueType::Map(Shaper::KEYS));
+        /// the longest one-way delay, from the ingress port to the departure from the egress port
+        "latency" = DURATION.like("350us");
+        /// the percentile of the measured delay that `latency` applies to: above 0, at most 100
+        "percentile" = TEXT.or("99");
+        /// the share of packets that may be lost
+        "loss" = PERCENT;
+        /// the longest round trip that an end host sees
+        "roundTrip" = DURATION.like("350us");
+    }
+}
+
+config! {
+    /// What the file says of the shaper's queue.
+    struct Shaper {
+        /// packets that may wait
+        "queue" queue: Option<u32> = integer(1, MAX_SHAPER_QUEUE as u64, "a number of packets");
+        /// how long a packet may wait; left out: the agreed latency, else 10 ms
+        "delay" delay_ns: Option<u64> = DURATION.like("2ms");
+        /// by how much a departure may be late and be made good
+        "tolerance" tolerance_ns: u64 = DURATION.like("100us");
+    }
+}
 
 pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
     let fields = field.map(report, KEYS)?;
@@ -39,9 +68,12 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             profile::check_burst(of, field, &rate, report);
         }
     }
-    let shaper = fields
-        .get("shaper")
-        .map_or_else(Queue::default, |field| shaper(&field, report));
+    let shaper_field = fields.get("shaper");
+    let shaper = shaper_field
+        .as_ref()
+        .and_then(|field| field.map(report, Shaper::KEYS))
+        .map(|fields| Shaper::read(&fields, report))
+        .unwrap_or_default();
     let enforce_field = fields.get("enforce");
     let enforce = enforce_field
         .as_ref()
@@ -52,7 +84,7 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
             Some(Enforce::Both | Enforce::Policer | Enforce::Shaper)
         )
     });
-    if let Some(field) = asked.or_else(|| fields.get("shaper")) {
+    if let Some(field) = asked.or(shaper_field) {
         profile::check_rate(&rate, &field, report);
     }
     let sla = Sla {
@@ -63,9 +95,9 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
         policing_burst_packets: policing.packets,
         policing_burst_bits: policing.bits,
         enforce: enforce.unwrap_or_default(),
-        shaper_queue: shaper.packets,
+        shaper_queue: shaper.queue,
         shaper_delay_ns: shaper.delay_ns,
-        shaper_tolerance_ns: shaper.tolerance_ns.unwrap_or_default(),
+        shaper_tolerance_ns: shaper.tolerance_ns,
         latency_ns: duration("latency", report),
         percentile: fields
             .get("percentile")
@@ -78,36 +110,6 @@ pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
         profile::check_wider(&sla, &burst, field, report);
     }
     Some(sla)
-}
-
-/// What the file says of the shaper's queue.
-#[derive(Default)]
-struct Queue {
-    packets: Option<u32>,
-    delay_ns: Option<u64>,
-    tolerance_ns: Option<u64>,
-}
-
-fn shaper(field: &Field<'_>, report: &mut Report<'_>) -> Queue {
-    let Some(fields) = field.map(report, &["queue", "delay", "tolerance"]) else {
-        return Queue::default();
-    };
-    let packets = fields.get("queue").and_then(|field| {
-        field.integer(
-            report,
-            1..=u64::from(MAX_SHAPER_QUEUE),
-            "a number of packets",
-        )
-    });
-    let mut duration = |key, example| {
-        let field = fields.get(key)?;
-        field.quantity(report, units::parse_duration_ns, example)
-    };
-    Queue {
-        packets: packets.map(|packets| packets as u32),
-        delay_ns: duration("delay", "2ms"),
-        tolerance_ns: duration("tolerance", "100us"),
-    }
 }
 
 fn percentile(field: &Field<'_>, report: &mut Report<'_>) -> Option<f64> {

@@ -1,25 +1,30 @@
 //! `timestamp`.
 
-use super::{Class, DefaultCost, Kind, State, Touches};
+use super::DEFAULT_MTU;
+use crate::FunctionConfig;
+use crate::catalogue::{Class, Kind, State, Touches, cost};
+use crate::effect::{Effect, Longer};
+
+/// What it appends, bytes: two stamps.
+const STAMPS: u64 = 16;
 
 /// `timestamp`. Basic, as `xor` is.
 pub static TIMESTAMP: Kind = Kind {
     name: "timestamp",
     class: Class::Basic,
-    kernel: Some(DefaultCost {
-        per_packet_ns: 90.0,
-        per_byte_ns: 0.0,
-    }),
-    user: Some(DefaultCost {
-        per_packet_ns: 60.0,
-        per_byte_ns: 0.0,
-    }),
+    kernel: cost(90.0, 0.0),
+    user: cost(60.0, 0.0),
     touches: Touches::Payload,
     state: State::None,
     guards: false,
-    config: &[],
     description: "Appends 16 bytes to the UDP payload: when the packet passed the front door and when this function handled it, \
                   each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \
                   are not UDP, fragments, and packets that would become longer than 1500 bytes.",
     example: "{ name: clock, kind: timestamp }",
+    read: |_, _| FunctionConfig::Timestamp,
+    effect: |_| Effect {
+        longer: Longer::by(STAMPS, DEFAULT_MTU),
+        ..Effect::NONE
+    },
+    ..Kind::BASE
 };

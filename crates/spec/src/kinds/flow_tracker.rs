@@ -1,8 +1,10 @@
-//! The configuration of a `flow-tracker`.
+//! `flow-tracker`.
 
 use myelin_packet::FlowState;
-use serde::{Deserialize, Serialize};
 
+use crate::FunctionConfig;
+use crate::catalogue::{Class, DURATION, FLOWS, Kind, REVERSE_OF, State, Touches, cost};
+use crate::keys::config;
 use crate::words::word_enum;
 
 word_enum! {
@@ -17,36 +19,26 @@ word_enum! {
     }
 }
 
+config! {
+    /// Configuration of a `flow-tracker` function. The default lifetimes are the least that RFC 4787 (REQ-5) and RFC 5382 (REQ-5) allow.
+    #[derive(Copy)]
+    pub struct FlowTrackerConfig {
+        /// flows it keeps at most; when one more comes the one that was used longest ago goes (in the kernel, one that was not used
+        /// of late), and this is counted
+        "flows" flows: u32 = FLOWS;
+        /// what happens to a TCP segment that belongs to no known connection and opens none; it is counted in any case
+        "invalid" invalid: InvalidPolicy = InvalidPolicy::KEY.or("pass");
+        /// how long a flow lives after its last packet
+        "timeout" timeout_ns: u64 = DURATION.or("120s");
+        /// the same for an established TCP connection; at most 240s while it is opened or closed, and 10s once it is closed
+        "tcpTimeout" tcp_timeout_ns: u64 = DURATION.or("7440s").like("120s"), with REVERSE_OF;
+    }
+}
+
 /// How long a TCP connection that is opened or closed waits for its next segment at most, ns: four minutes (RFC 5382, REQ-5).
 const TRANSITORY_NS: u64 = 240_000_000_000;
 /// How long late segments of a closed connection belong to it at most, ns.
 const CLOSED_NS: u64 = 10_000_000_000;
-
-/// Configuration of a `flow-tracker` function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowTrackerConfig {
-    /// Flows it keeps at most.
-    pub flows: u32,
-    /// What happens to TCP segments of no known connection.
-    pub invalid: InvalidPolicy,
-    /// How long a flow lives after its last packet, ns.
-    pub timeout_ns: u64,
-    /// The same for an established TCP connection.
-    pub tcp_timeout_ns: u64,
-}
-
-impl Default for FlowTrackerConfig {
-    fn default() -> Self {
-        Self {
-            flows: 4096,
-            invalid: InvalidPolicy::default(),
-            // RFC 4787, REQ-5: not below two minutes.
-            timeout_ns: 120_000_000_000,
-            // RFC 5382, REQ-5: not below two hours and four minutes.
-            tcp_timeout_ns: 7_440_000_000_000,
-        }
-    }
-}
 
 impl FlowTrackerConfig {
     /// How long a flow in that state lives after its last packet, ns.
@@ -68,6 +60,27 @@ impl FlowTrackerConfig {
         }
     }
 }
+
+/// `flow-tracker`.
+pub static FLOW_TRACKER: Kind = Kind {
+    name: "flow-tracker",
+    class: Class::Basic,
+    kernel: cost(42.0, 0.0),
+    user: cost(25.0, 0.0),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: true,
+    config: FlowTrackerConfig::KEYS,
+    description: "Follows each flow through new, established, closing and closed, and counts what both sides send; `myelin ps \
+                  --flows` shows them. Sees one direction, unless a `flow-tracker` with `reverseOf` stands in the reverse chain.",
+    example: "{ name: connections, kind: flow-tracker, config: { invalid: drop } }",
+    read: |fields, report| FunctionConfig::FlowTracker(FlowTrackerConfig::read(fields, report)),
+    flow_lifetime_ns: |config, is_tcp, state| match config {
+        FunctionConfig::FlowTracker(config) => Some(config.lifetime_ns(is_tcp, state?)),
+        _ => None,
+    },
+    ..Kind::BASE
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::dpi::{DpiAction, MAX_PATTERN_BYTES, Pattern};
+use super::{DpiAction, MAX_PATTERN_BYTES, Pattern};
 use crate::error::Fault;
 use crate::printable::Printable;
 

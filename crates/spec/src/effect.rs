@@ -1,0 +1,75 @@
+//! What a function does to a chain's traffic, as data: planner, agent and reports go by it, and know no kinds.
+
+use crate::catalogue::DefaultCost;
+
+/// Shares of packets are counted in so many parts of one.
+pub const PARTS: u32 = crate::keys::PARTS;
+
+/// What a function does to traffic, at most.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Effect {
+    /// Packets that it makes beside those that come.
+    pub made: Made,
+    /// By how much it makes packets longer.
+    pub longer: Longer,
+    /// Packets that it may have kept and sends at once when others come.
+    pub released: u32,
+    /// For how long it may hold a packet back, ns; `None` where it does not.
+    pub held_ns: Option<u64>,
+    /// Whether it sends answers back to the senders of packets, in user space.
+    pub answers_senders: bool,
+    /// What it costs in either space beside what its kind costs there.
+    pub busy: DefaultCost,
+    /// What its user should know, as what follows its name in a sentence.
+    pub caution: Option<String>,
+}
+
+impl Effect {
+    /// Of a function that hands packets on, as many as come and no longer ones, or drops them.
+    pub const NONE: Self = Self {
+        made: Made {
+            parts: 0,
+            window: 0,
+            at_once: 0,
+        },
+        longer: Longer { bytes: 0, mtu: 0 },
+        released: 0,
+        held_ns: None,
+        answers_senders: false,
+        busy: DefaultCost {
+            per_packet_ns: 0.0,
+            per_byte_ns: 0.0,
+        },
+        caution: None,
+    };
+}
+
+/// Packets that a function makes: repair packets, copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Made {
+    /// For each packet that comes, in [`PARTS`].
+    pub parts: u32,
+    /// Those made for so many packets may leave together, and one more that a timer sends.
+    pub window: u8,
+    /// Those that leave together where a run of packets ends, when the rates alone tell nothing of it.
+    pub at_once: u64,
+}
+
+/// By how much a function makes a packet longer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Longer {
+    /// Bytes more, at most.
+    pub bytes: u64,
+    /// The longest IP packet that it makes, bytes: it drops what would be longer. One that it leaves alone may be longer than that.
+    pub mtu: u64,
+}
+
+impl Longer {
+    /// By so many bytes, up to so long a packet.
+    pub(crate) fn by(bytes: u64, mtu: u16) -> Self {
+        Self {
+            bytes,
+            mtu: mtu.into(),
+        }
+    }
+}

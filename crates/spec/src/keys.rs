@@ -1,0 +1,211 @@
+//! Mappings of the chain file as structs: what each key is called, takes and means is said once.
+
+use crate::catalogue::{ConfigKey, ValueType};
+use crate::error::{Fault, Report};
+use crate::printable::Printable;
+use crate::read::field::{Field, Fields};
+use crate::units;
+use crate::yaml::{Node, Span, Value};
+
+/// A value that a key of the chain file may have.
+pub(crate) trait Readable: Sized {
+    /// Reads it as `key` describes it; what is wrong with it is reported.
+    fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self>;
+}
+
+impl Fields<'_> {
+    /// The value of a key. Where the key is not given it is the key's default, else the type's, as it is where the value is faulty.
+    pub(crate) fn value<T: Readable + Default>(
+        &self,
+        key: &ConfigKey,
+        report: &mut Report<'_>,
+    ) -> T {
+        let given = self.get(key.key);
+        let value = match &given {
+            Some(field) => T::read(field, key, report),
+            None => key.default.and_then(|text| {
+                let node = Node {
+                    span: Span::START,
+                    value: Value::Scalar(text.to_owned()),
+                };
+                T::read(&Field::top(&node), key, &mut Report::new("", text))
+            }),
+        };
+        value.unwrap_or_default()
+    }
+}
+
+/// The whole number that a value stands for, in the unit that the key's type has.
+fn number(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<u64> {
+    let example = key.hint.or(key.default).unwrap_or_default();
+    match key.value {
+        ValueType::Integer { min, max } => field.integer(report, min..=max, example),
+        ValueType::Cpu => field.quantity(report, units::parse_cpu_millicores, example),
+        ValueType::Memory => field.quantity(report, units::parse_memory_bytes, example),
+        ValueType::Percent => percent_ppm(field, report, example).map(u64::from),
+        ValueType::Number { max } => millionths(field, max, report).map(u64::from),
+        _ => field.quantity(report, units::parse_duration_ns, example),
+    }
+}
+
+/// A percentage in millionths.
+fn percent_ppm(field: &Field<'_>, report: &mut Report<'_>, example: &str) -> Option<u32> {
+    const PPM_PER_PERCENT: f64 = 10_000.0;
+    let help = format!("write for example {example}");
+    let text = field.text(report, "a percentage (0% to 100%)", &help)?;
+    let percent = units::parse_percent(text).map_err(|error| field.unit_fault(report, error));
+    Some((percent.ok()? * PPM_PER_PERCENT).round() as u32)
+}
+
+/// Numbers with decimals are kept in so many parts of one.
+pub(crate) const PARTS: u32 = 1_000_000;
+
+/// A number with up to six decimals in millionths, read exactly.
+fn millionths(field: &Field<'_>, max: u32, report: &mut Report<'_>) -> Option<u32> {
+    const HELP: &str = "write for example 0.25, which is one packet for four";
+    let expected = format!("a number from 0 to {max} with up to six decimals");
+    let text = field.text(report, &expected, HELP)?;
+    let parts = parts(text).filter(|&parts| parts <= max * PARTS);
+    if parts.is_none() {
+        let message = format!("found `{}`", Printable(text));
+        field.fault(report, Fault::new(message, expected, HELP));
+    }
+    parts
+}
+
+fn parts(text: &str) -> Option<u32> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_plain = |digits: &str| {
+        !digits.is_empty() && digits.len() <= 6 && digits.bytes().all(|b| b.is_ascii_digit())
+    };
+    if !is_plain(whole) || !is_plain(decimals) {
+        return None;
+    }
+    let millionths: u32 = format!("{decimals:0<6}").parse().ok()?;
+    let whole: u32 = whole.parse().ok()?;
+    whole.checked_mul(PARTS)?.checked_add(millionths)
+}
+
+macro_rules! readable_numbers {
+    ($($type:ty),*) => { $(
+        impl Readable for $type {
+            fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
+                Self::try_from(number(field, key, report)?).ok()
+            }
+        }
+    )* };
+}
+readable_numbers!(u8, u16, u32, u64);
+
+impl Readable for bool {
+    fn read(field: &Field<'_>, _: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
+        field.word(report, &[("true", true), ("false", false)])
+    }
+}
+
+impl<T: Readable> Readable for Option<T> {
+    fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
+        T::read(field, key, report).map(Some)
+    }
+}
+
+/// Defines a struct that a mapping of the chain file becomes. Each field stands behind its key, below what `myelin functions` says of
+/// the key, and before the type of its value: `"timeout" timeout_ns: u64 = DURATION.or("120s");`.
+///
+/// A field is read by its Rust type ([`Readable`]), or by the function behind `from`, which is given the whole mapping. Keys behind `with`
+/// have no field of their own: such a function reads them. Fields in `beside` have no key of their own.
+macro_rules! config {
+    (
+        $(#[$attribute:meta])*
+        $vis:vis struct $name:ident { $(
+            $(#[doc = $doc:literal])*
+            $key:literal $field:ident: $type:ty = $value:expr $(, from $from:path)? $(, with $also:expr)*;
+        )* }
+        $(beside { $(
+            $(#[doc = $own_doc:literal])*
+            $own:ident: $own_type:ty = $own_from:path;
+        )* })?
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
+        $vis struct $name {
+            $($(#[doc = $doc])* pub $field: $type,)*
+            $($($(#[doc = $own_doc])* pub $own: $own_type,)*)?
+        }
+
+        impl $name {
+            /// The keys of the mapping.
+            pub(crate) const KEYS: &'static [$crate::catalogue::ConfigKey] = &[
+                $($value.named($key, concat!($($doc),*)), $($also,)*)*
+            ];
+
+            /// Reads the mapping; what is wrong with it is reported, and then the value says nothing.
+            pub(crate) fn read(
+                fields: &$crate::read::field::Fields<'_>,
+                report: &mut $crate::error::Report<'_>,
+            ) -> Self {
+                Self {
+                    $($field: $crate::keys::config!(@field fields, report, $value.named($key, "") $(, $from)?),)*
+                    $($($own: $own_from(fields, report),)*)?
+                }
+            }
+        }
+
+        /// What a file need not say.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::read(
+                    &$crate::read::field::Fields::NONE,
+                    &mut $crate::error::Report::new("", ""),
+                )
+            }
+        }
+    };
+    (@field $fields:ident, $report:ident, $key:expr) => { $fields.value(&$key, $report) };
+    (@field $fields:ident, $report:ident, $key:expr, $from:path) => { $from($fields, $report) };
+}
+pub(crate) use config;
+
+/// Defines the keys of a mapping of the chain file that no struct has the fields of.
+macro_rules! keys {
+    ($(#[$attribute:meta])* $name:ident { $($(#[doc = $doc:literal])* $key:literal = $value:expr;)* }) => {
+        $(#[$attribute])*
+        pub(crate) const $name: &[$crate::catalogue::ConfigKey] =
+            &[$($value.named($key, concat!($($doc),*))),*];
+    };
+}
+pub(crate) use keys;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_read_exactly() {
+        for (text, expected) in [
+            ("0.25", 250_000),
+            ("1", 1_000_000),
+            ("0.333333", 333_333),
+            ("0", 0),
+            ("4.0", 4_000_000),
+            ("0.000001", 1),
+        ] {
+            assert_eq!(parts(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            ".5",
+            "1.",
+            "-1",
+            "1e3",
+            "25%",
+            "0.1234567",
+            "9999999",
+            "a",
+        ] {
+            assert_eq!(parts(text), None, "{text}");
+        }
+        assert_eq!(parts("999999"), None, "no overflow");
+    }
+}

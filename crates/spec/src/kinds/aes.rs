@@ -1,0 +1,310 @@
+//! `aes-encrypt` and `aes-decrypt`.
+
+use super::mtu;
+use crate::FunctionConfig;
+use crate::catalogue::{
+    Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType, cost, integer,
+};
+use crate::effect::{Effect, Longer};
+use crate::error::{Fault, Report};
+use crate::keys::config;
+use crate::printable::Printable;
+use crate::read::field::Fields;
+use crate::secret::SecretKey;
+use crate::words::word_enum;
+
+/// Keys in one key file at most.
+const MAX_KEYS: usize = 16;
+/// Lengths of keys, bytes.
+const KEY_LENGTHS: [usize; 2] = [16, 32];
+/// What encryption appends with `gcm`, and with `ctr`, bytes.
+const GCM_BYTES: u64 = 44;
+const CTR_BYTES: u64 = 28;
+
+word_enum! {
+    /// How payloads are encrypted.
+    #[derive(Default, Hash)]
+    pub enum Cipher {
+        /// AES in Galois/Counter Mode (NIST SP 800-38D) with a key of 128 bits.
+        #[default]
+        Aes128Gcm = "aes-128-gcm",
+        /// The same with 256 bits.
+        Aes256Gcm = "aes-256-gcm",
+        /// AES in Counter Mode (NIST SP 800-38A) with a key of 128 bits. Nothing is authenticated: whoever is on the way can flip
+        /// any bit of the plaintext. For comparison with others that do the same.
+        Aes128Ctr = "aes-128-ctr",
+        /// The same with 256 bits.
+        Aes256Ctr = "aes-256-ctr",
+    }
+}
+
+impl Cipher {
+    /// Length of its keys, bytes.
+    pub fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm | Self::Aes128Ctr => 16,
+            Self::Aes256Gcm | Self::Aes256Ctr => 32,
+        }
+    }
+
+    /// Whether what was changed on the way is recognised.
+    pub fn is_authenticated(self) -> bool {
+        matches!(self, Self::Aes128Gcm | Self::Aes256Gcm)
+    }
+
+    fn caution(self) -> Option<String> {
+        (!self.is_authenticated()).then(|| {
+            format!(
+                "uses {self}, which authenticates nothing: whoever is on the way can change any bit of the payload unnoticed; \
+                 write `cipher: aes-128-gcm` unless you compare"
+            )
+        })
+    }
+}
+
+const SECRET_FILE: ConfigKey = ConfigKey::new(ValueType::SecretFile).required();
+const CIPHER: ConfigKey = Cipher::KEY.or("aes-128-gcm");
+
+config! {
+    /// Configuration of an `aes-encrypt` function. Each key is at least as long as the cipher's; the first one encrypts.
+    pub struct AesEncryptConfig {
+        /// a file of at most 16 keys, one a line: 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints them; AES-256 needs
+        /// 64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it.
+        /// `/dev/urandom` stands for one random key, the same for all functions of the chain file and another one at each `up`
+        "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
+        /// the cipher, the same on both sides; `ctr` authenticates nothing: whoever is on the way can change what it likes, bit by
+        /// bit, and no replay is recognised for sure
+        "cipher" cipher: Cipher = CIPHER;
+        /// the longest IP packet that may leave, bytes; encryption adds 44 bytes (28 with `ctr`), and a packet that would
+        /// become longer is dropped
+        "mtu" mtu: u16 = mtu(9216);
+    }
+}
+
+config! {
+    /// Configuration of an `aes-decrypt` function. Each key is at least as long as the cipher's; all are accepted.
+    pub struct AesDecryptConfig {
+        /// a file of at most 16 keys, one a line: 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints them; AES-256 needs
+        /// 64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it.
+        /// `/dev/urandom` stands for one random key, the same for all functions of the chain file and another one at each `up`
+        "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
+        /// the cipher, the same on both sides; `ctr` authenticates nothing: whoever is on the way can change what it likes, bit by
+        /// bit, and no replay is recognised for sure
+        "cipher" cipher: Cipher = CIPHER;
+        /// how many packets one may come late and still be accepted; 0 accepts every packet as often as it comes
+        "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").or("1024");
+        /// encrypters that may be live at once: each start of one begins a session, and one that was used within 10 s is never put
+        /// out for another
+        "sessions" sessions: u16 = integer(1, 256, "a number of sessions").or("16");
+    }
+}
+
+impl AesEncryptConfig {
+    /// The part that a session depends on: cipher and key.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            cipher: self.cipher,
+            keys: self.keys.iter().take(1).cloned().collect(),
+            mtu: 0,
+        }
+    }
+}
+
+impl AesDecryptConfig {
+    /// The part that sessions depend on: keys may come and go under them.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            keys: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes cost several times as much.
+const COST: Option<DefaultCost> = cost(105.0, 0.09);
+
+/// `aes-encrypt`.
+pub static AES_ENCRYPT: Kind = Kind {
+    name: "aes-encrypt",
+    class: Class::Advanced,
+    user: COST,
+    touches: Touches::Payload,
+    state: State::PerInstance,
+    guards: true,
+    config: AesEncryptConfig::KEYS,
+    description: "Encrypts and authenticates the UDP payload (AES-GCM), in place, and appends what `aes-decrypt` needs. Drops \
+                  what it cannot encrypt: fragments, other protocols, and packets that would become longer than the MTU.",
+    example: "{ name: cipher, kind: aes-encrypt, config: { keyFile: tactile.key } }",
+    read: |fields, report| FunctionConfig::AesEncrypt(AesEncryptConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::AesEncrypt(config) => Effect {
+            longer: match config.cipher.is_authenticated() {
+                true => Longer::by(GCM_BYTES, config.mtu),
+                false => Longer::by(CTR_BYTES, config.mtu),
+            },
+            caution: config.cipher.caution(),
+            ..Effect::NONE
+        },
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+/// `aes-decrypt`.
+pub static AES_DECRYPT: Kind = Kind {
+    name: "aes-decrypt",
+    class: Class::Advanced,
+    user: COST,
+    touches: Touches::Payload,
+    state: State::PerInstance,
+    guards: true,
+    config: AesDecryptConfig::KEYS,
+    description: "Decrypts what `aes-encrypt` encrypted. Drops and counts what is not genuine: another key, changed on the way, \
+                  seen before, too late, cut short, or not encrypted at all.",
+    example: "{ name: clear, kind: aes-decrypt, config: { keyFile: tactile.key } }",
+    read: |fields, report| FunctionConfig::AesDecrypt(AesDecryptConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::AesDecrypt(config) => Effect {
+            caution: config.cipher.caution(),
+            ..Effect::NONE
+        },
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+/// The keys of the key file. Faults tell its lines by their number and never show what they hold.
+fn keys(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<SecretKey> {
+    read_keys(fields, report).unwrap_or_default()
+}
+
+fn read_keys(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<SecretKey>> {
+    const FILE: &str =
+        "the path of a readable key file, relative to the directory of the chain file";
+    const EXPECTED: &str =
+        "32 or 64 hexadecimal digits a line, blank lines, and comments after `#`";
+    let field = fields.get("keyFile")?;
+    let path = field.text(report, FILE, "write for example tactile.key")?;
+    // What is wrong with the cipher is told where that is read.
+    let cipher: Cipher = fields.value(&CIPHER.named("cipher", ""), &mut Report::new("", ""));
+    let fault = match report
+        .files
+        .read(path)
+        .map(|text| parse_keys(&text, cipher))
+    {
+        Ok(Ok(keys)) => return Some(keys),
+        Ok(Err(what)) => Fault::new(
+            format!("`{}`: {what}", Printable(path)),
+            EXPECTED,
+            format!("make a key with `openssl rand -hex {}`", cipher.key_len()),
+        ),
+        Err(reason) => Fault::new(
+            format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
+            FILE,
+            "correct the path, or make the file with `(umask 077; openssl rand -hex 32 > FILE)`",
+        ),
+    };
+    field.fault(report, fault);
+    None
+}
+
+/// The keys, or what is wrong with their file.
+fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
+    let mut keys: Vec<SecretKey> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let digits = line.split('#').next().unwrap_or_default().trim();
+        if digits.is_empty() {
+            continue;
+        }
+        let length = digits.chars().count();
+        if !KEY_LENGTHS.contains(&(length / 2)) || length % 2 != 0 {
+            return Err(format!(
+                "line {number} has {length} characters, which is no key"
+            ));
+        }
+        let key = SecretKey::from_hex(digits)
+            .ok_or_else(|| format!("line {number} holds something else than digits"))?;
+        if key.expose().len() < cipher.key_len() {
+            return Err(format!(
+                "line {number} has a key of {} bytes, {cipher} needs {}",
+                key.expose().len(),
+                cipher.key_len()
+            ));
+        }
+        if keys.contains(&key) {
+            return Err(format!("line {number} repeats a key"));
+        }
+        keys.push(key);
+    }
+    match keys.len() {
+        0 => Err("the file holds no key".to_owned()),
+        1..=MAX_KEYS => Ok(keys),
+        count => Err(format!(
+            "the file holds {count} keys, {MAX_KEYS} are the most"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::{FunctionConfig, Source, SpecErrors, parse};
+
+    const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
+
+    fn read(kind: &str, config: &str, key_file: &str) -> Result<FunctionConfig, SpecErrors> {
+        let text = format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: a }}\nspec:\n  match: {{}}\n  functions:\n    \
+             - {{ name: b, kind: {kind}, config: {{ keyFile: a.key, {config} }} }}\n"
+        );
+        let files = BTreeMap::from([("a.key".to_owned(), key_file.to_owned())]);
+        parse(&text, &Source::new("a.yaml"), &files).map(|mut chains| {
+            let function = chains.remove(0).functions.remove(0);
+            function.config
+        })
+    }
+
+    #[test]
+    fn keys_are_read_in_their_order_without_comments() {
+        let long = KEY.repeat(2);
+        let file = format!("# the new one\n{long}\n\n  {KEY}  \r\n");
+        let Ok(FunctionConfig::AesDecrypt(config)) = read("aes-decrypt", "", &file) else {
+            panic!("it is valid");
+        };
+        let lengths: Vec<_> = config.keys.iter().map(|key| key.expose().len()).collect();
+        assert_eq!(lengths, [32, 16]);
+    }
+
+    #[test]
+    fn a_bad_key_file_is_told_without_what_it_holds() {
+        let cases = [
+            ("", "", "no key"),
+            ("", "# only this\n", "no key"),
+            ("", "5ec2e7", "line 1 has 6 characters"),
+            (
+                "",
+                "5ec2e7005ec2e7005ec2e7005ec2e70g",
+                "line 1 holds something else",
+            ),
+            ("cipher: aes-256-gcm", KEY, "line 1 has a key of 16 bytes"),
+            ("", &format!("{KEY}\n\n{KEY}"), "line 3 repeats"),
+            ("", &"\n".repeat(20), "no key"),
+        ];
+        for (config, file, expected) in cases {
+            for kind in ["aes-encrypt", "aes-decrypt"] {
+                let error = read(kind, config, file).unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+                assert!(error.contains("`a.key`"), "{error}");
+                assert!(!error.contains("5ec2e7"), "{error}");
+            }
+        }
+        let many: Vec<_> = (0..17).map(|i| format!("{i:032x}")).collect();
+        let error = read("aes-encrypt", "", &many.join("\n"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("17 keys"), "{error}");
+    }
+}

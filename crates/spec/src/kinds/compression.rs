@@ -1,0 +1,186 @@
+//! `compress` and `decompress`.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::mtu;
+use crate::FunctionConfig;
+use crate::catalogue::{Class, FILE, Kind, State, Touches, cost, integer};
+use crate::effect::{Effect, Longer};
+use crate::error::{Fault, Report};
+use crate::keys::config;
+use crate::printable::Printable;
+use crate::read::field::Fields;
+use crate::words::word_enum;
+
+/// Lengths of dictionaries, bytes. What is shorter helps no algorithm; of one for LZ4 the last 64 KiB are used.
+const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
+/// Greatest value of `mtu`, bytes: what is usual of jumbo frames.
+const MAX_MTU: u16 = 9000;
+/// The mark of `compress` on what only looks compressed, bytes.
+const MARK_BYTES: u64 = 4;
+
+word_enum! {
+    /// How a payload is compressed.
+    #[derive(Default)]
+    pub enum CompressionAlgorithm {
+        /// LZ4, block format: fast.
+        #[default]
+        Lz4 = "lz4",
+        /// Zstandard (RFC 8878): small.
+        Zstd = "zstd",
+    }
+}
+
+config! {
+    /// Configuration of a `compress` function.
+    pub struct CompressConfig {
+        /// lz4 is fast, zstd makes packets smaller and costs some ten times as much
+        "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.or("lz4");
+        /// of zstd: more makes packets smaller and takes longer; of lz4, whose acceleration it is: more takes less time and
+        /// leaves packets larger
+        "level" level: u8 = integer(1, 19, "a level").or("1");
+        /// a file of 8 bytes to 128 KiB that both sides have: any bytes that the traffic often holds, or what `zstd --train` made of
+        /// samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB
+        "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
+        /// the longest IP packet that it may make, bytes; what would be longer is dropped and counted
+        "mtu" mtu: u16 = mtu(MAX_MTU);
+    }
+}
+
+config! {
+    /// Configuration of a `decompress` function. Each packet says how it was compressed.
+    pub struct DecompressConfig {
+        /// a file of 8 bytes to 128 KiB that both sides have: any bytes that the traffic often holds, or what `zstd --train` made of
+        /// samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB
+        "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
+        /// the longest IP packet that it may make, bytes; what would be longer is dropped and counted
+        "mtu" mtu: u16 = mtu(MAX_MTU);
+    }
+}
+
+/// `compress`. Its costs are those of lz4 on JSON: a kind has one cost, and zstd takes some ten times that.
+pub static COMPRESS: Kind = Kind {
+    name: "compress",
+    class: Class::Advanced,
+    user: cost(35.0, 0.65),
+    touches: Touches::Payload,
+    state: State::None,
+    guards: false,
+    config: CompressConfig::KEYS,
+    description: "Compresses each UDP payload by itself; a `decompress` further on gives it back. Packets that would get no \
+                  smaller pass untouched, and so do fragments and other protocols; a payload that only looks compressed is \
+                  marked, with 4 bytes more.",
+    example: "{ name: squeeze, kind: compress, config: { algorithm: lz4 } }",
+    read: |fields, report| FunctionConfig::Compress(CompressConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::Compress(config) => longer(MARK_BYTES, config.mtu),
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+/// `decompress`. Its costs are those of lz4 on JSON.
+pub static DECOMPRESS: Kind = Kind {
+    name: "decompress",
+    class: Class::Advanced,
+    user: cost(20.0, 0.15),
+    touches: Touches::Payload,
+    state: State::None,
+    guards: true,
+    config: DecompressConfig::KEYS,
+    description: "Gives UDP payloads that a `compress` made smaller back as they were; each packet says by which algorithm. Packets \
+                  that were not compressed pass untouched. Drops what is damaged, too long, or made with another dictionary.",
+    example: "{ name: restore, kind: decompress }",
+    read: |fields, report| FunctionConfig::Decompress(DecompressConfig::read(fields, report)),
+    effect: |config| match config {
+        // Any packet may become as long as one can be.
+        FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+fn longer(bytes: u64, mtu: u16) -> Effect {
+    Effect {
+        longer: Longer::by(bytes, mtu),
+        ..Effect::NONE
+    }
+}
+
+/// What both sides know of the traffic beforehand: any bytes that it often holds, or what `zstd --train` makes of
+/// samples of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Dictionary(Vec<u8>);
+
+impl Dictionary {
+    /// A dictionary of those bytes.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Dictionary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dictionary({} bytes)", self.0.len())
+    }
+}
+
+/// As base64, so that JSON takes it.
+impl Serialize for Dictionary {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Dictionary {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
+        Ok(Self(bytes))
+    }
+}
+
+fn dictionary(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Dictionary> {
+    const EXPECTED: &str = "the path of a readable file of 8 bytes to 128 KiB, relative to the directory of the chain file";
+    let field = fields.get("dictionary")?;
+    let path = field.text(report, EXPECTED, "write for example telemetry.dict")?;
+    let (message, help) = match report.files.read_bytes(path) {
+        Ok(bytes) if DICTIONARY.contains(&bytes.len()) => return Some(Dictionary::new(bytes)),
+        Ok(bytes) => (
+            format!("`{}` has {} bytes", Printable(path), bytes.len()),
+            "make one with `zstd --train --maxdict=65536`, or remove the key",
+        ),
+        Err(reason) => (
+            format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
+            "correct the path, or make the file readable",
+        ),
+    };
+    field.fault(report, Fault::new(message, EXPECTED, help));
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dictionary_of_any_bytes_survives_json() {
+        let dictionary = Dictionary::new((0..=255).collect());
+        let json = serde_json::to_string(&dictionary).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Dictionary>(&json).unwrap(),
+            dictionary
+        );
+        assert!(serde_json::from_str::<Dictionary>("\"no base64\"").is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! `firewall`.
+
+use myelin_packet::rules::{Action, MAX_RULES, Rule};
+
+use crate::FunctionConfig;
+use crate::catalogue::{Class, ConfigKey, FILE, Kind, State, TEXT, Touches, ValueType, cost};
+use crate::error::Report;
+use crate::keys::{Readable, config, keys};
+use crate::read::field::{Field, Fields};
+use crate::read::list_file::Listed;
+use crate::read::matching;
+use crate::words::word_enum;
+
+word_enum! {
+    /// What a firewall does with fragments when one of its rules names a port, which a fragment does not show.
+    #[derive(Default)]
+    pub enum FragmentPolicy {
+        /// Drop them: a port rule cannot be evaded by fragmenting.
+        #[default]
+        Drop = "drop",
+        /// Match them without ports: a rule that names a port does not fit them.
+        Match = "match",
+    }
+}
+
+const ACTION: ConfigKey = ConfigKey::new(ValueType::Choice(&["allow", "deny"]));
+const RULES: Listed = Listed {
+    keys: ["rules", "rulesFile"],
+    expected: "a list of rules such as { action: deny, source: 192.0.2.0/24 }",
+    file: "rules.yaml",
+    most: MAX_RULES,
+    of: "firewall",
+    too_many: "merge neighbouring prefixes or port ranges, or split the rules over two firewalls",
+};
+const RULES_FILE: ConfigKey = FILE.named(
+    "rulesFile",
+    "a YAML file with a list of further rules, which come after those of `rules`",
+);
+
+config! {
+    /// Configuration of a `firewall` function.
+    pub struct FirewallConfig {
+        /// rules, first match wins: { action: allow|deny, source: PREFIX, destination: PREFIX, protocol:
+        /// udp|tcp|icmp|icmpv6|NUMBER, sourcePort: PORT|"FROM-TO", destinationPort: PORT|"FROM-TO" }; a field left out
+        /// fits every packet; at most 1024 with those of rulesFile
+        "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules).or("[]"), from rules, with RULES_FILE;
+        /// what happens to a packet that no rule matches
+        "default" default: Action = ACTION.or("allow");
+        /// fragments show no ports: when a rule names one, drop them, or match them as packets without ports
+        "fragments" fragments: FragmentPolicy = FragmentPolicy::KEY.or("drop");
+    }
+}
+
+keys! {
+    /// Keys of a firewall rule.
+    RULE_KEYS {
+        /// what happens to a packet that fits
+        "action" = ACTION.required();
+        /// source address or prefix
+        "source" = TEXT;
+        /// destination address or prefix
+        "destination" = TEXT;
+        /// udp, tcp, icmp, icmpv6, or the number of a protocol
+        "protocol" = TEXT;
+        /// source port, or a range of them: "FROM-TO"
+        "sourcePort" = ConfigKey::new(ValueType::Ports);
+        /// destination port, or a range of them
+        "destinationPort" = ConfigKey::new(ValueType::Ports);
+    }
+}
+
+impl FirewallConfig {
+    /// Whether fragments are dropped unseen: the policy says so and some rule needs a port.
+    pub fn drops_fragments(&self) -> bool {
+        self.fragments == FragmentPolicy::Drop && self.rules.iter().any(Rule::names_ports)
+    }
+}
+
+/// `firewall`.
+pub static FIREWALL: Kind = Kind {
+    name: "firewall",
+    class: Class::Basic,
+    kernel: cost(15.0, 0.0),
+    user: cost(17.0, 0.0),
+    touches: Touches::Header,
+    state: State::None,
+    guards: true,
+    config: FirewallConfig::KEYS,
+    description: "Lets packets pass or drops them by prefix, protocol and port; the cost hardly depends on the number of rules.",
+    example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
+    read: |fields, report| FunctionConfig::Firewall(FirewallConfig::read(fields, report)),
+    ..Kind::BASE
+};
+
+impl Readable for Action {
+    fn read(field: &Field<'_>, _: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
+        field.word(report, &[("allow", Self::Allow), ("deny", Self::Deny)])
+    }
+}
+
+fn rules(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<Rule> {
+    RULES.read(fields, report, rule)
+}
+
+fn rule(field: &Field<'_>, report: &mut Report<'_>) -> Option<Rule> {
+    let fields = field.map(report, RULE_KEYS)?;
+    let action = fields
+        .required(report, "action", "allow or deny", "deny")
+        .and_then(|field| Action::read(&field, &ACTION, report));
+    let source = matching::prefix(&fields, "source", report);
+    let destination = matching::prefix(&fields, "destination", report);
+    let protocol = matching::protocol(&fields, report);
+    let source_ports = matching::ports(&fields, "sourcePort", report);
+    let destination_ports = matching::ports(&fields, "destinationPort", report);
+    let names_ports = source_ports.is_some() || destination_ports.is_some();
+    matching::check(&fields, source, destination, protocol, names_ports, report);
+    Some(Rule {
+        action: action?,
+        source,
+        destination,
+        protocol,
+        source_ports,
+        destination_ports,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_matter_only_where_a_rule_names_a_port() {
+        let mut config = FirewallConfig {
+            rules: vec![Rule::any(Action::Deny)],
+            default: Action::Allow,
+            fragments: FragmentPolicy::Drop,
+        };
+        assert!(!config.drops_fragments());
+        config.rules[0].source_ports = Some(1..=9);
+        assert!(config.drops_fragments());
+        config.fragments = FragmentPolicy::Match;
+        assert!(!config.drops_fragments());
+    }
+}

@@ -1,0 +1,157 @@
+//! `load-balancer`.
+
+use std::net::IpAddr;
+
+use myelin_packet::MacAddr;
+use myelin_packet::maglev::{Backend, MAX_BACKENDS, MAX_WEIGHT, MaglevTable};
+use serde::{Deserialize, Serialize};
+
+use crate::FunctionConfig;
+use crate::catalogue::{
+    Class, ConfigKey, DURATION, Kind, REVERSE_OF, State, TEXT, Touches, ValueType, cost, integer,
+};
+use crate::error::{Fault, Report};
+use crate::keys::{config, keys};
+use crate::read::address::{host, mac};
+use crate::read::field::{Field, Fields};
+
+const BACKENDS: &str = "a list of backends such as { address: 10.0.0.11 }";
+/// Its share of flows.
+const WEIGHT: ConfigKey = integer(1, MAX_WEIGHT as u64, "a weight").or("1");
+
+config! {
+    /// Configuration of a `load-balancer` function.
+    pub struct LoadBalancerConfig {
+        /// where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC };
+        /// `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an
+        /// empty list every packet is dropped
+        "backends" backends: Vec<BackendSpec> = ConfigKey::new(ValueType::Backends).required(), from backends;
+        /// how long a flow without packets stays with its backend
+        "timeout" timeout_ns: u64 = DURATION.or("300s");
+        /// flows it keeps; when one more comes, it forgets one that has not been used for long
+        "flows" flows: u32 = integer(1024, 1 << 20, "a number of flows").or("65536"), with REVERSE_OF;
+    }
+}
+
+keys! {
+    /// Keys of a backend.
+    BACKEND_KEYS {
+        /// what becomes the destination of packets, IPv4 or IPv6
+        "address" = TEXT.required();
+        /// its share of flows, in proportion to the others'
+        "weight" = WEIGHT;
+        /// what becomes the Ethernet destination; left out, that stays
+        "mac" = TEXT;
+    }
+}
+
+/// A backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendSpec {
+    /// What becomes the destination of packets.
+    pub address: IpAddr,
+    /// Its share of flows, in proportion to the others': 1 to [`MAX_WEIGHT`].
+    pub weight: u32,
+    /// What becomes the Ethernet destination; `None` leaves that as it is.
+    pub mac: Option<MacAddr>,
+}
+
+impl LoadBalancerConfig {
+    /// The backends as tables hold them, in the order of the configuration.
+    pub fn backends(&self) -> Vec<Backend> {
+        let backend = |spec: &BackendSpec| Backend::new(spec.address, spec.mac);
+        self.backends.iter().map(backend).collect()
+    }
+
+    /// The hash tables over them: of IPv4, and of IPv6.
+    pub fn tables(&self) -> [MaglevTable; 2] {
+        let backends = self.backends();
+        [0, 1].map(|is_ipv6| {
+            let own = (0..).zip(&backends).zip(&self.backends);
+            MaglevTable::new(
+                own.filter(|((_, backend), _)| backend.is_ipv6 == is_ipv6)
+                    .map(|((number, backend), spec)| (number, backend, spec.weight)),
+            )
+        })
+    }
+
+    /// The part that the state of flows depends on: backends may come and go under it.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            flows: self.flows,
+            ..Self::default()
+        }
+    }
+}
+
+/// `load-balancer`.
+pub static LOAD_BALANCER: Kind = Kind {
+    name: "load-balancer",
+    class: Class::Basic,
+    kernel: cost(50.0, 0.0),
+    user: cost(40.0, 0.0),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: false,
+    config: LoadBalancerConfig::KEYS,
+    description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev), rewriting the destination address, and \
+                  keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \
+                  answers their source back. Drops packets without ports, and answers of no living flow.",
+    example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
+    read: |fields, report| FunctionConfig::LoadBalancer(LoadBalancerConfig::read(fields, report)),
+    flow_lifetime_ns: |config, _, _| match config {
+        FunctionConfig::LoadBalancer(config) => Some(config.timeout_ns),
+        _ => None,
+    },
+    ..Kind::BASE
+};
+
+fn backends(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<BackendSpec> {
+    let Some(field) = fields.get("backends") else {
+        return Vec::new();
+    };
+    let items = field.list(report, BACKENDS).unwrap_or_default();
+    if items.len() > MAX_BACKENDS {
+        let fault = Fault::new(
+            format!("{} backends", items.len()),
+            format!("at most {MAX_BACKENDS} backends of one load balancer"),
+            "let a load balancer send to other load balancers",
+        );
+        field.fault(report, fault);
+    }
+    let mut backends: Vec<BackendSpec> = Vec::with_capacity(items.len());
+    for item in &items {
+        let Some(backend) = backend(item, report) else {
+            continue;
+        };
+        let mut others = backends.iter();
+        if others.any(|other| other.address == backend.address) {
+            let fault = Fault::new(
+                format!("{} is named twice", backend.address),
+                "each backend once",
+                "remove one of the two, and raise the weight of the other",
+            );
+            item.fault(report, fault);
+        }
+        backends.push(backend);
+    }
+    backends
+}
+
+fn backend(field: &Field<'_>, report: &mut Report<'_>) -> Option<BackendSpec> {
+    let fields = field.map(report, BACKEND_KEYS)?;
+    let examples = ("10.0.0.11", "10.0.0.11 or 2001:db8::11");
+    let address = host(
+        &fields,
+        "address",
+        "the address of one host",
+        examples,
+        report,
+    );
+    Some(BackendSpec {
+        weight: fields.value(&WEIGHT.named("weight", ""), report),
+        mac: mac(&fields, "mac", report),
+        address: address?,
+    })
+}

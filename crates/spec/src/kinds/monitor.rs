@@ -1,0 +1,31 @@
+//! `monitor`.
+
+use crate::FunctionConfig;
+use crate::catalogue::{Class, FLOWS, Kind, State, Touches, cost};
+use crate::keys::config;
+
+config! {
+    /// Configuration of a `monitor` function.
+    #[derive(Copy)]
+    pub struct MonitorConfig {
+        /// flows it keeps at most; when one more comes the one that was used longest ago goes (in the kernel, one that was not used
+        /// of late), and this is counted
+        "flows" flows: u32 = FLOWS;
+    }
+}
+
+/// `monitor`.
+pub static MONITOR: Kind = Kind {
+    name: "monitor",
+    class: Class::Basic,
+    kernel: cost(30.0, 0.0),
+    user: cost(25.0, 0.0),
+    touches: Touches::Header,
+    state: State::PerFlow,
+    guards: false,
+    config: MonitorConfig::KEYS,
+    description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
+    example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",
+    read: |fields, report| FunctionConfig::Monitor(MonitorConfig::read(fields, report)),
+    ..Kind::BASE
+};

@@ -1,0 +1,249 @@
+//! Random linear network coding: `rlnc-encode`, `rlnc-recode`, `rlnc-decode`.
+//!
+//! The costs are those of the default configurations without loss, for each source packet, repair packets included, on a
+//! Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions --bench rlnc`, less those of `forward`.
+
+use super::mtu;
+use crate::FunctionConfig;
+use crate::catalogue::{
+    Class, Coding, ConfigKey, DURATION, Kind, State, Touches, ValueType, cost, integer,
+};
+use crate::effect::{Effect, Longer, Made};
+use crate::keys::config;
+use crate::words::word_enum;
+
+word_enum! {
+    /// Which source packets a repair packet is made of.
+    #[derive(Default)]
+    pub enum RlncCode {
+        /// The latest ones.
+        #[default]
+        Window = "window",
+        /// Those of one block.
+        Block = "block",
+    }
+}
+
+word_enum! {
+    /// In which order a decoder delivers.
+    #[derive(Default)]
+    pub enum RlncDelivery {
+        /// Each packet when it comes or is worked out.
+        #[default]
+        Immediate = "immediate",
+        /// In the order in which the encoder had them.
+        InOrder = "in-order",
+    }
+}
+
+word_enum! {
+    /// What a recoder does with coded packets that come.
+    #[derive(Default)]
+    pub enum RlncCoded {
+        /// They go on, and recoded ones besides.
+        #[default]
+        Pass = "pass",
+        /// A recoded one goes in place of each.
+        Replace = "replace",
+    }
+}
+
+/// Redundancies are kept in so many parts of one.
+pub const REDUNDANCY_PARTS: u32 = crate::keys::PARTS;
+/// Longest IP packet that may be asked for, bytes: what a worker's frame holds beside its headroom.
+pub const MAX_MTU: u16 = 1700;
+/// What a repair packet (RFC 8681) has beside its symbol, bytes: its identifier, the encoding coefficients' seed and the length of the
+/// data unit. A recoded one has its coefficients besides, a byte for each packet of the window.
+const CODING_BYTES: u64 = 12;
+/// Packets that a decoder may work out at once: as many as it keeps equations.
+const EQUATIONS: u32 = 64;
+
+/// Source packets in one coded packet.
+const PACKETS: ConfigKey = integer(1, 64, "a number of packets");
+const REDUNDANCY: ConfigKey = ConfigKey::new(ValueType::Number { max: 4 }).or("0.25");
+
+config! {
+    /// Configuration of an `rlnc-encode` function. The redundancy is in parts of [`REDUNDANCY_PARTS`].
+    #[derive(Copy)]
+    pub struct RlncEncodeConfig {
+        /// which source packets a repair packet is made of: the latest ones, or those of one block
+        "code" code: RlncCode = RlncCode::KEY.or("window");
+        /// source packets of a window, for code: window
+        "window" window: u8 = PACKETS.or("8");
+        /// source packets of a block, for code: block
+        "block" block: u8 = PACKETS.or("32");
+        /// repair packets for each source packet, with up to six decimals; 0.25 is one for four
+        "redundancy" redundancy: u32 = REDUNDANCY;
+        /// density threshold (RFC 8681): a source packet of the window is in a repair packet with probability (density + 1) / 16
+        "density" density: u8 = integer(0, 15, "a density threshold").or("15");
+        /// when no packet came for this long, those without a repair packet get one, and an incomplete block ends
+        "flush" flush_ns: u64 = DURATION.or("1ms");
+        /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
+        "mtu" mtu: u16 = mtu(MAX_MTU);
+    }
+}
+
+config! {
+    /// Configuration of an `rlnc-recode` function. The redundancy is in parts of [`REDUNDANCY_PARTS`].
+    #[derive(Copy)]
+    pub struct RlncRecodeConfig {
+        /// packets, source and coded ones, that are combined: the latest that came
+        "window" window: u8 = PACKETS.or("8");
+        /// recoded packets for each source packet that comes, with up to six decimals
+        "redundancy" redundancy: u32 = REDUNDANCY;
+        /// what becomes of coded packets that come: they go on, or a recoded one goes in the place of each
+        "coded" coded: RlncCoded = RlncCoded::KEY.or("pass");
+        /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
+        "mtu" mtu: u16 = mtu(MAX_MTU);
+    }
+}
+
+config! {
+    /// Configuration of an `rlnc-decode` function.
+    #[derive(Copy)]
+    pub struct RlncDecodeConfig {
+        /// each packet goes on when it comes or is worked out, or waits for those before it
+        "delivery" delivery: RlncDelivery = RlncDelivery::KEY.or("immediate");
+        /// with delivery: in-order, how long a packet waits at most
+        "timeout" timeout_ns: u64 = DURATION.or("10ms");
+        /// source packets it keeps, rounded up to a power of two; 1.5 KiB each
+        "buffer" buffer: u16 = integer(128, 4096, "a number of packets").or("256");
+    }
+}
+
+impl RlncEncodeConfig {
+    /// The part that the state depends on.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            code: self.code,
+            window: self.window,
+            block: self.block,
+            ..Self::default()
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        let (redundancy, parts) = (u64::from(self.redundancy), u64::from(REDUNDANCY_PARTS));
+        Effect {
+            made: Made {
+                parts: self.redundancy,
+                window: self.window.max(self.block),
+                // Those of a block are sent at its end, together.
+                at_once: match self.code {
+                    RlncCode::Block => (u64::from(self.block) * redundancy).div_ceil(parts),
+                    RlncCode::Window => 0,
+                },
+            },
+            longer: Longer::by(CODING_BYTES, self.mtu),
+            ..Effect::NONE
+        }
+    }
+}
+
+impl RlncRecodeConfig {
+    /// The part that the state depends on.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            window: self.window,
+            ..Self::default()
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        Effect {
+            made: Made {
+                parts: self.redundancy,
+                window: self.window,
+                at_once: 0,
+            },
+            longer: Longer::by(CODING_BYTES + u64::from(self.window), self.mtu),
+            ..Effect::NONE
+        }
+    }
+}
+
+impl RlncDecodeConfig {
+    /// The part that the state depends on.
+    #[must_use]
+    pub fn shape(&self) -> Self {
+        Self {
+            buffer: self.buffer,
+            ..Self::default()
+        }
+    }
+
+    /// What it works out was lost before, and so makes no more packets than came into the code.
+    fn effect(&self) -> Effect {
+        Effect {
+            released: EQUATIONS,
+            held_ns: (self.delivery == RlncDelivery::InOrder).then_some(self.timeout_ns),
+            ..Effect::NONE
+        }
+    }
+}
+
+/// `rlnc-encode`.
+pub static RLNC_ENCODE: Kind = Kind {
+    name: "rlnc-encode",
+    class: Class::Advanced,
+    user: cost(85.0, 0.055),
+    touches: Touches::HeaderAndPayload,
+    state: State::PerInstance,
+    guards: false,
+    config: RlncEncodeConfig::KEYS,
+    description: "Numbers UDP packets and sends repair packets with them, combinations of the latest ones (random linear network \
+                  coding, RFC 8681), from which an `rlnc-decode` works out packets that were lost on the way. Drops packets \
+                  that are not UDP, fragments, and packets too long to be protected.",
+    example: "{ name: coder, kind: rlnc-encode, config: { window: 8, redundancy: 0.25 } }",
+    coding: Some(Coding::Begins),
+    read: |fields, report| FunctionConfig::RlncEncode(RlncEncodeConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::RlncEncode(config) => config.effect(),
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+/// `rlnc-recode`.
+pub static RLNC_RECODE: Kind = Kind {
+    name: "rlnc-recode",
+    class: Class::Advanced,
+    user: cost(130.0, 0.06),
+    touches: Touches::HeaderAndPayload,
+    state: State::PerInstance,
+    guards: false,
+    config: RlncRecodeConfig::KEYS,
+    description: "Sends new combinations of the packets of an `rlnc-encode` that came, without decoding: redundancy for the next part \
+                  of the way that also helps against what was lost before. Source packets go on unchanged. Drops \
+                  packets that no `rlnc-encode` has sent.",
+    example: "{ name: relay, kind: rlnc-recode, config: { redundancy: 0.25 } }",
+    read: |fields, report| FunctionConfig::RlncRecode(RlncRecodeConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::RlncRecode(config) => config.effect(),
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
+
+/// `rlnc-decode`.
+pub static RLNC_DECODE: Kind = Kind {
+    name: "rlnc-decode",
+    class: Class::Advanced,
+    user: cost(80.0, 0.02),
+    touches: Touches::HeaderAndPayload,
+    state: State::PerInstance,
+    guards: true,
+    config: RlncDecodeConfig::KEYS,
+    description: "Gives on the packets of an `rlnc-encode` as they were before it, works out lost ones from repair packets, and takes \
+                  those out. Drops packets that no `rlnc-encode` has sent, and duplicates.",
+    example: "{ name: decoder, kind: rlnc-decode, config: { delivery: in-order } }",
+    coding: Some(Coding::Ends),
+    read: |fields, report| FunctionConfig::RlncDecode(RlncDecodeConfig::read(fields, report)),
+    effect: |config| match config {
+        FunctionConfig::RlncDecode(config) => config.effect(),
+        _ => Effect::NONE,
+    },
+    ..Kind::BASE
+};
