@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
@@ -19,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::api::RunDir;
 use crate::api::{
-    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
+    self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
     FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 use crate::engine::{Engine, Monitor};
@@ -60,6 +61,23 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// Answers a client of this version, and tells any other that it is not.
+async fn same_version(request: Request, next: Next) -> Response {
+    let version = request.headers().get(api::VERSION_HEADER);
+    let version = version.and_then(|version| version.to_str().ok());
+    let mut response = match api::check_client(version) {
+        Ok(()) => next.run(request).await,
+        Err(error) => Refusal(error).into_response(),
+    };
+    let version = HeaderValue::from_static(api::VERSION);
+    response.headers_mut().insert(api::VERSION_HEADER, version);
+    response
+}
+
+async fn nothing(uri: Uri) -> Refusal {
+    Refusal(ApiError::usage(format!("there is no `{uri}` here")))
+}
+
 /// Serves until stopped by a request, by a signal or by idleness.
 ///
 /// # Errors
@@ -94,18 +112,24 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         engine: Arc::clone(&engine),
         stop: Notify::new(),
     });
+    let versioned = Router::new()
+        .route("/agent", get(info))
+        .route("/chains", get(list).post(up).delete(down_all))
+        .route("/chains/{name}", delete(down))
+        .route("/events", get(all_events))
+        .route("/events/{name}", get(events))
+        .route("/flows", get(all_flows))
+        .route("/flows/{name}", get(flows))
+        .route("/seconds/{name}", get(seconds))
+        .route("/probe", post(probe))
+        .route("/run", post(run_chain))
+        .route("/calibrate", post(calibrate));
     let router = Router::new()
-        .route("/v1/agent", get(info).delete(stop))
-        .route("/v1/chains", get(list).post(up).delete(down_all))
-        .route("/v1/chains/{name}", delete(down))
-        .route("/v1/events", get(all_events))
-        .route("/v1/events/{name}", get(events))
-        .route("/v1/flows", get(all_flows))
-        .route("/v1/flows/{name}", get(flows))
-        .route("/v1/seconds/{name}", get(seconds))
-        .route("/v1/probe", post(probe))
-        .route("/v1/run", post(run_chain))
-        .route("/v1/calibrate", post(calibrate))
+        .nest(api::PREFIX, versioned)
+        .fallback(nothing)
+        .layer(middleware::from_fn(same_version))
+        // The same in every version, so no version is asked for.
+        .route(api::STOP, delete(stop))
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .with_state(Arc::clone(&shared));
     tracing::info!(socket = %path.display(), "agent ready");

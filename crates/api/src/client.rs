@@ -6,16 +6,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_agent};
 use crate::{
-    AgentInfo, ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, DownReply, Event,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
+    ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
 
 /// How long a fresh agent may take until its socket answers.
@@ -92,56 +93,59 @@ impl Client {
 
     /// Who answers.
     pub fn info(&self) -> Result<AgentInfo, ApiError> {
-        self.call(Method::GET, "/v1/agent", None::<&()>)
+        self.get("/agent")
     }
 
     /// The running chains.
     pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
-        self.call(Method::GET, "/v1/chains", None::<&()>)
+        self.get("/chains")
     }
 
     /// The flows that the functions of one chain know, or of all of them.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
-        let path = chain.map_or_else(
-            || "/v1/flows".to_owned(),
-            |chain| format!("/v1/flows/{chain}"),
-        );
-        self.call(Method::GET, &path, None::<&()>)
+        self.get(&of("/flows", chain))
     }
 
     /// Violations of contracts whose numbers are above `after`, of one chain or of all of them, in the order of their beginning.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
-        let path = chain.map_or_else(
-            || format!("/v1/events?after={after}"),
-            |chain| format!("/v1/events/{chain}?after={after}"),
-        );
-        self.call(Method::GET, &path, None::<&()>)
+        self.get(&format!("{}?after={after}", of("/events", chain)))
     }
 
     /// The last seconds of a chain, at most so many, the oldest first.
     pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
-        let path = format!("/v1/seconds/{chain}?last={most}");
-        self.call(Method::GET, &path, None::<&()>)
+        self.get(&format!("/seconds/{chain}?last={most}"))
     }
 
     /// Deploys all chains of a file, or none.
-    pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.call(Method::POST, "/v1/chains", Some(source))
-    }
-
-    /// The same, with what is said beside the file.
-    pub fn up_as(&self, request: &UpRequest) -> Result<Vec<ChainUp>, ApiError> {
-        self.call(Method::POST, "/v1/chains", Some(request))
+    pub fn up(&self, request: &UpRequest) -> Result<Vec<ChainUp>, ApiError> {
+        self.call(Method::POST, "/chains", Some(request))
     }
 
     /// Removes one chain.
     pub fn down(&self, chain: &str) -> Result<DownReply, ApiError> {
-        self.call(Method::DELETE, &format!("/v1/chains/{chain}"), None::<&()>)
+        self.call(Method::DELETE, &of("/chains", Some(chain)), None::<&()>)
     }
 
-    /// Removes everything, what a killed agent left behind included.
+    /// Removes everything, what a killed agent left behind included, and stops the agent. One of another version is stopped
+    /// without further words; what it had goes with it.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
-        self.call(Method::DELETE, "/v1/chains", None::<&()>)
+        let agent = self.runtime.block_on(async {
+            let response = self.send(Method::GET, "/", None::<&()>).await?;
+            Ok(version_of(&response).map(str::to_owned))
+        })?;
+        let reply = if check_agent(agent.as_deref()).is_ok() {
+            self.call(Method::DELETE, "/chains", None::<&()>)?
+        } else {
+            let agent = agent.map_or(String::new(), |agent| format!(" ({agent})"));
+            DownReply {
+                removed: vec![format!(
+                    "an agent of another version{agent}, with all its chains"
+                )],
+                ..DownReply::default()
+            }
+        };
+        self.stop()?;
+        Ok(reply)
     }
 
     /// Probes a running chain.
@@ -150,7 +154,7 @@ impl Client {
         request: &ProbeRequest,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), ApiError> {
-        self.stream("/v1/probe", request, on_event)
+        self.stream("/probe", request, on_event)
     }
 
     /// Deploys, probes, reports, tears down.
@@ -159,7 +163,7 @@ impl Client {
         request: &RunRequest,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), ApiError> {
-        self.stream("/v1/run", request, on_event)
+        self.stream("/run", request, on_event)
     }
 
     /// Measures this machine's costs.
@@ -168,45 +172,45 @@ impl Client {
         request: &CalibrateRequest,
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), ApiError> {
-        self.stream("/v1/calibrate", request, on_event)
+        self.stream("/calibrate", request, on_event)
     }
 
-    /// Tells the agent to remove everything and stop, and waits until it has: until nobody holds the run directory any more.
+    /// Tells the agent, of whatever version, to remove everything and stop, and waits until it has: until nobody holds the run
+    /// directory any more.
     pub fn stop(&self) -> Result<(), ApiError> {
-        let path = "/v1/agent";
         self.runtime.block_on(async {
-            let (status, body) = self.send(Method::DELETE, path, None::<&()>).await?;
-            if status.is_success() {
-                Ok(())
-            } else {
-                Err(error_of(status, &collect(body).await?))
-            }
+            let response = self.send(Method::DELETE, STOP, None::<&()>).await?;
+            succeeded(response).await.map(drop)
         })?;
-        let start = Instant::now();
-        while self.run_dir.is_served() {
-            if start.elapsed() > STOP_LIMIT {
-                return Err(ApiError::failed(format!(
-                    "the agent at {} does not end; its last words are in {}",
-                    self.run_dir.path().display(),
-                    self.run_dir.log().display()
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if self.ends_within(STOP_LIMIT) {
+            return Ok(());
         }
-        Ok(())
+        Err(ApiError::failed(format!(
+            "the agent at {} does not end; its last words are in {}",
+            self.run_dir.path().display(),
+            self.run_dir.log().display()
+        )))
     }
 
     /// Whether the agent that this client spoke to is no more; one that has been killed may take a moment to be gone, and accepts connections
     /// until then.
     pub fn has_ended(&self) -> bool {
+        self.ends_within(DYING)
+    }
+
+    fn ends_within(&self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.run_dir.is_served() {
-            if start.elapsed() > DYING {
+            if start.elapsed() > limit {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         true
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        self.call(Method::GET, path, None::<&()>)
     }
 
     fn call<T: DeserializeOwned>(
@@ -216,13 +220,8 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T, ApiError> {
         self.runtime.block_on(async {
-            let (status, body) = self.send(method, path, body).await?;
-            let bytes = collect(body).await?;
-            if status.is_success() {
-                decode(&bytes)
-            } else {
-                Err(error_of(status, &bytes))
-            }
+            let body = self.answer(method, path, body).await?;
+            decode(&body.collect().await.map_err(lost)?.to_bytes())
         })
     }
 
@@ -233,10 +232,7 @@ impl Client {
         on_event: &mut dyn FnMut(Event),
     ) -> Result<(), ApiError> {
         self.runtime.block_on(async {
-            let (status, mut body) = self.send(Method::POST, path, Some(request)).await?;
-            if !status.is_success() {
-                return Err(error_of(status, &collect(body).await?));
-            }
+            let mut body = self.answer(Method::POST, path, Some(request)).await?;
             let mut pending = Vec::new();
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(lost)?;
@@ -253,12 +249,25 @@ impl Client {
         })
     }
 
+    /// What an agent of this version answers to a request.
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Incoming, ApiError> {
+        let path = format!("{PREFIX}{path}");
+        let response = self.send(method, &path, body).await?;
+        check_agent(version_of(&response))?;
+        succeeded(response).await
+    }
+
     async fn send(
         &self,
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<(StatusCode, hyper::body::Incoming), ApiError> {
+    ) -> Result<Response<Incoming>, ApiError> {
         let socket = UnixStream::connect(self.run_dir.socket())
             .await
             .map_err(lost)?;
@@ -266,20 +275,40 @@ impl Client {
             .await
             .map_err(lost)?;
         tokio::spawn(connection);
-        let bytes = match body {
-            Some(body) => serde_json::to_vec(body).map_err(lost)?,
-            None => Vec::new(),
-        };
+        let bytes = body.map_or(Ok(Vec::new()), serde_json::to_vec);
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "myelin")
             .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(bytes)))
+            .header(VERSION_HEADER, VERSION)
+            .body(Full::new(Bytes::from(bytes.map_err(lost)?)))
             .map_err(lost)?;
-        let response = sender.send_request(request).await.map_err(lost)?;
-        Ok((response.status(), response.into_body()))
+        sender.send_request(request).await.map_err(lost)
     }
+}
+
+/// The path of one chain's, or of all chains'.
+fn of(path: &str, chain: Option<&str>) -> String {
+    chain.map_or_else(|| path.to_owned(), |chain| format!("{path}/{chain}"))
+}
+
+fn version_of(response: &Response<Incoming>) -> Option<&str> {
+    response.headers().get(VERSION_HEADER)?.to_str().ok()
+}
+
+/// The body of an answer; the error of one that tells one.
+async fn succeeded(response: Response<Incoming>) -> Result<Incoming, ApiError> {
+    let status = response.status();
+    let body = response.into_body();
+    if status.is_success() {
+        return Ok(body);
+    }
+    let bytes = body.collect().await.map_err(lost)?.to_bytes();
+    Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(&bytes);
+        ApiError::failed(format!("the agent answered {status}: {text}"))
+    }))
 }
 
 fn lost(error: impl std::fmt::Display) -> ApiError {
@@ -291,23 +320,10 @@ fn lost(error: impl std::fmt::Display) -> ApiError {
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::failed(format!(
-            "the agent's answer is not understood ({error}): is it of another version? `myelin down --all` \
-             stops it"
+            "the agent's answer is not understood ({error}): is it another build of version {VERSION}? \
+             `myelin down --all` stops it"
         ))
     })
-}
-
-fn error_of(status: StatusCode, bytes: &[u8]) -> ApiError {
-    serde_json::from_slice(bytes).unwrap_or_else(|_| {
-        ApiError::failed(format!(
-            "the agent answered {status}: {}",
-            String::from_utf8_lossy(bytes)
-        ))
-    })
-}
-
-async fn collect(body: hyper::body::Incoming) -> Result<Bytes, ApiError> {
-    Ok(body.collect().await.map_err(lost)?.to_bytes())
 }
 
 /// Starts `PROGRAM agent` in a session of its own, so that it outlives the client and its terminal.

@@ -7,24 +7,26 @@
 //!
 //! | request | body | answer |
 //! |---|---|---|
-//! | `GET /v1/agent` | - | [`AgentInfo`] |
-//! | `GET /v1/chains` | - | [`ChainStatus`] list |
-//! | `POST /v1/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
-//! | `GET /v1/events?after=SERIAL`, `GET /v1/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
-//! | `GET /v1/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list: the last seconds of a chain, the oldest first; at most 300 are kept, all of them without `last` |
-//! | `GET /v1/flows`, `GET /v1/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
-//! | `DELETE /v1/chains/NAME`, `DELETE /v1/chains` | - | [`DownReply`] |
-//! | `POST /v1/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
-//! | `POST /v1/run` | [`RunRequest`] | stream of [`Event`] |
-//! | `POST /v1/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
-//! | `DELETE /v1/agent` | - | empty: the agent stops |
+//! | `GET /v2/agent` | - | [`AgentInfo`] |
+//! | `GET /v2/chains` | - | [`ChainStatus`] list |
+//! | `POST /v2/chains` | [`UpRequest`] | [`ChainUp`] list: deploys, or changes what runs |
+//! | `GET /v2/events?after=SERIAL`, `GET /v2/events/NAME?after=SERIAL` | - | [`SlaEvent`] list: violations of contracts with higher numbers |
+//! | `GET /v2/seconds/NAME?last=COUNT` | - | [`SlaSecond`] list: the last seconds of a chain, the oldest first; at most 300 are kept, all of them without `last` |
+//! | `GET /v2/flows`, `GET /v2/flows/NAME` | - | [`FunctionFlows`] list: of all chains, of one |
+//! | `DELETE /v2/chains/NAME`, `DELETE /v2/chains` | - | [`DownReply`] |
+//! | `POST /v2/probe` | [`ProbeRequest`] | stream of [`Event`], one JSON object a line |
+//! | `POST /v2/run` | [`RunRequest`] | stream of [`Event`] |
+//! | `POST /v2/calibrate` | [`CalibrateRequest`] | stream of [`Event`] |
+//! | `DELETE /v1/agent` | - | empty: the agent stops, whatever the version of the client |
 //!
+//! Requests and answers carry the header `myelin-version`; the agent refuses requests of another version ([`check_client`]).
 //! An error is an [`ApiError`] with HTTP status 400 (usage), 409 (refused) or 500 (failed).
 
 mod client;
 mod flood;
 mod paths;
 mod status;
+mod version;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,6 +48,7 @@ pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, FlowStatus, FunctionFlows, HopStatus, RingStatus,
     SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
+pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

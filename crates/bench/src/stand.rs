@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use myelin_agent::Engine;
 use myelin_api::{
-    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, RunDir,
+    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, RunDir, UpRequest,
 };
 use myelin_linux::bpffs;
 use myelin_packet::sojourn::Histogram;
@@ -146,7 +146,11 @@ impl Agent {
     }
 
     pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
-        let up = self.client.up(&source(text))?.pop();
+        let request = UpRequest {
+            source: source(text),
+            force: false,
+        };
+        let up = self.client.up(&request)?.pop();
         up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
     }
 

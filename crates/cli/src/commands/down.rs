@@ -67,11 +67,7 @@ fn clean(run_dir: &RunDir) -> Result<DownReply, (ApiError, Option<Client>)> {
     let client = output::program()
         .and_then(|program| Client::connect_or_start(run_dir, &program))
         .map_err(|error| (error, None))?;
-    let reply = client.down_all();
-    match reply.and_then(|reply| client.stop().map(|()| reply)) {
-        Ok(reply) => Ok(reply),
-        Err(error) => Err((error, Some(client))),
-    }
+    client.down_all().map_err(|error| (error, Some(client)))
 }
 
 /// A chain's name stands for itself; a chain file for the chains in it.

@@ -29,7 +29,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     // A bad file is an error even where no agent can be started.
     output::parse(&source)?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
-    let chains = client.up_as(&UpRequest {
+    let chains = client.up(&UpRequest {
         source,
         force: arguments.force,
     })?;

@@ -1,0 +1,50 @@
+//! Whether client and agent are of one version. Neither acts on anything that the other says before both know.
+//!
+//! Every request and every answer names its sender's version in a header, which costs no round trip. The agent refuses a request
+//! of another version, or of none, before it looks at it; so the older one need not understand the newer one. An agent from
+//! before this header knows no path that begins with [`PREFIX`], and acts on nothing either. One request is the same in all
+//! versions: `DELETE` of [`STOP`], so that `myelin down --all` stops any agent.
+
+use crate::ApiError;
+
+/// The version of this library, hence of the client or of the agent that uses it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The header that names the sender's version.
+pub const VERSION_HEADER: &str = "myelin-version";
+/// What all paths but [`STOP`] begin with.
+pub const PREFIX: &str = "/v2";
+/// The path that stops an agent of any version.
+pub const STOP: &str = "/v1/agent";
+
+/// What a client says of an agent of another version; an agent from before the handshake tells none.
+pub(crate) fn check_agent(agent: Option<&str>) -> Result<(), ApiError> {
+    if agent == Some(VERSION) {
+        return Ok(());
+    }
+    let (agent, other) = agent.map_or_else(
+        || ("an older version".to_owned(), "that version".to_owned()),
+        |agent| (format!("version {agent}"), format!("version {agent}")),
+    );
+    Err(ApiError::failed(format!(
+        "the agent is {agent} and this `myelin` is version {VERSION}: nothing was done; run `myelin down --all`, which stops that \
+         agent and removes its chains, then this command again, or use `myelin` of {other}"
+    )))
+}
+
+/// What an agent says to a client of another version; a client from before the handshake tells none.
+///
+/// # Errors
+/// Both versions, and what to run.
+pub fn check_client(client: Option<&str>) -> Result<(), ApiError> {
+    if client == Some(VERSION) {
+        return Ok(());
+    }
+    let client = client.map_or("an older version".to_owned(), |client| {
+        format!("version {client}")
+    });
+    Err(ApiError::failed(format!(
+        "the agent is version {VERSION} and this `myelin` is {client}: nothing was done; use `myelin` of version {VERSION}, or stop \
+         the agent and its chains with `sudo kill {}`",
+        std::process::id()
+    )))
+}
