@@ -12,6 +12,7 @@ const DEFAULT_TIMES: f64 = 10.0;
 
 /// A chain that is to be flooded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FloodRequest {
     /// The chain's name.
     pub chain: String,

@@ -25,6 +25,8 @@
 mod client;
 mod flood;
 mod paths;
+#[cfg(feature = "schema")]
+mod schema;
 mod status;
 mod version;
 
@@ -38,12 +40,14 @@ use serde::{Deserialize, Serialize};
 
 pub use client::Client;
 pub use flood::{FloodRequest, check_floods};
-pub use myelin_packet::FlowState;
+pub use myelin_packet::{FlowState, HopCounters};
 pub use myelin_policy::sla::{
     Losses, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm,
     SlaWindow,
 };
 pub use paths::{RunDir, calibration_file, short_hash};
+#[cfg(feature = "schema")]
+pub use schema::schema;
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, FlowStatus, FunctionFlows, HopStatus, RingStatus,
     SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
@@ -52,6 +56,7 @@ pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainSource {
     /// The file's name as the user gave it, for error messages.
     pub name: String,
@@ -85,6 +90,7 @@ impl fmt::Debug for ChainSource {
 
 /// Deploy a chain file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UpRequest {
     /// The chain file.
     #[serde(flatten)]
@@ -96,6 +102,7 @@ pub struct UpRequest {
 
 /// Who answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentInfo {
     /// The agent's version.
     pub version: String,
@@ -111,6 +118,7 @@ pub struct AgentInfo {
 
 /// One emulated end host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostInfo {
     /// `client` or `server`.
     pub role: String,
@@ -126,6 +134,7 @@ pub struct HostInfo {
 
 /// What `up` did with a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
     /// It did not run, and does now.
@@ -138,6 +147,7 @@ pub enum Change {
 
 /// A chain as `up` leaves it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainUp {
     /// The chain's name.
     pub chain: String,
@@ -167,6 +177,7 @@ pub struct ChainUp {
 
 /// What `down` removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DownReply {
     /// Chains that were removed.
     pub removed: Vec<String>,
@@ -176,6 +187,7 @@ pub struct DownReply {
 
 /// How to probe. Every field has `myelin probe`'s default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProbeOptions {
     /// `inline`, `spin` or `blocking`; several are measured one after the other.
@@ -204,6 +216,7 @@ impl Default for ProbeOptions {
 
 /// The measurement of one chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportReply {
     /// For programs: `{"experiment", "environment", "rows", "claims"}`, and what else was found.
     pub envelope: serde_json::Value,
@@ -213,6 +226,7 @@ pub struct ReportReply {
 
 /// Probe a running chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeRequest {
     /// The chain's name.
     pub chain: String,
@@ -222,6 +236,7 @@ pub struct ProbeRequest {
 
 /// Deploy, probe, report, tear down.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunRequest {
     /// The chain file.
     pub source: ChainSource,
@@ -237,6 +252,7 @@ pub struct RunRequest {
 
 /// Measure this machine's costs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalibrateRequest {
     /// Fewer rounds: seconds instead of half a minute.
     pub quick: bool,
@@ -246,6 +262,7 @@ pub struct CalibrateRequest {
 
 /// One line of a streamed answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// Work under way.
@@ -269,6 +286,7 @@ pub enum Event {
 
 /// What kind of failure; it decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorKind {
     /// Bad usage or a bad file: exit status 2.
@@ -281,6 +299,7 @@ pub enum ErrorKind {
 
 /// An error as the agent reports it: the object, the place, the cause and the remedy in one text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct ApiError {
     /// Its kind.

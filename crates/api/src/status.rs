@@ -11,6 +11,7 @@ use super::{HostInfo, SlaStatus};
 
 /// State of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ChainState {
     /// Packets are processed.
@@ -21,6 +22,7 @@ pub enum ChainState {
 
 /// One hop of a running chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HopStatus {
     /// Position in the chain.
     pub position: u8,
@@ -49,6 +51,7 @@ pub struct HopStatus {
 
 /// A black box: a program that nothing is known of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlackBoxStatus {
     /// Its process; absent while none runs.
     pub pid: Option<u32>,
@@ -70,6 +73,7 @@ pub struct BlackBoxStatus {
 
 /// A container, a function's limits, and what the function has used since it came up, restarts included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxStatus {
     /// `process` or `container`.
     pub isolation: Isolation,
@@ -93,6 +97,7 @@ pub struct SandboxStatus {
 
 /// In-band sojourn (front door to egress) of all of a chain's traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SojournStatus {
     /// Packets measured.
     pub packets: u64,
@@ -110,6 +115,7 @@ pub struct SojournStatus {
 
 /// The shaper of a chain: what it holds departing packets to, and what it did over all generations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperStatus {
     /// Who shapes: `worker`, or the egress interface's queueing discipline, `fq` or `htb`.
     pub by: String,
@@ -147,6 +153,7 @@ pub struct ShaperStatus {
 
 /// A worker process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkerStatus {
     /// Its process.
     pub pid: u32,
@@ -160,6 +167,7 @@ pub struct WorkerStatus {
 
 /// A descriptor ring between two processes of a chain in mapping `pipeline`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RingStatus {
     /// Position of the function whose process sends; absent for the first process.
     pub from: Option<u8>,
@@ -177,6 +185,7 @@ pub struct RingStatus {
 
 /// A running chain, as `ps` shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainStatus {
     /// The chain's name.
     pub chain: String,
@@ -249,6 +258,7 @@ pub struct ChainStatus {
 
 /// What a function that keeps a table of flows knows of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionFlows {
     /// The chain.
     pub chain: String,
@@ -270,6 +280,7 @@ pub struct FunctionFlows {
 
 /// One flow. Bytes are those of whole frames, with the Ethernet header.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowStatus {
     /// How it is written: `udp 10.0.0.1:5000 > 10.0.0.2:9000`, in the direction of its first packet.
     pub flow: String,

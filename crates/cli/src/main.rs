@@ -77,6 +77,8 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// The privileged process; the other commands start it when it is not running.
     Agent(commands::agent::Arguments),
+    /// Print the JSON Schema of what other programs read and write.
+    Schema(commands::schema::Arguments),
     /// Print a completion script for a shell.
     Completions(commands::completions::Arguments),
     /// The process that runs user functions; the agent starts it.
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => commands::doctor::execute(&arguments),
         Command::Bench(arguments) => commands::bench::execute(&arguments),
         Command::Agent(arguments) => commands::agent::execute(&run_dir, &arguments),
+        Command::Schema(arguments) => commands::schema::execute(&arguments),
         Command::Completions(arguments) => commands::completions::execute(&arguments),
         Command::Worker(arguments) => commands::worker::execute(&arguments),
         Command::Feed => commands::feed::execute(),

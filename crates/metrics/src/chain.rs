@@ -7,6 +7,7 @@ use crate::{CpuUse, Distribution, Environment, ProbeResult};
 
 /// A chain's run, everything that its report shows.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChainReport {
     /// The chain's name.
     pub chain: String,
@@ -66,6 +67,7 @@ impl ChainReport {
 
 /// Where all packets of a chain went.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Traffic {
     /// Packets that the front door saw.
     pub packets_in: u64,
@@ -79,6 +81,11 @@ pub struct Traffic {
 
 /// One hop of the packet's way.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "ReportHop")
+)]
 pub struct Hop {
     /// The function's name, or `front door`, `egress`, a crossing.
     pub name: String,
@@ -107,6 +114,7 @@ impl Hop {
 
 /// A chain that was sent more than it agreed while another one was measured, and what became of that.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flood {
     /// The chain.
     pub chain: String,

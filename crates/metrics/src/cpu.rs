@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a core, or all together, spent the time: shares that add up to 1. Resolution is the kernel's tick of 10 ms, so measure for a second at least.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shares {
     /// In programs.
     pub user_share: f64,
@@ -35,6 +36,7 @@ impl Shares {
 
 /// One core's use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoreUse {
     /// The core's number.
     pub core: usize,
@@ -45,6 +47,7 @@ pub struct CoreUse {
 
 /// One process's use, all its threads together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessUse {
     /// What the caller calls it.
     pub name: String,
@@ -58,6 +61,7 @@ pub struct ProcessUse {
 
 /// What a CPU meter found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuUse {
     /// Length of the measurement, seconds.
     pub duration_s: f64,

@@ -13,6 +13,7 @@ const DIGITS: u8 = 3;
 
 /// Delays in nanoseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "Sparse", from = "Sparse")]
 pub struct Distribution {
     histogram: Histogram<u64>,
@@ -25,6 +26,7 @@ pub struct Distribution {
 
 /// The serialized form: the buckets that hold delays.
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Sparse {
     /// A delay of the bucket, nanoseconds, and how many it holds.
     buckets: Vec<(u64, u64)>,
@@ -239,6 +241,7 @@ fn us(ns: u64) -> f64 {
 
 /// The figures of a distribution; all delays in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Delays counted.
     pub count: u64,

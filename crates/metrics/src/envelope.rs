@@ -21,6 +21,7 @@ pub struct Report<Row> {
 
 /// A figure against its bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Claim {
     /// Names the claim within its experiment.
     pub id: String,

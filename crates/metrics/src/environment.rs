@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 /// The machine and the circumstances of a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Environment {
     /// Kernel, CPU, cores, virtualization, power source, as `measure` found them.
     #[serde(flatten)]

@@ -7,6 +7,7 @@ use crate::distribution::{Distribution, Summary};
 
 /// What a probe found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProbeResult {
     /// How the ends waited.
     pub mode: Mode,
@@ -82,6 +83,7 @@ impl ProbeResult {
 
 /// How the two ends wait for a packet, which decides what is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One thread polls both ends in turn: no wake-up, no second core; the datapath alone.
@@ -119,6 +121,7 @@ impl std::str::FromStr for Mode {
 
 /// The cores that the two ends' threads are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cores {
     /// The client's core, and in inline mode the only one.
     pub client: usize,
@@ -128,6 +131,7 @@ pub struct Cores {
 
 /// How answers were matched with packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Matching {
     /// By the id in the payload.
@@ -139,6 +143,7 @@ pub enum Matching {
 
 /// Why a measurement ended before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// Its deadline passed.
@@ -151,6 +156,7 @@ pub enum Stop {
 
 /// Packets by what became of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Sent, and either answered or given up.
     pub sent: u64,
@@ -176,6 +182,7 @@ pub struct Counts {
 
 /// Round trips of a stretch of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelinePoint {
     /// When its first packet was sent, seconds from the start of the first repeat.
     pub at_s: f64,
@@ -189,6 +196,7 @@ pub struct TimelinePoint {
 
 /// Every answered packet, in the order of sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Samples {
     /// Round trips, nanoseconds.
     pub rtt_ns: Vec<u32>,

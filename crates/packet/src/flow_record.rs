@@ -7,6 +7,7 @@ use crate::FlowKey;
 
 /// How far a flow has come, for functions that follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FlowState {
     /// Opened by one side; the other has not answered.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What one function (one hop of a chain) counted since its generation came up. Kernel programs, workers and forwarders all
 /// count into this one type; [`since`](Self::since) turns two readings into the counts of the time between them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HopCounters {
     /// Packets that came in.
     pub packets_in: u64,

@@ -15,6 +15,7 @@ pub const VERSION: u32 = 1;
 
 /// A cost that grows with the frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// For each packet, ns.
@@ -49,6 +50,7 @@ impl Cost {
 
 /// Costs of the steps between functions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StepCosts {
     /// The front door at tcx: parse, classify, count, stamp.
@@ -170,6 +172,7 @@ impl StepCosts {
 
 /// What a kind of function costs in each space; a space that was not measured is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FunctionCosts {
     /// In the kernel.
@@ -182,6 +185,7 @@ pub struct FunctionCosts {
 
 /// Where costs come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Origin {
     /// Built in: [`StepCosts::default`] and the catalogue.
@@ -197,6 +201,7 @@ pub enum Origin {
 
 /// All costs the planner reckons with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
     /// The version of this form: [`VERSION`].
@@ -228,6 +233,7 @@ pub struct Costs {
 /// What a packet of a burst costs; on its way through a worker, functions and their calls excluded. One that comes alone costs more: [`StepCosts::enter_user`] and
 /// [`StepCosts::user_egress`] hold the time until it is noticed, and a system call of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InBurst {
     /// Of a chain that stays in the kernel: from the ring of the port's link to the redirect, receive work, front door, one function and egress. Nobody's round trip
@@ -265,6 +271,7 @@ fn default_slice_ns() -> u64 {
 
 /// For how long a core stands still, seen by a thread that does nothing but look at the clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
     /// Gaps longer than this make up at most 0.1 % of the time, ns: interrupts, other threads, and the hypervisor.

@@ -16,6 +16,7 @@ pub use shaper::{ShaperPlace, ShaperPlan};
 
 /// A plan of one chain. Costs are means of one packet of [`Plan::frame_bytes`] bytes in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
     /// The chain's name.
     pub chain: String,
@@ -122,6 +123,7 @@ impl Plan {
 
 /// A step of the packet's way that is no function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// Its name, as the costs have it; several are joined by ` + `.
     pub name: String,
@@ -131,6 +133,7 @@ pub struct Step {
 
 /// A function in its place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hop {
     /// Index in the chain, from 0.
     pub position: u8,
@@ -164,6 +167,7 @@ impl Hop {
 
 /// A maximal run of functions in one space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Segment {
     /// The space.
     pub space: Space,
@@ -187,6 +191,7 @@ impl Segment {
 
 /// How packets come into a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// From the front door.
@@ -201,6 +206,7 @@ pub enum Entry {
 
 /// How packets leave a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// By the egress port.

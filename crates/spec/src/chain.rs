@@ -245,6 +245,7 @@ impl Ports {
 
 /// The service level agreement of a chain. What is `None` was not agreed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sla {
     /// Rate r of the traffic profile, packets a second.
     pub rate_pps: Option<u64>,

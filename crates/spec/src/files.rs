@@ -27,6 +27,7 @@ pub trait FileResolver {
 /// The contents of a file on their way to who parses: text as it is, anything else as base64 (RFC 4648, section 4), so that
 /// JSON takes both.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum FileContents {
     /// UTF-8.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Rate and burst of packets or of bits, as plain numbers: they travel between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
     /// A second.
     pub rate: u64,
@@ -23,6 +24,7 @@ impl From<Bucket> for Limit {
 
 /// A shaper's profile, and the bounds of its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shaping {
     /// Limit of packets.
     pub packets: Option<Limit>,

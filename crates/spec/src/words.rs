@@ -8,6 +8,7 @@ macro_rules! word_enum {
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(::schemars::JsonSchema))]
         pub enum $name {
             $($(#[$variant_attribute])* #[serde(rename = $word)] $variant,)+
         }

@@ -17,6 +17,7 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod ps;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod worker;

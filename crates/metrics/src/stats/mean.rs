@@ -6,6 +6,7 @@ use super::{Estimate, Interval, t_quantile};
 
 /// Count, mean and squared deviations of a stream of samples, without keeping them (Welford; merged after Chan et al. 1979).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moments {
     count: u64,
     mean: f64,

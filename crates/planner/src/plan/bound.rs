@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The worst-case delay of a chain whose traffic keeps to its profile, from the arrival at the ingress port to the departure
 /// from the egress port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bound {
     /// By network calculus, ns.
     pub bound_ns: u64,
@@ -22,6 +23,7 @@ pub struct Bound {
 
 /// A server on the way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerShare {
     /// What it is.
     pub name: String,
@@ -37,6 +39,7 @@ pub struct ServerShare {
 
 /// A hop's part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HopShare {
     /// The function, or `front door`, `egress`, `egress link`.
     pub name: String,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Who shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ShaperPlace {
     /// The worker of the last user functions, at their exit.
@@ -15,6 +16,7 @@ pub enum ShaperPlace {
 
 /// The shaper of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShaperPlan {
     /// Who shapes.
     pub place: ShaperPlace,

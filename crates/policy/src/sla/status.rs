@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a chain is owed and may send. What is absent was not agreed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaContract {
     /// Rate of the profile, packets a second.
     pub rate_pps: Option<u64>,
@@ -41,6 +42,7 @@ impl From<&Sla> for SlaContract {
 
 /// Packets that were lost behind the policer, by place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Losses {
     /// At the front door, which found no program or no worker to hand them to.
     pub door: u64,
@@ -109,6 +111,7 @@ impl Losses {
 /// The sojourn (front door to egress) of the packets that left in some time. Read from a histogram with 32 buckets an octave, so
 /// each figure is within 1.6 %.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSojourn {
     /// Packets measured: all.
     pub packets: u64,
@@ -124,6 +127,7 @@ pub struct SlaSojourn {
 
 /// What was measured of all traffic of a chain in some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaWindow {
     /// How long, s.
     pub seconds: f64,
@@ -160,6 +164,7 @@ pub struct SlaWindow {
 
 /// One of the seconds that the agent keeps of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaSecond {
     /// Its end, RFC 3339.
     pub end: String,
@@ -170,6 +175,7 @@ pub struct SlaSecond {
 
 /// Whether a contract is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SlaState {
     /// Neither latency nor loss was agreed.
@@ -182,6 +188,7 @@ pub enum SlaState {
 
 /// A chain's contract against what was measured since it came up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaStatus {
     /// The chain's name.
     pub chain: String,
@@ -212,6 +219,7 @@ pub struct SlaStatus {
 
 /// What was agreed and not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaTerm {
     /// A core of its own, which no latency can be promised without.
@@ -235,6 +243,7 @@ impl SlaTerm {
 
 /// Why a contract was violated, as far as what was measured in the same second tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SlaCause {
     /// The chain's own load: its worker or its core had no time left.
@@ -273,6 +282,7 @@ impl SlaCause {
 
 /// A violation, however many seconds it lasts. Cause, hop and evidence are those of its worst second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlaEvent {
     /// Its number: those of an agent count up, over all chains.
     pub serial: u64,

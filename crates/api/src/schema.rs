@@ -1,0 +1,64 @@
+//! The JSON Schema of all that goes over the socket, made from the types themselves.
+
+use schemars::JsonSchema;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use serde_json::{Value, json};
+
+use crate::{
+    AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
+    PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
+    VERSION_HEADER,
+};
+
+/// The types and the endpoints that they belong to, as a document of JSON Schema 2020-12. Under `$defs` stands each type; under
+/// `endpoints` each method and path with the types of its request and its answer. An answer of `lines` is streamed, one JSON
+/// object a line. Any endpoint may answer an `error` instead.
+pub fn schema() -> Value {
+    let types = &mut SchemaSettings::draft2020_12().into_generator();
+    let endpoints = [
+        answers::<AgentInfo>(types, "GET", "/agent"),
+        answers::<Vec<ChainStatus>>(types, "GET", "/chains"),
+        takes::<UpRequest>(types, answers::<Vec<ChainUp>>, "/chains"),
+        answers::<DownReply>(types, "DELETE", "/chains"),
+        answers::<DownReply>(types, "DELETE", "/chains/{chain}"),
+        answers::<Vec<SlaEvent>>(types, "GET", "/events?after={serial}"),
+        answers::<Vec<SlaEvent>>(types, "GET", "/events/{chain}?after={serial}"),
+        answers::<Vec<SlaSecond>>(types, "GET", "/seconds/{chain}?last={count}"),
+        answers::<Vec<FunctionFlows>>(types, "GET", "/flows"),
+        answers::<Vec<FunctionFlows>>(types, "GET", "/flows/{chain}"),
+        takes::<ProbeRequest>(types, streams, "/probe"),
+        takes::<RunRequest>(types, streams, "/run"),
+        takes::<CalibrateRequest>(types, streams, "/calibrate"),
+        json!({ "method": "DELETE", "path": STOP }),
+    ];
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": format!("API of the Myelin agent, version {VERSION}"),
+        "description": format!(
+            "JSON over HTTP/1.1 on a Unix stream socket. Each request has the header `{VERSION_HEADER}: {VERSION}`."
+        ),
+        "endpoints": endpoints,
+        "error": types.subschema_for::<ApiError>(),
+        "$defs": types.take_definitions(true),
+    })
+}
+
+fn answers<A: JsonSchema>(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+    let answer = types.subschema_for::<A>();
+    json!({ "method": method, "path": format!("{PREFIX}{path}"), "answer": answer })
+}
+
+fn streams(types: &mut SchemaGenerator, method: &str, path: &str) -> Value {
+    let line = types.subschema_for::<Event>();
+    json!({ "method": method, "path": format!("{PREFIX}{path}"), "lines": line })
+}
+
+fn takes<R: JsonSchema>(
+    types: &mut SchemaGenerator,
+    answer: fn(&mut SchemaGenerator, &str, &str) -> Value,
+    path: &str,
+) -> Value {
+    let mut endpoint = answer(types, "POST", path);
+    endpoint["request"] = types.subschema_for::<R>().to_value();
+    endpoint
+}

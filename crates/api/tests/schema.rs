@@ -1,0 +1,435 @@
+//! The schema of the API against the types.
+
+mod validate;
+
+use myelin_api::{
+    AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
+    ChainUp, Change, DownReply, Event, FloodRequest, FlowStatus, FunctionFlows, HopStatus,
+    HostInfo, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest, SandboxStatus,
+    ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
+    SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus, schema,
+};
+use myelin_metrics::chain::{Flood, Hop};
+use myelin_metrics::envelope::Claim;
+use myelin_metrics::{ChainReport, Counts, Distribution, Matching, Mode, ProbeResult};
+use myelin_planner::Costs;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+#[test]
+fn it_is_a_schema_and_names_every_endpoint_of_this_version() {
+    let schema = schema();
+    for (name, of) in schema["$defs"].as_object().unwrap() {
+        validate::assert_understood(&schema, of);
+        assert!(
+            !name.ends_with(|end: char| end.is_ascii_digit()),
+            "two types have the name of {name}"
+        );
+    }
+    validate::assert_understood(&schema, &schema["error"]);
+    let endpoints = schema["endpoints"].as_array().unwrap();
+    assert_eq!(endpoints.len(), 14);
+    for endpoint in endpoints {
+        for key in ["request", "answer", "lines"] {
+            if let Some(of) = endpoint.get(key) {
+                validate::assert_understood(&schema, of);
+            }
+        }
+    }
+    assert!(schema["title"].as_str().unwrap().ends_with(VERSION));
+}
+
+/// Holds a value against the schema of its endpoint, there and back.
+fn check<T: Serialize + DeserializeOwned>(endpoint: &str, key: &str, sent: &T) -> Value {
+    let schema = schema();
+    let (method, path) = endpoint.split_once(' ').unwrap();
+    let endpoints = schema["endpoints"].as_array().unwrap();
+    let of = endpoints
+        .iter()
+        .find(|one| one["method"] == method && one["path"] == path)
+        .unwrap_or_else(|| panic!("no endpoint {endpoint}"));
+    let json = serde_json::to_value(sent).unwrap();
+    if let Some(fault) = validate::fault(&schema, &of[key], &json) {
+        panic!("{endpoint}, {key}: {fault}");
+    }
+    let back: T = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&back).unwrap(), json, "{endpoint}");
+    json
+}
+
+fn source() -> ChainSource {
+    let text = "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: c }\nspec:\n  \
+                match: { protocol: udp, destination: 10.0.0.2/32 }\n  functions: [ { name: f, kind: forward }, \
+                { name: x, kind: xor, config: { key: 7 }, space: user } ]\n  \
+                sla: { rate: 2kpps, latency: 50ms, loss: 1% }\n";
+    ChainSource {
+        name: "c.yaml".into(),
+        text: text.into(),
+        files: [
+            ("text".to_owned(), b"text".to_vec().into()),
+            ("bytes".to_owned(), vec![0xff].into()),
+        ]
+        .into(),
+    }
+}
+
+fn host() -> HostInfo {
+    HostInfo {
+        role: "client".into(),
+        netns: "myelin-c-client".into(),
+        address: "10.0.0.1".into(),
+        interface: "eth0".into(),
+        link: "my0".into(),
+    }
+}
+
+/// With a plan that the planner made.
+fn up() -> ChainUp {
+    let chains = source().parse().unwrap();
+    let machine = myelin_planner::Machine::with_end_hosts(2);
+    let plan = myelin_planner::plan(&chains[0], &Costs::default(), &machine).unwrap();
+    assert!(plan.bound.is_some() && plan.shaper.is_some(), "{plan:?}");
+    ChainUp {
+        chain: "c".into(),
+        owner: "default".into(),
+        change: Change::Changed,
+        spi: 7,
+        generation: 1,
+        plan,
+        ingress: "my0".into(),
+        egress: "my1".into(),
+        hosts: vec![host()],
+        rendering_ms: 1.5,
+        exchange_ms: Some(0.5),
+    }
+}
+
+fn window() -> SlaWindow {
+    SlaWindow {
+        lost_in: [("f".to_owned(), 3)].into(),
+        bytes_out: Some(1),
+        loss_percent: Some(0.5),
+        sojourn: Some(SlaSojourn::default()),
+        worker_cores: Some(0.25),
+        out_bps: Some(8.0),
+        ..SlaWindow::default()
+    }
+}
+
+fn event() -> SlaEvent {
+    SlaEvent {
+        serial: 1,
+        chain: "c".into(),
+        start: "2026-01-01T00:00:00.000Z".into(),
+        end: Some("2026-01-01T00:00:01.000Z".into()),
+        seconds: 1,
+        terms: vec![SlaTerm::Core, SlaTerm::Latency, SlaTerm::Loss],
+        hop: "f".into(),
+        cause: SlaCause::Neighbour,
+        evidence: vec!["it".into()],
+        lost: 3,
+        worst_latency_us: Some(1.0),
+        worst_loss_percent: None,
+    }
+}
+
+fn status() -> ChainStatus {
+    let worker = WorkerStatus {
+        pid: 7,
+        restarts: 1,
+        resident_kib: 100,
+        cpu_s: 0.5,
+    };
+    let hop = HopStatus {
+        position: 0,
+        name: "f".into(),
+        kind: "external".into(),
+        space: "user".into(),
+        counted: myelin_api::HopCounters {
+            bytes_in: Some(3),
+            held: 1,
+            ..Default::default()
+        },
+        cost_ns: Some(12.5),
+        sandbox: Some(SandboxStatus {
+            isolation: myelin_spec::Isolation::Container,
+            cpu_limit_cores: Some(0.5),
+            memory_limit_bytes: Some(1 << 20),
+            cpu_s: 0.1,
+            memory_bytes: 1,
+            throttled_periods: 2,
+            throttled_s: 0.01,
+            oom_kills: 1,
+            container: Some("box".into()),
+        }),
+        counters: [("replayed".to_owned(), 3)].into(),
+        black_box: Some(BlackBoxStatus {
+            pid: Some(8),
+            restarts: 0,
+            last_end: Some("exit status 1".into()),
+            log: "box.log".into(),
+            resident_kib: 1,
+            cpu_s: 0.5,
+            packets_out: 1,
+            packets_back: 2,
+        }),
+    };
+    let sla = SlaStatus {
+        chain: "c".into(),
+        contract: SlaContract {
+            rate_pps: Some(2000),
+            percentile: 99.0,
+            ..SlaContract::default()
+        },
+        state: SlaState::NoContract,
+        violated_s: 0,
+        judged_s: 1,
+        violated_now: false,
+        lost_cores: vec![1],
+        second: window(),
+        minute: window(),
+        life: window(),
+        under_way: 1,
+        last_event: Some(event()),
+    };
+    ChainStatus {
+        chain: "c".into(),
+        owner: "default".into(),
+        spi: 7,
+        generation: 1,
+        state: ChainState::Active,
+        best_effort: true,
+        bound_ns: Some(1),
+        mapping: "compact".into(),
+        hook: "xdp".into(),
+        ingress: "my0".into(),
+        egress: "my1".into(),
+        packets_in: 1,
+        bytes_in: 64,
+        policed: 0,
+        policed_bytes: 0,
+        packets_out: 1,
+        drops: 0,
+        last_packet_ms_ago: Some(1.5),
+        hops: vec![hop],
+        shaper: Some(ShaperStatus {
+            by: "worker".into(),
+            rate_pps: Some(2000),
+            burst_packets: Some(32),
+            rate_bps: None,
+            burst_bits: None,
+            queue: 64,
+            delay_us: 10_000.0,
+            delayed: Some(1),
+            mean_wait_us: Some(3.5),
+            drops_full: 0,
+            drops_late: 0,
+            drops_too_big: 0,
+            lost: 0,
+            waiting: 0,
+            most_waiting: Some(1),
+            in_sojourn: true,
+        }),
+        sojourn: Some(SojournStatus::default()),
+        sojourn_sections: vec![SojournStatus::default()],
+        worker: Some(worker.clone()),
+        more_workers: vec![worker],
+        rings: vec![RingStatus {
+            from: Some(0),
+            to: None,
+            capacity: 64,
+            occupancy: 1,
+            enqueued: 5,
+            dequeued: 4,
+        }],
+        hosts: vec![host()],
+        sla: Some(Box::new(sla)),
+        up_s: 1.5,
+    }
+}
+
+#[test]
+fn every_answer_fits_the_schema_and_comes_back_as_it_was() {
+    let info = AgentInfo {
+        version: VERSION.into(),
+        pid: 7,
+        run_dir: "/run/myelin".into(),
+        orphans: vec!["link my0".into()],
+        resident_kib: 1,
+    };
+    check("GET /v2/agent", "answer", &info);
+    check("GET /v2/chains", "answer", &vec![status()]);
+    check("POST /v2/chains", "answer", &vec![up()]);
+    let down = DownReply {
+        removed: vec!["c".into()],
+        recovered: vec!["link my0".into()],
+    };
+    for path in ["/v2/chains", "/v2/chains/{chain}"] {
+        check(&format!("DELETE {path}"), "answer", &down);
+    }
+    for path in [
+        "/v2/events?after={serial}",
+        "/v2/events/{chain}?after={serial}",
+    ] {
+        check(&format!("GET {path}"), "answer", &vec![event()]);
+    }
+    let second = SlaSecond {
+        end: "2026-01-01T00:00:00.000Z".into(),
+        window: window(),
+    };
+    check(
+        "GET /v2/seconds/{chain}?last={count}",
+        "answer",
+        &vec![second],
+    );
+    let flow = FlowStatus {
+        flow: "udp 10.0.0.1:5000 > 10.0.0.2:9000".into(),
+        protocol: 17,
+        source: "10.0.0.1".parse().unwrap(),
+        source_port: Some(5000),
+        destination: "fd00::2".parse().unwrap(),
+        destination_port: None,
+        state: Some(myelin_api::FlowState::Established),
+        packets: 1,
+        bytes: 64,
+        reply_packets: 0,
+        reply_bytes: 0,
+        age_ms: 1.5,
+        last_packet_ms_ago: 0.5,
+    };
+    let flows = FunctionFlows {
+        chain: "c".into(),
+        function: "m".into(),
+        kind: "monitor".into(),
+        space: "kernel".into(),
+        begun: 1,
+        evicted: 0,
+        outside: 0,
+        flows: vec![flow],
+    };
+    for path in ["/v2/flows", "/v2/flows/{chain}"] {
+        check(&format!("GET {path}"), "answer", &vec![flows.clone()]);
+    }
+}
+
+/// With a curve, as one is drawn.
+fn report() -> ChainReport {
+    let mut sojourn = Distribution::new();
+    sojourn.record_many(12_000, 99);
+    sojourn.record(450_000);
+    let summary = sojourn.summary(Some(50.0));
+    let probe = ProbeResult {
+        mode: Mode::Inline,
+        matching: Matching::ById,
+        cores: None,
+        payload_bytes: 256,
+        interval_us: 1000.0,
+        count: 100,
+        repeats: 1,
+        stopped: None,
+        duration_s: 0.1,
+        counts: Counts::default(),
+        loss_ratio: 0.0,
+        rtt: summary,
+        forward: None,
+        reply: None,
+        samples: None,
+        rtt_distribution: sojourn.clone(),
+        forward_distribution: Distribution::new(),
+        timeline: Vec::new(),
+    };
+    ChainReport {
+        chain: "c".into(),
+        claims: vec![Claim::figure_at_most(
+            "sla.latency",
+            Value::Null,
+            0.45,
+            50.0,
+        )],
+        probes: vec![("inline, 256 B".into(), probe)],
+        sojourns: vec![("chain".into(), sojourn)],
+        hops: vec![Hop::default()],
+        floods: vec![Flood::default()],
+        ..ChainReport::default()
+    }
+}
+
+#[test]
+fn every_request_and_every_line_fits_the_schema_and_comes_back_as_it_was() {
+    let request = UpRequest {
+        source: source(),
+        force: true,
+    };
+    let json = check("POST /v2/chains", "request", &request);
+    assert_eq!(
+        json["name"], "c.yaml",
+        "the source's fields stand beside `force`"
+    );
+    let options = ProbeOptions::default();
+    let probe = ProbeRequest {
+        chain: "c".into(),
+        options: options.clone(),
+    };
+    check("POST /v2/probe", "request", &probe);
+    let floods = vec![FloodRequest {
+        chain: "d".into(),
+        times: 2.5,
+    }];
+    check(
+        "POST /v2/run",
+        "request",
+        &RunRequest {
+            source: source(),
+            options,
+            force: false,
+            floods,
+        },
+    );
+    let calibrate = CalibrateRequest {
+        quick: true,
+        file: "costs.json".into(),
+    };
+    check("POST /v2/calibrate", "request", &calibrate);
+    let lines = [
+        Event::Progress {
+            stage: "probing".into(),
+            done: 1,
+            total: 2,
+        },
+        Event::Up(Box::new(up())),
+        Event::Report(Box::new(ReportReply {
+            envelope: Value::Null,
+            report: report(),
+        })),
+        Event::Costs(Box::new(Costs::default())),
+        Event::Error(ApiError::refused("no core is left")),
+    ];
+    for line in lines {
+        for path in ["probe", "run", "calibrate"] {
+            check(&format!("POST /v2/{path}"), "lines", &line);
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_answer_does_not_fit() {
+    let schema = schema();
+    let of = serde_json::json!({ "$ref": "#/$defs/ChainStatus" });
+    let good = serde_json::to_value(status()).unwrap();
+    assert_eq!(validate::fault(&schema, &of, &good), None);
+    for (key, wrong) in [
+        ("spi", Value::from("7")),
+        ("state", "asleep".into()),
+        ("hops", Value::Null),
+    ] {
+        let mut bad = good.clone();
+        bad[key] = wrong;
+        assert!(validate::fault(&schema, &of, &bad).is_some(), "{key}");
+        bad.as_object_mut().unwrap().remove(key);
+        assert!(
+            validate::fault(&schema, &of, &bad).is_some(),
+            "without {key}"
+        );
+    }
+}

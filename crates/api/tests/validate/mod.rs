@@ -1,0 +1,170 @@
+//! Holds values against a JSON Schema: the keywords that the API's schema uses, and no others.
+
+use serde_json::{Map, Value};
+
+/// The first thing in `value` that `schema` does not allow, with its place.
+///
+/// # Panics
+/// The schema uses a keyword that is not known here.
+pub(crate) fn fault(document: &Value, schema: &Value, value: &Value) -> Option<String> {
+    check(document, schema, value).err()
+}
+
+/// Every keyword of every schema below `schema` is known, and every reference leads somewhere.
+pub(crate) fn assert_understood(document: &Value, schema: &Value) {
+    let Value::Object(keywords) = schema else {
+        assert!(schema.is_boolean(), "no schema: {schema}");
+        return;
+    };
+    for (keyword, argument) in keywords {
+        match keyword.as_str() {
+            "$ref" => assert!(
+                target(document, argument).is_some(),
+                "leads nowhere: {argument}"
+            ),
+            "properties" | "$defs" | "patternProperties" => {
+                let schemas = argument.as_object().expect("named schemas").values();
+                schemas.for_each(|schema| assert_understood(document, schema));
+            }
+            "anyOf" | "oneOf" | "allOf" | "prefixItems" => {
+                let schemas = argument.as_array().expect("schemas").iter();
+                schemas.for_each(|schema| assert_understood(document, schema));
+            }
+            "items" | "additionalProperties" | "unevaluatedProperties" => {
+                assert_understood(document, argument);
+            }
+            "type" | "enum" | "const" | "required" | "minimum" | "maximum" | "minItems"
+            | "maxItems" => {}
+            "title" | "description" | "format" | "default" => {}
+            _ => panic!("keyword `{keyword}` is not known here: {schema}"),
+        }
+    }
+}
+
+fn target<'a>(document: &'a Value, reference: &Value) -> Option<&'a Value> {
+    document.pointer(reference.as_str()?.strip_prefix('#')?)
+}
+
+fn check(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    let keywords = match schema {
+        Value::Bool(true) => return Ok(()),
+        Value::Object(keywords) => keywords,
+        _ => return Err(format!("{value} is not allowed")),
+    };
+    let branches = |keyword: &str| keywords.get(keyword).and_then(Value::as_array);
+    let fits = |branch: &&Value| check(document, branch, value).is_ok();
+    if let Some(reference) = keywords.get("$ref") {
+        check(
+            document,
+            target(document, reference).expect("a type"),
+            value,
+        )?;
+    }
+    if let Some(types) = keywords.get("type") {
+        let is = |one: &Value| is_of(one.as_str().expect("a type's name"), value);
+        let fits = types
+            .as_array()
+            .map_or_else(|| is(types), |all| all.iter().any(is));
+        fits.then_some(())
+            .ok_or_else(|| format!("{value} is no {types}"))?;
+    }
+    if let Some(allowed) = branches("enum").filter(|allowed| !allowed.contains(value)) {
+        return Err(format!("{value} is none of {allowed:?}"));
+    }
+    if let Some(only) = keywords.get("const").filter(|only| *only != value) {
+        return Err(format!("{value} is not {only}"));
+    }
+    if let Some(least) = keywords.get("minimum").and_then(Value::as_f64)
+        && value.as_f64().is_some_and(|number| number < least)
+    {
+        return Err(format!("{value} is below {least}"));
+    }
+    for branch in branches("allOf").into_iter().flatten() {
+        check(document, branch, value)?;
+    }
+    if branches("anyOf").is_some_and(|any| !any.iter().any(|branch| fits(&branch))) {
+        return Err(format!("{value} fits none of {:?}", keywords["anyOf"]));
+    }
+    if branches("oneOf").is_some_and(|one| one.iter().filter(fits).count() != 1) {
+        return Err(format!(
+            "{value} does not fit one of {:?}",
+            keywords["oneOf"]
+        ));
+    }
+    match value {
+        Value::Object(fields) => check_fields(document, keywords, fields),
+        Value::Array(items) => {
+            let first = branches("prefixItems").map_or(&[][..], Vec::as_slice);
+            let rest = keywords.get("items").unwrap_or(&Value::Bool(true));
+            let schemas = first.iter().chain(std::iter::repeat(rest));
+            schemas
+                .zip(items)
+                .try_for_each(|(schema, item)| check(document, schema, item))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_fields(
+    document: &Value,
+    keywords: &Map<String, Value>,
+    fields: &Map<String, Value>,
+) -> Result<(), String> {
+    for required in keywords
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let key = required.as_str().expect("a key");
+        if !fields.contains_key(key) {
+            return Err(format!("`{key}` is missing"));
+        }
+    }
+    let mut known = Map::new();
+    properties(document, keywords, &mut known);
+    for (key, value) in fields {
+        let closed = ["additionalProperties", "unevaluatedProperties"];
+        let schema = known
+            .get(key)
+            .or_else(|| closed.iter().find_map(|keyword| keywords.get(*keyword)));
+        if let Some(schema) = schema {
+            check(document, schema, value).map_err(|fault| format!("{key}: {fault}"))?;
+        } else if keywords.contains_key("properties") {
+            // A field that the types have and the schema does not.
+            return Err(format!("`{key}` is not in the schema"));
+        }
+    }
+    Ok(())
+}
+
+/// The properties of a schema and of those that it is made of.
+fn properties(document: &Value, keywords: &Map<String, Value>, known: &mut Map<String, Value>) {
+    if let Some(own) = keywords.get("properties").and_then(Value::as_object) {
+        known.extend(own.clone());
+    }
+    if let Some(Value::Object(other)) = keywords.get("$ref").and_then(|to| target(document, to)) {
+        properties(document, other, known);
+    }
+    for branch in keywords
+        .get("allOf")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        properties(document, branch.as_object().expect("a schema"), known);
+    }
+}
+
+fn is_of(name: &str, value: &Value) -> bool {
+    match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "number" => value.is_number(),
+        "integer" => value.is_u64() || value.is_i64(),
+        _ => panic!("no type: {name}"),
+    }
+}

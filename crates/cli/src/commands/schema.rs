@@ -1,0 +1,32 @@
+//! `myelin schema`: JSON Schema of what other programs read and write.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use myelin_api::ApiError;
+
+use crate::output;
+
+/// Arguments of `myelin schema`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  myelin schema api > myelin-api.json    endpoints and types of the agent's socket"
+)]
+pub(crate) struct Arguments {
+    /// What the schema is of.
+    of: Subject,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Subject {
+    /// The agent's socket: endpoints, requests, answers.
+    Api,
+}
+
+/// Prints.
+pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
+    let schema = match arguments.of {
+        Subject::Api => myelin_api::schema(),
+    };
+    output::json(&schema)
+}
