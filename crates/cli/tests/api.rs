@@ -1,0 +1,109 @@
+//! The agent's socket as other programs use it: clients of other versions, and answers against the printed schema.
+
+mod common;
+#[path = "../../api/tests/validate/mod.rs"]
+mod validate;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use common::{Myelin, skip_unless_root};
+use serde_json::Value;
+
+/// What this build tells as its version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Sends a request as a client of that version would, and returns the whole answer.
+fn ask(myelin: &Myelin, request: &str, version: Option<&str>) -> String {
+    let mut stream = UnixStream::connect(myelin.run_dir().join("agent.sock")).unwrap();
+    let version = version.map_or(String::new(), |version| {
+        format!("myelin-version: {version}\r\n")
+    });
+    let head = format!("{request} HTTP/1.1\r\nhost: myelin\r\nconnection: close\r\n{version}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// An agent with a running chain.
+fn with_chain() -> Myelin {
+    let myelin = Myelin::new();
+    let file = myelin.file(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: { name: @c }\nspec:\n  \
+         match: { protocol: udp, destination: 10.0.0.2/32 }\n  \
+         functions: [ { name: watch, kind: monitor }, { name: f, kind: forward, space: user } ]\n  \
+         sla: { rate: 20kpps, latency: 500ms }\n",
+    );
+    myelin.ok(&["up", "--force", file.to_str().unwrap()]);
+    myelin
+}
+
+#[test]
+fn an_agent_acts_on_no_request_of_another_version_and_stops_for_any() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = with_chain();
+    // A client from before the handshake; an older and a newer one, which have it.
+    let others = [
+        ("/v1", None),
+        ("/v2", Some("0.0.1")),
+        ("/v2", Some("99.0.0")),
+    ];
+    for (prefix, version) in others {
+        for request in ["GET", "DELETE"] {
+            let answer = ask(&myelin, &format!("{request} {prefix}/chains"), version);
+            assert!(answer.starts_with("HTTP/1.1 500"), "{answer}");
+            let names = [
+                &format!("the agent is version {VERSION}"),
+                version.unwrap_or("an older version"),
+            ];
+            assert!(names.iter().all(|name| answer.contains(name)), "{answer}");
+        }
+    }
+    let chain = myelin.chain("c");
+    assert!(myelin.ok(&["ps"]).contains(&chain), "the chain still runs");
+    let answer = ask(&myelin, "GET /v2/chainz", Some(VERSION));
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("/v2/chainz"),
+        "{answer}"
+    );
+    let answer = ask(&myelin, "DELETE /v1/agent", Some("99.0.0"));
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    common::wait_for("its end", || !myelin.run_dir().join("agent.sock").exists());
+}
+
+#[test]
+fn what_an_agent_answers_fits_the_printed_schema() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = with_chain();
+    let schema = myelin.json(&["schema", "api"]);
+    // The SLA monitor has read it, so that its part is there too.
+    common::wait_for("the first second", || !myelin.status("c")["sla"].is_null());
+    let endpoints = schema["endpoints"].as_array().unwrap();
+    let reads = endpoints
+        .iter()
+        .filter(|endpoint| endpoint["method"] == "GET");
+    let mut asked = 0;
+    for endpoint in reads {
+        let path = endpoint["path"].as_str().unwrap();
+        let path = path
+            .replace("{chain}", &myelin.chain("c"))
+            .replace("{serial}", "0")
+            .replace("{count}", "5");
+        let answer = ask(&myelin, &format!("GET {path}"), Some(VERSION));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(
+            validate::fault(&schema, &endpoint["answer"], &body),
+            None,
+            "{path}"
+        );
+        asked += 1;
+    }
+    assert_eq!(asked, 7);
+}
