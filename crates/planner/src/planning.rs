@@ -152,50 +152,45 @@ fn hops(
 
 /// What no placement can mend.
 fn check(chain: &ServiceChain, machine: &Machine) -> Result<(), PlanError> {
-    let (name, count) = (chain.name.clone(), chain.functions.len());
+    let (count, mapping, places) = (chain.functions.len(), chain.mapping, &chain.places);
     if count == 0 || count > MAX_FUNCTIONS {
-        let place = chain.places.chain.clone();
-        return Err(PlanError::Length {
-            chain: name,
-            place,
-            count,
-        });
+        let problem = format!(
+            " has {count} functions, but a chain has 1 to {MAX_FUNCTIONS}; split it into two, one after the other"
+        );
+        return Err(PlanError::new(chain, &places.chain, problem));
     }
     let black_box = chain.functions.iter().find(|one| one.kind().is_black_box());
-    if let Some(function) = black_box.filter(|_| chain.mapping != Mapping::Distributed) {
-        return Err(PlanError::BlackBox {
-            chain: name,
-            place: chain.places.mapping.clone(),
-            function: function.name.clone(),
-            mapping: chain.mapping,
-        });
+    if let Some(function) = black_box.filter(|_| mapping != Mapping::Distributed) {
+        let problem = format!(
+            ": spec.mapping: `{}` is a black box (`kind: external`), which stands in a namespace of its own, but \
+             `mapping: {mapping}` has none; write `mapping: distributed`, or leave it out",
+            function.name
+        );
+        return Err(PlanError::new(chain, &places.mapping, problem));
     }
     if black_box.is_some() && chain.hook == Hook::Tcx {
-        return Err(PlanError::DistributedHook {
-            chain: name,
-            place: chain.places.hook.clone(),
-        });
+        let problem = ": spec.hook: only the XDP hook leads to a black box; write `hook: xdp`, or leave it out";
+        return Err(PlanError::new(chain, &places.hook, problem));
     }
-    if chain.mapping == Mapping::Distributed
-        && let Some(function) = chain
-            .functions
-            .iter()
+    let mut functions = chain.functions.iter();
+    if mapping == Mapping::Distributed
+        && let Some(function) = functions
             .find(|function| function.paired && function.required_space() == Some(Space::User))
     {
-        return Err(PlanError::SharedState {
-            chain: name,
-            place: function.place.clone(),
-            function: function.name.clone(),
-            mapping: chain.mapping,
-        });
+        let problem = format!(
+            "in user space it shares its state with a function of the reverse chain, but in `mapping: {mapping}` each has a \
+             process of its own; write `space: kernel`, or `mapping: compact` in both chains"
+        );
+        return Err(PlanError::function(chain, function, &problem));
     }
     match chain.worker.core {
-        Some(core) if core >= machine.cores => Err(PlanError::Core {
-            chain: name,
-            place: chain.places.worker.clone(),
-            core,
-            cores: machine.cores,
-        }),
+        Some(core) if core >= machine.cores => {
+            let last = machine.cores.saturating_sub(1);
+            let problem = format!(
+                ": spec.worker.core: there is no core {core} to use; those that are online and allowed end at {last}"
+            );
+            Err(PlanError::new(chain, &places.worker, problem))
+        }
         _ => Ok(()),
     }
 }
@@ -214,12 +209,12 @@ fn hook_conflict(chain: &ServiceChain) -> PlanError {
         Some(function) if function.kind().kernel.is_none() => "its kind exists nowhere else",
         _ => "`classify: calvin` puts its class there",
     };
-    PlanError::Hook {
-        chain: chain.name.clone(),
-        place: chain.places.hook.clone(),
-        function: function.map_or_else(String::new, |function| function.name.clone()),
-        why,
-    }
+    let name = function.map_or("", |function| &function.name);
+    let problem = format!(
+        ": spec.hook: the function `{name}` must run in user space ({why}), and only the XDP hook leads there; \
+         write `hook: xdp`, or leave it out"
+    );
+    PlanError::new(chain, &chain.places.hook, problem)
 }
 
 /// Maximal runs of functions in one space.

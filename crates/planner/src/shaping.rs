@@ -66,12 +66,11 @@ const ENDS_IN_BOX: &str = "the chain ends in a black box, behind whose link pack
                            egress interface; put a function with `space: user` behind it";
 
 fn refusal(chain: &ServiceChain, why: &'static str) -> PlanError {
-    PlanError::Shaper {
-        chain: chain.name.clone(),
-        place: chain.places.sla.clone(),
-        enforce: chain.sla.enforce,
-        why,
-    }
+    let problem = format!(
+        ": spec.sla.enforce: `{}` asks for a shaper, but {why}",
+        chain.sla.enforce
+    );
+    PlanError::new(chain, &chain.places.sla, problem)
 }
 
 /// Where it can stand, behind so many functions; `None` where nothing can queue and nothing can shape; else why it cannot

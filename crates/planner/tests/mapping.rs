@@ -7,7 +7,7 @@ use common::{
     EXTERNAL, FIREWALL, FORWARD, XOR, assert_adds_up, chain, machine, pinned, planned, refused,
     spaces,
 };
-use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, PlanError, Segment, plan};
+use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Segment, plan};
 use myelin_spec::{Hook, Mapping, NoFiles, ServiceChain, Source, Space, parse};
 use proptest::prelude::*;
 
@@ -178,7 +178,7 @@ fn what_shares_a_state_in_user_space_needs_one_process() {
     let spec = "  mapping: distributed\n";
     for chain in nat_pair("space: user,", "", spec) {
         let error = plan(&chain, &Costs::default(), &machine()).unwrap_err();
-        assert!(matches!(error, PlanError::SharedState { .. }), "{error}");
+        assert!(error.to_string().contains("shares its state"), "{error}");
     }
     let [_, back] = nat_pair("space: kernel,", "", spec);
     assert!(plan(&back, &Costs::default(), &machine()).is_ok());

@@ -7,7 +7,7 @@ use common::{
     FIREWALL, FORWARD, XOR, assert_adds_up, chain, machine, pinned, planned, refused, spaces,
 };
 use myelin_planner::PortKind::{EndHost, Native, Virtual};
-use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, PlanError, plan};
+use myelin_planner::{Cost, Costs, Entry, Exit, FunctionCosts, Machine, Plan, plan};
 use myelin_spec::{Hook, Space};
 use proptest::prelude::*;
 
@@ -209,10 +209,10 @@ fn the_length_is_checked_for_chains_that_came_from_elsewhere() {
     let mut odd = chain(&[FORWARD], "");
     odd.functions = vec![odd.functions[0].clone(); 33];
     let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
-    assert!(matches!(error, PlanError::Length { count: 33, .. }));
+    assert!(error.to_string().contains("has 33 functions"), "{error}");
     odd.functions.clear();
     let error = plan(&odd, &Costs::default(), &machine()).unwrap_err();
-    assert!(matches!(error, PlanError::Length { count: 0, .. }));
+    assert!(error.to_string().contains("has 0 functions"), "{error}");
 }
 
 #[test]
@@ -307,7 +307,7 @@ proptest! {
                 match plan(&pinned, &costs, &machine) {
                     Ok(plan) => least = least.min(plan.predicted_ns),
                     Err(error) => {
-                        let conflict = matches!(error, PlanError::Hook { .. });
+                        let conflict = error.to_string().contains("must run in user space");
                         prop_assert!(conflict && hook == Hook::Tcx && bits != 0, "{}", error);
                     }
                 }

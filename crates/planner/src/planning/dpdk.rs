@@ -29,8 +29,8 @@ pub(crate) fn place(
 }
 
 /// The chain with every function pinned to user space.
-fn in_user_space(chain: &ServiceChain) -> Result<ServiceChain, PlanError> {
-    let mut chain = chain.clone();
+fn in_user_space(original: &ServiceChain) -> Result<ServiceChain, PlanError> {
+    let mut chain = original.clone();
     // Worked out here once; what the file may say of it was checked when it was read.
     chain.mapping = Mapping::Compact;
     for function in &mut chain.functions {
@@ -45,12 +45,9 @@ fn in_user_space(chain: &ServiceChain) -> Result<ServiceChain, PlanError> {
             function.space = Some(Space::User);
             continue;
         };
-        return Err(PlanError::Dpdk {
-            chain: chain.name.clone(),
-            place: function.place.clone(),
-            function: function.name.clone(),
-            why,
-        });
+        let problem =
+            format!("the chain's ports are devices of DPDK, which the kernel does not see: {why}");
+        return Err(PlanError::function(original, function, &problem));
     }
     Ok(chain)
 }

@@ -42,13 +42,13 @@ impl<'c> Problem<'c> {
             };
             let choice = required(function, chain.classify).map_or(all, |space| all.only(space));
             match function.required_space() {
-                Some(space) if choice.cost(space).is_none() => Err(PlanError::Space {
-                    chain: chain.name.clone(),
-                    place: function.place.clone(),
-                    function: function.name.clone(),
-                    kind: function.kind().name,
-                    space,
-                }),
+                Some(space) if choice.cost(space).is_none() => {
+                    let kind = function.kind().name;
+                    let problem = format!(
+                        "`{kind}` does not exist in the {space} space; remove `space: {space}`"
+                    );
+                    Err(PlanError::function(chain, function, &problem))
+                }
                 _ => Ok(choice),
             }
         };
