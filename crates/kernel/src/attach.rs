@@ -110,16 +110,14 @@ impl Attachment {
         place: &Place,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        match crate::sys::link_create(program, place.ifindex, libbpf_sys::BPF_TCX_INGRESS, 0) {
-            Ok(link) => Self::link(
-                link,
-                pin_dir.map(|dir| dir.join(format!("{}tcx-{}", pins::LINK, place.ifindex))),
-            ),
-            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
-                Self::clsact(program, place, pin_dir)
-            }
-            Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
-        }
+        let pin = pin_dir.map(|dir| dir.join(format!("{}tcx-{}", pins::LINK, place.ifindex)));
+        Self::tcx(
+            program,
+            place,
+            (libbpf_sys::BPF_TCX_INGRESS, 0),
+            pin,
+            || Self::clsact(program, place, pin_dir),
+        )
     }
 
     /// The same on an interface of the calling thread's namespace that is not the plane's, where its index may be that of another
@@ -129,9 +127,12 @@ impl Attachment {
         place: &Place,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
-        match crate::sys::link_create(program, place.ifindex, libbpf_sys::BPF_TCX_INGRESS, 0) {
-            Ok(link) => Self::link(link, pin),
-            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
+        Self::tcx(
+            program,
+            place,
+            (libbpf_sys::BPF_TCX_INGRESS, 0),
+            pin,
+            || {
                 let attachment = Self::clsact(program, place, None)?;
                 // Dropped, it would look for its filter in the namespace of whoever drops it.
                 std::mem::forget(attachment);
@@ -139,9 +140,8 @@ impl Attachment {
                     kind: Kind::Left,
                     pin: None,
                 })
-            }
-            Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
-        }
+            },
+        )
     }
 
     /// Attaches a program that only looks on, outermost in its direction; at clsact on a kernel without tcx.
@@ -151,11 +151,22 @@ impl Attachment {
         direction: Direction,
     ) -> Result<Self, Error> {
         let (attach_type, flags, _) = direction.outermost();
+        Self::tcx(program, place, (attach_type, flags), None, || {
+            Self::watch_clsact(program, place, direction)
+        })
+    }
+
+    /// Attaches at tcx with that attach type and those flags; `clsact` is for a kernel without tcx.
+    fn tcx(
+        program: BorrowedFd<'_>,
+        place: &Place,
+        (attach_type, flags): (libbpf_sys::bpf_attach_type, u32),
+        pin: Option<PathBuf>,
+        clsact: impl FnOnce() -> Result<Self, Error>,
+    ) -> Result<Self, Error> {
         match crate::sys::link_create(program, place.ifindex, attach_type, flags) {
-            Ok(link) => Self::link(link, None),
-            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => {
-                Self::watch_clsact(program, place, direction)
-            }
+            Ok(link) => Self::link(link, pin),
+            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => clsact(),
             Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
         }
     }

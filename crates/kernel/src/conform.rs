@@ -66,8 +66,9 @@ impl Fill {
     }
 }
 
-/// Packets on end that are beyond the profile, tolerance and all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Packets on end that are beyond the profile, tolerance and all: `struct violation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Violation {
     /// When the first of them came, ns of `CLOCK_MONOTONIC`.
     pub from_ns: u64,
@@ -207,7 +208,7 @@ pub(crate) fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
         of_packets: fill(profile.packets, entry.of_packets),
         of_bits: fill(profile.bits, entry.of_bits),
         violations: entry.violations,
-        first_violations: entry.kept[..kept].iter().copied().map(Into::into).collect(),
+        first_violations: entry.kept[..kept].to_vec(),
     })
 }
 
@@ -281,29 +282,6 @@ struct LevelEntry {
     most_ns: u64,
 }
 
-/// `struct violation`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct ViolationEntry {
-    from_ns: u64,
-    to_ns: u64,
-    packets: u64,
-    packets_over: u64,
-    bits_over: u64,
-}
-
-impl From<ViolationEntry> for Violation {
-    fn from(entry: ViolationEntry) -> Self {
-        Self {
-            from_ns: entry.from_ns,
-            to_ns: entry.to_ns,
-            packets: entry.packets,
-            packets_over: entry.packets_over,
-            bits_over: entry.bits_over,
-        }
-    }
-}
-
 /// `struct conformance`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -319,7 +297,7 @@ struct Entry {
     violations: u64,
     of_packets: LevelEntry,
     of_bits: LevelEntry,
-    kept: [ViolationEntry; KEPT],
+    kept: [Violation; KEPT],
 }
 
 #[cfg(test)]
@@ -357,7 +335,7 @@ mod tests {
         assert_twins!(
             CONFORM,
             "violation",
-            ViolationEntry {
+            Violation {
                 from_ns,
                 to_ns,
                 packets,

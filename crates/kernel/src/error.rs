@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use libbpf_rs::ErrorKind;
 use myelin_packet::classifier::ClassifierError;
-use myelin_packet::lpm::LpmError;
-use myelin_packet::rules::RulesError;
 
 use crate::Hook;
 
@@ -91,50 +89,18 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A firewall's rules have no tables.
-    #[error("firewall at position {position}: {cause}")]
-    Rules {
-        /// The firewall's position in its chain.
-        position: u8,
-        /// Why.
-        cause: RulesError,
-    },
     /// The kernel does not tell when its programs have ended.
     #[error("cannot wait until no packet is in a program any more (membarrier): {0}")]
     GracePeriod(io::Error),
-    /// A router's routes have no tables.
-    #[error("router at position {position}: {cause}")]
-    Routes {
-        /// The router's position in its chain.
-        position: u8,
-        /// Why.
-        cause: LpmError,
-    },
-    /// A black box is no eBPF program.
-    #[error(
-        "function at position {position}: a black box is a program of its own; write `mapping: distributed`, or leave it out"
-    )]
-    BlackBox {
+    /// A function that cannot be loaded where it is.
+    #[error("{what} at position {position}: {problem}")]
+    Function {
+        /// Its kind, or `function`.
+        what: &'static str,
         /// Its position in its chain.
         position: u8,
-    },
-    /// A kind of function that does not exist in the kernel.
-    #[error(
-        "function at position {position}: `{kind}` exists in user space only; write `space: user`, or leave it out"
-    )]
-    UserOnly {
-        /// Its position in its chain.
-        position: u8,
-        /// Its kind.
-        kind: &'static str,
-    },
-    /// A function that only XDP leads to, in a chain at tcx.
-    #[error(
-        "function at position {position}: in a namespace of its own, what is not in the kernel is reached at the XDP hook only"
-    )]
-    XdpOnly {
-        /// Its position in its chain.
-        position: u8,
+        /// Why, and what to do about it.
+        problem: String,
     },
     /// A test run of a program failed.
     #[error("the kernel did not run the program on test data: {0}")]
@@ -153,6 +119,14 @@ impl Error {
     /// The kernel wants a smaller map.
     pub(crate) fn is_too_big(&self) -> bool {
         matches!(self, Self::Map { cause, .. } if cause.raw_os_error() == Some(libc::E2BIG))
+    }
+
+    pub(crate) fn function(what: &'static str, position: u8, problem: impl ToString) -> Self {
+        Self::Function {
+            what,
+            position,
+            problem: problem.to_string(),
+        }
     }
 
     pub(crate) fn chain(spi: u32, problem: impl Into<String>) -> Self {

@@ -1,10 +1,8 @@
 //! A firewall's rule tables in the form of `firewall.bpf.c`: end to end in the one element of an array, with their
 //! places in the read-only data.
 
-use std::os::fd::AsFd;
-
 use bytemuck::{NoUninit, Pod, Zeroable};
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapHandle;
 use myelin_packet::rules::{
     Action, ClassVector, Ipv4Table, Ipv6Table, RuleTables, RulesError, WORDS,
 };
@@ -12,8 +10,7 @@ use myelin_spec::FirewallConfig;
 
 use crate::Error;
 use crate::hop::Hop;
-use crate::map::{MMAPABLE, create};
-use crate::mapping::Mapping;
+use crate::map::filled;
 
 /// `struct table`: byte offsets and numbers of entries.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -149,16 +146,7 @@ impl Tables {
 
     /// A map that holds the tables.
     pub(crate) fn map(&self) -> Result<MapHandle, Error> {
-        let map = create(
-            "tables",
-            MapType::Array,
-            size_of::<u32>(),
-            self.bytes.len(),
-            1,
-            MMAPABLE,
-        )?;
-        Mapping::new(map.as_fd(), "tables", self.bytes.len())?.write(0, &self.bytes);
-        Ok(map)
+        filled("tables", self.bytes.len(), &self.bytes)
     }
 }
 

@@ -97,52 +97,40 @@ impl TrackerInstance {
 const FLOWS: &str = "flows";
 const TOTALS: &str = "flow_totals";
 
-const TOTALS_SHAPE: MapShape = MapShape {
-    name: TOTALS,
-    kind: MapType::PercpuArray,
-    key: size_of::<u32>(),
-    value: size_of::<Totals>(),
-    entries: 1,
-    flags: 0,
-};
-
 /// The maps of a `monitor`.
 pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
-    let flows = MapShape {
-        name: FLOWS,
-        kind: MapType::LruPercpuHash,
-        key: size_of::<FlowKey>(),
-        value: size_of::<Counts>(),
-        entries: config.flows,
-        flags: 0,
-    };
-    [flows, TOTALS_SHAPE]
+    maps(MapType::LruPercpuHash, size_of::<Counts>(), config.flows)
 }
 
 /// The maps of a `flow-tracker`.
 pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
-    let flows = MapShape {
-        name: FLOWS,
-        kind: MapType::LruHash,
-        key: size_of::<FlowKey>(),
-        value: size_of::<Tracked>(),
-        entries: config.flows,
-        flags: 0,
-    };
-    [flows, TOTALS_SHAPE]
+    maps(MapType::LruHash, size_of::<Tracked>(), config.flows)
 }
 
 /// The tables of a `load-balancer`'s flows.
 pub(crate) fn balancer(config: &LoadBalancerConfig) -> [MapShape; 2] {
+    maps(MapType::LruHash, size_of::<Balanced>(), config.flows)
+}
+
+/// A table of so many flows with values of that size, and what is counted of it.
+fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     let flows = MapShape {
         name: FLOWS,
-        kind: MapType::LruHash,
+        kind,
         key: size_of::<FlowKey>(),
-        value: size_of::<Balanced>(),
-        entries: config.flows,
+        value,
+        entries,
         flags: 0,
     };
-    [flows, TOTALS_SHAPE]
+    let totals = MapShape {
+        name: TOTALS,
+        kind: MapType::PercpuArray,
+        key: size_of::<u32>(),
+        value: size_of::<Totals>(),
+        entries: 1,
+        flags: 0,
+    };
+    [flows, totals]
 }
 
 /// Reads the table of a function; `None` when it keeps none. The function goes on meanwhile: a flow that comes or goes may

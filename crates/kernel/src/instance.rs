@@ -7,6 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
 use crate::hop::Hop;
+use crate::map::fds;
 use crate::object::{
     FIREWALL, FLOW_TRACKER, FORWARD, LOAD_BALANCER, MONITOR, NAT, ROUTER, TIMESTAMP, XOR,
 };
@@ -92,8 +93,8 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::Firewall(config) => {
-            let tables =
-                firewall::Tables::new(config).map_err(|cause| Error::Rules { position, cause })?;
+            let tables = firewall::Tables::new(config)
+                .map_err(|cause| Error::function("firewall", position, cause))?;
             let map = tables.map()?;
             let mut maps = maps.to_vec();
             maps.push(("tables", map.as_fd()));
@@ -101,27 +102,35 @@ pub(crate) fn load(
         }
         FunctionConfig::LoadBalancer(config) => {
             let flows = load_balancer::state(states, function, config)?;
-            let own = load_balancer::Maps::new(config)?;
+            let own = load_balancer::maps(config)?;
             let mut maps = maps.to_vec();
-            maps.extend(own.iter().chain(flows.maps()));
+            maps.extend(fds(&own).chain(flows.maps()));
             let instance = load_balancer::Instance::new(hop, config, function.side);
             let fd = LOAD_BALANCER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(flows);
             fd
         }
         FunctionConfig::Router(config) => {
-            let tables =
-                router::Tables::new(config).map_err(|cause| Error::Routes { position, cause })?;
+            let tables = router::Tables::new(config)
+                .map_err(|cause| Error::function("router", position, cause))?;
             let own = tables.maps()?;
             let mut maps = maps.to_vec();
-            maps.extend(own.iter());
+            maps.extend(fds(&own));
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
-        FunctionConfig::External(_) => Err(Error::BlackBox { position }),
-        _ => Err(Error::UserOnly {
+        FunctionConfig::External(_) => Err(Error::function(
+            "function",
             position,
-            kind: function.config.kind().name,
-        }),
+            "a black box is a program of its own; write `mapping: distributed`, or leave it out",
+        )),
+        _ => Err(Error::function(
+            "function",
+            position,
+            format!(
+                "`{}` exists in user space only; write `space: user`, or leave it out",
+                function.config.kind().name
+            ),
+        )),
     }?;
     Ok(Instance { fd, state })
 }

@@ -1,19 +1,17 @@
 //! A load balancer in the form of `load_balancer.bpf.c`: its backends and hash tables, an array each, and the tables of its
 //! flows, which it shares with other generations and with its reply side.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapType};
 use myelin_packet::maglev::{Backend, TABLE_SIZE};
 use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 
 use crate::Error;
 use crate::flows;
 use crate::hop::Hop;
-use crate::map::{MMAPABLE, create};
-use crate::mapping::Mapping;
+use crate::map::{Named, create, filled};
 use crate::state::{MapShape, State, States};
 
 /// `struct load_balancer`.
@@ -68,63 +66,44 @@ pub(crate) fn state(
     states.get(function.state.as_ref(), &shape, &maps, |_| Ok(()))
 }
 
-/// The maps of its configuration, by name.
-pub(crate) struct Maps([(&'static str, MapHandle); 3]);
-
-impl Maps {
-    pub(crate) fn new(config: &LoadBalancerConfig) -> Result<Self, Error> {
-        let maglev = array("maglev", TABLE, 2)?;
-        let tables = Mapping::new(maglev.as_fd(), "maglev", 2 * TABLE)?;
-        for (family, table) in config.tables().iter().enumerate() {
-            tables.write(family * TABLE, bytemuck::cast_slice(&table.entries));
-        }
-        let list = config.backends();
-        let count = list.len().max(1);
-        let backends = array("backends", size_of::<Backend>(), count)?;
-        Mapping::new(backends.as_fd(), "backends", count * size_of::<Backend>())?
-            .write(0, bytemuck::cast_slice(&list));
-        let numbers = create(
-            "numbers",
-            MapType::Hash,
-            size_of::<Place>(),
-            size_of::<u32>(),
-            count as u32,
-            0,
-        )?;
-        for (number, backend) in (0_u32..).zip(&list) {
-            let place = Place {
-                address: backend.address,
-                is_ipv6: backend.is_ipv6.into(),
-            };
-            numbers
-                .update(
-                    bytemuck::bytes_of(&place),
-                    &number.to_ne_bytes(),
-                    MapFlags::ANY,
-                )
-                .map_err(|cause| Error::map("numbers", "add a backend to", &cause))?;
-        }
-        Ok(Self([
-            ("maglev", maglev),
-            ("backends", backends),
-            ("numbers", numbers),
-        ]))
+/// The maps of its configuration.
+pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
+    let mut tables = Vec::with_capacity(2 * TABLE);
+    for (family, table) in config.tables().iter().enumerate() {
+        tables.extend_from_slice(bytemuck::cast_slice(&table.entries));
+        tables.resize((family + 1) * TABLE, 0);
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        self.0.iter().map(|(name, map)| (*name, map.as_fd()))
-    }
-}
-
-fn array(name: &'static str, element: usize, count: usize) -> Result<MapHandle, Error> {
-    create(
-        name,
-        MapType::Array,
+    let list = config.backends();
+    let numbers = create(
+        "numbers",
+        MapType::Hash,
+        size_of::<Place>(),
         size_of::<u32>(),
-        element,
-        count as u32,
-        MMAPABLE,
-    )
+        list.len().max(1) as u32,
+        0,
+    )?;
+    for (number, backend) in (0_u32..).zip(&list) {
+        let place = Place {
+            address: backend.address,
+            is_ipv6: backend.is_ipv6.into(),
+        };
+        numbers
+            .update(
+                bytemuck::bytes_of(&place),
+                &number.to_ne_bytes(),
+                MapFlags::ANY,
+            )
+            .map_err(|cause| Error::map("numbers", "add a backend to", &cause))?;
+    }
+    let backends = bytemuck::cast_slice(&list);
+    Ok([
+        ("maglev", filled("maglev", TABLE, &tables)?),
+        (
+            "backends",
+            filled("backends", size_of::<Backend>(), backends)?,
+        ),
+        ("numbers", numbers),
+    ])
 }
 
 #[cfg(test)]

@@ -1,8 +1,19 @@
 //! eBPF maps made by hand, because several programs share them.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use libbpf_rs::{MapHandle, MapType};
 
 use crate::Error;
+use crate::mapping::Mapping;
+
+/// A map by the name that programs give it.
+pub(crate) type Named = (&'static str, MapHandle);
+
+/// The same as programs are loaded with them.
+pub(crate) fn fds(maps: &[Named]) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+    maps.iter().map(|(name, map)| (*name, map.as_fd()))
+}
 
 /// The array can be mapped into memory.
 pub(crate) const MMAPABLE: u32 = libbpf_sys::BPF_F_MMAPABLE;
@@ -24,4 +35,21 @@ pub(crate) fn create(
     let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     MapHandle::create(kind, Some(name), size(key), size(value), entries, &options)
         .map_err(|cause| Error::map(name, "create", &cause))
+}
+
+/// An array map of elements of that many bytes, a multiple of eight, filled end to end with `bytes`; at least one element, for
+/// an array cannot be empty.
+pub(crate) fn filled(name: &'static str, element: usize, bytes: &[u8]) -> Result<MapHandle, Error> {
+    let elements = bytes.len().div_ceil(element).max(1);
+    let number = size_of::<u32>();
+    let map = create(
+        name,
+        MapType::Array,
+        number,
+        element,
+        elements as u32,
+        MMAPABLE,
+    )?;
+    Mapping::new(map.as_fd(), name, elements * element)?.write(0, bytes);
+    Ok(map)
 }

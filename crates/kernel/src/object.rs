@@ -19,117 +19,70 @@ pub(crate) struct Program {
 }
 
 macro_rules! object {
-    ($file:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $file))
+    ($program:literal, $hook:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $program, ".", $hook, ".o"))
+    };
+}
+
+/// A program by its source's name, with the hooks that `build.rs` builds it for.
+macro_rules! program {
+    ($name:literal, xdp tc) => {
+        Program {
+            name: $name,
+            xdp: object!($name, "xdp"),
+            tc: object!($name, "tc"),
+        }
+    };
+    ($name:literal, xdp) => {
+        Program {
+            name: $name,
+            xdp: object!($name, "xdp"),
+            tc: &[],
+        }
+    };
+    ($name:literal, tc) => {
+        Program {
+            name: $name,
+            xdp: &[],
+            tc: object!($name, "tc"),
+        }
     };
 }
 
 /// The front door.
-pub(crate) const DOOR: Program = Program {
-    name: "door",
-    xdp: object!("door.xdp.o"),
-    tc: object!("door.tc.o"),
-};
+pub(crate) const DOOR: Program = program!("door", xdp tc);
 /// The door back into the kernel.
-pub(crate) const REENTRY: Program = Program {
-    name: "reentry",
-    xdp: object!("reentry.xdp.o"),
-    tc: &[],
-};
+pub(crate) const REENTRY: Program = program!("reentry", xdp);
 /// The forwarder between functions in namespaces of their own.
-pub(crate) const SFF: Program = Program {
-    name: "sff",
-    xdp: object!("sff.xdp.o"),
-    tc: object!("sff.tc.o"),
-};
+pub(crate) const SFF: Program = program!("sff", xdp tc);
 /// The way out behind a distributed chain's last function, when that is in user space.
-pub(crate) const LEAVE: Program = Program {
-    name: "leave",
-    xdp: &[],
-    tc: object!("leave.tc.o"),
-};
+pub(crate) const LEAVE: Program = program!("leave", tc);
 /// Declares the map of policers; its program is for tests.
-pub(crate) const POLICER: Program = Program {
-    name: "policer",
-    xdp: object!("policer.xdp.o"),
-    tc: &[],
-};
+pub(crate) const POLICER: Program = program!("policer", xdp);
 /// The way out of a chain that the egress interface shapes.
-pub(crate) const DEPART: Program = Program {
-    name: "depart",
-    xdp: &[],
-    tc: object!("depart.tc.o"),
-};
+pub(crate) const DEPART: Program = program!("depart", tc);
 /// The conformance monitor.
-pub(crate) const CONFORM: Program = Program {
-    name: "conform",
-    xdp: &[],
-    tc: object!("conform.tc.o"),
-};
+pub(crate) const CONFORM: Program = program!("conform", tc);
 /// What stands in the slot of a function that is gone.
-pub(crate) const CLOSED: Program = Program {
-    name: "closed",
-    xdp: object!("closed.xdp.o"),
-    tc: object!("closed.tc.o"),
-};
+pub(crate) const CLOSED: Program = program!("closed", xdp tc);
 /// Kernel function `forward`.
-pub(crate) const FORWARD: Program = Program {
-    name: "forward",
-    xdp: object!("forward.xdp.o"),
-    tc: object!("forward.tc.o"),
-};
+pub(crate) const FORWARD: Program = program!("forward", xdp tc);
 /// Kernel function `xor`.
-pub(crate) const XOR: Program = Program {
-    name: "xor",
-    xdp: object!("xor.xdp.o"),
-    tc: object!("xor.tc.o"),
-};
+pub(crate) const XOR: Program = program!("xor", xdp tc);
 /// Kernel function `nat`.
-pub(crate) const NAT: Program = Program {
-    name: "nat",
-    xdp: object!("nat.xdp.o"),
-    tc: object!("nat.tc.o"),
-};
+pub(crate) const NAT: Program = program!("nat", xdp tc);
 /// Kernel function `firewall`.
-pub(crate) const FIREWALL: Program = Program {
-    name: "firewall",
-    xdp: object!("firewall.xdp.o"),
-    tc: object!("firewall.tc.o"),
-};
-
+pub(crate) const FIREWALL: Program = program!("firewall", xdp tc);
 /// Kernel function `timestamp`.
-pub(crate) const TIMESTAMP: Program = Program {
-    name: "timestamp",
-    xdp: object!("timestamp.xdp.o"),
-    tc: object!("timestamp.tc.o"),
-};
-
+pub(crate) const TIMESTAMP: Program = program!("timestamp", xdp tc);
 /// Kernel function `load-balancer`.
-pub(crate) const LOAD_BALANCER: Program = Program {
-    name: "load_balancer",
-    xdp: object!("load_balancer.xdp.o"),
-    tc: object!("load_balancer.tc.o"),
-};
+pub(crate) const LOAD_BALANCER: Program = program!("load_balancer", xdp tc);
 /// Kernel function `router`.
-pub(crate) const ROUTER: Program = Program {
-    name: "router",
-    xdp: object!("router.xdp.o"),
-    tc: object!("router.tc.o"),
-};
-
+pub(crate) const ROUTER: Program = program!("router", xdp tc);
 /// Kernel function `monitor`.
-pub(crate) const MONITOR: Program = Program {
-    name: "monitor",
-    xdp: object!("monitor.xdp.o"),
-    tc: object!("monitor.tc.o"),
-};
-
+pub(crate) const MONITOR: Program = program!("monitor", xdp tc);
 /// Kernel function `flow-tracker`.
-pub(crate) const FLOW_TRACKER: Program = Program {
-    name: "flow_tracker",
-    xdp: object!("flow_tracker.xdp.o"),
-    tc: object!("flow_tracker.tc.o"),
-};
+pub(crate) const FLOW_TRACKER: Program = program!("flow_tracker", xdp tc);
 
 /// All of them.
 #[cfg(test)]

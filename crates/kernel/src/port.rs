@@ -235,12 +235,7 @@ impl Port {
             ("chains", self.shared.chains(hook).as_fd()),
             ("policers", self.shared.policers.as_fd()),
         ];
-        maps.extend(
-            self.shared
-                .tables
-                .maps()
-                .map(|(name, map)| (name, map.as_fd())),
-        );
+        maps.extend(self.shared.tables.maps());
         maps.extend(self.shared.maps(hook));
         DOOR.load(hook, bytemuck::bytes_of(&door), &maps)
     }

@@ -1,17 +1,13 @@
 //! A router's tables in the form of `router.bpf.c`: an array each, filled one to one.
 
-use std::os::fd::{AsFd, BorrowedFd};
-
 use bytemuck::{NoUninit, Pod, Zeroable};
-use libbpf_rs::{MapHandle, MapType};
 use myelin_packet::lpm::{BLOCK, LpmError, Tree};
 use myelin_packet::routes::RouteTables;
 use myelin_spec::RouterConfig;
 
 use crate::Error;
 use crate::hop::Hop;
-use crate::map::{MMAPABLE, create};
-use crate::mapping::Mapping;
+use crate::map::{Named, filled};
 
 /// The read-only data of a `router`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -37,49 +33,25 @@ impl Tables {
     }
 
     /// Maps that hold the tables.
-    pub(crate) fn maps(&self) -> Result<Maps, Error> {
+    pub(crate) fn maps(&self) -> Result<[Named; 6], Error> {
         let RouteTables { lpm, hops } = &self.0;
         let (v4, v6) = (&lpm.v4, &lpm.v6);
-        Ok(Maps([
+        Ok([
             array("direct4", v4.direct.len(), &v4.direct)?,
             array("blocks4", BLOCK, &v4.blocks)?,
             array("trees6", 1, &v6.trees)?,
             array("nodes6", 1, &v6.nodes)?,
             array("leaves6", 1, &v6.leaves)?,
             array("hops", 1, hops)?,
-        ]))
+        ])
     }
 }
 
-/// The maps of one router, by name.
-pub(crate) struct Maps([(&'static str, MapHandle); 6]);
-
-impl Maps {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        self.0.iter().map(|(name, map)| (*name, map.as_fd()))
-    }
-}
-
-/// An array map of `items`, so many in an element, whose size is a multiple of eight bytes; at least one element, for an
-/// array cannot be empty.
-fn array<T: NoUninit>(
-    name: &'static str,
-    in_element: usize,
-    items: &[T],
-) -> Result<(&'static str, MapHandle), Error> {
+/// An array map of `items`, so many in an element.
+fn array<T: NoUninit>(name: &'static str, in_element: usize, items: &[T]) -> Result<Named, Error> {
     let element = in_element * size_of::<T>();
     debug_assert!(element.is_multiple_of(8), "{name} would not lie end to end");
-    let elements = (items.len() / in_element).max(1);
-    let map = create(
-        name,
-        MapType::Array,
-        size_of::<u32>(),
-        element,
-        elements as u32,
-        MMAPABLE,
-    )?;
-    Mapping::new(map.as_fd(), name, elements * element)?.write(0, bytemuck::cast_slice(items));
-    Ok((name, map))
+    Ok((name, filled(name, element, bytemuck::cast_slice(items))?))
 }
 
 #[cfg(test)]

@@ -141,9 +141,11 @@ pub(crate) fn load(
             .iter()
             .position(|function| !matches!(function.occupant, Occupant::Kernel(_)))
     {
-        return Err(Error::XdpOnly {
-            position: position as u8,
-        });
+        return Err(Error::function(
+            "function",
+            position as u8,
+            "in a namespace of its own, what is not in the kernel is reached at the XDP hook only",
+        ));
     }
     let positions = config.functions.len() as u8;
     let black_boxes = boxes_in(&config.functions);

@@ -19,13 +19,13 @@
 //! A state survives the death of the agent as long as its programs do: they hold the maps. The next agent does not find
 //! it. The twin in user space is `state.rs` of the functions room.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use libbpf_rs::{MapHandle, MapType};
 use myelin_spec::{FunctionConfig, StateKey};
 
-use crate::map::create;
+use crate::map::{Named, create, fds};
 use crate::{Error, lock};
 
 /// One map of a state.
@@ -46,7 +46,7 @@ pub(crate) struct MapShape {
 /// The maps of one function.
 #[derive(Debug)]
 pub(crate) struct State {
-    maps: Vec<(&'static str, MapHandle)>,
+    maps: Vec<Named>,
 }
 
 impl State {
@@ -69,7 +69,7 @@ impl State {
 
     /// The maps by name, as a program is loaded with them.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
-        self.maps.iter().map(|(name, map)| (*name, map.as_fd()))
+        fds(&self.maps)
     }
 
     /// One of the maps, to read and fill.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -9,7 +10,7 @@ use myelin_packet::Family;
 
 use super::buckets::Buckets;
 use super::keys::{Words, key_len};
-use crate::map::create;
+use crate::map::{Named, create, fds};
 use crate::{Error, lock};
 
 /// From key to chain, for both families.
@@ -17,7 +18,7 @@ use crate::{Error, lock};
 pub(crate) struct Tables {
     families: [Mutex<Table>; 2],
     /// The maps by the names that the programs give them.
-    maps: [(&'static str, MapHandle); 4],
+    maps: [Named; 4],
 }
 
 /// One family's keys: those in buckets, and those that found their bucket full.
@@ -55,8 +56,8 @@ impl Tables {
     }
 
     /// The maps by the names that the programs give them.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, &MapHandle)> {
-        self.maps.iter().map(|(name, map)| (*name, map))
+    pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        fds(&self.maps)
     }
 
     /// Adds a key, or changes its value, for readers in one step.

@@ -109,13 +109,7 @@ impl Loader<'_> {
         let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
         // Nothing comes back here but what the namespace itself sends.
         let near = self.forwarder(position, Source::METADATA, way, None)?;
-        Ok(FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, inner, INNER),
-            called: None,
-            sockets: None,
-            black_box: None,
-        })
+        Ok(self.function_link(position, near, (inner, INNER)))
     }
 
     /// A kernel function at tcx; `inner`: index of the link's end in its namespace.
@@ -143,11 +137,8 @@ impl Loader<'_> {
         let inner = self.forwarder(position, tagged, way, None)?;
         let near = self.forwarder(position, tagged, self.way_to(position + 1), None)?;
         Ok(FunctionLink {
-            near: self.end(position, near, "near"),
-            far: self.end(position, inner, INNER),
             called: Some(called),
-            sockets: None,
-            black_box: None,
+            ..self.function_link(position, near, (inner, INNER))
         })
     }
 
@@ -156,24 +147,19 @@ impl Loader<'_> {
         let sockets = self.shared.sockets()?;
         let way = Way::User { position };
         let inner = self.forwarder(position, Source::METADATA, way, Some(&sockets))?;
-        let near = if let Some(peer) = last {
-            let near = self.leave(position, peer)?;
-            End {
-                hook: Hook::Tcx,
-                ..self.end(position, near, "near")
+        let near = match last {
+            Some(peer) => self.leave(position, peer)?,
+            None => {
+                let way = self.way_to(position + 1);
+                self.forwarder(position, Source::of(Carrier::Nsh), way, None)?
             }
-        } else {
-            let way = self.way_to(position + 1);
-            let near = self.forwarder(position, Source::of(Carrier::Nsh), way, None)?;
-            self.end(position, near, "near")
         };
-        Ok(FunctionLink {
-            near,
-            far: self.end(position, inner, INNER),
-            called: None,
-            sockets: Some(sockets),
-            black_box: None,
-        })
+        let mut link = self.function_link(position, near, (inner, INNER));
+        if last.is_some() {
+            link.near.hook = Hook::Tcx;
+        }
+        link.sockets = Some(sockets);
+        Ok(link)
     }
 
     fn black_box(&self, position: u8) -> Result<FunctionLink, Error> {
@@ -193,12 +179,20 @@ impl Loader<'_> {
         };
         let back = self.forwarder(position, source(slots.back, 0), way, None)?;
         Ok(FunctionLink {
+            black_box: Some(slots),
+            ..self.function_link(position, near, (back, "back"))
+        })
+    }
+
+    /// The programs at the near end and at the other one, with that one's name.
+    fn function_link(&self, position: u8, near: Instance, far: (Instance, &str)) -> FunctionLink {
+        FunctionLink {
             near: self.end(position, near, "near"),
-            far: self.end(position, back, "back"),
+            far: self.end(position, far.0, far.1),
             called: None,
             sockets: None,
-            black_box: Some(slots),
-        })
+            black_box: None,
+        }
     }
 
     fn end(&self, position: u8, program: Instance, name: &str) -> End {
