@@ -2,15 +2,13 @@
 
 use std::fmt;
 
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoMacVlan, InfoVlan, InfoVxlan, MacVlanMode,
-};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::{self, LinkId, VethEnd};
 use crate::netlink::{Netlink, Request};
 use crate::netns::Netns;
-use crate::qdisc;
+use crate::{fq, htb, qdisc};
 
 /// Something a kernel may be built without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,18 +25,8 @@ pub enum Feature {
     Clsact,
     /// tc filter that runs an eBPF program.
     ClsBpf,
-    /// tc filter on header fields.
-    ClsFlower,
-    /// tc action that limits a rate.
-    ActPolice,
     /// Bridges.
     Bridge,
-    /// 802.1Q links.
-    Vlan,
-    /// Links that swallow everything.
-    Dummy,
-    /// Links with an address of their own on another link.
-    Macvlan,
     /// Ethernet in UDP.
     Vxlan,
 }
@@ -66,19 +54,14 @@ impl fmt::Display for Answer {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 8] = [
         Self::Netem,
         Self::Tbf,
         Self::Htb,
         Self::Fq,
         Self::Clsact,
         Self::ClsBpf,
-        Self::ClsFlower,
-        Self::ActPolice,
         Self::Bridge,
-        Self::Vlan,
-        Self::Dummy,
-        Self::Macvlan,
         Self::Vxlan,
     ];
 
@@ -91,12 +74,7 @@ impl Feature {
             Self::Fq => "fq",
             Self::Clsact => "clsact",
             Self::ClsBpf => "cls_bpf",
-            Self::ClsFlower => "cls_flower",
-            Self::ActPolice => "act_police",
             Self::Bridge => "bridge",
-            Self::Vlan => "vlan",
-            Self::Dummy => "dummy",
-            Self::Macvlan => "macvlan",
             Self::Vxlan => "vxlan",
         }
     }
@@ -110,27 +88,11 @@ impl Feature {
         match self {
             Self::Netem => alone(qdisc::netem(link)),
             Self::Tbf => alone(qdisc::tbf(link)),
-            Self::Htb => alone(qdisc::htb(link)),
-            Self::Fq => alone(qdisc::fq(link)),
+            Self::Htb => alone(htb::create(link)),
+            Self::Fq => alone(fq::create(link)),
             Self::Clsact => alone(qdisc::clsact(link)),
             Self::ClsBpf => on_clsact(qdisc::cls_bpf(link)),
-            Self::ClsFlower => on_clsact(qdisc::cls_flower(link)),
-            Self::ActPolice => alone(qdisc::act_police()),
             Self::Bridge => device(InfoKind::Bridge, None, None),
-            Self::Vlan => device(
-                InfoKind::Vlan,
-                Some(InfoData::Vlan(vec![InfoVlan::Id(7)])),
-                Some(link.index),
-            ),
-            Self::Dummy => device(InfoKind::Dummy, None, None),
-            Self::Macvlan => {
-                let mode = InfoMacVlan::Mode(MacVlanMode::Bridge);
-                device(
-                    InfoKind::MacVlan,
-                    Some(InfoData::MacVlan(vec![mode])),
-                    Some(link.index),
-                )
-            }
             Self::Vxlan => {
                 let options = vec![InfoVxlan::Id(7), InfoVxlan::Port(4789)];
                 device(InfoKind::Vxlan, Some(InfoData::Vxlan(options)), None)
@@ -207,15 +169,7 @@ mod tests {
                 run("tc qdisc add dev lower clsact")
                     && run("tc filter add dev lower ingress bpf bytecode 1,6_0_0_0")
             }
-            Feature::ClsFlower => {
-                run("tc qdisc add dev lower clsact")
-                    && run("tc filter add dev lower ingress protocol ip flower")
-            }
-            Feature::ActPolice => run("tc actions add action police rate 8mbit burst 10k"),
             Feature::Bridge => run("ip link add probe type bridge"),
-            Feature::Vlan => run("ip link add link lower name probe type vlan id 7"),
-            Feature::Dummy => run("ip link add probe type dummy"),
-            Feature::Macvlan => run("ip link add link lower name probe type macvlan mode bridge"),
             Feature::Vxlan => run("ip link add probe type vxlan id 7 dstport 4789"),
         }
     }

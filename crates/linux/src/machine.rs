@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use serde::Serialize;
 
+use crate::cgroup::{self, Hierarchies};
 use crate::procfs;
 
 /// The machine, as far as the kernel tells. Missing answers stay empty: a report says what is known.
@@ -32,8 +32,8 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Huge pages of the default size.
     pub huge_pages: HugePages,
-    /// Version of control groups.
-    pub cgroup: CgroupVersion,
+    /// How control groups are laid out.
+    pub cgroup: cgroup::Mode,
 }
 
 /// A meter of energy.
@@ -57,20 +57,6 @@ pub struct HugePages {
     pub free: u64,
 }
 
-/// Which control group hierarchy is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CgroupVersion {
-    /// One hierarchy a controller.
-    V1,
-    /// One hierarchy.
-    V2,
-    /// Controllers in v1, processes also in a v2 hierarchy.
-    Hybrid,
-    /// None is mounted.
-    None,
-}
-
 impl Machine {
     /// Looks at the machine; takes about a millisecond.
     pub fn detect() -> Self {
@@ -89,7 +75,7 @@ impl Machine {
             clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             memory_bytes: procfs::kib_field(&meminfo, "MemTotal:").unwrap_or(0),
             huge_pages: huge_pages(&meminfo),
-            cgroup: cgroup_version(),
+            cgroup: Hierarchies::detect().map_or(cgroup::Mode::Absent, |found| found.mode()),
         }
     }
 }
@@ -185,21 +171,6 @@ fn huge_pages(meminfo: &str) -> HugePages {
         size_bytes: procfs::kib_field(meminfo, "Hugepagesize:").unwrap_or(0),
         total: count("HugePages_Total"),
         free: count("HugePages_Free"),
-    }
-}
-
-fn cgroup_version() -> CgroupVersion {
-    let is_v2 =
-        |path: &str| statfs(path).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
-    let v1 = fs::exists("/sys/fs/cgroup/cpu").unwrap_or(false);
-    if is_v2("/sys/fs/cgroup") {
-        CgroupVersion::V2
-    } else if is_v2("/sys/fs/cgroup/unified") {
-        CgroupVersion::Hybrid
-    } else if v1 {
-        CgroupVersion::V1
-    } else {
-        CgroupVersion::None
     }
 }
 

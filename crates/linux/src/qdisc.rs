@@ -1,20 +1,17 @@
-//! Queueing disciplines, filters and actions of traffic control (tc(8)): those that [`crate::feature`] tries, and how such
+//! Queueing disciplines and filters of traffic control (tc(8)): those that [`crate::feature`] tries, and how such
 //! messages are put together, here and in [`crate::htb`].
 //!
 //! The options are the kernel's structures of linux/pkt_sched.h and linux/pkt_cls.h, written field by field.
 
-use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::tc::{
-    TcActionMessage, TcActionMessageAttribute, TcAttribute, TcHandle, TcMessage,
-};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 
 use crate::link::LinkId;
 use crate::netlink::{Mode, Request};
 
 const TCA_OPTIONS: u16 = 2;
 const ETH_P_ALL: u16 = 0x0003;
-const ETH_P_IP: u16 = 0x0800;
 /// Ticks of the packet scheduler's clock in a microsecond: 64 ns each (`/proc/net/psched`).
 const TICKS_PER_MICROSECOND: u32 = 1_000_000 / 64_000;
 /// The same the other way round, ns.
@@ -53,59 +50,12 @@ pub(crate) fn tbf(link: &LinkId) -> Request {
     root(link, "tbf", attribute(1, parameters))
 }
 
-/// A hierarchy of token buckets.
-pub(crate) fn htb(link: &LinkId) -> Request {
-    // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
-    root(link, "htb", attribute(2, words(&[3, 10, 0, 0, 0])))
-}
-
-/// A fair queue.
-pub(crate) fn fq(link: &LinkId) -> Request {
-    let handle = TcHandle { major: 1, minor: 0 };
-    add(link, "fq", handle, TcHandle::ROOT, None)
-}
-
 /// A filter that runs an eBPF program; here a classic one that matches nothing, so that none need be loaded.
 pub(crate) fn cls_bpf(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
     let mut options = attribute(4, 1_u16.to_ne_bytes().to_vec());
     options.extend(attribute(5, [0x06, 0, 0, 0, 0, 0, 0, 0].to_vec()));
     filter(link, "bpf", ETH_P_ALL, options)
-}
-
-/// A filter on header fields.
-pub(crate) fn cls_flower(link: &LinkId) -> Request {
-    // TCA_FLOWER_KEY_ETH_TYPE.
-    filter(
-        link,
-        "flower",
-        ETH_P_IP,
-        attribute(8, ETH_P_IP.to_be_bytes().to_vec()),
-    )
-}
-
-/// An action that limits a rate. It belongs to the namespace, not to a link. Here it limits the packet size only: a rate
-/// would need the kernel's old rate tables.
-pub(crate) fn act_police() -> Request {
-    // struct tc_police: index, action (1: reclassify), limit, burst, mtu, rate, peakrate, reference and bind counts,
-    // capabilities.
-    let mut police = words(&[0, 1, 0, 0, 2000]);
-    police.extend(rate(0));
-    police.extend(rate(0));
-    police.extend(words(&[0, 0, 0]));
-    // TCA_ACT_TAB { 1: { TCA_ACT_KIND, TCA_ACT_OPTIONS { TCA_POLICE_TBF } } }
-    let mut action = attribute(1, b"police\0".to_vec());
-    action.extend(attribute(2 | NLA_F_NESTED, attribute(1, police)));
-    let mut message = TcActionMessage::default();
-    message.attributes = vec![TcActionMessageAttribute::Other(DefaultNla::new(
-        1,
-        attribute(1, action),
-    ))];
-    Request::new(
-        "add a police action".to_owned(),
-        Mode::Create,
-        RouteNetlinkMessage::NewTrafficAction(message),
-    )
 }
 
 fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {

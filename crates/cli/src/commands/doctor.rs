@@ -92,45 +92,23 @@ fn examine() -> Diagnosis {
         }
     }));
     findings.extend(sandboxes());
-    let dpdk = myelin_dpdk::version();
-    findings.push(Finding {
-        what: "DPDK".to_owned(),
-        consequence: consequence(
-            dpdk.is_ok(),
+    findings.extend([
+        optional(
+            "DPDK",
+            myelin_dpdk::version(),
             "chains cannot lie between devices of DPDK (`dpdk` in `spec.ports`); all else works",
         ),
-        answer: match dpdk {
-            Ok(version) => format!("yes: {version}"),
-            Err(error) => format!("no: {error}"),
-        },
-        required: false,
-    });
-    let idle = pm_qos::idle_driver();
-    findings.push(Finding {
-        what: "idle states".to_owned(),
-        consequence: consequence(
-            idle.is_ok(),
+        optional(
+            "idle states",
+            pm_qos::idle_driver(),
             "how long cores take to wake cannot be limited (`spec.cpuLatency`)",
         ),
-        answer: match idle {
-            Ok(driver) => format!("yes: {driver}"),
-            Err(error) => format!("no: {error}"),
-        },
-        required: false,
-    });
-    let patterns = myelin_functions::dpi::library::version();
-    findings.push(Finding {
-        what: "Hyperscan".to_owned(),
-        consequence: consequence(
-            patterns.is_ok(),
+        optional(
+            "Hyperscan",
+            myelin_functions::dpi::library::version(),
             "no chain can have a function of the kind `dpi`; all else works",
         ),
-        answer: match patterns {
-            Ok(version) => format!("yes: {version}"),
-            Err(error) => format!("no: {error}"),
-        },
-        required: false,
-    });
+    ]);
     findings.push(Finding {
         what: "frequency scaling".to_owned(),
         answer: machine
@@ -147,6 +125,23 @@ fn examine() -> Diagnosis {
         usable: kernel.usable() && capability::is_root(),
         machine,
         findings,
+    }
+}
+
+/// What Myelin runs without, and what is missing then.
+fn optional(
+    what: &str,
+    found: Result<impl std::fmt::Display, impl std::fmt::Display>,
+    without: &'static str,
+) -> Finding {
+    Finding {
+        what: what.to_owned(),
+        consequence: consequence(found.is_ok(), without),
+        answer: match found {
+            Ok(version) => format!("yes: {version}"),
+            Err(error) => format!("no: {error}"),
+        },
+        required: false,
     }
 }
 
@@ -203,13 +198,8 @@ fn without(feature: Feature) -> &'static str {
         Feature::Fq => "chains of kernel functions alone are shaped by htb",
         Feature::Clsact => "tcx is needed for the front door",
         Feature::ClsBpf => "before Linux 6.6 the front door cannot be attached",
-        Feature::ClsFlower | Feature::ActPolice => {
-            "this tc classifier or policer cannot be compared with"
-        }
         Feature::Bridge => "`myelin bench hop-cost` goes without its bridge",
-        Feature::Vlan | Feature::Dummy | Feature::Macvlan | Feature::Vxlan => {
-            "links of this kind cannot be made; chains do not need them"
-        }
+        Feature::Vxlan => "links of this kind cannot be made; chains do not need them",
     }
 }
 

@@ -4,18 +4,24 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// How the controllers are laid out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// cgroup v2 alone.
+    #[serde(rename = "v2")]
     Unified,
     /// Controllers of cgroup v1, each in a hierarchy of its own, beside a v2 hierarchy without them.
     Hybrid,
     /// cgroup v1 alone.
+    #[serde(rename = "v1")]
     Legacy,
     /// None is mounted.
+    #[serde(rename = "none")]
     Absent,
 }
 
