@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use myelin_metrics::stats::PairedRatio;
+use myelin_metrics::stats::{PairedRatio, median_ci};
 use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use crate::generator::{Sent, Stream, generate};
@@ -186,55 +186,15 @@ fn measure(
             Ok(kept.max(1e-6))
         },
     )?;
-    let p99 = |case: usize| -> Vec<f64> {
-        let of = |turn: &Turn| turn.did[1].sojourn.quantile(0.99);
-        turns[case]
-            .iter()
-            .map(|turn| of(turn).unwrap_or(u64::MAX) as f64 / 1e3)
-            .collect()
-    };
     for (number, case) in CASES.iter().enumerate() {
-        let each = |figure: &dyn Fn(&Turn) -> f64| {
-            let figures: Vec<f64> = turns[number].iter().map(figure).collect();
-            myelin_metrics::stats::median_ci(&figures, 0.95)
-        };
-        let kpps = |packets: u64| packets as f64 / TURN.as_secs_f64() / 1e3;
-        let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
-        findings.rows.push(
-            Row::of("two routers")
-                .with("routers", kind.name())
-                .with("case", case.name)
-                .with("capacity_kpps", capacity_pps / 1e3)
-                .with("profile_kpps", rate_pps / 1e3)
-                .with(
-                    "neighbour_sent_kpps",
-                    value(&|turn| kpps(turn.sent[0].packets)),
-                )
-                .with("sent_kpps", value(&|turn| kpps(turn.sent[1].packets)))
-                .with(
-                    "neighbour_out_kpps",
-                    value(&|turn| kpps(turn.did[0].packets_out)),
-                )
-                .with("out_kpps", value(&|turn| kpps(turn.did[1].packets_out)))
-                .with(
-                    "neighbour_policed_kpps",
-                    value(&|turn| kpps(turn.did[0].policed)),
-                )
-                .with_estimate("sender_short", "", each(&|turn| turn.sent[1].short()))
-                .with_estimate("came", "", each(&Turn::came))
-                .with_estimate("passed", "", each(&Turn::passed))
-                .with_estimate("kept", "", kept.median(number))
-                .with("lowest_kept", kept.sorted(number).first().copied())
-                .with(
-                    "sojourn_p50_us",
-                    value(&|turn| turn.did[1].sojourn.quantile(0.5).unwrap_or(0) as f64 / 1e3),
-                )
-                .with_estimate(
-                    "sojourn_p99",
-                    "_us",
-                    myelin_metrics::stats::median_ci(&p99(number), 0.95),
-                ),
-        );
+        let row = Row::of("two routers")
+            .with("routers", kind.name())
+            .with("case", case.name)
+            .with("capacity_kpps", capacity_pps / 1e3)
+            .with("profile_kpps", rate_pps / 1e3);
+        findings
+            .rows
+            .push(with_figures(row, &turns[number], &kept, number));
     }
     let name = kind.name();
     let unpoliced = share(&kept, UNPOLICED)?;
@@ -266,7 +226,7 @@ fn measure(
         &of(Turn::came)?,
         KEPT_BOUND,
     ));
-    let ratio = PairedRatio::new(&p99(POLICED), &p99(ALONE))?;
+    let ratio = PairedRatio::new(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
     findings.claims.push(Claim::ratio_at_most(
         format!("{name}: sojourn p99 beside a policed flood / alone"),
         (),
@@ -274,6 +234,48 @@ fn measure(
         SOJOURN_BOUND,
     ));
     Ok(())
+}
+
+/// The row of a case with what its turns showed.
+fn with_figures(row: Row, turns: &[Turn], kept: &Rounds, case: usize) -> Row {
+    let each = |figure: &dyn Fn(&Turn) -> f64| {
+        let figures: Vec<f64> = turns.iter().map(figure).collect();
+        median_ci(&figures, 0.95)
+    };
+    let kpps = |packets: u64| packets as f64 / TURN.as_secs_f64() / 1e3;
+    let value = |figure: &dyn Fn(&Turn) -> f64| each(figure).map(|e| e.value);
+    row.with(
+        "neighbour_sent_kpps",
+        value(&|turn| kpps(turn.sent[0].packets)),
+    )
+    .with("sent_kpps", value(&|turn| kpps(turn.sent[1].packets)))
+    .with(
+        "neighbour_out_kpps",
+        value(&|turn| kpps(turn.did[0].packets_out)),
+    )
+    .with("out_kpps", value(&|turn| kpps(turn.did[1].packets_out)))
+    .with(
+        "neighbour_policed_kpps",
+        value(&|turn| kpps(turn.did[0].policed)),
+    )
+    .with_estimate("sender_short", "", each(&|turn| turn.sent[1].short()))
+    .with_estimate("came", "", each(&Turn::came))
+    .with_estimate("passed", "", each(&Turn::passed))
+    .with_estimate("kept", "", kept.median(case))
+    .with("lowest_kept", kept.sorted(case).first().copied())
+    .with(
+        "sojourn_p50_us",
+        value(&|turn| turn.did[1].sojourn.quantile(0.5).unwrap_or(0) as f64 / 1e3),
+    )
+    .with_estimate("sojourn_p99", "_us", median_ci(&p99_us(turns), 0.95))
+}
+
+fn p99_us(turns: &[Turn]) -> Vec<f64> {
+    let of = |turn: &Turn| turn.did[1].sojourn.quantile(0.99);
+    turns
+        .iter()
+        .map(|turn| of(turn).unwrap_or(u64::MAX) as f64 / 1e3)
+        .collect()
 }
 
 /// The share of a case as a ratio to one.
