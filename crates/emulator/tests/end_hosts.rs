@@ -181,6 +181,10 @@ fn ordinary_tools_work_between_the_hosts() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one capture, looked at from both ends"
+)]
 fn hosts_are_silent_and_packets_are_finished() {
     let matches = Match {
         destination: Some("192.0.2.9".parse().unwrap()),

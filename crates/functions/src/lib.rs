@@ -9,8 +9,9 @@
 //! Each kind is one file named after it; those that also exist in the kernel room give the same
 //! bytes there, and both are tested on the same frames.
 //!
-//! This room does no I/O, but for loading the library that [`mod@dpi`] needs. Start reading at
-//! [`mod@function`], then [`mod@xor`] for an example.
+//! This room does no I/O while packets are handled. Where a function is made, [`mod@dpi`] loads the
+//! library that it needs, [`mod@aes_encrypt`] draws the salt of its session, and tables of flows draw
+//! the seed of their hash. Start reading at [`mod@function`], then [`mod@xor`] for an example.
 
 pub mod aes;
 pub mod aes_decrypt;
