@@ -12,7 +12,7 @@ use crate::api::{ApiError, ChainSource, ChainUp, Change};
 use crate::circuit::{Circuit, link_bps, link_mtu};
 use crate::cpu_latency::CpuLatencies;
 use crate::deploy::{Deployed, Place};
-use crate::engine::{admit, cores};
+use crate::engine::admit;
 use crate::exchange::{Exchange, Form};
 use crate::external;
 use crate::node::Node;
@@ -331,7 +331,7 @@ impl State {
             egress,
             egress_bps: link_bps(&to),
             ingress_mtu: link_mtu(&from),
-            ..Machine::with_end_hosts(cores())
+            ..Machine::with_end_hosts(myelin_linux::affinity::cores())
         };
         let worker = Key::of(chain, place);
         let queues = self.node.ports.get(place.ingress)?.queues;

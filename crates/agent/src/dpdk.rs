@@ -22,7 +22,7 @@ use crate::api::{ApiError, ChainStatus, ChainUp, Change};
 use crate::binding;
 use crate::chains::{Order, State};
 use crate::cpu_latency;
-use crate::engine::{admit, cores, default_core};
+use crate::engine::{admit, default_core};
 use crate::exchange::Past;
 use crate::external;
 use crate::node::Node;
@@ -287,7 +287,7 @@ impl Node {
         let machine = Machine {
             ingress: PortKind::Native,
             egress: PortKind::Native,
-            ..Machine::with_end_hosts(cores())
+            ..Machine::with_end_hosts(myelin_linux::affinity::cores())
         };
         let mut plan = myelin_planner::plan(&chain, costs, &machine).map_err(ApiError::usage)?;
         let site = Site::planned(&chain, &machine);

@@ -26,34 +26,10 @@ use crate::cpu_latency::CpuLatencies;
 use crate::node::Node;
 use crate::roster::{Watched, lock};
 use crate::workers::{Death, Entry, Key};
-use crate::{dpdk, external, flows, sla, status, workers};
+use crate::{Monitor, dpdk, external, flows, sla, status, workers};
 
 /// How often workers are looked after: a dead one is back within 100 ms.
 const SUPERVISION: Duration = Duration::from_millis(20);
-
-/// Where long work reports to, and what tells it to stop.
-pub struct Monitor<'a> {
-    /// Takes every event.
-    pub emit: &'a (dyn Fn(Event) + Sync),
-    /// Set when nobody listens any more.
-    pub cancelled: &'a AtomicBool,
-}
-
-impl Monitor<'_> {
-    /// Reports progress.
-    pub fn progress(&self, stage: &str, done: u64, total: u64) {
-        (self.emit)(Event::Progress {
-            stage: stage.to_owned(),
-            done,
-            total,
-        });
-    }
-
-    /// Whether the work should stop.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-}
 
 /// `None` when the agent is stopping.
 type Guarded = Mutex<Option<State>>;
@@ -455,15 +431,9 @@ pub fn load_costs() -> Result<Costs, ApiError> {
     }
 }
 
-/// Cores up to the last one that this thread may use.
-pub fn cores() -> u32 {
-    let allowed = affinity::get(0).unwrap_or_default();
-    allowed.last().map_or(1, |&last| last as u32 + 1)
-}
-
 /// The last core: the first ones are where interrupts and other work usually are.
 pub(crate) fn default_core() -> u32 {
-    cores() - 1
+    affinity::cores() - 1
 }
 
 /// Counts long work.

@@ -24,7 +24,6 @@ mod exchange;
 mod external;
 mod flood;
 mod flows;
-mod hold;
 mod layout;
 mod measure;
 mod named;
@@ -53,8 +52,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 pub use circuit::{link_bps, link_mtu, port_kind};
 pub use container::version as runc_version;
-pub use engine::{Engine, Monitor, admit, cores, load_costs};
-pub use hold::{Hold, thread_ns};
+pub use engine::{Engine, admit, load_costs};
+pub use myelin_measure::Monitor;
 pub use server::ServeOptions;
 
 pub use myelin_api as api;

@@ -14,11 +14,12 @@ use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_spec::{FunctionConfig, ServiceChain};
 
+use crate::Monitor;
 use crate::api::{
     ApiError, ChainSource, FloodRequest, HopStatus, ProbeOptions, ReportReply, SlaWindow,
 };
 use crate::chains::State;
-use crate::engine::{Engine, Monitor};
+use crate::engine::Engine;
 use crate::flood;
 use crate::sla::Span;
 use crate::status;
@@ -289,12 +290,16 @@ impl Target {
         .map_err(ApiError::failed)
     }
 
-    fn config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
+    /// Where the probe's packets go.
+    pub(crate) fn destination(&self) -> SocketAddr {
         let tuple = self.five_tuple();
-        let destination = SocketAddr::new(
+        SocketAddr::new(
             tuple.destination,
             tuple.destination_port.unwrap_or_default(),
-        );
+        )
+    }
+
+    fn config(&self, options: &ProbeOptions, mode: Mode, payload: u16) -> Config {
         let sla = &self.chain.sla;
         Config {
             mode,
@@ -309,7 +314,7 @@ impl Target {
             cores: cores(mode),
             rtt_bound: sla.round_trip_ns.map(Duration::from_nanos),
             forward_bound: sla.latency_ns.map(Duration::from_nanos),
-            ..Config::new(destination)
+            ..Config::new(self.destination())
         }
     }
 

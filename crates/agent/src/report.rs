@@ -1,5 +1,6 @@
 //! Gathers what was measured of a chain for the client, which draws it.
 
+use myelin_linux::affinity;
 use myelin_measure::environment;
 use myelin_metrics::chain::{ChainReport, Hop, Traffic};
 use myelin_metrics::envelope::{Claim, Report};
@@ -138,10 +139,7 @@ fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment
     let mut notes = measured.plan.warnings.clone();
     notes.push(measured.plan.worst_case_note.clone());
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
-    if measured.plan.uses(Space::User)
-        && crate::engine::cores() < 3
-        && measured.rows.iter().any(polls)
-    {
+    if measured.plan.uses(Space::User) && affinity::cores() < 3 && measured.rows.iter().any(polls) {
         notes.push("spin mode polls on two cores and the worker polls too: on two cores they are in each other's way".to_owned());
     }
     if measured.plan.black_boxes().next().is_some() {

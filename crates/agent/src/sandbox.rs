@@ -15,15 +15,6 @@ use crate::api::short_hash;
 
 /// The link's name inside.
 const INNER: &str = "eth0";
-/// All that leaves a packet unfinished or joins several into one.
-const OFFLOADS: [(Offload, bool); 5] = [
-    (Offload::TransmitChecksum, false),
-    (Offload::ScatterGather, false),
-    (Offload::Segmentation, false),
-    (Offload::GenericSegmentation, false),
-    (Offload::GenericReceive, false),
-];
-
 /// Whose sandbox it is; no two of a run are alike.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Occupant<'a> {
@@ -202,7 +193,7 @@ fn connect(
     *made += 1;
     let near = netlink.link(near)?.id();
     sysctl::disable_ipv6(&near.name, true)?;
-    Ethtool::open()?.set(&near.name, &OFFLOADS)?;
+    Ethtool::open()?.disable_offloads(&near.name)?;
     netlink.apply([link::no_ipv6_autoconfiguration(&near), link::up(&near)])?;
     let inner = netns.enter(|| furnish(inner))??;
     Ok(Ends { near, inner })
@@ -211,7 +202,7 @@ fn connect(
 /// Runs inside.
 fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
     sysctl::disable_ipv6(inner, true)?;
-    Ethtool::open()?.set(inner, &OFFLOADS)?;
+    Ethtool::open()?.disable_offloads(inner)?;
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
     netlink.apply([link::no_ipv6_autoconfiguration(&inner), link::up(&inner)])?;

@@ -18,12 +18,13 @@ use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc};
 
+use crate::Monitor;
 use crate::api::RunDir;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
     FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
-use crate::engine::{Engine, Monitor};
+use crate::engine::Engine;
 
 /// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;

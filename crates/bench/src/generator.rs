@@ -1,9 +1,11 @@
-//! A traffic generator: streams of one frame each, by the clock or as fast as they go.
+//! Streams of one frame each from one core, by the clock or as fast as they go.
 
 use std::time::{Duration, Instant};
 
 use myelin_linux::affinity;
 use myelin_linux::packet_socket::{MAX_BATCH, PacketSender};
+use myelin_measure::clock::now_ns;
+use myelin_measure::generator::{self, Late, Pace, Wait};
 
 use crate::Error;
 
@@ -44,22 +46,26 @@ pub(crate) fn generate(
     core: usize,
 ) -> Result<Vec<Sent>, Error> {
     on_core(core, || {
-        let start = Instant::now();
-        let mut all = vec![Sent::default(); streams.len()];
-        loop {
-            let elapsed = start.elapsed();
-            if elapsed >= duration {
-                return Ok(all);
-            }
-            for (stream, sent) in streams.iter().zip(&mut all) {
-                let due = (elapsed.as_secs_f64() * stream.rate_pps) as u64;
-                let behind = due.saturating_sub(sent.packets + sent.forgone);
-                sent.forgone += behind.saturating_sub(stream.burst);
-                let behind = behind.min(stream.burst) as usize;
-                let clusters = behind / stream.cluster * stream.cluster;
-                sent.packets += send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
-            }
-        }
+        let start_ns = now_ns();
+        let paced = streams.iter().map(|stream| {
+            let pace = Pace::new(Some(stream.rate_pps), Late::Forgo(stream.burst), start_ns);
+            generator::Stream::new(pace, move |due: u64, _| {
+                let clusters = due as usize / stream.cluster * stream.cluster;
+                let packets = send(stream.sender, clusters.min(MAX_BATCH.max(stream.cluster)))?;
+                Ok::<_, Error>(generator::Sent {
+                    packets,
+                    refused: 0,
+                })
+            })
+        });
+        let mut paced: Vec<_> = paced.collect();
+        let end_ns = start_ns + duration.as_nanos() as u64;
+        generator::generate(&mut paced, Wait::Spin, |_, ns| ns < end_ns)?;
+        let sent = paced.iter().map(|stream| Sent {
+            packets: stream.sent(),
+            forgone: stream.pace().forgone(),
+        });
+        Ok(sent.collect())
     })
 }
 

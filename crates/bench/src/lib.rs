@@ -44,12 +44,11 @@ mod variant;
 mod variants;
 
 use myelin_linux::capability;
-pub use myelin_metrics::Row;
-pub use myelin_metrics::envelope::{Claim, Report};
-
 pub use error::Error;
 pub(crate) use experiment::Findings;
 pub use experiment::{Effort, Experiment, Monitor, Options};
+pub use myelin_metrics::Row;
+pub use myelin_metrics::envelope::{Claim, Report};
 
 /// All experiments.
 pub fn experiments() -> &'static [Experiment] {

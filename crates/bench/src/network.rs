@@ -30,15 +30,6 @@ const SERVER_PORT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const MTU: u32 = 1500;
 /// The kernel makes a link operational in a work item of its own, usually within a millisecond.
 const OPERATIONAL_LIMIT: Duration = Duration::from_secs(2);
-/// All that leaves a packet unfinished or joins several into one.
-const OFFLOADS: [Offload; 5] = [
-    Offload::TransmitChecksum,
-    Offload::ScatterGather,
-    Offload::Segmentation,
-    Offload::GenericSegmentation,
-    Offload::GenericReceive,
-];
-
 /// One end.
 #[derive(Debug)]
 pub(crate) struct End {
@@ -284,7 +275,7 @@ fn without_offloads<const N: usize>(links: [&str; N]) -> Result<(), myelin_linux
     let mut ethtool = Ethtool::open()?;
     links
         .into_iter()
-        .try_for_each(|link| ethtool.set(link, &OFFLOADS.map(|offload| (offload, false))))
+        .try_for_each(|link| ethtool.disable_offloads(link))
 }
 
 fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {

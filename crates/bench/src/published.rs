@@ -6,9 +6,9 @@
 pub(crate) mod calvin;
 pub(crate) mod rate_control;
 
-pub(crate) use myelin_report::experiment::{Figure, FigurePoint};
-
 use crate::Claim;
+
+pub(crate) use myelin_report::experiment::{Figure, FigurePoint};
 
 /// A published figure for a claim, and where it stands.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,6 @@ use myelin_api::ApiError;
 use myelin_linux::affinity;
 use myelin_linux::pm_qos::CpuLatency;
 use myelin_linux::procfs::{self, CpuTimes};
-
 use myelin_measure::bandwidth::{Carried, Ladder, Load, carry};
 use myelin_measure::cpu::CpuMeter;
 use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};

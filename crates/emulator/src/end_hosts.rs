@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::address;
 use myelin_linux::capability::{self, Capability};
-use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::ethtool::{Ethtool, Offload, UNFINISHED};
 use myelin_linux::journal::{self, Journal, Resource};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::neighbour;
@@ -33,15 +33,6 @@ const MIN_MTU_V4: u32 = 68;
 const MIN_MTU_V6: u32 = 1280;
 /// Greatest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
-/// All that leaves a packet unfinished or joins several into one.
-const OFFLOADS: [Offload; 5] = [
-    Offload::TransmitChecksum,
-    Offload::ScatterGather,
-    Offload::Segmentation,
-    Offload::GenericSegmentation,
-    Offload::GenericReceive,
-];
-
 /// Why there are no end hosts.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -364,7 +355,7 @@ impl Attempt<'_> {
         let mut ethtool = Ethtool::open()?;
         for host in hosts {
             sysctl::disable_ipv6(&host.port.name, true)?;
-            ethtool.set(&host.port.name, &OFFLOADS.map(|offload| (offload, false)))?;
+            ethtool.disable_offloads(&host.port.name)?;
         }
         (self.step)("ports up")?;
         netlink.apply(hosts.iter().flat_map(|host| {
@@ -379,7 +370,7 @@ impl Attempt<'_> {
     fn furnish(&self, host: &Host) -> myelin_linux::Result<()> {
         let napi = self.config.napi.contains(&host.role);
         let offloads =
-            OFFLOADS.map(|offload| (offload, napi && offload == Offload::GenericReceive));
+            UNFINISHED.map(|offload| (offload, napi && offload == Offload::GenericReceive));
         Ethtool::open()?.set(HOST_LINK, &offloads)?;
         (self.step)("offloads")?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {

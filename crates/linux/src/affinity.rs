@@ -45,6 +45,12 @@ pub fn get(thread: u32) -> Result<Vec<usize>> {
         .collect())
 }
 
+/// CPUs up to the last one that the calling thread may use.
+pub fn cores() -> u32 {
+    let allowed = get(0).unwrap_or_default();
+    allowed.last().map_or(1, |&last| last as u32 + 1)
+}
+
 /// Whether the kernel runs anything on this CPU: it is there and was not taken offline (Documentation/core-api/cpu_hotplug.rst).
 pub fn is_online(cpu: usize) -> bool {
     let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}"));

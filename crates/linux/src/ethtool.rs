@@ -42,6 +42,16 @@ pub enum Offload {
     GenericReceive,
 }
 
+/// The offloads that leave a packet unfinished or join several into one. They are off on Myelin's own links: functions see packets as they will be
+/// sent.
+pub const UNFINISHED: [Offload; 5] = [
+    Offload::TransmitChecksum,
+    Offload::ScatterGather,
+    Offload::Segmentation,
+    Offload::GenericSegmentation,
+    Offload::GenericReceive,
+];
+
 impl Offload {
     /// True for the kernel's names (`ethtool -k`) of the features in the group.
     fn holds(self, feature: &str) -> bool {
@@ -171,6 +181,11 @@ impl Ethtool {
                 "its driver does not let it be changed",
             )),
         }
+    }
+
+    /// Turns off all of [`UNFINISHED`].
+    pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
+        self.set(link, &UNFINISHED.map(|offload| (offload, false)))
     }
 
     /// Name of the link's driver: `veth`, `virtio_net`, `ixgbe`, ...

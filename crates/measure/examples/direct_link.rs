@@ -1,4 +1,4 @@
-//! Measures a veth pair between two namespaces in every probe mode, and its bandwidth: the floor that chains are compared with.
+//! Measures a veth pair between two namespaces in every probe mode: the floor that chains are compared with.
 //!
 //! ```sh
 //! cargo build --release -p myelin-measure --example direct_link
@@ -12,7 +12,7 @@ use std::time::Duration;
 use myelin_linux::affinity;
 use myelin_linux::netns::{self, Netns};
 use myelin_measure::cpu::CpuMeter;
-use myelin_measure::{Config, Control, Cores, Mode, Sockets, bandwidth, probe};
+use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};
 use myelin_report::terminal::{Histogram, Line, Style, latency_table};
 
 const CLIENT: &str = "10.78.0.1";
@@ -79,14 +79,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     println!("{}\n", serde_json::to_string(&meter.stop()?)?);
-    if cores.len() > 1 {
-        let config = bandwidth::Config {
-            cores: placed(first, last),
-            ..bandwidth::Config::new(base.destination)
-        };
-        let result = bandwidth::bandwidth(&config, &sockets, Control::default())?;
-        println!("{}", serde_json::to_string_pretty(&result)?);
-    }
     Ok(())
 }
 

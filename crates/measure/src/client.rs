@@ -237,13 +237,7 @@ impl<'a> Client<'a> {
         if self.interval_ns > 0 && now > due + self.interval_ns {
             self.tracker.counts.behind_schedule += 1;
         }
-        let header = Header {
-            id,
-            repeat,
-            client_send_ns: now,
-            server_receive_ns: 0,
-            server_send_ns: 0,
-        };
+        let header = Header::leaving(id, repeat, now);
         self.writer.write(&mut self.outgoing, &header);
         self.tracker.send(now);
         match self.socket.send_to(&self.outgoing, self.config.destination) {

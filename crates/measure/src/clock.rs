@@ -17,6 +17,13 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// CPU time of the calling thread, ns.
+pub fn thread_ns() -> u64 {
+    // The call fails for unknown clocks only.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .map_or(0, |time| Duration::from(time).as_nanos() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,12 @@
 //! Start reading at [`probe`] and its [`Config`]; the measuring loop is in `client.rs`.
 
 pub mod bandwidth;
+pub mod calibrate;
 pub mod clock;
 pub mod cpu;
+pub mod flood;
+pub mod generator;
+pub mod stall;
 
 mod client;
 mod config;
@@ -23,6 +27,7 @@ mod control;
 mod echo;
 mod environment;
 mod error;
+mod monitor;
 mod payload;
 mod recorder;
 mod run;
@@ -33,6 +38,7 @@ pub use config::{Config, MAX_COUNT};
 pub use control::Control;
 pub use environment::environment;
 pub use error::Error;
+pub use monitor::Monitor;
 pub use myelin_metrics::{Cores, Counts, Matching, Mode, ProbeResult, Stop, Summary};
 pub use payload::HEADER_BYTES;
 pub use run::probe;

@@ -23,6 +23,19 @@ pub(crate) struct Header {
     pub(crate) server_send_ns: u64,
 }
 
+impl Header {
+    /// Of a packet that leaves the client.
+    pub(crate) fn leaving(id: u64, repeat: u32, client_send_ns: u64) -> Self {
+        Self {
+            id,
+            repeat,
+            client_send_ns,
+            server_receive_ns: 0,
+            server_send_ns: 0,
+        }
+    }
+}
+
 /// Why a payload is not a packet of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undecodable {
@@ -146,16 +159,6 @@ mod tests {
 
     use super::*;
 
-    fn header(id: u64, repeat: u32, time: u64) -> Header {
-        Header {
-            id,
-            repeat,
-            client_send_ns: time,
-            server_receive_ns: 0,
-            server_send_ns: 0,
-        }
-    }
-
     proptest! {
         /// What the client wrote comes back through a keyed chain and the server's time stamps.
         #[test]
@@ -164,18 +167,18 @@ mod tests {
         ) {
             let client = Codec::new(run, 0, bytes);
             let mut payload = client.template();
-            client.write(&mut payload, &header(id, repeat, time));
+            client.write(&mut payload, &Header::leaving(id, repeat, time));
             prop_assert_eq!(payload.len(), bytes);
             for b in &mut payload { *b ^= forward; }
 
             let server = Codec::new(run, forward, bytes);
-            prop_assert_eq!(server.read(&payload), Ok(header(id, repeat, time)));
+            prop_assert_eq!(server.read(&payload), Ok(Header::leaving(id, repeat, time)));
             prop_assert!(server.intact(&payload));
             server.write_server_times(&mut payload, receive, send);
             for b in &mut payload { *b ^= reply; }
 
             let back = Codec::new(run, forward ^ reply, bytes);
-            let expected = Header { server_receive_ns: receive, server_send_ns: send, ..header(id, repeat, time) };
+            let expected = Header { server_receive_ns: receive, server_send_ns: send, ..Header::leaving(id, repeat, time) };
             prop_assert_eq!(back.read(&payload), Ok(expected));
             prop_assert!(back.intact(&payload));
         }
@@ -184,7 +187,7 @@ mod tests {
         fn damage_is_seen(at in 0..200_usize, flip in 1..=255_u8) {
             let codec = Codec::new(7, 0, 200);
             let mut payload = codec.template();
-            codec.write(&mut payload, &header(3, 1, 99));
+            codec.write(&mut payload, &Header::leaving(3, 1, 99));
             payload[at] ^= flip;
             let server_times = SERVER_TIMES..HEADER_BYTES;
             let seen = codec.read(&payload).is_err() || !codec.intact(&payload);
@@ -203,7 +206,7 @@ mod tests {
     fn runs_are_told_apart_and_appended_bytes_tolerated() {
         let codec = Codec::new(7, 0x5a, 100);
         let mut payload = codec.template();
-        codec.write(&mut payload, &header(3, 1, 99));
+        codec.write(&mut payload, &Header::leaving(3, 1, 99));
         assert_eq!(
             Codec::new(8, 0x5a, 100).read(&payload),
             Err(Undecodable::OtherRun)

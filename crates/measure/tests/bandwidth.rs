@@ -1,46 +1,16 @@
-//! The bandwidth search over loopback, alone and behind a relay that limits the rate.
+//! Loads over loopback, alone and behind a relay that limits the rate.
 #![allow(clippy::float_cmp, reason = "exact by construction")]
 
 mod support;
 
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use myelin_measure::bandwidth::{Carried, Config, Ladder, Limit, Load, bandwidth, carry};
-use myelin_measure::{Control, Error, Sockets, Stop};
+use myelin_measure::bandwidth::{Carried, Ladder, Load, carry};
+use myelin_measure::{Control, Error, Sockets};
 use nix::sys::socket::SockaddrIn;
 use support::{Policy, Relay, honest};
-
-fn sockets() -> Option<Sockets> {
-    if myelin_linux::affinity::get(0).unwrap().len() < 2 {
-        println!("skipped: sender and receiver poll, which takes two cores");
-        return None;
-    }
-    let any = || (None, "127.0.0.1:0".parse().unwrap());
-    Some(Sockets::bind(any(), any()).unwrap())
-}
-
-#[test]
-fn a_clean_way_is_limited_by_the_sender() {
-    let Some(sockets) = sockets() else { return };
-    let config = Config {
-        payload_bytes: 256,
-        trial: Duration::from_millis(50),
-        // Even a receiver that shares its core gets one packet of a hundred.
-        loss_allowed: 0.99,
-        deadline: Duration::from_secs(5),
-        ..Config::new(sockets.server.local_addr().unwrap())
-    };
-    let started = Instant::now();
-    let result = bandwidth(&config, &sockets, Control::default()).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(60));
-    assert_eq!((result.limited_by, result.stopped), (Limit::Sender, None));
-    assert!(result.throughput_mpps > 0.001, "{result:?}");
-    assert!((result.goodput_mbit_s / (result.throughput_mpps * 2048.0) - 1.0).abs() < 1e-9);
-    assert!(result.trials.iter().all(|t| t.received <= t.sent));
-}
 
 /// Lets through what a bucket of 50 packets, filled at 5000 a second, lets through.
 fn limiter() -> Policy {
@@ -54,114 +24,6 @@ fn limiter() -> Policy {
         tokens -= 1.0;
         vec![datagram]
     })
-}
-
-#[test]
-fn a_limited_way_is_found_out() {
-    let Some(sockets) = sockets() else { return };
-    let relay = Relay::start(sockets.server.local_addr().unwrap(), limiter(), honest());
-    let config = Config {
-        payload_bytes: 100,
-        attempts: 3,
-        resolution: 0.1,
-        ..Config::new(relay.address)
-    };
-    // 5 kpps and the bucket's 50 packets over 200 ms; less, and another search, when this machine is busy.
-    let found = (0..10).any(|_| {
-        let result = bandwidth(&config, &sockets, Control::default()).unwrap();
-        assert_eq!(result.limited_by, Limit::Loss);
-        assert!(result.trials[0].offered_mpps.is_none());
-        let kpps = result.throughput_mpps * 1000.0;
-        assert!(kpps <= 5.8, "{kpps} kpps in {:#?}", result.trials);
-        kpps >= 2.0
-    });
-    assert!(found);
-}
-
-#[test]
-fn a_lossy_way_ends_by_deadline_or_cancel() {
-    let Some(sockets) = sockets() else { return };
-    let drop_all: Policy = Box::new(|_, _| vec![]);
-    let relay = Relay::start(sockets.server.local_addr().unwrap(), drop_all, honest());
-    let config = Config {
-        trial: Duration::from_millis(20),
-        deadline: Duration::from_millis(300),
-        ..Config::new(relay.address)
-    };
-    let result = bandwidth(&config, &sockets, Control::default()).unwrap();
-    assert_eq!(
-        (result.throughput_mpps, result.stopped),
-        (0.0, Some(Stop::Deadline))
-    );
-    let cancel = AtomicBool::new(true);
-    let control = Control {
-        cancel: Some(&cancel),
-        progress: None,
-    };
-    let result = bandwidth(&config, &sockets, control).unwrap();
-    assert_eq!(
-        (result.trials.len(), result.stopped),
-        (0, Some(Stop::Cancelled))
-    );
-}
-
-#[test]
-fn options_out_of_range_are_named() {
-    let base = || Config::new("127.0.0.1:9".parse().unwrap());
-    for (config, name) in [
-        (
-            Config {
-                trial: Duration::ZERO,
-                ..base()
-            },
-            "trial",
-        ),
-        (
-            Config {
-                attempts: 0,
-                ..base()
-            },
-            "attempts",
-        ),
-        (
-            Config {
-                resolution: 0.0,
-                ..base()
-            },
-            "resolution",
-        ),
-        (
-            Config {
-                loss_allowed: 1.0,
-                ..base()
-            },
-            "loss_allowed",
-        ),
-        (
-            Config {
-                loss_allowed: f64::NAN,
-                ..base()
-            },
-            "loss_allowed",
-        ),
-        (
-            Config {
-                payload_bytes: 9,
-                ..base()
-            },
-            "payload_bytes",
-        ),
-        (
-            Config {
-                deadline: Duration::ZERO,
-                ..base()
-            },
-            "deadline",
-        ),
-    ] {
-        let text = config.validate().unwrap_err().to_string();
-        assert!(text.contains(&format!("`{name}`")), "{text}");
-    }
 }
 
 fn loopback() -> Sockets {

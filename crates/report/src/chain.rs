@@ -30,7 +30,8 @@ pub fn text(report: &ChainReport, style: Style) -> String {
     }
     out.push_str(&probes(report, style));
     out.push_str(&sojourns(report, style));
-    let _ = writeln!(out, "\n{}", hops(&report.hops, style));
+    let hops: Vec<_> = report.hops.iter().map(hop_cells).collect();
+    let _ = writeln!(out, "\n{}", terminal::table(&HOP_HEAD, &hops, style));
     let _ = writeln!(out, "\n{}", account(&report.traffic));
     if !report.floods.is_empty() {
         let floods: Vec<_> = report.floods.iter().map(flood_cells).collect();
@@ -89,29 +90,30 @@ fn sojourns(report: &ChainReport, style: Style) -> String {
     out
 }
 
-fn hops(hops: &[Hop], style: Style) -> String {
+/// Headings of [`hop_cells`].
+const HOP_HEAD: [&str; 8] = [
+    "hop",
+    "kind",
+    "space",
+    "in",
+    "out",
+    "drops",
+    "predicted ns",
+    "measured ns",
+];
+
+fn hop_cells(hop: &Hop) -> Vec<String> {
     let ns = |cost: Option<f64>| cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}"));
-    let cells = hops.iter().map(|hop| {
-        vec![
-            hop.name.clone(),
-            hop.kind.clone(),
-            hop.space.clone(),
-            hop.packets_in.to_string(),
-            hop.drops.to_string(),
-            ns(hop.predicted_ns),
-            ns(hop.measured_ns),
-        ]
-    });
-    let head = [
-        "hop",
-        "kind",
-        "space",
-        "in",
-        "drops",
-        "predicted ns",
-        "measured ns",
-    ];
-    terminal::table(&head, &cells.collect::<Vec<_>>(), style)
+    vec![
+        hop.name.clone(),
+        hop.kind.clone(),
+        hop.space.clone(),
+        hop.packets_in.to_string(),
+        hop.packets_out.to_string(),
+        hop.drops.to_string(),
+        ns(hop.predicted_ns),
+        ns(hop.measured_ns),
+    ]
 }
 
 fn verdict(out: &mut String, report: &ChainReport, style: Style) {

@@ -4,19 +4,18 @@ mod draw;
 mod stage;
 mod verdict;
 
+use draw::{Judge, Kind, POOL, Pool, Set};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Costs, Machine, PortKind};
 use myelin_report::experiment::{Kind as PlotKind, Plot};
+use stage::{Stage, Turns};
+use verdict::Verdict;
 
 use crate::experiment::median_at_most;
 use crate::frames::Scatter;
 use crate::stand::Stand;
 use crate::variant::polling_core;
 use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
-
-use draw::{Judge, Kind, POOL, Pool, Set};
-use stage::{Stage, Turns};
-use verdict::Verdict;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "bound",
@@ -123,7 +122,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         machine: Machine {
             ingress: PortKind::Virtual,
             egress: PortKind::Virtual,
-            ..Machine::with_end_hosts(myelin_agent::cores())
+            ..Machine::with_end_hosts(myelin_linux::affinity::cores())
         },
         costs,
     };

@@ -144,7 +144,7 @@ fn plan_command(program: &Path, text: &str) -> Result<(), Error> {
 fn plan_library(text: String) -> Result<(), Error> {
     let costs = myelin_agent::load_costs()?;
     for chain in stand::source(text).parse()? {
-        let machine = Machine::with_end_hosts(myelin_agent::cores());
+        let machine = Machine::with_end_hosts(myelin_linux::affinity::cores());
         myelin_planner::plan(&chain, &costs, &machine)
             .map_err(|error| Error::Agent(myelin_api::ApiError::usage(error)))?;
     }

@@ -62,7 +62,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 
 /// This machine, with the chain's own ports where it names some.
 fn machine(chain: &myelin_spec::ServiceChain) -> Machine {
-    let mut machine = Machine::with_end_hosts(myelin_agent::cores());
+    let mut machine = Machine::with_end_hosts(myelin_linux::affinity::cores());
     if chain.is_over_dpdk() {
         machine.ingress = PortKind::Native;
         machine.egress = PortKind::Native;

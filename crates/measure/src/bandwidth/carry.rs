@@ -16,8 +16,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, getsockopt, se
 use nix::{getsockopt_impl, sockopt_impl};
 use serde::Serialize;
 
-use super::prepare;
-use super::trial::{Arrivals, LARGEST_LAG_NS, REFUSALS, Sent, Trial};
+use super::trial::{Arrivals, Sent, Trial, send_paced};
 use crate::Error;
 use crate::clock::now_ns;
 use crate::config::check_payload;
@@ -25,6 +24,7 @@ use crate::control::{Control, Watch};
 use crate::echo::is_nothing;
 use crate::payload::{Codec, HEADER_BYTES, Header};
 use crate::run::{fresh_run, pin};
+use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
 
 /// Most packets of a trial: the server's socket buffer holds them all.
 pub const MAX_PACKETS: u32 = 50_000;
@@ -85,7 +85,7 @@ pub struct Carried {
 impl Carried {
     /// Whether everything arrived in order.
     pub fn is_clean(&self) -> bool {
-        self.trial.is_clean(0.0)
+        self.trial.is_clean()
     }
 }
 
@@ -97,7 +97,7 @@ impl Carried {
 /// [`Error::Option`] for a load out of range, [`Error::System`] when a socket cannot be used.
 pub fn carry(
     load: &Load,
-    sockets: &crate::Sockets,
+    sockets: &Sockets,
     offered_mpps: Option<f64>,
     control: Control<'_>,
 ) -> Result<Carried, Error> {
@@ -114,6 +114,23 @@ pub fn carry(
         });
         trial.join().map_err(|_| Error::Thread("sender"))?
     })
+}
+
+/// Makes the sockets fit for a measurement; the server's is to hold so many bytes.
+fn prepare(sockets: &Sockets, receive_buffer: usize) -> Result<(), Error> {
+    for socket in [&sockets.client, &sockets.server] {
+        forbid_fragments(socket)
+            .and_then(|()| socket.set_nonblocking(true))
+            .map_err(|error| {
+                Error::system(
+                    "prepare the bandwidth measurement's sockets",
+                    error,
+                    "are both still open?",
+                )
+            })?;
+    }
+    widen_receive_buffer(&sockets.server, receive_buffer);
+    Ok(())
 }
 
 impl Load {
@@ -141,7 +158,7 @@ impl Load {
 
 fn measure(
     load: &Load,
-    sockets: &crate::Sockets,
+    sockets: &Sockets,
     offered_mpps: Option<f64>,
     watch: &Watch<'_>,
 ) -> Result<Carried, Error> {
@@ -174,7 +191,7 @@ struct Run {
 /// Sends a load and takes it in.
 fn run(
     load: &Load,
-    sockets: &crate::Sockets,
+    sockets: &Sockets,
     offered_mpps: Option<f64>,
     each: Option<u32>,
     watch: &Watch<'_>,
@@ -224,48 +241,11 @@ impl<'a> Sender<'a> {
         offered_mpps: Option<f64>,
         watch: &Watch<'_>,
     ) -> Result<Sent, Error> {
-        let gap_ns = offered_mpps.map_or(0.0, |mpps| 1000.0 / mpps);
-        let start = now_ns();
-        let (mut origin, mut since_origin) = (start, 0_u64);
-        let (mut count, mut last, mut refusals) = (0_u64, start, 0);
-        while count < u64::from(self.load.packets) {
-            let now = now_ns();
-            if watch.stopped(now).is_some() {
-                break;
-            }
-            let due = origin + (since_origin as f64 * gap_ns) as u64;
-            if now < due {
-                std::hint::spin_loop();
-                continue;
-            }
-            if now - due > LARGEST_LAG_NS {
-                (origin, since_origin) = (now, 0);
-            }
-            match self.burst(socket, count, now) {
-                Ok(sent) => {
-                    count += sent;
-                    since_origin += sent;
-                    (last, refusals) = (now, 0);
-                }
-                // A full send buffer is the sender's limit, not a loss: try again.
-                Err(error) if refusals < REFUSALS && is_nothing(&error) => refusals += 1,
-                Err(error) => {
-                    let what = format!(
-                        "send {} bytes to {}",
-                        self.load.payload_bytes, self.load.destination
-                    );
-                    return Err(Error::system(
-                        what,
-                        error,
-                        "is there a route, and does the link's MTU fit?",
-                    ));
-                }
-            }
-        }
-        Ok(Sent {
-            count,
-            duration_ns: last - start,
-        })
+        let (bytes, destination) = (self.load.payload_bytes, self.load.destination);
+        let packets = u64::from(self.load.packets);
+        let goes_on = |count, now| count < packets && watch.stopped(now).is_none();
+        let send = |first, now| self.burst(socket, first, now);
+        send_paced((bytes, destination), offered_mpps, goes_on, send)
     }
 
     /// One system call; how many packets it took.
@@ -275,14 +255,7 @@ impl<'a> Sender<'a> {
         let burst = (self.payloads.len() / size).min(left);
         let payloads = &mut self.payloads[..burst * size];
         for (id, payload) in (first..).zip(payloads.chunks_exact_mut(size)) {
-            let header = Header {
-                id,
-                repeat: 0,
-                client_send_ns: now,
-                server_receive_ns: 0,
-                server_send_ns: 0,
-            };
-            self.codec.write(payload, &header);
+            self.codec.write(payload, &Header::leaving(id, 0, now));
         }
         if self.segments && burst > 1 {
             match sendmsg(

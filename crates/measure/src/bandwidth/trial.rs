@@ -1,31 +1,19 @@
-//! One trial: a sender at a steady rate, a receiver that notes what arrives.
+//! One trial: packets at a steady rate, and what arrived of them.
 
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{Config, MAX_TRIAL_PACKETS};
 use crate::Error;
-use crate::clock::{nanos, now_ns};
-use crate::control::Watch;
-use crate::echo::{LARGEST_DATAGRAM, is_nothing};
-use crate::payload::{Codec, Header};
+use crate::clock::now_ns;
+use crate::echo::is_nothing;
+use crate::generator::{self, Late, Pace, Stream, Wait, generate};
+use crate::payload::Codec;
 
-/// How long after the last send, or the last arrival after it, packets are waited for.
-const GRACE_NS: u64 = 50_000_000;
 /// A sender further behind than this starts its timeline anew: catching up in one burst would overflow queues that the asked rate does not.
-pub(super) const LARGEST_LAG_NS: u64 = 1_000_000;
+const LARGEST_LAG_NS: u64 = 1_000_000;
 /// Sends refused in a row until the trial fails with the system's reason.
-pub(super) const REFUSALS: u32 = 100_000;
-
-/// What sender and receiver tell each other.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// Packets sent in all, plus one, once the sender is done.
-    sent_all: AtomicU64,
-    pub(super) failed: AtomicBool,
-}
+const REFUSALS: u32 = 100_000;
 
 /// Figures of one trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,12 +51,9 @@ impl Trial {
         }
     }
 
-    /// Whether it came through in order and lost no more than the share allowed.
-    pub(super) fn is_clean(&self, loss_allowed: f64) -> bool {
-        let lost = self.sent - self.received.min(self.sent);
-        self.sent > 1
-            && lost as f64 <= loss_allowed * self.sent as f64
-            && self.reordered.unwrap_or(0) == 0
+    /// Whether all came through in order.
+    pub(super) fn is_clean(&self) -> bool {
+        self.sent > 1 && self.received >= self.sent && self.reordered.unwrap_or(0) == 0
     }
 }
 
@@ -124,103 +109,46 @@ impl Arrivals {
     }
 }
 
-/// Sends for the trial's time, each packet at its moment of an absolute timeline.
-pub(super) fn send(
-    socket: &UdpSocket,
-    config: &Config,
+/// Sends packets of so many bytes at a rate, from one thread that polls: `send` is told the next packet's number and the time, and gives how many it sent.
+/// `goes_on` is told how many are sent, and the time.
+pub(super) fn send_paced(
+    (bytes, destination): (usize, SocketAddr),
     offered_mpps: Option<f64>,
-    codec: &Codec,
-    progress: &Progress,
-    watch: &Watch<'_>,
+    mut goes_on: impl FnMut(u64, u64) -> bool,
+    mut send: impl FnMut(u64, u64) -> std::io::Result<u64>,
 ) -> Result<Sent, Error> {
-    let gap_ns = offered_mpps.map_or(0.0, |mpps| 1000.0 / mpps);
-    let mut payload = codec.template();
     let start = now_ns();
-    let end = start + nanos(config.trial);
-    let (mut origin, mut since_origin) = (start, 0_u64);
-    let (mut count, mut last, mut refusals) = (0_u64, start, 0);
-    loop {
-        let now = now_ns();
-        if now >= end || count as usize >= MAX_TRIAL_PACKETS || watch.stopped(now).is_some() {
-            break;
+    let (mut next, mut last, mut refusals) = (0, start, 0);
+    let rate_pps = offered_mpps.map(|mpps| mpps * 1e6);
+    let pace = Pace::new(rate_pps, Late::CatchUp(LARGEST_LAG_NS), start);
+    let send = |_, now| match send(next, now) {
+        Ok(packets) => {
+            (next, last, refusals) = (next + packets, now, 0);
+            Ok(generator::Sent {
+                packets,
+                refused: 0,
+            })
         }
-        let due = origin + (since_origin as f64 * gap_ns) as u64;
-        if now < due {
-            std::hint::spin_loop();
-            continue;
+        // A full send buffer is the sender's limit, not a loss: try again.
+        Err(error) if refusals < REFUSALS && is_nothing(&error) => {
+            refusals += 1;
+            Ok(generator::Sent::default())
         }
-        if now - due > LARGEST_LAG_NS {
-            (origin, since_origin) = (now, 0);
-        }
-        let header = Header {
-            id: count,
-            repeat: 0,
-            client_send_ns: now,
-            server_receive_ns: 0,
-            server_send_ns: 0,
-        };
-        codec.write(&mut payload, &header);
-        match socket.send_to(&payload, config.destination) {
-            Ok(_) => {
-                (count, since_origin, last, refusals) = (count + 1, since_origin + 1, now, 0);
-            }
-            // A full send buffer is the sender's limit, not a loss: try again.
-            Err(error) if refusals < REFUSALS && is_nothing(&error) => refusals += 1,
-            Err(error) => {
-                let what = format!("send {} bytes to {}", payload.len(), config.destination);
-                return Err(Error::system(
-                    what,
-                    error,
-                    "is there a route, and does the link's MTU fit?",
-                ));
-            }
-        }
-    }
-    progress.sent_all.store(count + 1, Ordering::Release);
+        Err(error) => Err(Error::system(
+            format!("send {bytes} bytes to {destination}"),
+            error,
+            "is there a route, and does the link's MTU fit?",
+        )),
+    };
+    generate(
+        &mut [Stream::new(pace, send)],
+        Wait::Spin,
+        |streams, now| goes_on(streams[0].sent(), now),
+    )?;
     Ok(Sent {
-        count,
+        count: next,
         duration_ns: last - start,
     })
-}
-
-/// Notes arrivals until all are there or none has come for a while after the last send.
-pub(super) fn receive(
-    socket: &UdpSocket,
-    codec: &Codec,
-    progress: &Progress,
-    watch: &Watch<'_>,
-) -> Result<Arrivals, Error> {
-    let mut arrivals = Arrivals::new(MAX_TRIAL_PACKETS);
-    let mut buffer = vec![0; LARGEST_DATAGRAM];
-    let mut quiet_since = None;
-    loop {
-        match socket.recv_from(&mut buffer) {
-            Ok((length, _)) => {
-                quiet_since = None;
-                arrivals.note(codec, &buffer[..length]);
-            }
-            Err(error) if is_nothing(&error) => {
-                let now = now_ns();
-                let sent_all = progress.sent_all.load(Ordering::Acquire);
-                if sent_all > 0 {
-                    let since = *quiet_since.get_or_insert(now);
-                    if arrivals.received + 1 >= sent_all || now - since > GRACE_NS {
-                        return Ok(arrivals);
-                    }
-                }
-                if watch.stopped(now).is_some() {
-                    return Ok(arrivals);
-                }
-            }
-            Err(error) => {
-                return Err(Error::system(
-                    "receive at the bandwidth measurement's server",
-                    error,
-                    "is its namespace still there?",
-                ));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -240,19 +168,19 @@ mod tests {
         };
         let trial = Trial::new(Some(0.1), SENT, &all);
         assert!((trial.sent_mpps - 0.1).abs() < 1e-12);
-        assert!(trial.is_clean(0.0));
+        assert!(trial.is_clean());
         let swapped = Arrivals {
             received: 1001,
             reordered: 1,
             ..Arrivals::default()
         };
-        assert!(!Trial::new(None, SENT, &swapped).is_clean(0.5));
+        assert!(!Trial::new(None, SENT, &swapped).is_clean());
         let lossy = Arrivals {
             received: 1000,
             ..Arrivals::default()
         };
         let trial = Trial::new(None, SENT, &lossy);
-        assert!(!trial.is_clean(0.0) && trial.is_clean(0.001));
+        assert!(!trial.is_clean());
         assert!(
             !Trial::new(
                 None,
@@ -262,7 +190,7 @@ mod tests {
                 },
                 &Arrivals::default()
             )
-            .is_clean(0.0)
+            .is_clean()
         );
     }
 
@@ -274,7 +202,7 @@ mod tests {
         };
         let trial = Trial::new(None, SENT, &unread);
         assert_eq!((trial.received, trial.reordered), (1001, None));
-        assert!(trial.is_clean(0.0));
+        assert!(trial.is_clean());
         let stray = Arrivals {
             received: 1000,
             unread: 5,

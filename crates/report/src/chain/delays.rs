@@ -1,5 +1,6 @@
 //! Plots of delays: distribution, histogram, course over time.
 
+use myelin_metrics::{Distribution, TimelinePoint};
 use plotters::prelude::*;
 use plotters::style::text_anchor::VPos;
 
@@ -9,7 +10,6 @@ use crate::html::axis::{Axis, Scale};
 use crate::html::canvas::{HEIGHT, LABELS, Name, SERIES_COLOURS, Width, drawing, margins, plain};
 use crate::html::lines::{AxisStyle, Bound, Curve, Point, Stroke, draw_bound, lines};
 use crate::terminal::format_us;
-use myelin_metrics::{Distribution, TimelinePoint};
 
 const SIZE: (i32, i32) = (760, HEIGHT);
 

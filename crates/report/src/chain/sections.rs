@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 
+use myelin_metrics::chain::{ChainReport, Hop};
+use myelin_metrics::{CpuUse, Distribution, Matching, ProbeResult, Shares, Stop, Summary};
+
 use super::delays::{self, DelayBound};
+use super::{HOP_HEAD, hop_cells};
 use crate::Error;
 use crate::html::bars::{self, Bar, Group};
 use crate::html::canvas::{Name, Width};
 use crate::html::markup::{Key, escape, figure, table};
 use crate::terminal::{format_ns, format_share, format_us, latency_rows};
-use myelin_metrics::chain::{ChainReport, Hop};
-use myelin_metrics::{CpuUse, Distribution, Matching, ProbeResult, Shares, Stop, Summary};
 
 pub(super) fn probe(
     out: &mut String,
@@ -208,35 +210,8 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
             "Cost of each hop for one packet, in the order of the way.",
         ));
     }
-    let dash = || "-".to_owned();
-    let ns = |ns: Option<f64>| ns.map_or_else(dash, |ns| format!("{ns:.0}"));
-    let cells: Vec<Vec<String>> = report
-        .hops
-        .iter()
-        .map(|hop| {
-            vec![
-                hop.name.clone(),
-                hop.kind.clone(),
-                hop.space.clone(),
-                ns(hop.measured_ns),
-                ns(hop.predicted_ns),
-                hop.packets_in.to_string(),
-                hop.packets_out.to_string(),
-                hop.drops.to_string(),
-            ]
-        })
-        .collect();
-    let head = [
-        "hop",
-        "kind",
-        "space",
-        "measured ns",
-        "predicted ns",
-        "packets in",
-        "out",
-        "dropped",
-    ];
-    out.push_str(&table("The packet's way.", &head, &cells));
+    let cells: Vec<_> = report.hops.iter().map(hop_cells).collect();
+    out.push_str(&table("The packet's way.", &HOP_HEAD, &cells));
     out.push_str("</section>\n");
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! Rows and claims as a reader sees them, in the terminal and on the page.
 
-use serde_json::Value;
-
 use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
+use serde_json::Value;
 
 /// The fields that a table of such rows shows: an interval is shown with its figure.
 pub(super) fn headings(row: &Row) -> Vec<&str> {

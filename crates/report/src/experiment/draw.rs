@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use crate::html::markup::{Key, escape, figure, table};
-use crate::html::plot::{
-    AxisStyle, Bar, Bound, Curve, Group, MARKS, Name, Point, Scale, Stroke, Width, bars, lines,
-    stacked,
-};
+use myelin_metrics::Row;
 use serde_json::Value;
 
 use super::cells::{number, plain};
 use super::plot::{Figure, FigurePoint, Kind, Plot};
 use crate::Error;
-use myelin_metrics::Row;
+use crate::html::markup::{Key, escape, figure, table};
+use crate::html::plot::{
+    AxisStyle, Bar, Bound, Curve, Group, MARKS, Name, Point, Scale, Stroke, Width, bars, lines,
+    stacked,
+};
 
 /// A figure to be drawn, from our rows or from a paper.
 struct Datum {

@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 
+use myelin_metrics::Distribution;
+
 use super::{Style, format_share, format_us};
 use crate::bins::{Bin, SERIES, bins_of};
-use myelin_metrics::Distribution;
 
 /// Rows that a histogram may take.
 const MAX_ROWS: usize = 20;

@@ -2,9 +2,9 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use myelin_metrics::Summary;
 
 use super::{Style, format_share, format_us};
-use myelin_metrics::Summary;
 
 /// A table with a head; columns whose cells are all figures are set flush right. Cells wrap where the width asks for it.
 pub fn table(head: &[&str], rows: &[Vec<String>], style: Style) -> String {

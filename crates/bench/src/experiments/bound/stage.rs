@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use myelin_agent::{Hold, thread_ns};
 use myelin_api::ApiError;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{affinity, napi, procfs};
-use myelin_measure::clock::now_ns;
+use myelin_measure::clock::{now_ns, thread_ns};
+use myelin_measure::stall::CoreBlocker;
 use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 
 use super::draw::{Contract, Kind, Member, POOL, Pool, Set, port};
@@ -40,7 +40,7 @@ pub(super) struct Stage {
     pool: Pool,
     names: Vec<String>,
     senders: Vec<PacketSender>,
-    hold: Hold,
+    blocker: CoreBlocker,
     /// Who serves: worker or kernel thread.
     servers: Vec<u32>,
     departures: Departures,
@@ -148,7 +148,7 @@ impl Stage {
                 .collect::<Result<Vec<_>, Error>>()
         })??;
         Ok(Self {
-            hold: Hold::of(core, pool.kind == Kind::Kernel),
+            blocker: CoreBlocker::new(core, pool.kind == Kind::Kernel),
             stand,
             pool,
             names,
@@ -239,15 +239,15 @@ impl Stage {
                 .collect(),
             log: Vec::with_capacity(PACKETS),
         };
-        self.hold.take()?;
+        self.blocker.block()?;
         for member in order {
             traffic.send(member, now_ns())?;
         }
         // All has come; now the core stands still for as long as it may.
         spin_until(now_ns() + stall_ns);
-        let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.hold.idle_ns());
+        let (served_ns, idle_ns) = (run_ns(&self.servers)?, self.blocker.idle_ns());
         let own_ns = thread_ns();
-        let released_ns = self.hold.release();
+        let released_ns = self.blocker.release();
         let from_ns = released_ns - stall_ns;
         // What is sent from now on conforms beside a burst of that instant. Where the serving core is at the door too, packets come there as late as it may
         // stand still, so the burst was the later by that.
@@ -264,18 +264,18 @@ impl Stage {
         }
         if self.pool.kind == Kind::Worker {
             traffic.greedy(released_ns + AGAIN_NS)?;
-            self.hold.take()?;
+            self.blocker.block()?;
             traffic.greedy(now_ns() + stall_ns)?;
-            self.hold.release();
+            self.blocker.release();
         }
         traffic.greedy(released_ns + GREEDY_NS)?;
         spin_until(released_ns + GREEDY_NS + drain_ns);
         let end_ns = now_ns();
         let own_ns = thread_ns() - own_ns;
         // The kernel tells the time of a thread as of when it last gave way, or a tick ago.
-        self.hold.take()?;
-        let served_ns = run_ns(&self.servers)? - served_ns + self.hold.idle_ns() - idle_ns;
-        self.hold.release();
+        self.blocker.block()?;
+        let served_ns = run_ns(&self.servers)? - served_ns + self.blocker.idle_ns() - idle_ns;
+        self.blocker.release();
         let log = traffic.log;
         let seen = self.departures.seen()?;
         let mut turn = Turn {

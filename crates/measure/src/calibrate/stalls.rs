@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use myelin_api::ApiError;
 use myelin_linux::{affinity, procfs, schedstat};
-use myelin_measure::clock::now_ns;
 use myelin_planner::Stall;
 
-use crate::api::ApiError;
+use crate::clock::now_ns;
 
 /// Jumps of the clock that are gaps, ns: reading it takes a tenth of that.
 const LEAST_NS: u64 = 1000;

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use myelin_api::ApiError;
 use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
 use myelin_planner::{Cost, StepCosts};
 
 use super::median;
-use crate::api::ApiError;
 
 /// Round trips in one measurement: some milliseconds.
 const REPEAT: u64 = 10_000;

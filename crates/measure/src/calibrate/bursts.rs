@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
+use myelin_api::ApiError;
 use myelin_linux::packet_socket::PacketSender;
-use myelin_measure::clock::now_ns;
 
 use super::{FRAMES, median};
-use crate::api::ApiError;
-use crate::hold::Hold;
+use crate::clock::now_ns;
+use crate::stall::CoreBlocker;
 
 /// Packets of a short and of a long burst; a link's ring holds 256.
 const BURSTS: [usize; 2] = [32, 224];
@@ -48,16 +48,16 @@ impl Seen {
     pub(super) fn round(
         &mut self,
         senders: &Senders,
-        hold: &Hold,
+        blocker: &CoreBlocker,
         arrived: &mut dyn FnMut() -> Result<u64, ApiError>,
     ) -> Result<(), ApiError> {
         for _ in 0..REPEAT {
             for (senders, figures) in senders.iter().zip(&mut self.0) {
                 for (packets, worked_ns) in BURSTS.into_iter().zip(&mut figures.worked_ns) {
                     let before = arrived()?;
-                    hold.take()?;
+                    blocker.block()?;
                     let sent_ns = send(senders, packets);
-                    let released_ns = hold.release();
+                    let released_ns = blocker.release();
                     let sent_ns = sent_ns?;
                     let until_ns = released_ns + PATIENCE.as_nanos() as u64;
                     let mut ns = now_ns();

@@ -4,15 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use myelin_api::{ApiError, ChainSource};
 use myelin_linux::netns::Netns;
-use myelin_measure::{Config, Control, Cores, Sockets};
 use myelin_planner::{Cost, StepCosts};
 
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::Programs;
+use super::{Chains, Monitor};
 use super::{FRAMES, at_least_nothing, median, unmeasured};
-use crate::api::{ApiError, ChainSource};
-use crate::engine::{Engine, Monitor};
+use crate::{Config, Control, Cores, Sockets, probe};
 
 /// Round trips of one way in one round; their median counts.
 const COUNT: u32 = 200;
@@ -64,7 +64,7 @@ const CHAINS: [(&str, &str); 9] = [
 
 /// A deployed chain that goes when this goes.
 struct Way<'a> {
-    engine: &'a Engine,
+    chains: &'a dyn Chains,
     name: &'static str,
     chain: Option<String>,
     sockets: Sockets,
@@ -73,7 +73,7 @@ struct Way<'a> {
 impl Drop for Way<'_> {
     fn drop(&mut self) {
         if let Some(chain) = &self.chain {
-            let _ = self.engine.down(chain);
+            let _ = self.chains.down(chain);
         }
     }
 }
@@ -81,16 +81,7 @@ impl Drop for Way<'_> {
 /// Round trips of every way by frame, ns. The way back is the same for all chains, so two of them differ by what the way
 /// there differs.
 struct Times {
-    direct: [f64; 2],
-    tcx: [f64; 2],
-    xdp: [f64; 2],
-    user: [f64; 2],
-    back: [f64; 2],
-    sleep: [f64; 2],
-    one_link: [f64; 2],
-    two_links: [f64; 2],
-    one_link_tcx: [f64; 2],
-    two_links_tcx: [f64; 2],
+    ways: Vec<(&'static str, [f64; 2])>,
     /// From the front door to the worker's transmit, of `user`.
     user_sojourn: [f64; 2],
     /// The 99th percentile of that and its median, in the middle of the rounds.
@@ -108,13 +99,17 @@ pub(super) struct Crossings {
 
 /// Measures.
 pub(super) fn measure(
-    engine: &Engine,
+    chains: &dyn Chains,
     rounds: usize,
     programs: &Programs,
     dispatch: Cost,
     monitor: &Monitor<'_>,
 ) -> Result<Crossings, ApiError> {
-    let times = round_trips(engine, rounds, monitor)?;
+    let times = round_trips(chains, rounds, monitor)?;
+    let of_way = |name: &str| {
+        let way = times.ways.iter().find(|(way, _)| *way == name);
+        way.map(|(_, ns)| *ns).unwrap_or_default()
+    };
     let sub = |a: [f64; 2], b: [f64; 2]| [a[0] - b[0], a[1] - b[1]];
     let add = |a: [f64; 2], b: [f64; 2]| [a[0] + b[0], a[1] + b[1]];
     let of = |cost: Cost| FRAMES.map(|bytes| cost.at_ns(bytes as u64));
@@ -122,12 +117,13 @@ pub(super) fn measure(
     let (door_tcx, door_xdp) = (of(programs.door_tcx), of(programs.door_xdp));
     // Over the direct link a round trip through a chain pays door, hop and egress on the way there, and a door that
     // finds nothing and an egress on the way back: about the same again. So one egress is half of what remains.
-    let over_direct = sub(times.tcx, times.direct);
+    let over_direct = sub(of_way("tcx"), of_way("direct"));
     let egress_tcx_peer = sub(sub(over_direct, door_tcx), hop).map(|ns| (ns / 2.0).max(0.0));
     // What every chain pays until its way back begins, by the tcx chain: all others are told by their distance to it.
     let tcx_way = add(add(door_tcx, hop), egress_tcx_peer);
-    let way = |round_trip: [f64; 2]| add(sub(round_trip, times.tcx), tcx_way);
-    let (xdp_way, user_way, back_way) = (way(times.xdp), way(times.user), way(times.back));
+    let way = |round_trip: [f64; 2]| add(sub(round_trip, of_way("tcx")), tcx_way);
+    let (xdp_way, user_way, back_way) =
+        (way(of_way("xdp")), way(of_way("user")), way(of_way("back")));
     // Taking the frame from the skb and sending it off again cannot be told apart by a round trip: the frame's share
     // is what the built-in costs say it is.
     let built_in = StepCosts::default();
@@ -153,8 +149,8 @@ pub(super) fn measure(
     let steps = StepCosts {
         // No crossing: measured by itself.
         ring: built_in.ring,
-        link: at_least_nothing(sub(times.two_links, times.one_link)),
-        link_tcx: at_least_nothing(sub(times.two_links_tcx, times.one_link_tcx)),
+        link: at_least_nothing(sub(of_way("two-links"), of_way("one-link"))),
+        link_tcx: at_least_nothing(sub(of_way("two-links-tcx"), of_way("one-link-tcx"))),
         door_tcx: programs.door_tcx,
         door_xdp: programs.door_xdp,
         xdp_frame: at_least_nothing(xdp_frame),
@@ -174,7 +170,7 @@ pub(super) fn measure(
         dispatch,
         user_egress: at_least_nothing(user_egress),
         user_to_kernel: at_least_nothing(user_to_kernel),
-        wake_up: at_least_nothing(sub(times.sleep, times.user)),
+        wake_up: at_least_nothing(sub(of_way("sleep"), of_way("user"))),
     };
     let to_door = add(door_xdp, of(steps.xdp_frame));
     Ok(Crossings {
@@ -184,16 +180,20 @@ pub(super) fn measure(
     })
 }
 
-fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<Times, ApiError> {
+fn round_trips(
+    chains: &dyn Chains,
+    rounds: usize,
+    monitor: &Monitor<'_>,
+) -> Result<Times, ApiError> {
     let direct = DirectLink::create().map_err(ApiError::failed)?;
     let mut ways = vec![Way {
-        engine,
+        chains,
         name: "direct",
         chain: None,
         sockets: bind(&direct.client, &direct.server)?,
     }];
     for (name, spec) in CHAINS {
-        ways.push(deploy(engine, name, spec)?);
+        ways.push(deploy(chains, name, spec)?);
     }
     // By way and frame.
     let mut figures = vec![[Vec::new(), Vec::new()]; ways.len()];
@@ -219,19 +219,10 @@ fn round_trips(engine: &Engine, rounds: usize, monitor: &Monitor<'_>) -> Result<
             }
         }
     }
-    let mut one_way = figures.into_iter().map(|by_frame| by_frame.map(median));
-    let mut next = || one_way.next().unwrap_or_default();
+    let names = ways.iter().map(|way| way.name);
+    let figures = figures.into_iter().map(|by_frame| by_frame.map(median));
     Ok(Times {
-        direct: next(),
-        tcx: next(),
-        xdp: next(),
-        user: next(),
-        back: next(),
-        sleep: next(),
-        one_link: next(),
-        two_links: next(),
-        one_link_tcx: next(),
-        two_links_tcx: next(),
+        ways: names.zip(figures).collect(),
         slowest: std::array::from_fn(|frame| {
             (
                 median(slowest[frame].clone()),
@@ -246,14 +237,16 @@ impl Way<'_> {
     fn sojourn(&self) -> Result<myelin_packet::sojourn::Histogram, ApiError> {
         match &self.chain {
             // No black box cuts its way.
-            Some(chain) => crate::measure::sojourn(self.engine, chain)
+            Some(chain) => self
+                .chains
+                .sojourn(chain)
                 .map(|sections| sections.into_iter().next_back().unwrap_or_default()),
             None => Ok(myelin_packet::sojourn::Histogram::new()),
         }
     }
 }
 
-fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<'a>, ApiError> {
+fn deploy<'a>(chains: &'a dyn Chains, name: &'static str, spec: &str) -> Result<Way<'a>, ApiError> {
     let chain = format!("calibrate-{name}");
     let source = ChainSource {
         name: format!("<{chain}>"),
@@ -263,7 +256,7 @@ fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<
         ),
         ..ChainSource::default()
     };
-    let up = engine.up(&source)?;
+    let up = chains.up(&source)?;
     let open = |role: &str| {
         let host = up
             .iter()
@@ -276,13 +269,13 @@ fn deploy<'a>(engine: &'a Engine, name: &'static str, spec: &str) -> Result<Way<
     let bound = hosts.and_then(|[client, server]| bind(&client, &server));
     match bound {
         Ok(sockets) => Ok(Way {
-            engine,
+            chains,
             name,
             chain: Some(chain),
             sockets,
         }),
         Err(error) => {
-            let _ = engine.down(&chain);
+            let _ = chains.down(&chain);
             Err(error)
         }
     }
@@ -312,8 +305,7 @@ fn round_trip(
         deadline: Duration::from_secs(10),
         ..Config::new(SocketAddr::new(SERVER, PORT))
     };
-    let result =
-        myelin_measure::probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
+    let result = probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
     result.rtt.map(|rtt| rtt.p50_us * 1e3).ok_or_else(|| {
         ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
     })

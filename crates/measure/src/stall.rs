@@ -1,7 +1,7 @@
-//! Keeps a core from its work for a moment: what comes meanwhile is there at one instant when it goes on, and a core that stands still is made to order. And
-//! keeps it from sleeping.
+//! Occupies a core with a real-time thread, to create a controlled stall; and keeps a core from sleeping.
 //!
-//! Calibration measures bursts with it, and `myelin bench bound` holds bounds against them.
+//! What arrives while the core is blocked is there at one instant when it goes on. Calibration measures bursts with it, and `myelin bench bound` holds bounds
+//! against such stalls.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -9,22 +9,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use myelin_api::ApiError;
 use myelin_linux::sched::Policy;
 use myelin_linux::{affinity, sched};
-use myelin_measure::clock::now_ns;
-use nix::time::{ClockId, clock_gettime};
 
-use crate::api::ApiError;
+use crate::clock::{now_ns, thread_ns};
 
 const FREE: u32 = 0;
 const WANTED: u32 = 1;
-const HELD: u32 = 2;
+const BLOCKED: u32 = 2;
 
-/// Two threads on one core: one of real-time priority that takes it when told, and one that runs when nobody else wants it.
+/// Two threads on one core: one of real-time priority that occupies it when told, and one that runs when no other thread wants it.
 #[derive(Debug)]
-pub struct Hold {
+pub struct CoreBlocker {
     shared: Arc<Shared>,
-    holder: Option<JoinHandle<()>>,
+    blocker: Option<JoinHandle<()>>,
     awake: Option<JoinHandle<()>>,
 }
 
@@ -38,9 +37,9 @@ struct Shared {
     end: AtomicBool,
 }
 
-impl Hold {
-    /// For that core, before threads of receive work too (`myelin_linux::napi`); `awake` where none of the work there polls.
-    pub fn of(core: usize, awake: bool) -> Self {
+impl CoreBlocker {
+    /// For that core, ahead of threads of receive work too (`myelin_linux::napi`). `awake` keeps the core from sleeping: for cores whose work does not poll.
+    pub fn new(core: usize, awake: bool) -> Self {
         let shared = Arc::new(Shared::default());
         let start = |work: fn(&Shared), policy| {
             let shared = Arc::clone(&shared);
@@ -53,26 +52,26 @@ impl Hold {
                 work(&shared);
             })
         };
-        let holder = Some(start(hold, Policy::Fifo(2)));
+        let blocker = Some(start(block_when_told, Policy::Fifo(2)));
         let awake = awake.then(|| start(stay_awake, Policy::Idle));
         Self {
             shared,
-            holder,
+            blocker,
             awake,
         }
     }
 
-    /// Takes the core; when this returns nothing else runs there but interrupts.
+    /// Blocks the core; when this returns nothing else runs there but interrupts.
     ///
     /// # Errors
     /// A thread that may not have a real-time priority.
-    pub fn take(&self) -> Result<(), ApiError> {
+    pub fn block(&self) -> Result<(), ApiError> {
         self.shared.released_ns.store(0, Ordering::Release);
         self.shared.state.store(WANTED, Ordering::Release);
-        if let Some(holder) = &self.holder {
-            holder.thread().unpark();
+        if let Some(blocker) = &self.blocker {
+            blocker.thread().unpark();
         }
-        while self.shared.state.load(Ordering::Acquire) != HELD {
+        while self.shared.state.load(Ordering::Acquire) != BLOCKED {
             if self.shared.failed.load(Ordering::Acquire) {
                 return Err(ApiError::failed(
                     "cannot give a thread a real-time priority on its core; run as root, in the root CPU control group",
@@ -83,7 +82,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Gives it back after [`Self::take`]; when that was, ns: before, if it was held for too long.
+    /// Lets the core go on after [`Self::block`]. Returns when that was, ns: earlier, if it was blocked for too long.
     pub fn release(&self) -> u64 {
         self.shared.state.store(FREE, Ordering::Release);
         loop {
@@ -94,20 +93,20 @@ impl Hold {
         }
     }
 
-    /// For how long nobody wanted the core so far, ns.
+    /// How long no other thread wanted the core so far, ns.
     pub fn idle_ns(&self) -> u64 {
         self.shared.idle_ns.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Hold {
+impl Drop for CoreBlocker {
     fn drop(&mut self) {
         self.shared.end.store(true, Ordering::Release);
         self.shared.state.store(FREE, Ordering::Release);
-        if let Some(holder) = &self.holder {
-            holder.thread().unpark();
+        if let Some(blocker) = &self.blocker {
+            blocker.thread().unpark();
         }
-        for thread in [self.holder.take(), self.awake.take()]
+        for thread in [self.blocker.take(), self.awake.take()]
             .into_iter()
             .flatten()
         {
@@ -117,20 +116,20 @@ impl Drop for Hold {
     }
 }
 
-fn hold(shared: &Shared) {
-    // Whoever dies while it holds must not keep the core.
+fn block_when_told(shared: &Shared) {
+    // A process that dies meanwhile must not keep the core.
     const LONGEST: Duration = Duration::from_millis(50);
     while !shared.end.load(Ordering::Acquire) {
         if shared
             .state
-            .compare_exchange(WANTED, HELD, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(WANTED, BLOCKED, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
             thread::park();
             continue;
         }
         let start_ns = now_ns();
-        while shared.state.load(Ordering::Acquire) == HELD
+        while shared.state.load(Ordering::Acquire) == BLOCKED
             && now_ns() - start_ns < LONGEST.as_nanos() as u64
         {
             spin_loop();
@@ -148,13 +147,6 @@ fn stay_awake(shared: &Shared) {
     }
 }
 
-/// CPU time of the calling thread, ns.
-pub fn thread_ns() -> u64 {
-    // The call fails for unknown clocks only.
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-        .map_or(0, |time| Duration::from(time).as_nanos() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,33 +154,33 @@ mod tests {
     #[test]
     fn who_holds_for_too_long_is_told_when_the_core_was_let_go() {
         let core = affinity::get(0).unwrap()[0];
-        let hold = Hold::of(core, true);
+        let blocker = CoreBlocker::new(core, true);
         // Taken before it is asked for: this thread may stand on that core itself.
         let wanted_ns = now_ns();
-        if hold.take().is_err() {
+        if blocker.block().is_err() {
             println!("SKIP: a real-time priority needs root");
             return;
         }
-        while hold.shared.released_ns.load(Ordering::Acquire) == 0 {
+        while blocker.shared.released_ns.load(Ordering::Acquire) == 0 {
             thread::sleep(Duration::from_millis(1));
         }
         let slept_ns = now_ns();
-        assert!((wanted_ns..=slept_ns).contains(&hold.release()));
+        assert!((wanted_ns..=slept_ns).contains(&blocker.release()));
         let again_ns = now_ns();
-        hold.take().unwrap();
-        assert!(hold.release() >= again_ns);
+        blocker.block().unwrap();
+        assert!(blocker.release() >= again_ns);
     }
 
     #[test]
     fn the_core_is_kept_from_others_and_from_sleeping() {
         let core = *affinity::get(0).unwrap().last().unwrap();
-        let hold = Hold::of(core, true);
-        if hold.take().is_err() {
+        let blocker = CoreBlocker::new(core, true);
+        if blocker.block().is_err() {
             println!("SKIP: a real-time priority needs root");
             return;
         }
-        hold.release();
-        while hold.idle_ns() == 0 {
+        blocker.release();
+        while blocker.idle_ns() == 0 {
             thread::yield_now();
         }
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -222,6 +214,6 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_cannot_be_taken() {
-        assert!(Hold::of(1023, false).take().is_err());
+        assert!(CoreBlocker::new(1023, false).block().is_err());
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use myelin_api::ApiError;
 use myelin_functions::{Batch, Discard, Function, Packet, instantiate};
 use myelin_packet::Meta;
 use myelin_planner::Cost;
 
 use super::{FRAMES, configurations, fit, frame, median};
-use crate::api::ApiError;
 
 /// Packets in one measurement: about a millisecond.
 const REPEAT: u32 = 20_000;

@@ -3,19 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use myelin_linux::address;
-use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::ethtool::Ethtool;
 use myelin_linux::link::{self, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
-
-/// Offloads that end hosts of a chain have off as well.
-const OFFLOADS: [Offload; 5] = [
-    Offload::TransmitChecksum,
-    Offload::ScatterGather,
-    Offload::Segmentation,
-    Offload::GenericSegmentation,
-    Offload::GenericReceive,
-];
 
 /// The hosts; they have no names, so they and their link go with this object, however the process ends.
 pub(super) struct DirectLink {
@@ -41,7 +32,7 @@ impl DirectLink {
                 let mut netlink = Netlink::open()?;
                 let eth0 = netlink.link("eth0")?;
                 netlink.apply([address::add(&eth0.id(), own, 24), link::up(&eth0.id())])?;
-                Ethtool::open()?.set("eth0", &OFFLOADS.map(|offload| (offload, false)))
+                Ethtool::open()?.disable_offloads("eth0")
             })??;
         }
         Ok(Self { client, server })

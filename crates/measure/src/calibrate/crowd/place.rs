@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use myelin_api::{ApiError, ChainSource, ChainUp};
 use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
@@ -10,11 +11,9 @@ use myelin_spec::Space;
 
 use super::super::bursts::{self, Seen, Senders};
 use super::super::direct::SERVER;
-use super::super::{FRAMES, frame};
+use super::super::{Chains, FRAMES, Monitor, frame};
 use super::{CHAINS, Crowds, FUNCTIONS};
-use crate::api::{ApiError, ChainSource, ChainUp};
-use crate::engine::{Engine, Monitor};
-use crate::hold::Hold;
+use crate::stall::CoreBlocker;
 
 /// Kinds that leave a packet's length and ports as they are; a chain's functions are these in turn.
 const KINDS: [(&str, &str); 5] = [
@@ -48,21 +47,21 @@ pub(super) struct Place<'a> {
     end: u32,
     /// They receive what nobody reads.
     _sockets: Vec<UdpSocket>,
-    _chains: Chains<'a>,
+    _crowd: Deployed<'a>,
 }
 
 impl<'a> Place<'a> {
     /// With workers on that core, or the port's receive work. `None` where receive work has no threads.
     pub(super) fn of(
-        engine: &'a Engine,
+        chains: &'a dyn Chains,
         space: Space,
         core: usize,
     ) -> Result<Option<Self>, ApiError> {
-        let mut chains = Chains {
-            engine,
+        let mut crowd = Deployed {
+            chains,
             names: vec![name(DROPPED)],
         };
-        let up = engine.up(&source(chain(DROPPED, DENY)))?;
+        let up = chains.up(&source(chain(DROPPED, DENY)))?;
         let first = up.first();
         let first = first.ok_or_else(|| ApiError::failed("a chain that came up is not there"))?;
         let place = match space {
@@ -71,11 +70,11 @@ impl<'a> Place<'a> {
         };
         let members = Member::all();
         let texts = members.as_flattened().iter().map(|member| {
-            chains.names.push(name(member.port));
+            crowd.names.push(name(member.port));
             member.text(space, &place, [&first.ingress, &first.egress])
         });
         let texts: Vec<String> = texts.collect();
-        engine.up(&source(texts.join("---\n")))?;
+        chains.up(&source(texts.join("---\n")))?;
         if space == Space::Kernel && napi::give_to_core(None, &first.ingress, core).is_err() {
             return Ok(None);
         }
@@ -99,14 +98,14 @@ impl<'a> Place<'a> {
             end: end.id().index,
             server: netlink,
             _sockets: sockets,
-            _chains: chains,
+            _crowd: crowd,
         }))
     }
 
     /// Both crowds in turn, round by round, so that a drifting clock hits both alike; and what sending into a chain takes that drops.
     pub(super) fn measure(
         mut self,
-        hold: &Hold,
+        blocker: &CoreBlocker,
         rounds: usize,
         monitor: &Monitor<'_>,
     ) -> Result<(Crowds, [f64; FRAMES.len()]), ApiError> {
@@ -119,7 +118,7 @@ impl<'a> Place<'a> {
                 if monitor.is_cancelled() {
                     return Err(ApiError::failed("cancelled"));
                 }
-                seen.round(senders, hold, &mut arrived)?;
+                seen.round(senders, blocker, &mut arrived)?;
             }
         }
         let dropped_ns = bursts::dropped(&self.dropped, rounds)?;
@@ -129,15 +128,15 @@ impl<'a> Place<'a> {
 }
 
 /// Chains that go when this goes.
-struct Chains<'a> {
-    engine: &'a Engine,
+struct Deployed<'a> {
+    chains: &'a dyn Chains,
     names: Vec<String>,
 }
 
-impl Drop for Chains<'_> {
+impl Drop for Deployed<'_> {
     fn drop(&mut self) {
         for chain in self.names.iter().rev() {
-            let _ = self.engine.down(chain);
+            let _ = self.chains.down(chain);
         }
     }
 }

@@ -5,18 +5,17 @@
 
 mod place;
 
+use myelin_api::ApiError;
 use myelin_linux::affinity;
 use myelin_planner::costs::InBurst;
 use myelin_planner::{Cost, Machine};
 use myelin_spec::Space;
+use place::{Place, functions};
 
 use super::bursts::Bursts;
+use super::{Chains, Monitor};
 use super::{FRAMES, at_least_nothing};
-use crate::api::ApiError;
-use crate::engine::{Engine, Monitor, cores};
-use crate::hold::Hold;
-
-use place::{Place, functions};
+use crate::stall::CoreBlocker;
 
 /// Chains of a crowd.
 const CHAINS: usize = 8;
@@ -38,28 +37,28 @@ pub(super) struct Alone<'a> {
 
 /// Measures. `None` where one core is all there is, or the thread that keeps a core may not; or where receive work has no threads (before Linux 5.12).
 pub(super) fn measure(
-    engine: &Engine,
+    chains: &dyn Chains,
     rounds: usize,
     alone: &Alone<'_>,
     monitor: &Monitor<'_>,
 ) -> Result<Option<Crowd>, ApiError> {
-    let core = Machine::with_end_hosts(cores()).default_core() as usize;
+    let core = Machine::with_end_hosts(affinity::cores()).default_core() as usize;
     let before = affinity::get(0).map_err(ApiError::failed)?;
     let Some(&here) = before.iter().find(|one| **one != core) else {
         return Ok(None);
     };
-    let hold = Hold::of(core, false);
-    if hold.take().is_err() {
+    let blocker = CoreBlocker::new(core, false);
+    if blocker.block().is_err() {
         return Ok(None);
     }
-    hold.release();
+    blocker.release();
     let of = |space| {
-        let Some(place) = Place::of(engine, space, core)? else {
+        let Some(place) = Place::of(chains, space, core)? else {
             return Ok(None);
         };
         // The agent's own threads stay on all cores, and chains are told of these.
         affinity::set(0, &[here]).map_err(ApiError::failed)?;
-        let found = place.measure(&hold, rounds, monitor);
+        let found = place.measure(&blocker, rounds, monitor);
         affinity::set(0, &before).map_err(ApiError::failed)?;
         found.map(Some)
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use myelin_api::ApiError;
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{
     ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, PortConfig,
@@ -11,8 +12,6 @@ use myelin_planner::Cost;
 use myelin_spec::{FunctionConfig, OnFailure};
 
 use super::{FRAMES, configurations, fit, frame, median};
-use crate::api::ApiError;
-use crate::engine::Engine;
 
 /// Runs of a program in one measurement: about a millisecond.
 const REPEAT: u32 = 10_000;
@@ -31,9 +30,7 @@ pub(super) struct Programs {
 }
 
 /// Measures on a plane of its own, so that nothing of the running chains is touched.
-pub(super) fn measure(engine: &Engine, rounds: usize) -> Result<Programs, ApiError> {
-    // The engine's existence says that this process may load programs.
-    let _ = engine;
+pub(super) fn measure(rounds: usize) -> Result<Programs, ApiError> {
     let plane =
         Plane::create(None, myelin_kernel::Capacity::default()).map_err(ApiError::failed)?;
     let mut per_step = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! What user functions cost to which every packet must be new, or must have come through another function: coders, ciphers, compressors, inspection.
 
+use myelin_api::ApiError;
 use myelin_dataplane::feed::{Diet, Feed};
 use myelin_planner::Cost;
 use myelin_spec::{
@@ -9,7 +10,6 @@ use myelin_spec::{
 };
 
 use super::{FRAMES, fit, median};
-use crate::api::ApiError;
 
 /// Packets of one measurement.
 const PACKETS: u32 = 2048;

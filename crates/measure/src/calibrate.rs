@@ -1,0 +1,247 @@
+//! Measures what `plan` reckons with: functions and front doors alone, and the steps between them from round
+//! trips through chains that differ in one step.
+
+mod bursts;
+mod crossings;
+mod crowd;
+mod direct;
+mod fed_functions;
+mod programs;
+mod ring;
+mod stalls;
+mod user_functions;
+mod worst_case;
+
+use std::path::Path;
+
+use crowd::Alone;
+use myelin_api::{ApiError, ChainSource, ChainUp, DownReply};
+use myelin_dataplane::feed;
+use myelin_linux::sched;
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::costs::VERSION;
+use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
+use myelin_spec::{
+    BackendSpec, FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig,
+    LoadBalancerConfig, MonitorConfig, NatConfig, Space, XorConfig,
+};
+use worst_case::worst_case;
+
+use crate::Monitor;
+
+/// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
+const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
+
+/// What calibration needs of an agent: chains that come and go.
+pub trait Chains {
+    /// Deploys the chains of a file.
+    fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError>;
+    /// Removes a chain.
+    fn down(&self, name: &str) -> Result<DownReply, ApiError>;
+    /// The in-band sojourn of all packets of a chain since it came up, by section.
+    fn sojourn(&self, name: &str) -> Result<Vec<Histogram>, ApiError>;
+}
+
+/// Measures the costs of this machine.
+///
+/// # Errors
+/// A chain that could not be deployed or measured.
+pub fn calibrate(
+    chains: &dyn Chains,
+    quick: bool,
+    monitor: &Monitor<'_>,
+) -> Result<Costs, ApiError> {
+    let rounds = if quick { 7 } else { 31 };
+    monitor.progress("stalls", 0, 4);
+    let stalls = stalls::measure(quick)?;
+    monitor.progress("programs", 1, 4);
+    let programs = programs::measure(rounds)?;
+    monitor.progress("user functions", 2, 4);
+    let user = user_functions::measure(rounds)?;
+    monitor.progress("crossings", 3, 4);
+    let crossed = crossings::measure(chains, rounds, &programs, user.dispatch, monitor)?;
+    let in_space = |kind: &str, space| {
+        let (call, own) = match space {
+            Space::Kernel => (programs.hop, programs.functions.get(kind)),
+            Space::User => (user.dispatch, user.functions.get(kind)),
+        };
+        call.plus(own.copied().unwrap_or_default())
+    };
+    let alone = Alone {
+        function: &in_space,
+        to_door: crossed.to_door,
+    };
+    let crowd = crowd::measure(chains, rounds, &alone, monitor)?;
+    let least_stall_ns = stalls.values().map(|stall| stall.stall_ns).min();
+    let in_crowds = crowd.iter().flat_map(|crowd| &crowd.slowest_ns);
+    let worst_case = worst_case(
+        crossed.slowest_ns.iter().chain(in_crowds),
+        least_stall_ns.unwrap_or(0),
+    );
+    let steps = StepCosts {
+        ring: ring::measure(rounds)?,
+        ..crossed.steps
+    };
+    let (slice, slice_from) = sched::longest_turn();
+    let fed = fed_functions::measure(rounds, user.dispatch.per_packet_ns)?;
+    let in_both = programs.functions.iter().map(|(kind, kernel)| {
+        let costs = FunctionCosts {
+            kernel: Some(*kernel),
+            user: user.functions.get(kind).copied(),
+        };
+        ((*kind).to_owned(), costs)
+    });
+    let in_user_space = fed.into_iter().map(|(kind, user)| {
+        let costs = FunctionCosts {
+            kernel: None,
+            user: Some(user),
+        };
+        (kind.to_owned(), costs)
+    });
+    let functions = in_both.chain(in_user_space).collect();
+    let environment = myelin_linux::machine::Machine::detect();
+    Ok(Costs {
+        version: VERSION,
+        origin: Origin::Measured {
+            machine: format!(
+                "{}, {} cores, Linux {}",
+                environment.cpu, environment.cores, environment.kernel
+            ),
+            date: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
+        },
+        steps,
+        functions,
+        stalls,
+        worst_case,
+        in_burst: crowd.map(|crowd| crowd.in_burst),
+        slice_ns: slice.as_nanos() as u64,
+        slice_from,
+    })
+}
+
+/// Keeps costs in a file. It is written beside and renamed, so that a reader never sees half of it.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn keep(path: &Path, costs: &Costs) -> Result<(), ApiError> {
+    let failed = |error: std::io::Error| {
+        ApiError::failed(format!(
+            "cannot keep the costs in {}: {error}",
+            path.display()
+        ))
+    };
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    let beside = path.with_extension("json.new");
+    std::fs::write(&beside, costs.to_json()).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
+
+/// One configuration of every kind, as its cost is measured: rules that match nothing, so that the whole look-up
+/// is paid.
+fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
+    let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
+    rule.source = Some("192.0.2.0/24".parse().map_err(ApiError::failed)?);
+    rule.destination_ports = Some(53..=53);
+    Ok(vec![
+        FunctionConfig::Forward,
+        FunctionConfig::Xor(XorConfig { key: 0x5a }),
+        FunctionConfig::Firewall(FirewallConfig {
+            rules: vec![rule],
+            default: myelin_packet::rules::Action::Allow,
+            fragments: FragmentPolicy::Match,
+        }),
+        // Not `timestamp`: a frame that is measured again and again would grow each time.
+        FunctionConfig::Monitor(MonitorConfig { flows: 1024 }),
+        FunctionConfig::FlowTracker(FlowTrackerConfig {
+            flows: 1024,
+            ..FlowTrackerConfig::default()
+        }),
+        // Nor `compress` and `decompress`, which would change it the first time only.
+        // Not `router`: the frame's time to live would run out.
+        // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
+        FunctionConfig::LoadBalancer(LoadBalancerConfig {
+            backends: vec![BackendSpec {
+                address: std::net::Ipv4Addr::new(10, 0, 0, 2).into(),
+                weight: 1,
+                mac: None,
+            }],
+            flows: 1024,
+            ..LoadBalancerConfig::default()
+        }),
+        FunctionConfig::Nat(NatConfig {
+            addresses: vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()],
+            flows: 1024,
+            ..NatConfig::default()
+        }),
+    ])
+}
+
+/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. UDP without a checksum is
+/// valid over IPv4, but a checksum is part of what functions pay for, so it has one.
+fn frame(length: usize) -> Vec<u8> {
+    feed::frame(&vec![0x55; length - feed::HEADERS])
+}
+
+/// The line through the costs of the two frames; a machine's noise must not make a cost negative.
+fn fit(ns: [f64; 2]) -> Cost {
+    let per_byte_ns = ((ns[1] - ns[0]) / (FRAMES[1] - FRAMES[0]) as f64).max(0.0);
+    Cost::new(
+        (ns[0] - per_byte_ns * FRAMES[0] as f64).max(0.0),
+        per_byte_ns,
+    )
+}
+
+/// The middle of some figures.
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// A step cannot cost less than nothing, whatever the noise.
+fn at_least_nothing(cost: [f64; 2]) -> Cost {
+    fit(cost.map(|ns| ns.max(0.0)))
+}
+
+/// What a machine without a network card cannot measure.
+fn unmeasured() -> Cost {
+    StepCosts::default().tcx_skb
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frame_is_valid() {
+        for length in FRAMES {
+            let frame = frame(length);
+            let headers = myelin_packet::parse(&frame).expect("parses");
+            assert_eq!(usize::from(headers.end), length);
+            assert_eq!(
+                myelin_packet::checksum::l4_is_valid(&frame, &headers),
+                Some(true)
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_goes_through_both_points() {
+        let cost = fit([
+            100.0 + 0.5 * FRAMES[0] as f64,
+            100.0 + 0.5 * FRAMES[1] as f64,
+        ]);
+        assert!(
+            (cost.per_packet_ns - 100.0).abs() < 1e-9 && (cost.per_byte_ns - 0.5).abs() < 1e-12
+        );
+        // A short frame that seems dearer than a long one is noise, not a negative price.
+        assert_eq!(fit([100.0, 90.0]), Cost::new(100.0, 0.0));
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
+        assert!(median(Vec::new()).abs() < f64::EPSILON);
+    }
+}
