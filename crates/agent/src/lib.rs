@@ -39,7 +39,6 @@ mod server;
 mod shaper;
 mod sla;
 mod status;
-mod verdict;
 mod workers;
 
 use std::fs::{File, Permissions};

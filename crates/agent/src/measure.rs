@@ -12,6 +12,7 @@ use myelin_metrics::{Cores, CpuUse, Distribution, Mode, ProbeResult};
 use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
+use myelin_policy::sla::claims::Probed;
 use myelin_spec::{FunctionConfig, ServiceChain};
 
 use crate::Monitor;
@@ -23,7 +24,6 @@ use crate::engine::Engine;
 use crate::flood;
 use crate::sla::Span;
 use crate::status;
-use crate::verdict::Probed;
 
 /// Where the probe's server listens when the chain does not say.
 const DEFAULT_PORT: u16 = 9000;

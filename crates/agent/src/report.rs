@@ -6,16 +6,17 @@ use myelin_metrics::chain::{ChainReport, Hop, Traffic};
 use myelin_metrics::envelope::{Claim, Report};
 use myelin_metrics::{Distribution, Environment, Mode};
 use myelin_packet::sojourn::Histogram as Sojourn;
+use myelin_policy::sla::claims;
 use myelin_spec::Space;
 use serde_json::{Value, json};
 
 use crate::api::{HopStatus, ReportReply, SlaWindow};
 use crate::measure::{Measured, Row};
-use crate::{status, verdict};
+use crate::status;
 
 /// The answer to a request for a measurement.
 pub(crate) fn reply(measured: Measured) -> ReportReply {
-    let claims = verdict::claims(
+    let claims = claims::claims(
         &measured.chain.sla,
         &measured.sojourn,
         &measured.probed(),
@@ -33,7 +34,7 @@ pub(crate) fn reply(measured: Measured) -> ReportReply {
     envelope["account"] = json!(measured.account);
     envelope["floods"] = json!(measured.floods);
     envelope["plan"] = json!(measured.plan);
-    envelope["sla_met"] = json!(verdict::met(&claims));
+    envelope["sla_met"] = json!(claims::met(&claims));
     ReportReply {
         envelope,
         report: chain_report(measured, claims, environment),

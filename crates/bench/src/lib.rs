@@ -43,10 +43,10 @@ mod stand;
 mod variant;
 mod variants;
 
-use myelin_linux::capability;
 pub use error::Error;
 pub(crate) use experiment::Findings;
 pub use experiment::{Effort, Experiment, Monitor, Options};
+use myelin_linux::capability;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
 

@@ -7,7 +7,6 @@ mod output;
 mod page;
 mod screen;
 mod secret_file;
-mod sla;
 mod source;
 
 use std::path::PathBuf;

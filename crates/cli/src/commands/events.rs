@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use myelin_api::{ApiError, Client, RunDir, SlaEvent};
+use myelin_report::sla;
 
-use crate::{output, sla};
+use crate::output;
 
 /// How often an agent is asked for new ones: it looks at each chain once a second.
 const INTERVAL: Duration = Duration::from_secs(1);

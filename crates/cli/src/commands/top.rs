@@ -4,13 +4,12 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-use myelin_api::{ApiError, ChainState, ChainStatus, Client, RunDir, SlaSojourn, SlaStatus};
+use myelin_api::{ApiError, ChainStatus, Client, RunDir};
+use myelin_report::status;
 use serde_json::json;
 
+use crate::output;
 use crate::screen::Screen;
-use crate::{output, sla};
 
 /// Arguments of `myelin top`.
 #[derive(Debug, clap::Args)]
@@ -43,9 +42,9 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         if arguments.json {
             output::json_line(&object(&chains))?;
         } else if let Some(screen) = &mut screen {
-            screen.draw(&format!("{}\n\nq ends", text(&chains)))?;
+            screen.draw(&format!("{}\n\nq ends", status::live(&chains)))?;
         } else {
-            println!("{}", text(&chains));
+            println!("{}", status::live(&chains));
         }
         looks += 1;
         if arguments.count.is_some_and(|count| looks >= count) {
@@ -92,76 +91,4 @@ fn object(chains: &[ChainStatus]) -> serde_json::Value {
         })
         .collect();
     json!({ "at_unix_s": at.map_or(0.0, |at| at.as_secs_f64()), "chains": chains })
-}
-
-fn text(chains: &[ChainStatus]) -> String {
-    if chains.is_empty() {
-        return "no chain runs".to_owned();
-    }
-    let headings = [
-        "CHAIN",
-        "STATE",
-        "MAPPING",
-        ">IN pps",
-        ">IN bit/s",
-        ">OUT pps",
-        ">POLICED/s",
-        ">LOSS %",
-        ">p50 us",
-        ">p99 us",
-        ">max us",
-        "SLA",
-        ">CPU %",
-        "LAST EVENT",
-    ];
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
-    for (index, heading) in headings.iter().enumerate() {
-        if let Some(column) = table.column_mut(index) {
-            column.set_padding((0, 2));
-            if heading.starts_with('>') {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-    }
-    for status in chains {
-        table.add_row(row(status));
-    }
-    table.to_string()
-}
-
-fn row(status: &ChainStatus) -> [String; 14] {
-    let none = || "-".to_owned();
-    let told = status.sla.as_deref();
-    let of =
-        |figure: &dyn Fn(&SlaStatus) -> Option<String>| told.and_then(figure).unwrap_or_else(none);
-    let sojourn = |figure: fn(&SlaSojourn) -> f64| {
-        of(&|sla| {
-            let sojourn = sla.second.sojourn.as_ref()?;
-            Some(format!("{:.1}", figure(sojourn)))
-        })
-    };
-    [
-        status.chain.clone(),
-        match status.state {
-            ChainState::Active => "active".to_owned(),
-            ChainState::Failed => "failed".to_owned(),
-        },
-        status.mapping.clone(),
-        of(&|sla| Some(sla::short(sla.second.in_pps))),
-        of(&|sla| Some(sla::short(sla.second.in_bps))),
-        of(&|sla| Some(sla::short(sla.second.out_pps))),
-        of(&|sla| {
-            let seconds = sla.second.seconds;
-            (seconds > 0.0).then(|| sla::short(sla.second.policed as f64 / seconds))
-        }),
-        of(&|sla| Some(format!("{:.3}", sla.second.loss_percent?))),
-        sojourn(|sojourn| sojourn.p50_us),
-        sojourn(|sojourn| sojourn.p99_us),
-        sojourn(|sojourn| sojourn.max_us),
-        sla::verdict(status),
-        of(&|sla| Some(format!("{:.0}", sla.second.worker_cores? * 100.0))),
-        of(&|sla| sla.last_event.as_ref().map(sla::brief)),
-    ]
 }

@@ -1,26 +1,28 @@
-//! The SLA against what was measured. Pure.
+//! The SLA against what a measurement found.
 
 use myelin_metrics::envelope::Claim;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::Sla;
 
-use crate::api::SlaWindow;
+use super::SlaWindow;
 
 /// What the probes of a measurement saw together.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Probed {
-    pub(crate) sent: u64,
-    pub(crate) lost: u64,
+pub struct Probed {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets lost.
+    pub lost: u64,
     /// From the client's send to the server's receive, at the SLA's percentile, us: of the worst row.
-    pub(crate) one_way_us: Option<f64>,
+    pub one_way_us: Option<f64>,
     /// Round trip at the SLA's percentile, us: of the worst row.
-    pub(crate) round_trip_us: Option<f64>,
+    pub round_trip_us: Option<f64>,
 }
 
 /// Each agreed figure against the measured one. What was not agreed is left out; what was not measured does not
 /// count as met. Where black boxes cut the chain's way into several sections, no sojourn tells its delay: that of the probe stands
 /// in, which is longer by the way through the end hosts. `account` is that of all traffic.
-pub(crate) fn claims(
+pub fn claims(
     sla: &Sla,
     sojourn: &[Histogram],
     probed: &Probed,
@@ -69,7 +71,7 @@ pub(crate) fn claims(
 }
 
 /// Whether every claim holds.
-pub(crate) fn met(claims: &[Claim]) -> bool {
+pub fn met(claims: &[Claim]) -> bool {
     claims.iter().all(|claim| claim.holds == Some(true))
 }
 

@@ -1,13 +1,14 @@
-//! What `ps`, `top` and `events` say of contracts, in words and tables.
+//! Contracts and their violations, in words and tables.
 
+use comfy_table::Table;
 use myelin_api::{
     ChainStatus, Losses, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
 };
 
-use crate::output;
+use crate::terminal::grid;
 
 /// Whether a chain's contract is kept, in a word or two.
-pub(crate) fn verdict(status: &ChainStatus) -> String {
+pub fn verdict(status: &ChainStatus) -> String {
     let Some(sla) = &status.sla else {
         return "-".to_owned();
     };
@@ -22,7 +23,7 @@ pub(crate) fn verdict(status: &ChainStatus) -> String {
 }
 
 /// A count or a rate in at most five characters: `999`, `12.3k`, `1.20M`.
-pub(crate) fn short(figure: f64) -> String {
+pub fn short(figure: f64) -> String {
     let mut scaled = figure;
     for unit in ["", "k", "M", "G"] {
         // What would be rounded to 1000 has the next unit.
@@ -55,7 +56,7 @@ pub(crate) fn places(lost: &Losses) -> String {
 }
 
 /// A violation in one line.
-pub(crate) fn line(event: &SlaEvent) -> String {
+pub fn line(event: &SlaEvent) -> String {
     let terms: Vec<_> = event.terms.iter().map(|term| term.as_str()).collect();
     let lasts = if event.end.is_some() {
         "for"
@@ -89,7 +90,7 @@ pub(crate) fn line(event: &SlaEvent) -> String {
 }
 
 /// A violation in a few words.
-pub(crate) fn brief(event: &SlaEvent) -> String {
+pub fn brief(event: &SlaEvent) -> String {
     let lasts = if event.end.is_some() { "" } else { "..." };
     format!(
         "{} at {}, {} s{lasts}",
@@ -100,8 +101,9 @@ pub(crate) fn brief(event: &SlaEvent) -> String {
 }
 
 /// The contract beside what was measured.
-pub(crate) fn table(sla: &SlaStatus) -> comfy_table::Table {
-    let mut table = output::table(["SLA", "agreed", ">last second", ">last minute", ">since up"]);
+pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
+    let head = ["SLA", "agreed", ">last second", ">last minute", ">since up"];
+    let mut table = grid(head, width);
     let windows = [&sla.second, &sla.minute, &sla.life];
     let mut row = |name: &str, agreed: String, of: &dyn Fn(&SlaWindow) -> String| {
         let mut cells = vec![name.to_owned(), agreed];
@@ -151,8 +153,8 @@ pub(crate) fn table(sla: &SlaStatus) -> comfy_table::Table {
 }
 
 /// Seconds, one a line. Where a second has no figure there is `-`.
-pub(crate) fn seconds(seconds: &[SlaSecond]) -> comfy_table::Table {
-    let mut table = output::table([
+pub fn seconds(seconds: &[SlaSecond], width: Option<u16>) -> Table {
+    let head = [
         "end",
         ">in",
         ">policed",
@@ -163,7 +165,8 @@ pub(crate) fn seconds(seconds: &[SlaSecond]) -> comfy_table::Table {
         ">agreed us",
         ">max us",
         ">cores",
-    ]);
+    ];
+    let mut table = grid(head, width);
     for second in seconds {
         let window = &second.window;
         let us = |of: fn(&SlaSojourn) -> f64| {
