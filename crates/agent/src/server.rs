@@ -117,9 +117,9 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .route("/agent", get(info))
         .route("/chains", get(list).post(up).delete(down_all))
         .route("/chains/{name}", delete(down))
-        .route("/events", get(all_events))
+        .route("/events", get(events))
         .route("/events/{name}", get(events))
-        .route("/flows", get(all_flows))
+        .route("/flows", get(flows))
         .route("/flows/{name}", get(flows))
         .route("/seconds/{name}", get(seconds))
         .route("/probe", post(probe))
@@ -230,32 +230,28 @@ async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>
     blocking(shared, super::engine::Engine::list).await
 }
 
-async fn all_flows(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
-    blocking(shared, |engine| engine.flows(None)).await
-}
-
 async fn flows(
     State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
+    name: Option<Path<String>>,
 ) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
-    blocking(shared, move |engine| engine.flows(Some(&name))).await
-}
-
-async fn all_events(
-    State(shared): State<Arc<Shared>>,
-    RawQuery(query): RawQuery,
-) -> Result<Json<Vec<SlaEvent>>, Refusal> {
-    let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
-    blocking(shared, move |engine| engine.events(None, after)).await
+    blocking(shared, move |engine| engine.flows(chain(name.as_ref()))).await
 }
 
 async fn events(
     State(shared): State<Arc<Shared>>,
-    Path(name): Path<String>,
+    name: Option<Path<String>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<SlaEvent>>, Refusal> {
     let after = queried(query.as_deref(), AFTER)?.unwrap_or(0);
-    blocking(shared, move |engine| engine.events(Some(&name), after)).await
+    blocking(shared, move |engine| {
+        engine.events(chain(name.as_ref()), after)
+    })
+    .await
+}
+
+/// The chain that a path ends with; none where it asks for all of them.
+fn chain(name: Option<&Path<String>>) -> Option<&str> {
+    name.map(|Path(name)| name.as_str())
 }
 
 async fn seconds(

@@ -311,28 +311,26 @@ pub struct ApiError {
 // By value, so that the constructors fit `map_err`.
 #[expect(clippy::needless_pass_by_value)]
 impl ApiError {
-    /// Bad usage or a bad file.
-    pub fn usage(message: impl ToString) -> Self {
+    fn new(kind: ErrorKind, message: impl ToString) -> Self {
         Self {
-            kind: ErrorKind::Usage,
+            kind,
             message: message.to_string(),
         }
+    }
+
+    /// Bad usage or a bad file.
+    pub fn usage(message: impl ToString) -> Self {
+        Self::new(ErrorKind::Usage, message)
     }
 
     /// Something failed.
     pub fn failed(message: impl ToString) -> Self {
-        Self {
-            kind: ErrorKind::Failed,
-            message: message.to_string(),
-        }
+        Self::new(ErrorKind::Failed, message)
     }
 
     /// Refused by admission.
     pub fn refused(message: impl ToString) -> Self {
-        Self {
-            kind: ErrorKind::Refused,
-            message: message.to_string(),
-        }
+        Self::new(ErrorKind::Refused, message)
     }
 
     /// The process exit status that stands for it.

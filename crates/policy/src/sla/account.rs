@@ -234,6 +234,24 @@ impl Counts {
         }
     }
 
+    /// What was counted since an earlier reading.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let grown = |count: fn(&Self) -> u64| count(self).saturating_sub(count(earlier));
+        Self {
+            packets_in: grown(|counts| counts.packets_in),
+            bytes_in: grown(|counts| counts.bytes_in),
+            policed: grown(|counts| counts.policed),
+            policed_bytes: grown(|counts| counts.policed_bytes),
+            door: grown(|counts| counts.door),
+            drops: since(&self.drops, &earlier.drops),
+            lost: since(&self.lost, &earlier.lost),
+            shaper: grown(|counts| counts.shaper),
+            made: grown(|counts| counts.made),
+            packets_out: grown(|counts| counts.packets_out),
+            bytes_out: grown(|counts| counts.bytes_out),
+        }
+    }
+
     /// What was to leave: came in within the profile, or was made.
     pub(crate) fn owed(&self) -> u64 {
         (self.packets_in + self.made).saturating_sub(self.policed)
@@ -264,6 +282,18 @@ pub(crate) fn under_way(came: u64, length_s: f64, sojourn: Option<&Histogram>) -
         return came;
     }
     (came as f64 * (way_ns as f64 / length_ns)).ceil() as u64
+}
+
+/// What has grown, by how much.
+pub(crate) fn since(
+    now: &BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let grown = now.iter().map(|(name, lost)| {
+        let before = before.get(name).copied().unwrap_or_default();
+        (name.clone(), lost.saturating_sub(before))
+    });
+    grown.filter(|(_, lost)| *lost > 0).collect()
 }
 
 fn add(to: &mut BTreeMap<String, u64>, name: &str, packets: u64) {

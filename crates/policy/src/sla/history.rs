@@ -7,7 +7,7 @@ use myelin_packet::sojourn::{BUCKETS, Histogram};
 use myelin_spec::Sla;
 
 use crate::sla::Binding;
-use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, under_way};
+use crate::sla::account::{Counts, HopCounts, Reading, WorkerTimes, since, under_way};
 use crate::sla::cause::{self, Circumstances};
 use crate::sla::events::{Events, Violation, date};
 use crate::sla::judge;
@@ -21,6 +21,7 @@ pub(crate) const SECONDS: usize = 300;
 const MINUTE: usize = 60;
 
 /// One chain.
+#[derive(Default)]
 pub(crate) struct History {
     pub(crate) last: Reading,
     /// Lost in rings and on links on the way: these counts are divided among chains second by second.
@@ -94,19 +95,7 @@ impl History {
                 workers: reading.workers.clone(),
                 ..Reading::default()
             },
-            ring: 0,
-            inner: 0,
-            egress: 0,
-            stuck: BTreeMap::new(),
-            unseen: 0,
-            overdue: 0,
-            seconds: VecDeque::new(),
-            sojourns: VecDeque::new(),
-            judged_s: 0,
-            violated_s: 0,
-            violated_now: false,
-            restarted: false,
-            events: Events::default(),
+            ..Self::default()
         }
     }
 
@@ -178,26 +167,13 @@ impl History {
         self.mark_unseen(now, length_s, sojourn.as_ref());
         let lost = self.losses(&now.counts).since(&lost_before);
         let lost_in = since(&self.lost_in(&now.counts), &in_functions_before);
-        let since_last =
-            |count: fn(&Counts) -> u64| count(&now.counts).saturating_sub(count(&self.last.counts));
         if self.sojourns.len() == MINUTE {
             self.sojourns.pop_front();
         }
         self.sojourns
             .push_back(sojourn.as_ref().map(Sparse::of).unwrap_or_default());
-        let figures = Figures {
-            seconds: length_s,
-            packets_in: since_last(|counts| counts.packets_in),
-            bytes_in: since_last(|counts| counts.bytes_in),
-            policed: since_last(|counts| counts.policed),
-            packets_out: since_last(|counts| counts.packets_out),
-            bytes_out: now
-                .tells_bytes_out
-                .then(|| since_last(|counts| counts.bytes_out)),
-            lost,
-            lost_in,
-        };
-        let mut window = figures.window(sojourn.as_ref(), &now.sla);
+        let counts = now.counts.since(&self.last.counts);
+        let mut window = window(length_s, &counts, (lost, lost_in), sojourn.as_ref(), now);
         let busy: f64 = around.workers.iter().map(|worker| worker.busy).sum();
         window.worker_cores = (!around.workers.is_empty()).then_some(busy);
         window
@@ -266,16 +242,7 @@ impl History {
     pub(crate) fn status(&self) -> SlaStatus {
         let last = &self.last;
         let (counts, sla) = (&last.counts, &last.sla);
-        let life = Figures {
-            seconds: last.up_s,
-            packets_in: counts.packets_in,
-            bytes_in: counts.bytes_in,
-            policed: counts.policed,
-            packets_out: counts.packets_out,
-            bytes_out: last.tells_bytes_out.then_some(counts.bytes_out),
-            lost: self.losses(counts),
-            lost_in: self.lost_in(counts),
-        };
+        let lost = (self.losses(counts), self.lost_in(counts));
         let held: u64 = last.hops.iter().map(|hop| hop.counted.held).sum();
         SlaStatus {
             chain: last.name.clone(),
@@ -291,7 +258,7 @@ impl History {
             lost_cores: self.lost_cores(),
             second: self.second(),
             minute: self.minute(),
-            life: life.window(last.sojourn.as_ref(), sla),
+            life: window(last.up_s, counts, lost, last.sojourn.as_ref(), last),
             under_way: if held > 0 { held } else { self.missing(last) },
             last_event: self.events.last().cloned(),
         }
@@ -322,9 +289,9 @@ impl History {
     }
 
     fn minute(&self) -> SlaWindow {
-        let mut sum = Figures::default();
+        let mut sum = SlaWindow::default();
         for (_, second) in self.seconds.iter().rev().take(MINUTE) {
-            sum.add(second);
+            add(&mut sum, second);
         }
         sum.bytes_out = sum.bytes_out.filter(|_| self.last.tells_bytes_out);
         let mut counts = [0; BUCKETS];
@@ -336,7 +303,8 @@ impl History {
             sum_ns = sum_ns.saturating_add(sparse.sum_ns);
         }
         let whole = Histogram::from_counts(&counts);
-        sum.window(self.last.sojourn.as_ref().map(|_| &whole), &self.last.sla)
+        let sojourn = self.last.sojourn.as_ref().map(|_| &whole);
+        with_rates(sum, sojourn, &self.last.sla)
     }
 
     /// Events with numbers above that one, and one that still lasts, the oldest first.
@@ -367,61 +335,60 @@ impl History {
     }
 }
 
-/// Sums over some time.
-#[derive(Default)]
-pub(super) struct Figures {
-    pub(super) seconds: f64,
-    pub(super) packets_in: u64,
-    pub(super) bytes_in: u64,
-    pub(super) policed: u64,
-    pub(super) packets_out: u64,
-    pub(super) bytes_out: Option<u64>,
-    pub(super) lost: Losses,
-    pub(super) lost_in: BTreeMap<String, u64>,
+/// The figures of some time: what was counted in it, and where packets of it got lost.
+pub(super) fn window(
+    seconds: f64,
+    counts: &Counts,
+    (lost, lost_in): (Losses, BTreeMap<String, u64>),
+    sojourn: Option<&Histogram>,
+    now: &Reading,
+) -> SlaWindow {
+    let sums = SlaWindow {
+        seconds,
+        packets_in: counts.packets_in,
+        bytes_in: counts.bytes_in,
+        policed: counts.policed,
+        packets_out: counts.packets_out,
+        bytes_out: now.tells_bytes_out.then_some(counts.bytes_out),
+        lost,
+        lost_in,
+        ..SlaWindow::default()
+    };
+    with_rates(sums, sojourn, &now.sla)
 }
 
-impl Figures {
-    fn add(&mut self, window: &SlaWindow) {
-        self.seconds += window.seconds;
-        self.packets_in += window.packets_in;
-        self.bytes_in += window.bytes_in;
-        self.policed += window.policed;
-        self.packets_out += window.packets_out;
-        if let Some(bytes) = window.bytes_out {
-            *self.bytes_out.get_or_insert(0) += bytes;
-        }
-        self.lost.add(&window.lost);
-        for (name, lost) in &window.lost_in {
-            *self.lost_in.entry(name.clone()).or_default() += lost;
-        }
+fn add(sum: &mut SlaWindow, window: &SlaWindow) {
+    sum.seconds += window.seconds;
+    sum.packets_in += window.packets_in;
+    sum.bytes_in += window.bytes_in;
+    sum.policed += window.policed;
+    sum.packets_out += window.packets_out;
+    if let Some(bytes) = window.bytes_out {
+        *sum.bytes_out.get_or_insert(0) += bytes;
     }
+    sum.lost.add(&window.lost);
+    for (name, lost) in &window.lost_in {
+        *sum.lost_in.entry(name.clone()).or_default() += lost;
+    }
+}
 
-    /// With rates and percentiles.
-    pub(super) fn window(self, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
-        let rate = |count: u64| {
-            if self.seconds > 0.0 {
-                count as f64 / self.seconds
-            } else {
-                0.0
-            }
-        };
-        SlaWindow {
-            seconds: self.seconds,
-            packets_in: self.packets_in,
-            bytes_in: self.bytes_in,
-            policed: self.policed,
-            packets_out: self.packets_out,
-            bytes_out: self.bytes_out,
-            lost: self.lost,
-            loss_percent: judge::loss_percent(self.packets_in, self.policed, self.lost.total()),
-            sojourn: sojourn.and_then(|sojourn| figures(sojourn, sla)),
-            worker_cores: None,
-            in_pps: rate(self.packets_in),
-            in_bps: rate(self.bytes_in) * 8.0,
-            out_pps: rate(self.packets_out),
-            out_bps: self.bytes_out.map(|bytes| rate(bytes) * 8.0),
-            lost_in: self.lost_in,
+/// Sums over some time, with the rates and percentiles that follow.
+fn with_rates(sums: SlaWindow, sojourn: Option<&Histogram>, sla: &Sla) -> SlaWindow {
+    let rate = |count: u64| {
+        if sums.seconds > 0.0 {
+            count as f64 / sums.seconds
+        } else {
+            0.0
         }
+    };
+    SlaWindow {
+        loss_percent: judge::loss_percent(sums.packets_in, sums.policed, sums.lost.total()),
+        sojourn: sojourn.and_then(|sojourn| figures(sojourn, sla)),
+        in_pps: rate(sums.packets_in),
+        in_bps: rate(sums.bytes_in) * 8.0,
+        out_pps: rate(sums.packets_out),
+        out_bps: sums.bytes_out.map(|bytes| rate(bytes) * 8.0),
+        ..sums
     }
 }
 
@@ -434,18 +401,6 @@ fn figures(sojourn: &Histogram, sla: &Sla) -> Option<SlaSojourn> {
         agreed_us: us(sla.percentile / 100.0)?,
         max_us: us(1.0)?,
     })
-}
-
-/// What has grown, by how much.
-pub(super) fn since(
-    now: &BTreeMap<String, u64>,
-    before: &BTreeMap<String, u64>,
-) -> BTreeMap<String, u64> {
-    let grown = now.iter().map(|(name, lost)| {
-        let before = before.get(name).copied().unwrap_or_default();
-        (name.clone(), lost.saturating_sub(before))
-    });
-    grown.filter(|(_, lost)| *lost > 0).collect()
 }
 
 #[cfg(test)]

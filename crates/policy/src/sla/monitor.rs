@@ -117,7 +117,6 @@ impl SlaMonitor {
     fn difference(&self, reading: &Reading) -> Difference {
         let last = self.chains.get(&reading.name).map(|history| &history.last);
         let is_same = last.is_some_and(|last| last.generation == reading.generation);
-        let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or_default());
         let hops = reading
             .hops
             .iter()
@@ -133,10 +132,10 @@ impl SlaMonitor {
                 }
             })
             .collect();
-        let counts = &reading.counts;
-        let before = last.map(|last| &last.counts);
-        let packets_in = since(counts.packets_in, before.map(|counts| counts.packets_in));
-        let policed = since(counts.policed, before.map(|counts| counts.policed));
+        let counts = match last {
+            Some(last) => reading.counts.since(&last.counts),
+            None => reading.counts.clone(),
+        };
         let entered_before = last.filter(|_| is_same).map(|last| last.entered);
         Difference {
             at_stations: reading
@@ -145,9 +144,11 @@ impl SlaMonitor {
                 .map(|crossing| (crossing.clone(), 0))
                 .collect(),
             hops,
-            entered: since(reading.entered, entered_before),
-            packets_out: since(counts.packets_out, before.map(|counts| counts.packets_out)),
-            conformed: packets_in.saturating_sub(policed),
+            entered: reading
+                .entered
+                .saturating_sub(entered_before.unwrap_or_default()),
+            packets_out: counts.packets_out,
+            conformed: counts.packets_in.saturating_sub(counts.policed),
             length_s: reading.up_s - last.map_or(0.0, |last| last.up_s),
         }
     }

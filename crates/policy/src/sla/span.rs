@@ -1,7 +1,5 @@
 //! The account of one chain over a time that somebody chooses, a measurement for example.
 
-use std::collections::BTreeMap;
-
 use crate::sla::account::{Reading, Station, under_way};
 use crate::sla::{Losses, SlaWindow, history};
 
@@ -43,31 +41,19 @@ pub fn under_way_since(start: &Reading, end: &Reading, now: &Reading) -> u64 {
 
 /// The account from `start` on, of what had come in until `end`.
 pub fn window(start: &Reading, end: &Reading, now: &Reading) -> SlaWindow {
-    let (then, counts) = (&start.counts, &now.counts);
-    let lost_in: BTreeMap<String, u64> = history::since(&counts.lost, &then.lost);
+    let counts = now.counts.since(&start.counts);
     let lost = Losses {
-        door: counts.door.saturating_sub(then.door),
+        door: counts.door,
         ring: in_rings(now).saturating_sub(in_rings(start)),
-        function: lost_in.values().sum::<u64>() + stuck(start, end, now),
-        shaper: counts.shaper.saturating_sub(then.shaper),
+        function: counts.lost.values().sum::<u64>() + stuck(start, end, now),
+        shaper: counts.shaper,
         link: 0,
         unseen: overdue(start, end, now),
     };
     let sojourn = now.sojourn.as_ref().zip(start.sojourn.as_ref());
     let sojourn = sojourn.map(|(now, start)| now.since(start));
-    let figures = history::Figures {
-        seconds: now.up_s - start.up_s,
-        packets_in: counts.packets_in.saturating_sub(then.packets_in),
-        bytes_in: counts.bytes_in.saturating_sub(then.bytes_in),
-        policed: counts.policed.saturating_sub(then.policed),
-        packets_out: counts.packets_out.saturating_sub(then.packets_out),
-        bytes_out: now
-            .tells_bytes_out
-            .then(|| counts.bytes_out.saturating_sub(then.bytes_out)),
-        lost,
-        lost_in,
-    };
-    figures.window(sojourn.as_ref(), &now.sla)
+    let lost = (lost, counts.lost.clone());
+    history::window(now.up_s - start.up_s, &counts, lost, sojourn.as_ref(), now)
 }
 
 fn in_rings(reading: &Reading) -> u64 {

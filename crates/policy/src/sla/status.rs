@@ -61,15 +61,7 @@ pub struct Losses {
 impl Losses {
     /// All of them.
     pub fn total(&self) -> u64 {
-        let Self {
-            door,
-            ring,
-            function,
-            shaper,
-            link,
-            unseen,
-        } = self;
-        door + ring + function + shaper + link + unseen
+        self.by_place().iter().map(|(_, packets)| packets).sum()
     }
 
     /// What was lost since an earlier reading.
