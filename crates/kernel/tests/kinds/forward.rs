@@ -2,7 +2,7 @@
 
 use myelin_spec::FunctionConfig;
 
-use crate::space::{Spaces, on_fixtures};
+use crate::space::{Kernel, Spaces, on_fixtures};
 
 #[test]
 fn every_frame_goes_on_unchanged() {
@@ -20,4 +20,9 @@ fn every_frame_goes_on_unchanged() {
 fn a_function_without_flows_tells_of_none() {
     let chains = Spaces::all().load(&[FunctionConfig::Forward]);
     assert_eq!(chains.flows(), None);
+    for kernel in Kernel::at_hooks() {
+        let chain = kernel.load_chain(&[FunctionConfig::Forward]);
+        let behind_the_last = chain.loaded.flows(7).unwrap();
+        assert_eq!(behind_the_last, None);
+    }
 }
