@@ -402,7 +402,7 @@ fn every_request_and_every_line_fits_the_schema_and_comes_back_as_it_was() {
             envelope: Value::Null,
             report: report(),
         })),
-        Event::Costs(Box::new(Costs::default())),
+        Event::Costs(Box::default()),
         Event::Error(ApiError::refused("no core is left")),
     ];
     for line in lines {

@@ -36,8 +36,7 @@ pub(crate) fn assert_understood(document: &Value, schema: &Value) {
                 assert_understood(document, argument);
             }
             "type" | "enum" | "const" | "required" | "minimum" | "maximum" | "minItems"
-            | "maxItems" => {}
-            "title" | "description" | "format" | "default" => {}
+            | "maxItems" | "title" | "description" | "format" | "default" => {}
             _ => panic!("keyword `{keyword}` is not known here: {schema}"),
         }
     }
