@@ -121,11 +121,11 @@ impl Error {
         matches!(self, Self::Map { cause, .. } if cause.raw_os_error() == Some(libc::E2BIG))
     }
 
-    pub(crate) fn function(what: &'static str, position: u8, problem: impl ToString) -> Self {
+    pub(crate) fn function(what: &'static str, position: u8, problem: impl Into<String>) -> Self {
         Self::Function {
             what,
             position,
-            problem: problem.to_string(),
+            problem: problem.into(),
         }
     }
 

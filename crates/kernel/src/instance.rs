@@ -51,28 +51,17 @@ pub(crate) fn load(
         FunctionConfig::Forward => FORWARD.load(hook, bytemuck::bytes_of(&hop), maps),
         FunctionConfig::Timestamp => TIMESTAMP.load(hook, bytemuck::bytes_of(&hop), maps),
         FunctionConfig::Monitor(config) => {
-            let own = states.get(
-                function.state.as_ref(),
-                &function.config,
-                &flows::monitor(*config),
-                |_| Ok(()),
-            )?;
-            let mut maps = maps.to_vec();
-            maps.extend(own.maps());
-            let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &maps);
+            let key = function.state.as_ref();
+            let own = states.get(key, &function.config, &flows::monitor(*config))?;
+            let fd = MONITOR.load(hook, bytemuck::bytes_of(&hop), &with(maps, own.maps()));
             state = Some(own);
             fd
         }
         FunctionConfig::FlowTracker(config) => {
-            let own = states.get(
-                function.state.as_ref(),
-                &FunctionConfig::FlowTracker(config.shape()),
-                &flows::tracker(*config),
-                |_| Ok(()),
-            )?;
-            let mut maps = maps.to_vec();
-            maps.extend(own.maps());
+            let shape = FunctionConfig::FlowTracker(config.shape());
+            let own = states.get(function.state.as_ref(), &shape, &flows::tracker(*config))?;
             let instance = flows::TrackerInstance::new(hop, config);
+            let maps = with(maps, own.maps());
             let fd = FLOW_TRACKER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(own);
             fd
@@ -86,7 +75,7 @@ pub(crate) fn load(
         }
         FunctionConfig::Nat(config) => {
             let own = nat::state(states, function, config)?;
-            let maps: Vec<_> = maps.iter().copied().chain(own.maps()).collect();
+            let maps = with(maps, own.maps());
             let instance = nat::Instance::new(hop, config, function.side);
             let fd = NAT.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(own);
@@ -94,17 +83,15 @@ pub(crate) fn load(
         }
         FunctionConfig::Firewall(config) => {
             let tables = firewall::Tables::new(config)
-                .map_err(|cause| Error::function("firewall", position, cause))?;
+                .map_err(|cause| Error::function("firewall", position, cause.to_string()))?;
             let map = tables.map()?;
-            let mut maps = maps.to_vec();
-            maps.push(("tables", map.as_fd()));
+            let maps = with(maps, [("tables", map.as_fd())]);
             FIREWALL.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::LoadBalancer(config) => {
             let flows = load_balancer::state(states, function, config)?;
             let own = load_balancer::maps(config)?;
-            let mut maps = maps.to_vec();
-            maps.extend(fds(&own).chain(flows.maps()));
+            let maps = with(maps, fds(&own).chain(flows.maps()));
             let instance = load_balancer::Instance::new(hop, config, function.side);
             let fd = LOAD_BALANCER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(flows);
@@ -112,10 +99,9 @@ pub(crate) fn load(
         }
         FunctionConfig::Router(config) => {
             let tables = router::Tables::new(config)
-                .map_err(|cause| Error::function("router", position, cause))?;
+                .map_err(|cause| Error::function("router", position, cause.to_string()))?;
             let own = tables.maps()?;
-            let mut maps = maps.to_vec();
-            maps.extend(fds(&own));
+            let maps = with(maps, fds(&own));
             ROUTER.load(hook, bytemuck::bytes_of(&tables.instance(hop)), &maps)
         }
         FunctionConfig::External(_) => Err(Error::function(
@@ -133,6 +119,14 @@ pub(crate) fn load(
         )),
     }?;
     Ok(Instance { fd, state })
+}
+
+/// Maps that every function has, and those of one.
+fn with<'m>(
+    maps: &[(&'static str, BorrowedFd<'m>)],
+    own: impl IntoIterator<Item = (&'static str, BorrowedFd<'m>)>,
+) -> Vec<(&'static str, BorrowedFd<'m>)> {
+    maps.iter().copied().chain(own).collect()
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(crate) fn state(
     };
     let maps = [flows, totals, replies];
     let shape = FunctionConfig::LoadBalancer(config.shape());
-    states.get(function.state.as_ref(), &shape, &maps, |_| Ok(()))
+    states.get(function.state.as_ref(), &shape, &maps)
 }
 
 /// The maps of its configuration.

@@ -104,7 +104,7 @@ pub(crate) fn state(
         },
     ];
     let shape = FunctionConfig::Nat(config.shape());
-    states.get(function.state.as_ref(), &shape, &maps, |_| Ok(()))
+    states.get(function.state.as_ref(), &shape, &maps)
 }
 
 #[cfg(test)]

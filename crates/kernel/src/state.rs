@@ -9,10 +9,9 @@
 //! How a stateful kind is loaded (in `instance.rs`):
 //!
 //! 1. List its maps as [`MapShape`]s under the names they have in the eBPF object.
-//! 2. `states.get(key, shape, &maps, fill)`: `shape` is the part of the configuration that the state depends on; let it be
+//! 2. `states.get(key, shape, &maps)`: `shape` is the part of the configuration that the state depends on; let it be
 //!    the whole configuration with every key that may change under a living state set to its default. When a new
-//!    generation's shape differs, it starts with new maps, and the old ones go with the old programs. `fill` puts in what
-//!    must be there before the first packet; it runs once a state.
+//!    generation's shape differs, it starts with new maps, and the old ones go with the old programs.
 //! 3. Hand [`State::maps`] to `Program::load` beside the shared maps.
 //! 4. Return the `Arc<State>` with the program: the segment holds it, and with it the state.
 //!
@@ -99,7 +98,6 @@ impl States {
         key: Option<&StateKey>,
         shape: &FunctionConfig,
         maps: &[MapShape],
-        fill: impl FnOnce(&State) -> Result<(), Error>,
     ) -> Result<Arc<State>, Error> {
         let mut entries = lock(&self.entries);
         entries.retain(|entry| entry.state.strong_count() > 0);
@@ -114,7 +112,6 @@ impl States {
             return Ok(state);
         }
         let state = Arc::new(State::new(maps)?);
-        fill(&state)?;
         if let Some(key) = key {
             entries.push(Entry {
                 key: key.clone(),

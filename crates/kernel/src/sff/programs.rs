@@ -147,12 +147,11 @@ impl Loader<'_> {
         let sockets = self.shared.sockets()?;
         let way = Way::User { position };
         let inner = self.forwarder(position, Source::METADATA, way, Some(&sockets))?;
-        let near = match last {
-            Some(peer) => self.leave(position, peer)?,
-            None => {
-                let way = self.way_to(position + 1);
-                self.forwarder(position, Source::of(Carrier::Nsh), way, None)?
-            }
+        let near = if let Some(peer) = last {
+            self.leave(position, peer)?
+        } else {
+            let way = self.way_to(position + 1);
+            self.forwarder(position, Source::of(Carrier::Nsh), way, None)?
         };
         let mut link = self.function_link(position, near, (inner, INNER));
         if last.is_some() {
