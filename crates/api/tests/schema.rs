@@ -134,6 +134,7 @@ fn event() -> SlaEvent {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "every field once")]
 fn status() -> ChainStatus {
     let worker = WorkerStatus {
         pid: 7,

@@ -165,6 +165,7 @@ spec:
 ";
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events")]
 fn keys_change_under_traffic_and_no_packet_is_lost() {
     if skip_unless_root() {
         return;

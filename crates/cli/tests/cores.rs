@@ -293,6 +293,7 @@ fn a_core_that_is_gone_makes_its_chain_best_effort_until_it_is_back() {
 
 /// A worker of devices is started anew where it may run, like any other, though it was to poll a core that is gone.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events")]
 fn devices_whose_worker_dies_without_its_core_get_another_that_gives_way_until_it_is_back() {
     if skip_unless_root() || skip_without_dpdk() {
         return;

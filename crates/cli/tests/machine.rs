@@ -62,6 +62,7 @@ fn allowed(pid: i32) -> Vec<String> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events")]
 fn a_cpu_that_goes_offline_makes_its_chain_best_effort_until_it_is_back() {
     if skip_on_a_shared_machine() || skip_unless_root() {
         return;
@@ -188,6 +189,7 @@ impl Drop for WallClock {
 const HOUR_S: i64 = 3600;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events")]
 fn a_wall_clock_that_is_set_changes_dates_and_nothing_else() {
     if skip_on_a_shared_machine() || skip_unless_root() {
         return;

@@ -61,6 +61,7 @@ fn assert_owed(status: &Value, when: &str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one course of events")]
 fn a_hundred_times_the_rate_of_any_kind_costs_the_neighbour_nothing() {
     if skip_unless_root() {
         return;
