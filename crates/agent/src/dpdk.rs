@@ -3,36 +3,36 @@
 //! Such a worker is its own front door, so nothing of the kernel's part is needed for its chains: no port, no circuit, no hook. A pair of devices
 //! belongs to one owner. A chain is changed by its worker between two of its batches, so no packet meets half of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use myelin_dataplane::{SocketId, UserChain, UserExit, UserSegment};
-use myelin_dpdk::{
-    Direction, EnvironmentConfig, Figures, PlacedChain, Setup, Waiting, WorkerHandle,
-    WorkerProgram, runtime_directory,
+use myelin_dataplane::{
+    Deaths, DevicePair, Direction, Idle, LeadChain, SocketId, UserChain, UserExit, UserSegment,
+    WorkerConfig, WorkerHandle,
 };
+use myelin_dpdk::runtime_directory;
 use myelin_linux::journal::{Journal, Resource};
 use myelin_packet::traffic::Profile;
 use myelin_planner::admission::Site;
 use myelin_planner::{Machine, Plan, PortKind};
 use myelin_policy::sla::Reading;
-use myelin_spec::{DpdkDevice, Idle, Place, Ports, ServiceChain, WorkerSpec};
+use myelin_spec::{DpdkDevice, Place, Ports, ServiceChain, WorkerSpec};
 
-use crate::api::{ApiError, ChainStatus, ChainUp, Change};
+use crate::api::{ApiError, ChainStatus, ChainUp, Change, FunctionFlows};
 use crate::binding;
 use crate::chains::{Order, State};
 use crate::cpu_latency;
 use crate::engine::{admit, default_core};
 use crate::exchange::Past;
 use crate::external;
+use crate::flows;
 use crate::node::Node;
 use crate::revision;
 use crate::roster::{Roster, Watched};
 
 mod status;
 
-/// A worker that dies more often than this within [`DEATH_WINDOW`] is not started again.
-const MAX_DEATHS: usize = 3;
+/// A device takes seconds to start, so deaths count for longer than those of other workers.
 const DEATH_WINDOW: Duration = Duration::from_secs(30);
 
 /// The worker of a pair of devices.
@@ -42,9 +42,7 @@ pub(crate) struct Pair {
     spec: WorkerSpec,
     handle: WorkerHandle,
     resources: Vec<Resource>,
-    deaths: VecDeque<Instant>,
-    /// Restarts in a row that failed.
-    failed_starts: usize,
+    deaths: Deaths,
     failed: bool,
 }
 
@@ -75,7 +73,8 @@ pub(crate) struct Done {
 struct Form {
     chain: ServiceChain,
     plan: Plan,
-    placed: PlacedChain,
+    /// Which packets are led to it.
+    led: LeadChain,
 }
 
 impl Devices {
@@ -111,7 +110,7 @@ impl Devices {
     /// The running chains, each with its path identifier.
     pub(crate) fn running(&self) -> impl Iterator<Item = (String, u32)> {
         let chains = self.chains.iter();
-        chains.map(|(name, running)| (name.clone(), running.form.placed.chain.spi))
+        chains.map(|(name, running)| (name.clone(), running.form.led.spi))
     }
 
     /// What the SLA monitor is to know of a chain; nothing while somebody works with its worker.
@@ -122,11 +121,31 @@ impl Devices {
         running.reading(&mut pair)
     }
 
+    /// The flows that the functions of the chains know, or of the one of that name.
+    pub(crate) fn flows(&self, name: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
+        let mut all = Vec::new();
+        for running in self.chains.values() {
+            let Form { chain, plan, led } = &running.form;
+            let pair = self.pairs.get(&running.pair);
+            let is_asked = name.is_none_or(|wanted| wanted == chain.name);
+            let Some(mut pair) = pair.filter(|pair| is_asked && !pair.failed) else {
+                continue;
+            };
+            all.extend(flows::of_functions(chain, plan, |hop| {
+                let worker = &mut pair.handle;
+                let flows = worker.flows(led.spi, led.generation, hop.position);
+                let flows = flows.map_err(ApiError::failed)?;
+                Ok(flows.map(|flows| (flows.records, flows.totals)))
+            })?);
+        }
+        Ok(all)
+    }
+
     /// Asks the worker of a pair.
     fn ask<T>(
         &self,
         pair: u32,
-        what: impl FnOnce(&mut WorkerHandle) -> Result<T, myelin_dpdk::Error>,
+        what: impl FnOnce(&mut WorkerHandle) -> Result<T, myelin_dataplane::Error>,
     ) -> Result<T, String> {
         let pair = self.pairs.get(&pair);
         let mut pair = pair.ok_or("the devices have no worker")?;
@@ -165,24 +184,19 @@ pub(crate) fn supervise(pairs: &Watched<u32, Pair>) {
             return;
         }
         let [one, other] = &pair.devices;
-        let now = Instant::now();
-        pair.deaths
-            .retain(|death| now.duration_since(*death) < DEATH_WINDOW);
-        pair.deaths.push_back(now);
-        if pair.deaths.len() > MAX_DEATHS {
+        if pair.deaths.died(Instant::now()) {
             pair.failed = true;
             tracing::error!(%one, %other, "the worker of these devices keeps dying and is given up");
         } else if let Err(error) = pair.handle.restart() {
             tracing::error!(%one, %other, %error, "the worker of these devices did not come up again");
-            pair.failed_starts += 1;
-            if pair.failed_starts >= MAX_DEATHS {
+            if pair.deaths.start_failed() {
                 pair.failed = true;
                 tracing::error!(%one, %other, "the worker of these devices does not come up and is given up");
             }
         } else {
-            pair.failed_starts = 0;
+            pair.deaths.started();
             // Without its core it is to give way to others from its first packet on, since it may poll.
-            if let Some(core) = pair.handle.setup().environment.core {
+            if let Some(core) = pair.handle.config().core {
                 binding::hold(pair.handle.pid(), core);
             }
             tracing::warn!(%one, %other, "the worker of these devices died and was started again");
@@ -297,8 +311,8 @@ impl Node {
         let running = self.devices.chains.get(&chain.name);
         let (spi, generation) = match running {
             Some(running) => {
-                let placed = &running.form.placed.chain;
-                (placed.spi, placed.generation.wrapping_add(1))
+                let led = &running.form.led;
+                (led.spi, led.generation.wrapping_add(1))
             }
             None => (self.take_spi(), 0),
         };
@@ -309,16 +323,23 @@ impl Node {
             ))
         };
         let (pair, direction) = self.pair_for(&chain).map_err(failed)?;
-        let placed = place(&chain, &plan, spi, generation, direction);
-        let asked = Instant::now();
-        let left = self
+        let (placed, led) = place(&chain, &plan, (spi, generation), direction);
+        let exchange = self
             .devices
-            .ask(pair, |worker| worker.run(placed.clone()))
+            .ask(pair, |worker| {
+                worker.add_chain(placed)?;
+                let asked = Instant::now();
+                if let Err(error) = worker.lead_chain(led.clone()) {
+                    // The error that made it necessary is the one to report.
+                    let _ = worker.remove_chain(spi, generation);
+                    return Err(error);
+                }
+                Ok(asked.elapsed())
+            })
             .map_err(|error| {
                 self.leave_pair(pair);
                 failed(error)
             })?;
-        let exchange = asked.elapsed();
         let rendering_ms = start.elapsed().as_secs_f64() * 1e3;
         let name = chain.name.clone();
         tracing::info!(
@@ -327,14 +348,9 @@ impl Node {
             ms = rendering_ms,
             "between devices of DPDK"
         );
-        let form = Form {
-            chain,
-            plan,
-            placed,
-        };
+        let form = Form { chain, plan, led };
         if let Some(running) = self.devices.chains.get_mut(&name) {
             let former = std::mem::replace(&mut running.form, form);
-            running.past.add_figures(&left);
             return Ok(Done {
                 up: running.up(Change::Changed, rendering_ms, Some(exchange)),
                 former: Some(former),
@@ -353,24 +369,29 @@ impl Node {
 
     /// Frees the form before, to which nothing leads back any more.
     pub(crate) fn settle_devices(&mut self, done: Done) -> ChainUp {
-        if done.former.is_some() {
-            self.free_other_forms(&done.up.chain);
+        if let Some(former) = done.former {
+            self.free_form(&former);
         }
         done.up
     }
 
-    fn free_other_forms(&mut self, name: &str) {
+    /// Takes a form that no packets are led to out of its worker, and keeps what it counted.
+    fn free_form(&mut self, form: &Form) {
         let Devices { pairs, chains, .. } = &mut self.devices;
+        let name = &form.chain.name;
         let Some(running) = chains.get_mut(name) else {
             return;
         };
         let Some(mut pair) = pairs.get(&running.pair) else {
             return;
         };
-        match pair.handle.settle(&running.form.placed) {
-            Ok(figures) => running.past.add_figures(&figures),
-            // The next worker does not know of them.
-            Err(error) => tracing::warn!(chain = name, %error, "the former form's counts are lost"),
+        let (spi, generation) = (form.led.spi, form.led.generation);
+        if let Some(stats) = pair.handle.stats().chain(spi, generation) {
+            running.past.add_stats(&stats);
+        }
+        if let Err(error) = pair.handle.remove_chain(spi, generation) {
+            // The next worker does not know of it.
+            tracing::warn!(chain = name, %error, "taking a former form out of its worker failed");
         }
     }
 
@@ -382,25 +403,21 @@ impl Node {
                 self.down_between_devices(name);
             }
             (Change::Changed, Some(former)) => {
-                let Some(running) = self.devices.chains.get_mut(name) else {
+                let Some(pair) = self.devices.chains.get(name).map(|running| running.pair) else {
                     return;
                 };
-                let back = self.devices.pairs.get(&running.pair).map_or_else(
-                    || Ok(Figures::default()),
-                    |mut pair| pair.handle.run(former.placed.clone()),
-                );
-                match back {
-                    Ok(left) => {
-                        running.past.add_figures(&left);
-                        running.form = former;
-                        self.free_other_forms(name);
-                    }
-                    Err(error) => {
+                let led = former.led.clone();
+                let back = self.devices.ask(pair, |worker| worker.lead_chain(led));
+                let unwanted = match (back, self.devices.chains.get_mut(name)) {
+                    (Ok(()), Some(running)) => std::mem::replace(&mut running.form, former),
+                    (Err(error), _) => {
                         // Whole, though not what the file's owner asked for.
                         tracing::error!(chain = name, %error, "the change stays, it could not be undone");
-                        self.free_other_forms(name);
+                        former
                     }
-                }
+                    (Ok(()), None) => return,
+                };
+                self.free_form(&unwanted);
             }
             _ => {}
         }
@@ -411,9 +428,13 @@ impl Node {
         let Some(running) = self.devices.chains.remove(name) else {
             return false;
         };
-        let removed = self
-            .devices
-            .ask(running.pair, |worker| worker.remove(&running.form.placed));
+        let LeadChain {
+            spi, generation, ..
+        } = running.form.led;
+        let removed = self.devices.ask(running.pair, |worker| {
+            let closed = worker.unlead_chain(spi);
+            closed.and(worker.remove_chain(spi, generation))
+        });
         if let Err(error) = removed {
             tracing::warn!(chain = name, %error, "taking the chain out of its worker failed");
         }
@@ -457,11 +478,6 @@ impl Node {
         self.devices.next += 1;
         // The process number tells this agent's workers from those of a killed one.
         let run_id = format!("{}-{}-dpdk{id}", self.run_id, std::process::id());
-        let program = WorkerProgram {
-            exe: self.program.clone(),
-            args: vec!["worker".into(), "--dpdk".into()],
-            run_id: run_id.clone(),
-        };
         let prefix = format!("myelin-{run_id}");
         let mut resources = vec![
             Resource::Directory {
@@ -484,7 +500,20 @@ impl Node {
                 .intend(resource)
                 .map_err(|error| error.to_string())?;
         }
-        match WorkerHandle::spawn(program, set_up(prefix, &chain.worker, &ends)) {
+        let config = WorkerConfig {
+            args: vec!["worker".into(), "--dpdk".into()],
+            // The last core: the first ones are where interrupts and other work usually are.
+            core: Some(chain.worker.core.unwrap_or_else(default_core)),
+            batch: chain.worker.batch,
+            idle: Idle::from(&chain.worker),
+            devices: Some(DevicePair {
+                devices: ends.clone(),
+                prefix,
+                hugepages: chain.worker.hugepages,
+            }),
+            ..WorkerConfig::new(&self.program, &run_id)
+        };
+        match WorkerHandle::spawn(config) {
             Ok(handle) => {
                 let pair = Pair {
                     devices: ends,
@@ -492,8 +521,7 @@ impl Node {
                     spec: chain.worker.clone(),
                     handle,
                     resources,
-                    deaths: VecDeque::new(),
-                    failed_starts: 0,
+                    deaths: Deaths::within(DEATH_WINDOW),
                     failed: false,
                 };
                 self.devices.pairs.insert(id, pair);
@@ -512,7 +540,8 @@ impl Node {
             return;
         }
         if let Some(pair) = self.devices.pairs.remove(&id) {
-            pair.handle.shutdown();
+            // One that is gone already cannot be told to stop.
+            let _ = pair.handle.shutdown();
             forget(pair.resources, &mut self.journal);
         }
     }
@@ -544,34 +573,14 @@ fn is_same(one: &DpdkDevice, other: &DpdkDevice) -> bool {
         || (interface.is_some() && interface == other.argument("iface"))
 }
 
-fn set_up(prefix: String, spec: &WorkerSpec, ends: &[DpdkDevice; 2]) -> Setup {
-    let mut environment = EnvironmentConfig::new(prefix);
-    // The last core: the first ones are where interrupts and other work usually are.
-    environment.core = Some(spec.core.unwrap_or_else(default_core));
-    environment.hugepages = spec.hugepages;
-    environment.hardware = ends.iter().filter(|end| end.is_pci()).cloned().collect();
-    Setup {
-        environment,
-        devices: ends.clone(),
-        batch: spec.batch,
-        waiting: match spec.idle {
-            Idle::Spin => Waiting::Poll,
-            Idle::Adaptive => Waiting::NapAfter(Duration::from_nanos(spec.spin_ns)),
-            Idle::Sleep => Waiting::NapAfter(Duration::ZERO),
-        },
-        restarted: false,
-    }
-}
-
 fn place(
     chain: &ServiceChain,
     plan: &Plan,
-    spi: u32,
-    generation: u16,
+    (spi, generation): (u32, u16),
     direction: Direction,
-) -> PlacedChain {
+) -> (UserChain, LeadChain) {
     let functions = chain.instances(0..chain.functions.len());
-    PlacedChain {
+    let led = LeadChain {
         matches: chain.matches,
         direction,
         policing: if chain.sla.is_policed() {
@@ -579,18 +588,21 @@ fn place(
         } else {
             Profile::default()
         },
-        chain: UserChain {
-            spi,
-            generation,
-            positions: functions.len() as u8,
-            segments: vec![UserSegment {
-                first_position: 0,
-                functions,
-                exit: UserExit::Port(SocketId::of_port(direction.ends().1)),
-                shaping: plan.worker_shaping(),
-            }],
-        },
-    }
+        spi,
+        generation,
+    };
+    let placed = UserChain {
+        spi,
+        generation,
+        positions: functions.len() as u8,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions,
+            exit: UserExit::Port(SocketId::of_port(direction.ends().1)),
+            shaping: plan.worker_shaping(),
+        }],
+    };
+    (placed, led)
 }
 
 /// Refuses what cannot be changed while packets flow.

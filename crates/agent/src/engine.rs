@@ -274,13 +274,9 @@ impl Engine {
     /// There is no chain of that name; a table or a worker that could not be read.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
         self.with_state(|state| {
-            if let Some(name) = chain.filter(|name| state.node.devices.runs(name)) {
-                return Err(ApiError::failed(format!(
-                    "chain `{name}` lies between devices of DPDK, whose worker does not tell its flows; \
-                     `myelin ps {name}` shows its counters"
-                )));
-            }
-            if let Some(name) = chain.filter(|name| !state.chains.contains_key(*name)) {
+            let devices = &state.node.devices;
+            let runs = |name: &str| state.chains.contains_key(name) || devices.runs(name);
+            if let Some(name) = chain.filter(|name| !runs(name)) {
                 return Err(ApiError::failed(format!(
                     "no chain `{name}` runs; `myelin ps` lists those that do"
                 )));
@@ -291,6 +287,7 @@ impl Engine {
                     all.extend(flows::of(deployed, &state.node)?);
                 }
             }
+            all.extend(devices.flows(chain)?);
             Ok(all)
         })
     }

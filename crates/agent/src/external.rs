@@ -8,12 +8,13 @@ mod links;
 mod log;
 mod path;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use myelin_dataplane::Deaths;
 use myelin_linux::journal::Journal;
 use myelin_linux::link::{self, LinkId};
 use myelin_linux::netlink::Netlink;
@@ -28,7 +29,6 @@ use crate::external::log::Log;
 use crate::node::Node;
 use crate::roster::{Roster, Watched};
 use crate::sandbox::Sandbox;
-use crate::workers::is_last_death;
 
 /// The wait before a program that ended is started again; twice as long after each further end.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ pub(crate) struct BlackBox {
     log: Log,
     program: Option<Confined>,
     restarts: u64,
-    deaths: VecDeque<Instant>,
+    deaths: Deaths,
     /// How the last one ended.
     last_end: Option<String>,
     /// When the next one is started.
@@ -177,7 +177,7 @@ impl BlackBox {
             log,
             program: None,
             restarts: 0,
-            deaths: VecDeque::new(),
+            deaths: Deaths::default(),
             last_end: None,
             due: None,
             failed: false,
@@ -276,7 +276,7 @@ impl BlackBox {
     fn died(&mut self, how: String) -> Fate {
         tracing::warn!("{}: its program {how}", self.title);
         self.last_end = Some(how);
-        if is_last_death(&mut self.deaths) {
+        if self.deaths.died(Instant::now()) {
             self.failed = true;
             self.cut_off();
             // What it started would go on for nobody, and write without end.
@@ -285,7 +285,7 @@ impl BlackBox {
             }
             return Fate::GivenUp;
         }
-        let doublings = self.deaths.len().saturating_sub(1) as u32;
+        let doublings = self.deaths.recent().saturating_sub(1) as u32;
         self.due = Some(Instant::now() + FIRST_WAIT * 2_u32.pow(doublings));
         Fate::WaitsForRestart
     }

@@ -1,32 +1,42 @@
 //! The flows that a chain's functions know, read from the kernel's tables and from the workers.
 
 use myelin_packet::{FlowRecord, FlowTotals};
-use myelin_planner::Hop;
+use myelin_planner::{Hop, Plan};
 use myelin_spec::catalogue::State;
-use myelin_spec::{FunctionConfig, Space};
+use myelin_spec::{FunctionConfig, ServiceChain, Space};
 
 use crate::api::{ApiError, FlowStatus, FunctionFlows};
 use crate::deploy::Deployed;
 use crate::node::Node;
 
-/// What every function of a chain that keeps a table of flows knows. A function that shares the table of another one
-/// (`reverseOf`) is left out.
+/// A function's table, and what it counts besides.
+type Table = (Vec<FlowRecord>, FlowTotals);
+
+/// What every function of a chain that keeps a table of flows knows.
 pub(crate) fn of(deployed: &Deployed, node: &Node) -> Result<Vec<FunctionFlows>, ApiError> {
     let form = &deployed.form;
+    of_functions(&form.chain, &form.plan, |hop| match hop.space {
+        Space::Kernel => {
+            let flows = form.layout.kernel_flows(hop.position);
+            let flows = flows.map_err(ApiError::failed)?;
+            Ok(flows.map(|flows| (flows.records, flows.totals)))
+        }
+        Space::User => in_workers(deployed, node, hop),
+    })
+}
+
+/// The same, from the tables that `read` gets. A function that shares the table of another one (`reverseOf`) is left out.
+pub(crate) fn of_functions(
+    chain: &ServiceChain,
+    plan: &Plan,
+    mut read: impl FnMut(&Hop) -> Result<Option<Table>, ApiError>,
+) -> Result<Vec<FunctionFlows>, ApiError> {
     let mut all = Vec::new();
-    for (hop, function) in form.plan.hops.iter().zip(&form.chain.functions) {
+    for (hop, function) in plan.hops.iter().zip(&chain.functions) {
         if function.kind().state != State::PerFlow || function.reverse_of.is_some() {
             continue;
         }
-        let read = match hop.space {
-            Space::Kernel => form
-                .layout
-                .kernel_flows(hop.position)
-                .map_err(ApiError::failed)?
-                .map(|flows| (flows.records, flows.totals)),
-            Space::User => in_workers(deployed, node, hop)?,
-        };
-        let Some((records, totals)) = read else {
+        let Some((records, totals)) = read(hop)? else {
             continue;
         };
         // The stamps of the last packets lie before this.
@@ -38,7 +48,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> Result<Vec<FunctionFlows>,
             .collect();
         flows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.flow.cmp(&b.flow)));
         all.push(FunctionFlows {
-            chain: form.chain.name.clone(),
+            chain: chain.name.clone(),
             function: hop.name.clone(),
             kind: hop.kind.clone(),
             space: hop.space.to_string(),
@@ -52,11 +62,7 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> Result<Vec<FunctionFlows>,
 }
 
 /// The flows of a user function, from whichever worker of the chain runs it.
-fn in_workers(
-    deployed: &Deployed,
-    node: &Node,
-    hop: &Hop,
-) -> Result<Option<(Vec<FlowRecord>, FlowTotals)>, ApiError> {
+fn in_workers(deployed: &Deployed, node: &Node, hop: &Hop) -> Result<Option<Table>, ApiError> {
     let form = &deployed.form;
     for key in form.layout.workers() {
         let mut entry = node.workers.reach(key)?;

@@ -54,18 +54,8 @@ pub(crate) fn kernel_hop(node: &Node, loaded: &LoadedChain, position: u8) -> Hop
 
 /// What a function in a worker counted, from what that one counted of the chain.
 pub(crate) fn user_hop(chain: Option<&ChainStats>, position: u8) -> HopCounters {
-    let at = chain
-        .and_then(|chain| chain.positions.get(usize::from(position)))
-        .copied()
-        .unwrap_or_default();
-    HopCounters {
-        packets_in: at.packets_in,
-        drops: at.drops,
-        emitted: at.emitted,
-        samples: at.samples,
-        sampled_ns: at.sampled_ns,
-        ..HopCounters::default()
-    }
+    let counted = chain.and_then(|chain| chain.positions.get(usize::from(position)));
+    counted.copied().unwrap_or_default()
 }
 
 /// A generation's functions, loaded and connected.

@@ -7,7 +7,7 @@ use crate::deploy::Deployed;
 use crate::node::Node;
 
 /// Whether a chain has functions that do: asking a worker disturbs it.
-fn are_kept(chain: &ServiceChain) -> bool {
+pub(crate) fn are_kept(chain: &ServiceChain) -> bool {
     let mut kinds = chain.functions.iter().map(FunctionSpec::kind);
     kinds.any(|kind| kind.kernel.is_none() && !kind.is_black_box())
 }

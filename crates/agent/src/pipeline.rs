@@ -2,16 +2,15 @@
 //!
 //! What differs from `compact` is how a worker runs the user part of a chain, and what is looked after; this is that.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
-use myelin_dataplane::{ChainStats, Idle, Pipeline, UserChain, WORKER_NAME, WorkerConfig};
+use myelin_dataplane::{ChainStats, Deaths, Idle, Pipeline, UserChain, WORKER_NAME, WorkerConfig};
 use myelin_linux::affinity;
 use myelin_linux::journal::{Journal, Resource};
 use myelin_spec::Mapping;
 
 use crate::api::ApiError;
-use crate::workers::{Death, Entry, is_last_death};
+use crate::workers::{Death, Entry};
 
 /// The processes of one generation of a chain behind its worker.
 pub(crate) struct Stages {
@@ -19,7 +18,7 @@ pub(crate) struct Stages {
     generation: u16,
     pub(crate) pipeline: Pipeline,
     /// When each of them died.
-    deaths: Vec<VecDeque<Instant>>,
+    deaths: Vec<Deaths>,
     /// One of them kept dying and is not started again.
     failed: bool,
     processes: Vec<Resource>,
@@ -73,7 +72,7 @@ impl Entry {
                     spi,
                     generation,
                     pipeline,
-                    deaths: vec![VecDeque::new(); positions.len()],
+                    deaths: positions.iter().map(|_| Deaths::default()).collect(),
                     failed: false,
                     processes,
                 });
@@ -180,7 +179,7 @@ impl Entry {
                 if stage.handle.is_alive() {
                     continue;
                 }
-                if is_last_death(times) {
+                if times.died(Instant::now()) {
                     stages.failed = true;
                     deaths.push(Death::StageGivenUp {
                         spi: stages.spi,

@@ -3,13 +3,14 @@
 //! One worker serves one owner on one circuit (on all named interfaces together): its sockets share one packet
 //! memory, and a queue of an interface can be bound to one packet memory only.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use myelin_dataplane::{
-    BusyPoll, Idle, Lead, Role, SocketId, WORKER_NAME, WorkerConfig, WorkerHandle, Xsk, XskConfig,
+    BusyPoll, Deaths, Idle, Lead, Role, SocketId, WORKER_NAME, WorkerConfig, WorkerHandle, Xsk,
+    XskConfig,
 };
 use myelin_kernel::{Plane, Reentry, Sockets, XdpMode};
 use myelin_linux::journal::{Journal, Resource};
@@ -18,7 +19,7 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_planner::admission::{RING, SMALL_RING};
-use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
+use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::api::{RunDir, short_hash};
@@ -30,9 +31,6 @@ use crate::pipeline::Stages;
 use crate::ports::Ports;
 use crate::roster::{Roster, Watched};
 
-/// A worker that dies more often than this within [`DEATH_WINDOW`] is not started again.
-const MAX_DEATHS: usize = 3;
-const DEATH_WINDOW: Duration = Duration::from_secs(10);
 /// Which worker serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -76,9 +74,7 @@ pub(crate) struct Entry {
     /// Further processes of chains in mapping `pipeline`.
     pub(crate) pipelines: Vec<Stages>,
     chains: u32,
-    deaths: VecDeque<Instant>,
-    /// Restarts in a row that failed.
-    failed_starts: usize,
+    deaths: Deaths,
     /// It kept dying and is not started again.
     pub(crate) failed: bool,
     process: Resource,
@@ -172,13 +168,7 @@ impl Workers {
         config.args = vec!["worker".into()];
         config.batch = spec.batch;
         config.core = Some(spec.core.unwrap_or_else(default_core));
-        config.idle = match spec.idle {
-            IdleSpec::Spin => Idle::Spin,
-            IdleSpec::Sleep => Idle::Sleep,
-            IdleSpec::Adaptive => Idle::Adaptive {
-                spin: Duration::from_nanos(spec.spin_ns),
-            },
-        };
+        config.idle = Idle::from(spec);
         let process = Resource::Processes {
             argument: format!("{WORKER_NAME}@{id}"),
         };
@@ -203,8 +193,7 @@ impl Workers {
             internal: None,
             pipelines: Vec::new(),
             chains: 1,
-            deaths: VecDeque::new(),
-            failed_starts: 0,
+            deaths: Deaths::default(),
             failed: false,
             process,
             spec: spec.clone(),
@@ -278,19 +267,17 @@ pub(crate) fn supervise(workers: &Watched<Key, Entry>, mut report: impl FnMut(&K
             return;
         }
         entry.tell_of_memory(key);
-        if is_last_death(&mut entry.deaths) {
+        if entry.deaths.died(Instant::now()) {
             entry.failed = true;
             report(key, Death::GivenUp);
         } else if let Err(error) = entry.handle.restart() {
             tracing::error!(owner = key.owner, %error, "a worker did not come up again");
-            entry.failed_starts += 1;
-            // However long each of them took.
-            if entry.failed_starts >= MAX_DEATHS {
+            if entry.deaths.start_failed() {
                 entry.failed = true;
                 report(key, Death::GivenUp);
             }
         } else {
-            entry.failed_starts = 0;
+            entry.deaths.started();
             report(key, Death::Restarted);
         }
     });
@@ -321,14 +308,6 @@ fn confine(
 /// Whether both ask for the same, wherever that stands.
 fn is_same_sandbox(one: &SandboxSpec, other: &SandboxSpec) -> bool {
     (one.isolation, one.limits) == (other.isolation, other.limits)
-}
-
-/// Takes note that a process has died now; whether that was once too often.
-pub(crate) fn is_last_death(deaths: &mut VecDeque<Instant>) -> bool {
-    let now = Instant::now();
-    deaths.retain(|death| now.duration_since(*death) < DEATH_WINDOW);
-    deaths.push_back(now);
-    deaths.len() > MAX_DEATHS
 }
 
 impl Entry {

@@ -34,9 +34,9 @@ fn main() -> ExitCode {
 fn worker(arguments: &[String]) -> ! {
     let control = myelin_dataplane::control_from_stdin().unwrap();
     if arguments.iter().any(|word| word == "--dpdk") {
-        myelin_dpdk::worker_main(control.into())
+        myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }
-    myelin_dataplane::worker_main(control)
+    myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
 }
 
 fn agent(arguments: &[String]) -> ExitCode {

@@ -386,6 +386,55 @@ fn a_worker_that_is_killed_comes_back_and_a_killed_agent_leaves_nothing() {
 }
 
 #[test]
+fn counts_outlive_the_worker_and_flows_are_told() {
+    if skip_unless_root() || skip_without_dpdk() {
+        return;
+    }
+    let (myelin, hosts) = (Myelin::new(), Hosts::new('f'));
+    let ends = ["a", "b"].map(|end| hosts.link(end));
+    let ports = ["p", "q"].map(|end| hosts.link(end));
+    for (end, port) in ends.iter().zip(&ports) {
+        sh(&format!(
+            "ip link add {end} type veth peer name {port}
+             ethtool -K {end} tx off > /dev/null
+             ip link set {port} up"
+        ));
+    }
+    hosts.join([&ends[0], &ends[1]]);
+    let devices = [0, 1].map(|at| format!("net_af_xdp{at},iface={},busy_budget=0", ports[at]));
+    let functions = "{ name: seen, kind: monitor, config: { flows: 64 } }";
+    let file = chain(&myelin, [&devices[0], &devices[1]], functions);
+    up(&myelin, &file);
+    hosts.exchange(PACKETS);
+    let name = myelin.chain("d");
+    let flows = myelin.json(&["ps", &name, "--flows", "--json"]);
+    let all = myelin.json(&["ps", "--flows", "--json"]);
+    assert_eq!(all[0]["function"], "seen", "{all}");
+    assert_eq!(
+        (&flows[0]["function"], &flows[0]["flows"][0]["packets"]),
+        (&"seen".into(), &PACKETS.into()),
+        "{flows}"
+    );
+
+    common::kill(&status(&myelin)["worker"]["pid"]);
+    wait_for("a restart", || status(&myelin)["worker"]["restarts"] == 1);
+    hosts.exchange(PACKETS);
+    let after = status(&myelin);
+    for count in ["packets_in", "packets_out"] {
+        assert_eq!(after[count], 2 * PACKETS, "{count}: {after}");
+    }
+    assert_eq!(after["hops"][0]["packets_in"], 2 * PACKETS, "{after}");
+    assert_eq!(after["sojourn"]["packets"], 2 * PACKETS, "{after}");
+    let flows = myelin.json(&["ps", &name, "--flows", "--json"]);
+    assert_eq!(
+        flows[0]["flows"][0]["packets"], PACKETS,
+        "the state of a function goes with the worker: {flows}"
+    );
+    myelin.ok(&["down", &name]);
+    assert_clean(&myelin);
+}
+
+#[test]
 fn devices_whose_worker_keeps_dying_are_given_up_and_the_remedy_is_named() {
     if skip_unless_root() || skip_without_dpdk() {
         return;

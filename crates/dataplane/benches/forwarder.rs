@@ -51,7 +51,7 @@ fn chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
         for functions in [1_u8, 2, 8, 32] {
             let umem = Umem::create(FRAMES, 2048).expect("memory");
             let memory = FrameMemory::map(&umem).expect("a mapping");
-            let mut stats = Stats::create().expect("statistics");
+            let stats = Stats::create().expect("statistics");
             let mut forwarder = Forwarder::in_process(&memory, batch, &stats).expect("a forwarder");
             let chain = UserChain {
                 spi: 1,
@@ -64,7 +64,7 @@ fn chains(criterion: &mut Criterion, name: &str, shaping: Option<Shaping>) {
                     shaping,
                 }],
             };
-            forwarder.deploy(&chain, &mut stats).expect("a chain");
+            forwarder.deploy(&chain, &stats).expect("a chain");
             forwarder.add_port(0, port());
             forwarder.start();
             let id = BenchmarkId::from_parameter(functions);

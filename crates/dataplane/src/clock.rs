@@ -4,7 +4,7 @@ use nix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC, ns; read through the vDSO, without a system call.
 #[inline]
-pub(crate) fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     // It cannot fail for this clock.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64

@@ -76,7 +76,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Runs a chain from now on, counting into `stats`.
-    pub fn deploy(&mut self, chain: &UserChain, stats: &mut Stats) -> Result<(), Error> {
+    pub fn deploy(&mut self, chain: &UserChain, stats: &Stats) -> Result<(), Error> {
         let refused = |message: String| Error::Refused {
             worker: "in this process".into(),
             what: format!("add chain {} generation {}", chain.spi, chain.generation),
@@ -95,7 +95,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
 
     /// Takes a generation of a chain out, after the packets that have arrived are processed and those that wait in its shaper
     /// have left. All chains are served meanwhile.
-    pub fn undeploy(&mut self, spi: u32, generation: u16, stats: &mut Stats) {
+    pub fn undeploy(&mut self, spi: u32, generation: u16, stats: &Stats) {
         self.drain();
         let until_ns = (self.timer.clock)().saturating_add(MAX_DRAIN_NS);
         while self.waiting(spi, generation) > 0 && (self.timer.clock)() < until_ns {
@@ -236,7 +236,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
     }
 
     /// Has the functions of a chain tell what they count by names of their own.
-    pub fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<Told>) {
+    pub(crate) fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<Told>) {
         let segments = self.segments.iter().flatten();
         for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
             for (function, position) in segment.functions.iter().zip(segment.first_position..) {

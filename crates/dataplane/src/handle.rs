@@ -1,91 +1,43 @@
 //! The agent's end of a worker: starts it, tells it its sockets and chains, and can start it anew.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::chain::{SocketId, UserChain};
-use crate::control::{Request, Setup};
+use crate::config::WorkerConfig;
+use crate::door::LeadChain;
 use crate::error::Error;
+use crate::facts::WorkerFacts;
 use crate::flows::{self, Flows};
 use crate::idle::Idle;
-use crate::launch::Launcher;
 use crate::named::{self, NamedCount};
-use crate::pipeline::RingLink;
-use crate::process::{Process, describe, running};
+use crate::process::{Process, describe};
+use crate::protocol::Request;
+use crate::ring_link::RingLink;
 use crate::ring_port::Side;
 use crate::shm::anonymous_file;
 use crate::stats::Stats;
 use crate::umem::{Borrower, Umem};
 use crate::xsk::{Successor, Xsk};
 
-/// Name of every worker: the start of its command line, and of its main thread.
-pub const WORKER_NAME: &str = "myelin-worker";
-
-/// Largest batch.
-pub const MAX_BATCH: u16 = 256;
-
-/// How long a worker that was told to stop may take.
-const STOP_TIME: Duration = Duration::from_secs(2);
-
-/// How a worker is started.
-#[derive(Debug, Clone)]
-pub struct WorkerConfig {
-    /// The program, which must call [`worker_main`](crate::worker_main) with its standard input.
-    pub exe: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// Stands in the command line, so that a worker that outlived its agent is found.
-    pub run_id: String,
-    /// The core it is bound to.
-    pub core: Option<u32>,
-    /// Packets taken at once, 1 to [`MAX_BATCH`].
-    pub batch: u16,
-    /// What it does while no packet is there.
-    pub idle: Idle,
-    /// Frames of its packet memory.
-    pub frames: u32,
-    /// Size of a frame, 2048 or 4096 bytes.
-    pub frame_size: u32,
-    /// Where its process starts; `None` makes it a child of this one.
-    pub launcher: Option<Arc<dyn Launcher>>,
-}
-
-impl WorkerConfig {
-    /// A worker with one packet a batch, 50 us of spinning, any core, and 8 MiB of packet memory.
-    pub fn new(exe: impl Into<PathBuf>, run_id: impl Into<String>) -> Self {
-        Self {
-            exe: exe.into(),
-            args: Vec::new(),
-            run_id: run_id.into(),
-            core: None,
-            batch: 1,
-            idle: Idle::Adaptive {
-                spin: Duration::from_micros(50),
-            },
-            frames: 4096,
-            frame_size: 2048,
-            launcher: None,
-        }
-    }
-}
+mod life;
 
 /// A running worker process, with everything needed to start it anew: the packet memory, the sockets, the statistics and the
-/// chains are kept here, so a worker that died takes nothing with it.
+/// chains are kept here, so a worker that died takes nothing with it. (The packet memory of a worker over devices is its driver's, and does go with it.)
 ///
-/// Dropping the handle kills the worker. A worker whose agent process dies goes on forwarding; it ends on SIGTERM.
+/// Requests wait for the worker: the start of devices, of a container, and of functions that compile patterns takes seconds. What may be read meanwhile,
+/// [`Self::stats`] and [`Self::facts`], is shared. Dropping the handle kills the worker. A worker whose agent process dies goes on forwarding; it ends on SIGTERM.
 #[derive(Debug)]
 pub struct WorkerHandle {
     config: WorkerConfig,
     umem: Arc<Umem>,
     /// What the ledger calls this process, when the packet memory is another worker's.
     holder: Option<SocketId>,
-    stats: Stats,
+    stats: Arc<Stats>,
+    facts: Arc<WorkerFacts>,
     sockets: BTreeMap<SocketId, Xsk>,
     /// Sockets that went with the worker, to be opened anew for the next.
     successors: BTreeMap<SocketId, Successor>,
@@ -95,49 +47,12 @@ pub struct WorkerHandle {
     /// Those of `reserved` that have nothing behind them any more but frames, which the next process takes.
     orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
+    /// By SPI: what the worker's own front door gives to the chain, and its row in the statistics.
+    led: BTreeMap<u32, (LeadChain, u32)>,
     process: Option<Process>,
-    restarts: u64,
 }
 
 impl WorkerHandle {
-    /// Starts a worker without sockets and chains.
-    pub fn spawn(config: WorkerConfig) -> Result<Self, Error> {
-        if !(1..=MAX_BATCH).contains(&config.batch) {
-            return Err(Error::Parameter {
-                what: "batch size",
-                value: config.batch.into(),
-                expected: "1 to 256 packets",
-            });
-        }
-        let umem = Arc::new(Umem::create(config.frames, config.frame_size)?);
-        Self::spawn_on(umem, None, BTreeMap::new(), config)
-    }
-
-    /// Starts a worker on the packet memory of another one, which calls it `holder` in the ledger, with its rings.
-    pub(crate) fn spawn_on(
-        umem: Arc<Umem>,
-        holder: Option<SocketId>,
-        rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
-        config: WorkerConfig,
-    ) -> Result<Self, Error> {
-        let mut handle = Self {
-            umem,
-            holder,
-            stats: Stats::create()?,
-            config,
-            sockets: BTreeMap::new(),
-            successors: BTreeMap::new(),
-            rings,
-            reserved: BTreeSet::new(),
-            orphaned: BTreeSet::new(),
-            chains: BTreeMap::new(),
-            process: None,
-            restarts: 0,
-        };
-        handle.start()?;
-        Ok(handle)
-    }
-
     /// The packet memory, to bind sockets to.
     pub fn umem(&self) -> &Umem {
         &self.umem
@@ -161,14 +76,13 @@ impl WorkerHandle {
     /// Hands a socket to the worker, and leads packets to it. The handle keeps it too, for a restart.
     pub fn add_socket(&mut self, mut xsk: Xsk) -> Result<SocketId, Error> {
         let id = self.free_id()?;
-        let process = running(self.process.as_mut(), &self.config)?;
-        if let Err(error) = hand_over(process, &self.config.run_id, id, &mut xsk, false) {
+        if let Err(error) = self.process()?.hand_over(id, &mut xsk, false) {
             // The worker may have it already; the kernel lets go of a socket with its last descriptor.
             drop(xsk);
             let _ = self.ask(&Request::RemoveSocket { id });
             return Err(error);
         }
-        self.sockets.insert(id, xsk);
+        self.keep_socket(id, xsk);
         Ok(id)
     }
 
@@ -176,6 +90,7 @@ impl WorkerHandle {
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;
         self.config.idle = idle;
+        self.facts.set_idle(idle);
         Ok(())
     }
 
@@ -202,12 +117,8 @@ impl WorkerHandle {
         link: Arc<RingLink>,
         side: Side,
     ) -> Result<(), Error> {
-        let process = running(self.process.as_mut(), &self.config)?;
-        process.ask(
-            &self.config.run_id,
-            &Request::AddRing { id, side },
-            &link.fds(),
-        )?;
+        self.process()?
+            .ask(&Request::AddRing { id, side }, &link.fds())?;
         self.rings.insert(id, (link, side));
         Ok(())
     }
@@ -253,6 +164,7 @@ impl WorkerHandle {
             });
         }
         // The kernel lets go of a socket with its last descriptor, so this one is closed before the worker closes its own.
+        self.facts.forget_socket(id);
         if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
             return Err(self.no_socket(id));
         }
@@ -273,7 +185,8 @@ impl WorkerHandle {
         let key = (chain.spi, chain.generation);
         for segment in &chain.segments {
             let id = segment.exit.socket();
-            if !self.sockets.contains_key(&id) && !self.rings.contains_key(&id) {
+            let is_device = self.config.devices.is_some() && id.0 < 2;
+            if !is_device && !self.sockets.contains_key(&id) && !self.rings.contains_key(&id) {
                 return Err(self.no_socket(id));
             }
         }
@@ -298,8 +211,52 @@ impl WorkerHandle {
         Ok(())
     }
 
+    /// Has the worker's own front door give packets to a generation that was added, from the next batch on. Until the generation that had them before is removed, they
+    /// can be led back to it.
+    ///
+    /// # Errors
+    /// The generation is not here; another chain has these packets; the front door of this worker is in the kernel. Then all is as before.
+    pub fn lead_chain(&mut self, chain: LeadChain) -> Result<(), Error> {
+        let (spi, key) = (chain.spi, (chain.spi, chain.generation));
+        if !self.chains.contains_key(&key) {
+            return Err(self.chain_error(key, "is not there"));
+        }
+        if let Some((led, _)) = self.led.get(&spi)
+            && led.direction != chain.direction
+        {
+            return Err(self.chain_error(key, "comes in at the other port"));
+        }
+        let Some(row) = self.stats.door_row(spi) else {
+            return Err(self.chain_error(key, "is one too many: a worker holds 4096"));
+        };
+        let request = Request::LeadChain { chain, row };
+        self.ask(&request)?;
+        if let Request::LeadChain { chain, row } = request {
+            self.led.insert(spi, (chain, row));
+        }
+        Ok(())
+    }
+
+    /// Has the worker's own front door give a chain no more packets.
+    pub fn unlead_chain(&mut self, spi: u32) -> Result<(), Error> {
+        let Some((led, _)) = self.led.remove(&spi) else {
+            return Ok(());
+        };
+        self.ask(&Request::UnleadChain {
+            spi,
+            direction: led.direction,
+        })
+    }
+
     /// Removes a generation of a chain, after the packets that have arrived for it are processed. The front door must not send it more.
     pub fn remove_chain(&mut self, spi: u32, generation: u16) -> Result<(), Error> {
+        if self
+            .led
+            .get(&spi)
+            .is_some_and(|(led, _)| led.generation == generation)
+        {
+            return Err(self.chain_error((spi, generation), "is what packets are led to"));
+        }
         if self.chains.remove(&(spi, generation)).is_none() {
             return Err(self.chain_error((spi, generation), "is not there"));
         }
@@ -338,9 +295,7 @@ impl WorkerHandle {
         request: &Request,
         read: impl FnOnce(&mut File) -> io::Result<T>,
     ) -> Result<T, Error> {
-        let worker = &self.config.run_id;
-        let process = running(self.process.as_mut(), &self.config)?;
-        let pid = process.pid();
+        let (worker, pid) = (self.config.run_id.clone(), self.pid());
         let failed = |source: io::Error| Error::Control {
             worker: worker.clone(),
             pid,
@@ -348,18 +303,23 @@ impl WorkerHandle {
             source,
         };
         let mut file = File::from(anonymous_file("myelin-answer", 0).map_err(failed)?);
-        process.ask(worker, request, &[file.as_fd()])?;
+        self.process()?.ask(request, &[file.as_fd()])?;
         read(&mut file).map_err(failed)
     }
 
-    /// What the worker counts; reading does not disturb it.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
+    /// What the worker counts, to be read by anybody at any time.
+    pub fn stats(&self) -> Arc<Stats> {
+        Arc::clone(&self.stats)
+    }
+
+    /// What it is now, to be read by anybody at any time.
+    pub fn facts(&self) -> Arc<WorkerFacts> {
+        Arc::clone(&self.facts)
     }
 
     /// Its process number; 0 when there is none because a restart failed.
     pub fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Process::pid)
+        self.facts.pid()
     }
 
     /// How it was started.
@@ -369,110 +329,25 @@ impl WorkerHandle {
 
     /// How often it was started anew.
     pub fn restarts(&self) -> u64 {
-        self.restarts
+        self.facts.restarts()
     }
 
-    /// Whether the process runs.
-    pub fn is_alive(&mut self) -> bool {
-        self.process.as_mut().is_some_and(Process::is_alive)
-    }
-
-    /// Ends the process, if it runs, and starts another with the same sockets and chains. Counters go on; packets that the old one had in hand are
-    /// lost, those in the rings are processed, save those in sockets whose rings cannot be mapped again (before Linux 6.4).
-    pub fn restart(&mut self) -> Result<(), Error> {
-        self.end();
-        for (id, xsk) in std::mem::take(&mut self.sockets) {
-            if xsk.is_late() {
-                let successor = xsk.into_successor();
-                self.successors.extend(successor.map(|one| (id, one)));
-            } else {
-                self.sockets.insert(id, xsk);
-            }
-        }
-        self.restarts += 1;
-        self.start()
-    }
-
-    /// Lets the worker finish its batch and exit; kills it when it does not.
-    pub fn shutdown(mut self) -> Result<(), Error> {
-        let answer = self.ask(&Request::Shutdown);
-        if let Some(process) = &mut self.process {
-            process.wait(STOP_TIME);
-        }
-        answer
-    }
-
-    /// Leaves the worker running on its own, as it would be after a crash of the agent.
-    pub fn detach(mut self) {
-        self.process = None;
-    }
-
-    fn start(&mut self) -> Result<(), Error> {
-        let mut process = Process::spawn(&self.config)?;
-        let setup = Request::Setup(Setup {
-            frames: self.config.frames,
-            frame_size: self.config.frame_size,
-            batch: self.config.batch,
-            idle: self.config.idle,
-            core: self.config.core,
-            restarted: self.restarts > 0,
-            holder: self.holder,
-        });
-        let worker = &self.config.run_id;
-        let told = process
-            .ask(worker, &setup, &[self.umem.fd(), self.stats.fd()])
-            .and_then(|()| {
-                self.sockets
-                    .iter_mut()
-                    .try_for_each(|(&id, xsk)| hand_over(&mut process, worker, id, xsk, false))
-            })
-            .and_then(|()| {
-                while let Some(next) = self.successors.first_entry() {
-                    let shared = self.sockets.values().next();
-                    let mut xsk = next.get().open(&self.umem, shared)?;
-                    hand_over(&mut process, worker, *next.key(), &mut xsk, true)?;
-                    let (id, _) = next.remove_entry();
-                    self.sockets.insert(id, xsk);
-                }
-                Ok(())
-            })
-            .and_then(|()| {
-                self.rings.iter().try_for_each(|(&id, (link, side))| {
-                    let request = Request::AddRing { id, side: *side };
-                    process.ask(worker, &request, &link.fds())
-                })
-            })
-            .and_then(|()| {
-                self.chains.values().try_for_each(|(chain, block)| {
-                    let (chain, block) = (chain.clone(), *block);
-                    process.ask(worker, &Request::AddChain { chain, block }, &[])
-                })
-            })
-            .and_then(|()| process.ask(worker, &Request::Start, &[]))
-            .and_then(|()| {
-                self.orphaned
-                    .iter()
-                    .try_for_each(|&id| process.ask(worker, &Request::TakeFrames { id }, &[]))
-            });
-        if told.is_err() {
-            process.kill();
-            return told;
-        }
-        for id in std::mem::take(&mut self.orphaned) {
-            self.reserved.remove(&id);
-        }
-        self.process = Some(process);
-        Ok(())
+    fn process(&mut self) -> Result<&mut Process, Error> {
+        self.process.as_mut().ok_or_else(|| Error::Control {
+            worker: self.config.run_id.clone(),
+            pid: 0,
+            what: "reach the process".into(),
+            source: io::ErrorKind::NotConnected.into(),
+        })
     }
 
     fn ask(&mut self, request: &Request) -> Result<(), Error> {
-        running(self.process.as_mut(), &self.config)?.ask(&self.config.run_id, request, &[])
+        self.process()?.ask(request, &[])
     }
 
-    fn end(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill();
-        }
+    fn keep_socket(&mut self, id: SocketId, xsk: Xsk) {
+        self.facts.add_socket(id, xsk.shared_fd());
+        self.sockets.insert(id, xsk);
     }
 
     fn no_socket(&self, socket: SocketId) -> Error {
@@ -489,26 +364,5 @@ impl WorkerHandle {
             generation,
             problem,
         }
-    }
-}
-
-/// Hands a socket to a worker; when it has mapped the rings it is bound and packets are led to it.
-fn hand_over(
-    process: &mut Process,
-    worker: &str,
-    id: SocketId,
-    xsk: &mut Xsk,
-    succeeds: bool,
-) -> Result<(), Error> {
-    let info = xsk.info().clone();
-    let request = Request::AddSocket { id, info, succeeds };
-    process.ask(worker, &request, &[xsk.fd()])?;
-    xsk.complete()?;
-    xsk.lead()
-}
-
-impl Drop for WorkerHandle {
-    fn drop(&mut self) {
-        self.end();
     }
 }

@@ -9,6 +9,9 @@
 //! [`WorkerHandle::restart`] hands the same sockets to another process. Nothing in the worker depends on the agent either: when that dies,
 //! packets keep flowing.
 //!
+//! What a worker's ports are is a parameter of the worker process, its [`Driver`]: [`Sockets`] over packet memory of our own, or devices that a library drives
+//! past the kernel; these come with a front door in the worker ([`WorkerHandle::lead_chain`]). All else is the same: process, requests, loop, statistics.
+//!
 //! The user functions of a chain may also run in a process each ([`Pipeline`]): further workers on the same packet memory, with descriptor rings
 //! ([`mod@spsc`]) between them.
 //!
@@ -24,9 +27,13 @@
 mod chain;
 mod chain_table;
 mod clock;
-mod control;
+mod config;
+mod deaths;
+mod door;
+mod driver;
 mod emitter;
 mod error;
+mod facts;
 pub mod feed;
 mod fill_level;
 mod flows;
@@ -39,8 +46,10 @@ mod named;
 mod pipeline;
 pub mod port;
 mod process;
+mod protocol;
 pub mod replay_port;
 mod ring;
+mod ring_link;
 mod ring_port;
 mod segment;
 mod shaper;
@@ -55,16 +64,24 @@ mod xdp_port;
 mod xsk;
 
 pub use chain::{SocketId, UserChain, UserExit, UserSegment};
+pub use clock::monotonic_ns;
+pub use config::{DevicePair, MAX_BATCH, WORKER_NAME, WorkerConfig};
+pub use deaths::Deaths;
+pub use door::{Direction, LeadChain};
+pub use driver::{DrivenPort, Driver};
 pub use error::Error;
+pub use facts::WorkerFacts;
 pub use flows::Flows;
 pub use forwarder::Forwarder;
-pub use handle::{MAX_BATCH, WORKER_NAME, WorkerConfig, WorkerHandle};
+pub use handle::WorkerHandle;
 pub use idle::Idle;
 pub use launch::{Launch, Launched, Launcher};
-pub use named::{NamedCount, Told};
-pub use pipeline::{Pipeline, RingStatus, Stage};
+pub use named::NamedCount;
+pub use pipeline::{Pipeline, PipelineReader, RingStatus, Stage};
 pub use port::Port;
-pub use stats::{ChainStats, PositionStats, ShaperStats, Stats, WorkerStats};
+pub use protocol::{NewPort, PortSetup};
+pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerStats};
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
+pub use worker_port::Sockets;
 pub use xsk::{BusyPoll, CopyMode, Lead, RING_SIZE, Role, Xsk, XskConfig, XskStatistics};

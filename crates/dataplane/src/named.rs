@@ -19,7 +19,7 @@ pub struct NamedCount {
 }
 
 /// The same as the loop tells it, without a word being copied.
-pub type Told = (u8, &'static str, u64);
+pub(crate) type Told = (u8, &'static str, u64);
 
 pub(crate) fn write(file: &mut File, told: &[Told]) -> Result<(), String> {
     let counts: Vec<NamedCount> = told.iter().map(NamedCount::from).collect();

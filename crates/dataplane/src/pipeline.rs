@@ -14,55 +14,28 @@
 //! A stage that died is started anew ([`WorkerHandle::restart`]) with the same ends of the same rings; packets in the rings wait for it, those in its
 //! hands are lost, and their frames come back through its successor (`ring_port` says how).
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
-
 use crate::chain::{SocketId, UserChain, UserExit, UserSegment};
+use crate::config::WorkerConfig;
 use crate::error::Error;
-use crate::handle::{WorkerConfig, WorkerHandle};
+use crate::handle::WorkerHandle;
 use crate::port::FramePool;
-use crate::ring_port::{Side, WORDS};
-use crate::spsc::RingFile;
+use crate::ring_link::RingLink;
+use crate::ring_port::Side;
 use crate::stats::ChainStats;
 
+mod reader;
 mod runs;
 
+pub use reader::{PipelineReader, RingStatus};
 use runs::{Run, runs};
 
-/// Entries of each ring between processes.
-const ENTRIES: u32 = 1024;
 /// How long packets on their way may take to come through before the chain is taken away.
 const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// How long a packet that passed the front door may take to appear in a ring.
 const STRAGGLERS: Duration = Duration::from_millis(5);
-
-/// A ring and the eventfd that wakes its receiver.
-#[derive(Debug)]
-pub(crate) struct RingLink {
-    ring: RingFile,
-    bell: EventFd,
-}
-
-impl RingLink {
-    fn create() -> Result<Arc<Self>, Error> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_flags(flags).map_err(|errno| Error::Memory {
-            what: "eventfd of a ring",
-            bytes: size_of::<u64>(),
-            source: io::Error::from(errno),
-        })?;
-        let ring = RingFile::create(ENTRIES, WORDS)?;
-        Ok(Arc::new(Self { ring, bell }))
-    }
-
-    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.ring.fd(), self.bell.as_fd()]
-    }
-}
 
 /// A further process of a pipeline.
 #[derive(Debug)]
@@ -71,23 +44,6 @@ pub struct Stage {
     pub position: u8,
     /// The process.
     pub handle: WorkerHandle,
-}
-
-/// How full a ring of a pipeline is; read from shared memory, without the processes at its ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingStatus {
-    /// Position of the function whose process sends; `None` for the first process.
-    pub from: Option<u8>,
-    /// Position of the function whose process receives; `None` for the first process.
-    pub to: Option<u8>,
-    /// Descriptors it can hold.
-    pub capacity: u32,
-    /// Descriptors in it.
-    pub occupancy: u32,
-    /// Descriptors put in so far.
-    pub enqueued: u64,
-    /// Descriptors taken out so far.
-    pub dequeued: u64,
 }
 
 /// A ring of a pipeline, as the agent keeps it.
@@ -307,37 +263,39 @@ impl Pipeline {
 
     /// The rings, now.
     pub fn rings(&self) -> Vec<RingStatus> {
-        let position = |stage: Option<usize>| stage.and_then(|i| self.positions.get(i).copied());
-        self.hops
-            .iter()
-            .filter_map(|hop| {
-                let ring = hop.link.ring.observer().ok()?;
-                Some(RingStatus {
-                    from: position(hop.from),
-                    to: position(hop.to),
-                    capacity: ring.capacity(),
-                    occupancy: ring.occupancy(),
-                    enqueued: ring.enqueued(),
-                    dequeued: ring.dequeued(),
+        let hops = self.hops.iter();
+        hops.filter_map(|hop| {
+            RingStatus::of(&hop.link, self.position(hop.from), self.position(hop.to))
+        })
+        .collect()
+    }
+
+    fn position(&self, stage: Option<usize>) -> Option<u8> {
+        stage.and_then(|index| self.positions.get(index).copied())
+    }
+
+    /// What may be read of it without it and without `head`, whose chain it is.
+    pub fn reader(&self, head: &WorkerHandle) -> PipelineReader {
+        let stages = self.stages.iter();
+        let hops = self.hops.iter();
+        PipelineReader {
+            chain: (self.spi, self.generation),
+            head: head.stats(),
+            stages: stages
+                .map(|stage| (stage.position, stage.handle.facts(), stage.handle.stats()))
+                .collect(),
+            rings: hops
+                .map(|hop| {
+                    let ends = (self.position(hop.from), self.position(hop.to));
+                    (ends, Arc::clone(&hop.link))
                 })
-            })
-            .collect()
+                .collect(),
+        }
     }
 
     /// What the chain did in all its processes together.
     pub fn stats(&self, head: &WorkerHandle) -> Option<ChainStats> {
-        let mut sum = head.stats().chain(self.spi, self.generation)?;
-        // Packets handed on to a stage have not left, so the first process' own count of departures is that of its sojourn times.
-        for stage in &self.stages {
-            let stats = stage.handle.stats().chain(self.spi, self.generation)?;
-            for (sum, part) in sum.positions.iter_mut().zip(&stats.positions) {
-                if part.packets_in > 0 || part.emitted > 0 {
-                    *sum = *part;
-                }
-            }
-            sum.transmit_drops += stats.transmit_drops;
-        }
-        Some(sum)
+        self.reader(head).stats()
     }
 }
 

@@ -7,20 +7,26 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use nix::sys::time::TimeVal;
 
-use crate::control::{Request, receive_reply, send_request};
+use crate::chain::SocketId;
+use crate::config::{WORKER_NAME, WorkerConfig};
 use crate::error::Error;
-use crate::handle::{WORKER_NAME, WorkerConfig};
 use crate::launch::{AsChild, Launch, Launched, Launcher};
+use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
+use crate::xsk::Xsk;
 
 /// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long it may take to make the functions of a chain, whose packets do not wait for that: ten thousands of patterns take seconds to compile.
 const BUILD_TIME: Duration = Duration::from_secs(60);
+/// How long it may take to start its devices, with all that their driver loads.
+const DEVICE_TIME: Duration = Duration::from_secs(20);
 
 /// A process that was started, and what was asked of it.
 #[derive(Debug)]
 pub(crate) struct Process {
     process: Box<dyn Launched>,
+    /// The worker's run id.
+    worker: String,
     control: OwnedFd,
     requests: u64,
 }
@@ -49,6 +55,7 @@ impl Process {
         let process = launcher.launch(launch).map_err(failed)?;
         Ok(Self {
             process,
+            worker: config.run_id.clone(),
             control,
             requests: 0,
         })
@@ -66,15 +73,14 @@ impl Process {
 
     /// Asks something and waits for the answer. A process that gives none in time, or none that makes sense, is ended, so that nothing it was asked happens
     /// after its keeper has given up on it.
-    pub(crate) fn ask(
-        &mut self,
-        worker: &str,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(), Error> {
+    pub(crate) fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.requests += 1;
         let patience = match request {
             Request::AddChain { .. } => BUILD_TIME,
+            Request::Setup(Setup {
+                ports: PortSetup::Devices(_),
+                ..
+            }) => DEVICE_TIME,
             _ => ANSWER_TIME,
         };
         let timeout = TimeVal::new(patience.as_secs().cast_signed(), 0);
@@ -87,17 +93,31 @@ impl Process {
         match reply {
             Ok(Ok(())) => Ok(()),
             Ok(Err(message)) => Err(Error::Refused {
-                worker: worker.to_owned(),
+                worker: self.worker.clone(),
                 what: describe(request),
                 message,
             }),
             Err(source) => Err(Error::Control {
-                worker: worker.to_owned(),
+                worker: self.worker.clone(),
                 pid: self.process.pid(),
                 what: describe(request),
                 source,
             }),
         }
+    }
+
+    /// Hands a socket over; when the worker has mapped its rings it is bound, and packets are led to it.
+    pub(crate) fn hand_over(
+        &mut self,
+        id: SocketId,
+        xsk: &mut Xsk,
+        succeeds: bool,
+    ) -> Result<(), Error> {
+        let info = xsk.info().clone();
+        let request = Request::AddSocket { id, info, succeeds };
+        self.ask(&request, &[xsk.fd()])?;
+        xsk.complete()?;
+        xsk.lead()
     }
 
     /// Waits for the process to end, kills it after `patience`.
@@ -118,19 +138,6 @@ impl Process {
     }
 }
 
-/// The process, where there is one.
-pub(crate) fn running<'a>(
-    process: Option<&'a mut Process>,
-    config: &WorkerConfig,
-) -> Result<&'a mut Process, Error> {
-    process.ok_or_else(|| Error::Control {
-        worker: config.run_id.clone(),
-        pid: 0,
-        what: "reach the process".into(),
-        source: io::ErrorKind::NotConnected.into(),
-    })
-}
-
 /// A request, as an error names it.
 pub(crate) fn describe(request: &Request) -> String {
     match request {
@@ -148,6 +155,13 @@ pub(crate) fn describe(request: &Request) -> String {
         Request::RemoveChain { spi, generation } => {
             format!("remove chain {spi} generation {generation}")
         }
+        Request::LeadChain { chain, .. } => {
+            format!(
+                "lead packets to chain {} generation {}",
+                chain.spi, chain.generation
+            )
+        }
+        Request::UnleadChain { spi, .. } => format!("lead no packets to chain {spi}"),
         Request::ReadFlows { position, .. } => {
             format!("tell of the flows of the function at position {position}")
         }

@@ -32,7 +32,7 @@ pub(crate) enum Side {
 
 /// One end of a ring between workers.
 #[derive(Debug)]
-pub(crate) struct RingPort {
+pub struct RingPort {
     end: End,
     borrower: Borrower,
     /// An eventfd that wakes the receiver.

@@ -24,6 +24,7 @@ use myelin_functions::Packet;
 use myelin_packet::Meta;
 use myelin_packet::meta::META_LEN;
 
+use crate::chain::SocketId;
 use crate::error::Error;
 use crate::port::Buffer;
 use crate::shm::{Cells, Mapping, anonymous_file, file_len};
@@ -54,6 +55,11 @@ impl Borrower {
     /// The port of this index; `None` from [`Self::MAX`] on.
     pub fn new(port: usize) -> Option<Self> {
         u8::try_from(port + 1).ok().map(Self)
+    }
+
+    /// Who has that number in the ledger.
+    pub(crate) fn of(id: SocketId) -> Result<Self, String> {
+        Self::new(id.0.into()).ok_or_else(|| format!("socket number {} is too large", id.0))
     }
 }
 

@@ -1,11 +1,66 @@
-//! What a worker process has for ports: AF_XDP sockets, and rings to other workers.
+//! The ports of a worker on packet memory of our own: AF_XDP sockets, and rings to other workers.
 
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
+use crate::driver::{DrivenPort, Driver};
+use crate::error::Error;
 use crate::port::{Buffer, FramePool, Port};
+use crate::protocol::{NewPort, NewPortKind, PortSetup};
 use crate::ring_port::RingPort;
-use crate::umem::FrameMemory;
+use crate::umem::{Borrower, FrameMemory, Umem};
 use crate::xdp_port::XdpPort;
+
+/// AF_XDP sockets and rings over a [`Umem`].
+#[derive(Debug)]
+pub struct Sockets {
+    memory: &'static FrameMemory,
+}
+
+impl Driver for Sockets {
+    type Port = WorkerPort;
+
+    fn start(setup: &PortSetup, _core: Option<u32>, mut fds: Vec<OwnedFd>) -> Result<Self, String> {
+        let &PortSetup::Sockets {
+            frames,
+            frame_size,
+            holder,
+        } = setup
+        else {
+            return Err("this program drives no devices".into());
+        };
+        let umem = fds.pop().ok_or("the set-up came without packet memory")?;
+        let holder = holder.map(Borrower::of).transpose()?;
+        let memory = Umem::open(umem, frames, frame_size)
+            .and_then(|umem| match holder {
+                Some(holder) => FrameMemory::map_as(&umem, holder),
+                None => FrameMemory::map(&umem),
+            })
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            memory: Box::leak(Box::new(memory)),
+        })
+    }
+
+    fn memory(&self) -> &'static FrameMemory {
+        self.memory
+    }
+
+    fn open(port: NewPort, memory: &'static FrameMemory) -> Result<WorkerPort, String> {
+        let NewPort { borrower, kind } = port;
+        let opened: Result<_, Error> = match kind {
+            NewPortKind::Socket { fd, info, succeeds } => {
+                if succeeds {
+                    memory.take_back_all_but(borrower, std::iter::empty());
+                }
+                XdpPort::new(fd, &info, borrower, memory).map(WorkerPort::Xdp)
+            }
+            NewPortKind::Ring { ring, bell, side } => {
+                RingPort::new(ring, bell, side, borrower, memory).map(WorkerPort::Ring)
+            }
+        };
+        opened.map_err(|error| error.to_string())
+    }
+}
 
 /// A port of a worker process. Told apart by a branch that is always predicted rather than by a dynamic call.
 #[derive(Debug)]
@@ -13,16 +68,15 @@ use crate::xdp_port::XdpPort;
     clippy::large_enum_variant,
     reason = "a box would cost every packet an access; there are few ports"
 )]
-pub(crate) enum WorkerPort {
+pub enum WorkerPort {
     /// An AF_XDP socket.
     Xdp(XdpPort),
     /// An end of a ring.
     Ring(RingPort),
 }
 
-impl WorkerPort {
-    /// Closes it and waits until the kernel no longer touches the frames it had.
-    pub(crate) fn close(self) {
+impl DrivenPort for WorkerPort {
+    fn close(self) {
         match self {
             Self::Xdp(port) => port.close(),
             Self::Ring(port) => drop(port),

@@ -18,7 +18,7 @@ const DRIVER_RELEASE: Duration = Duration::from_secs(1);
 
 /// The worker's end of an AF_XDP socket.
 #[derive(Debug)]
-pub(crate) struct XdpPort {
+pub struct XdpPort {
     fd: OwnedFd,
     borrower: Borrower,
     transmit: Producer<Descriptor>,

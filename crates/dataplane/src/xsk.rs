@@ -21,8 +21,10 @@ use crate::sys;
 use crate::umem::Umem;
 
 mod rings;
+mod statistics;
 
 pub(crate) use rings::Rings;
+pub use statistics::XskStatistics;
 
 /// Entries of each ring unless said otherwise.
 pub const RING_SIZE: u32 = 1024;
@@ -120,7 +122,8 @@ pub type Lead = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
 
 /// An AF_XDP socket, bound, or to be bound when its worker has mapped its rings.
 pub struct Xsk {
-    fd: OwnedFd,
+    /// Shared with whoever reads what the kernel counts.
+    fd: Arc<OwnedFd>,
     info: XskInfo,
     config: XskConfig,
     /// Shares the packet memory of another socket.
@@ -146,21 +149,6 @@ pub(crate) struct Successor {
     zero_copy: bool,
     netns: OwnedFd,
     lead: Option<Lead>,
-}
-
-/// What the kernel counted at a socket (`XDP_STATISTICS`), in packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct XskStatistics {
-    /// Dropped on receive: longer than a frame, or no frame in the fill ring.
-    pub rx_dropped: u64,
-    /// Dropped on receive because the worker had not emptied the RX ring.
-    pub rx_ring_full: u64,
-    /// Times the fill ring was found empty.
-    pub fill_ring_empty: u64,
-    /// Descriptors in the fill ring that the kernel refused.
-    pub rx_invalid: u64,
-    /// Descriptors in the TX ring that the kernel refused.
-    pub tx_invalid: u64,
 }
 
 impl Xsk {
@@ -248,7 +236,7 @@ impl Xsk {
             .transpose()
             .map_err(failed("find the network namespace of"))?;
         let mut socket = Self {
-            fd,
+            fd: Arc::new(fd),
             info: XskInfo {
                 interface: config.interface.clone(),
                 queue: config.queue,
@@ -333,6 +321,11 @@ impl Xsk {
         self.fd.as_fd()
     }
 
+    /// The same, for [`WorkerFacts`](crate::WorkerFacts).
+    pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
     /// Whether the driver reads and writes the UMEM itself; otherwise the kernel copies.
     pub fn is_zero_copy(&self) -> bool {
         self.info.zero_copy
@@ -359,22 +352,7 @@ impl Xsk {
 
     /// What the kernel counted at this socket.
     pub fn statistics(&self) -> Result<XskStatistics, Error> {
-        let counted: libc::xdp_statistics =
-            sys::get_option(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS).map_err(|source| {
-                Error::Socket {
-                    interface: self.info.interface.clone(),
-                    queue: self.info.queue,
-                    step: "read the statistics",
-                    source,
-                }
-            })?;
-        Ok(XskStatistics {
-            rx_dropped: counted.rx_dropped,
-            rx_ring_full: counted.rx_ring_full,
-            fill_ring_empty: counted.rx_fill_ring_empty_descs,
-            rx_invalid: counted.rx_invalid_descs,
-            tx_invalid: counted.tx_invalid_descs,
-        })
+        XskStatistics::read(self.fd()).map_err(Self::failed(&self.config, "read the statistics"))
     }
 
     /// Addresses of all frames that lie in this socket's rings now. Complete only while nobody moves them.

@@ -87,7 +87,7 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
         assert!(wait_until(left));
         let stats = piped.pipeline.stats(head).unwrap();
         for position in &stats.positions {
-            assert_eq!((position.packets_in, position.packets_out), (100, 100));
+            assert_eq!((position.packets_in, position.packets_out()), (100, 100));
         }
         assert_eq!((stats.positions.len(), stats.transmit_drops), (3, 0));
         assert_eq!(stats.sojourn.count(), 100);
@@ -141,7 +141,7 @@ fn frames_of_dropped_packets_come_home() {
     let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
     let firewall = stats.positions[1];
     assert!(
-        firewall.drops > 10_000 && firewall.packets_out == 0,
+        firewall.drops > 10_000 && firewall.packets_out() == 0,
         "{stats:?}"
     );
     assert_eq!(stats.positions[2].packets_in, 0);
@@ -190,7 +190,7 @@ fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
     assert_eq!(piped.path.worker.pid(), head);
     let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
     // A batch of a killed stage at most each time, where no ring was full.
-    let missing = stats.positions[0].packets_out - stats.transmitted - stats.transmit_drops;
+    let missing = stats.positions[0].packets_out() - stats.transmitted - stats.transmit_drops;
     assert!(missing <= 8 * 64, "{missing} {stats:?}");
 }
 

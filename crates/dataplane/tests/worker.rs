@@ -39,7 +39,7 @@ fn udp_comes_back_in_every_idle_mode_and_batch_size() {
             assert!(wait_until(counted), "{:?}", stats.worker());
             let forth = stats.chain(FORTH, 0).unwrap();
             for position in &forth.positions {
-                assert_eq!((position.packets_in, position.packets_out), (200, 200));
+                assert_eq!((position.packets_in, position.packets_out()), (200, 200));
             }
             assert_eq!((forth.transmitted, forth.transmit_drops), (200, 0));
             assert_eq!(forth.sojourn.count(), 200);

@@ -3,10 +3,10 @@
 //! Parses, classifies (most specific match first), counts, polices, and makes the metadata that travels with a packet. The kernel's door and this one are tested on the
 //! same frames.
 
+use myelin_dataplane::{DoorCounters, LeadChain};
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::traffic::{Profile, TokenBucket};
 use myelin_packet::{FiveTuple, Match, Meta, Unparsed, parse};
-use serde::{Deserialize, Serialize};
 
 /// The chain that takes a packet.
 #[derive(Debug, Clone, Copy)]
@@ -19,26 +19,11 @@ struct Chosen {
 
 /// What passed a door, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DoorCounters {
+pub struct PassedPackets {
     /// Packets that no chain takes.
     pub unmatched: u64,
     /// Packets that could not be read, by the reason's number less one ([`Unparsed::ALL`]).
     pub unparsed: [u64; Unparsed::ALL.len()],
-}
-
-/// What a chain took at a door.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChainDoorCounters {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes, Ethernet header included.
-    pub bytes: u64,
-    /// When the last one came: CLOCK_MONOTONIC, ns.
-    pub last_ns: u64,
-    /// Those of them above the chain's profile, which were dropped.
-    pub policed: u64,
-    /// The bytes of these.
-    pub policed_bytes: u64,
 }
 
 /// What becomes of a frame.
@@ -57,15 +42,9 @@ pub enum Admission {
 struct Entrant {
     spi: u32,
     matches: Match,
-    counters: ChainDoorCounters,
+    counters: DoorCounters,
     /// What it is held to; `None` lets everything through.
     policer: Option<(Profile, TokenBucket)>,
-}
-
-impl Entrant {
-    fn holds(&self, profile: &Profile) -> bool {
-        self.policer.is_some_and(|(held, _)| held == *profile)
-    }
 }
 
 /// The classifier of one port, and what it has counted.
@@ -74,7 +53,7 @@ pub struct FrontDoor {
     table: TupleSpace<Chosen>,
     /// The last flow that was looked up: packets come in trains.
     last: Option<(FiveTuple, Chosen)>,
-    counters: DoorCounters,
+    passed: PassedPackets,
     chains: Vec<Option<Entrant>>,
 }
 
@@ -84,71 +63,65 @@ impl FrontDoor {
         Self::default()
     }
 
-    /// Lets a generation of a chain take the packets of `matches` from now on, within `profile`. Its counters go on when another generation did
-    /// before, and so does the bucket when the profile is the same.
+    /// Gives the packets of a chain's match to that generation from now on, within its profile, and no others. The bucket goes on when the profile is the same.
     ///
     /// # Errors
-    /// Another chain's match is as specific, or takes nothing, or there are too many different masks.
-    pub fn set(
+    /// Another chain's match is as specific, or takes nothing, or there are too many different masks. Then all is as before.
+    pub fn lead(
         &mut self,
-        matches: &Match,
-        spi: u32,
-        generation: u16,
-        profile: &Profile,
+        chain: &LeadChain,
+        counters: DoorCounters,
     ) -> Result<(), ClassifierError> {
-        let before = self.table.remove(matches);
-        if let Some(other) = before.filter(|before| before.spi != spi) {
-            self.table.insert(matches, other)?;
-            return Err(ClassifierError::Tie);
-        }
-        let slot = match before {
-            Some(before) => before.slot,
-            None => self.free_slot(),
-        };
+        let slot = self.slot_of(chain.spi);
         let chosen = Chosen {
-            spi,
-            generation,
+            spi: chain.spi,
+            generation: chain.generation,
             slot,
         };
         self.last = None;
-        self.table.insert(matches, chosen)?;
-        // Of another match of this chain, where that is what a live change changes.
-        let mut held = self.chains.iter().flatten();
-        let same = held.find(|entrant| entrant.spi == spi && entrant.holds(profile));
-        let policer = same
-            .and_then(|entrant| entrant.policer)
-            .or_else(|| (!profile.is_unlimited()).then(|| (*profile, TokenBucket::new(profile))));
-        match &mut self.chains[slot] {
-            Some(entrant) if before.is_some() => {
-                entrant.policer = policer;
+        let before = self.chains[slot].take();
+        let led = before.as_ref().map(|before| before.matches);
+        let led = led.and_then(|matches| Some((matches, self.table.remove(&matches)?)));
+        if let Err(error) = self.table.insert(&chain.matches, chosen) {
+            if let Some((matches, chosen)) = led {
+                // Its place is free again.
+                self.table.insert(&matches, chosen)?;
             }
-            entrant => {
-                *entrant = Some(Entrant {
-                    spi,
-                    matches: *matches,
-                    counters: ChainDoorCounters::default(),
-                    policer,
-                });
-            }
+            self.chains[slot] = before;
+            return Err(error);
         }
+        let profile = chain.policing;
+        let policer = before
+            .and_then(|before| before.policer)
+            .filter(|(held, _)| *held == profile)
+            .or_else(|| (!profile.is_unlimited()).then(|| (profile, TokenBucket::new(&profile))));
+        self.chains[slot] = Some(Entrant {
+            spi: chain.spi,
+            matches: chain.matches,
+            counters,
+            policer,
+        });
         Ok(())
     }
 
-    fn free_slot(&mut self) -> usize {
-        let free = self.chains.iter().position(Option::is_none);
-        free.unwrap_or_else(|| {
+    /// The slot of a chain, or a free one.
+    fn slot_of(&mut self, spi: u32) -> usize {
+        let is_its = |entrant: &Option<Entrant>| entrant.as_ref().is_some_and(|one| one.spi == spi);
+        let own = self.chains.iter().position(is_its);
+        let slot = own.or_else(|| self.chains.iter().position(Option::is_none));
+        slot.unwrap_or_else(|| {
             self.chains.push(None);
             self.chains.len() - 1
         })
     }
 
-    /// Takes a match out; what its chain counted here, if it was there.
-    pub fn remove(&mut self, matches: &Match) -> Option<ChainDoorCounters> {
-        self.last = None;
-        let chosen = self.table.remove(matches)?;
-        self.chains[chosen.slot]
-            .take()
-            .map(|entrant| entrant.counters)
+    /// Gives a chain no more packets.
+    pub fn unlead(&mut self, spi: u32) {
+        let slot = self.slot_of(spi);
+        if let Some(entrant) = self.chains[slot].take() {
+            self.last = None;
+            self.table.remove(&entrant.matches);
+        }
     }
 
     /// What becomes of a frame that arrived at `stamp_ns`.
@@ -157,7 +130,7 @@ impl FrontDoor {
         let headers = match parse(frame) {
             Ok(headers) => headers,
             Err(reason) => {
-                self.counters.unparsed[reason as usize - 1] += 1;
+                self.passed.unparsed[reason as usize - 1] += 1;
                 return Admission::Unmatched;
             }
         };
@@ -174,14 +147,11 @@ impl FrontDoor {
         })) = self.chains.get_mut(chosen.slot)
         {
             let bytes = frame.len() as u64;
-            counters.packets += 1;
-            counters.bytes += bytes;
-            counters.last_ns = stamp_ns;
+            counters.count(bytes, stamp_ns);
             if let Some((_, bucket)) = policer
                 && !bucket.take(stamp_ns, 1, bytes)
             {
-                counters.policed += 1;
-                counters.policed_bytes += bytes;
+                counters.police(bytes);
                 return Admission::Policed;
             }
         }
@@ -191,7 +161,7 @@ impl FrontDoor {
 
     fn look_up(&mut self, tuple: FiveTuple) -> Option<Chosen> {
         let Some(&chosen) = self.table.lookup(&tuple) else {
-            self.counters.unmatched += 1;
+            self.passed.unmatched += 1;
             return None;
         };
         self.last = Some((tuple, chosen));
@@ -199,20 +169,14 @@ impl FrontDoor {
     }
 
     /// What no chain took.
-    pub fn counters(&self) -> &DoorCounters {
-        &self.counters
-    }
-
-    /// What the chain of a match took; `None` when it does not enter here.
-    pub fn chain(&self, matches: &Match) -> Option<ChainDoorCounters> {
-        let entries = self.chains.iter().flatten();
-        let mut of_match = entries.filter(|entrant| entrant.matches == *matches);
-        of_match.next().map(|entrant| entrant.counters)
+    pub fn passed(&self) -> &PassedPackets {
+        &self.passed
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use myelin_dataplane::{Direction, DoorStats, Stats};
     use myelin_packet::fixtures::reference::most_specific;
     use myelin_packet::fixtures::{self, build};
     use myelin_packet::traffic::Bucket;
@@ -236,6 +200,23 @@ mod tests {
         vec![udp, to_server, to_port]
     }
 
+    fn lead(
+        door: &mut FrontDoor,
+        stats: &Stats,
+        matches: &Match,
+        (spi, generation): (u32, u16),
+        policing: Profile,
+    ) -> Result<(), ClassifierError> {
+        let chain = LeadChain {
+            matches: *matches,
+            direction: Direction::Forward,
+            policing,
+            spi,
+            generation,
+        };
+        door.lead(&chain, stats.door_counters(spi).unwrap())
+    }
+
     fn taken_by(admission: Admission) -> Option<Meta> {
         match admission {
             Admission::Taken(meta) => Some(meta),
@@ -253,38 +234,39 @@ mod tests {
 
     #[test]
     fn what_is_above_the_profile_is_dropped_and_counted() {
-        let mut door = FrontDoor::new();
-        let [udp, ..] = matches()[..] else {
+        let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
+        let [udp, _, narrower] = matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
-        door.set(&udp, 1, 0, &packets(1000, 2)).unwrap();
+        let set = |door: &mut FrontDoor, matches: &Match, generation, profile| {
+            lead(door, &stats, matches, (1, generation), profile).unwrap();
+        };
+        set(&mut door, &udp, 0, packets(1000, 2));
         let policed = |door: &mut FrontDoor, at_ns| door.admit(&frame, at_ns) == Admission::Policed;
         let found = [1, 1, 1, 1_000_000, 1_000_001].map(|at_ns| policed(&mut door, at_ns));
         assert_eq!(found, [false, false, true, true, false]);
         // A live change with the same profile fills no bucket; another profile does.
-        door.set(&udp, 1, 1, &packets(1000, 2)).unwrap();
+        set(&mut door, &udp, 1, packets(1000, 2));
         assert!(policed(&mut door, 1_000_001));
-        let narrower = matches()[2];
-        door.set(&narrower, 1, 1, &packets(1000, 2)).unwrap();
+        set(&mut door, &narrower, 1, packets(1000, 2));
         assert!(policed(&mut door, 1_000_001), "nor another match");
-        assert_eq!(door.remove(&narrower).unwrap().policed, 1);
-        door.set(&udp, 1, 2, &packets(1000, 1)).unwrap();
+        set(&mut door, &udp, 2, packets(1000, 1));
         assert!(!policed(&mut door, 1_000_001));
-        door.set(&udp, 1, 3, &Profile::default()).unwrap();
+        set(&mut door, &udp, 3, Profile::default());
         assert!((0..100).all(|_| !policed(&mut door, 1_000_001)));
-        let counters = door.chain(&udp).unwrap();
-        assert_eq!((counters.packets, counters.policed), (107, 3));
-        assert_eq!(counters.policed_bytes, 3 * frame.len() as u64);
+        let counters = stats.door(1).unwrap();
+        assert_eq!((counters.packets, counters.policed), (108, 4));
+        assert_eq!(counters.policed_bytes, 4 * frame.len() as u64);
     }
 
     /// On the frames that the kernel's door is tested on, against the plain classifier.
     #[test]
     fn every_fixture_goes_to_the_most_specific_chain_and_is_counted() {
-        let mut door = FrontDoor::new();
+        let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
         let entries: Vec<(Match, u32)> = matches().into_iter().zip(10..).collect();
         for (matches, spi) in &entries {
-            door.set(matches, *spi, 3, &Profile::default()).unwrap();
+            lead(&mut door, &stats, matches, (*spi, 3), Profile::default()).unwrap();
         }
         let (mut unmatched, mut unparsed) = (0, 0);
         let mut taken = vec![(0_u64, 0_u64); entries.len()];
@@ -307,40 +289,44 @@ mod tests {
             }
         }
         assert!(unmatched > 0 && unparsed > 0 && taken.iter().all(|chain| chain.0 > 0));
-        assert_eq!(door.counters().unmatched, unmatched);
-        assert_eq!(door.counters().unparsed.iter().sum::<u64>(), unparsed);
-        for ((matches, _), (packets, bytes)) in entries.iter().zip(taken) {
-            let counters = ChainDoorCounters {
+        assert_eq!(door.passed().unmatched, unmatched);
+        assert_eq!(door.passed().unparsed.iter().sum::<u64>(), unparsed);
+        for ((_, spi), (packets, bytes)) in entries.iter().zip(taken) {
+            let counters = DoorStats {
                 packets,
                 bytes,
                 last_ns: 77,
-                ..ChainDoorCounters::default()
+                ..DoorStats::default()
             };
-            assert_eq!(door.chain(matches), Some(counters));
+            assert_eq!(stats.door(*spi), Some(counters));
         }
     }
 
     #[test]
     fn another_generation_takes_over_and_another_chain_does_not() {
-        let mut door = FrontDoor::new();
-        let [udp, ..] = matches()[..] else {
+        let (mut door, stats) = (FrontDoor::new(), Stats::create().unwrap());
+        let [udp, to_server, _] = matches()[..] else {
             unreachable!()
         };
         let frame = build::udp_v4(8);
-        door.set(&udp, 1, 0, &Profile::default()).unwrap();
+        let set = |door: &mut FrontDoor, matches: &Match, spi, generation| {
+            lead(door, &stats, matches, (spi, generation), Profile::default())
+        };
+        set(&mut door, &udp, 1, 0).unwrap();
         assert_eq!(taken_by(door.admit(&frame, 1)).unwrap().generation, 0);
-        assert_eq!(
-            door.set(&udp, 2, 0, &Profile::default()),
-            Err(ClassifierError::Tie)
-        );
-        door.set(&udp, 1, 1, &Profile::default()).unwrap();
+        set(&mut door, &to_server, 2, 0).unwrap();
+        assert_eq!(set(&mut door, &udp, 2, 1), Err(ClassifierError::Tie));
+        let meta = taken_by(door.admit(&frame, 2)).unwrap();
+        assert_eq!((meta.spi, meta.generation), (2, 0), "it keeps what it had");
+        door.unlead(2);
+        set(&mut door, &udp, 1, 1).unwrap();
         let meta = taken_by(door.admit(&frame, 2)).unwrap();
         assert_eq!((meta.spi, meta.generation, meta.stamp_ns), (1, 1, 2));
-        assert_eq!(door.chain(&udp).unwrap().packets, 2, "they go on");
-        assert_eq!(door.remove(&udp).unwrap().packets, 2);
+        assert_eq!(stats.door(1).unwrap().packets, 2, "they go on");
+        door.unlead(1);
+        door.unlead(1);
         assert_eq!(taken_by(door.admit(&frame, 3)), None);
-        assert_eq!((door.remove(&udp), door.chain(&udp)), (None, None));
-        door.set(&udp, 2, 0, &Profile::default()).unwrap();
+        set(&mut door, &udp, 2, 0).unwrap();
         assert_eq!(taken_by(door.admit(&frame, 4)).unwrap().spi, 2);
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_dataplane::umem::FrameMemory;
 use myelin_spec::DpdkDevice;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::library::functions;
@@ -23,7 +22,7 @@ const OTHER_MIB: u32 = 32;
 const FOOTPRINT: u32 = ROOM + 320;
 
 /// How the environment is started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentConfig {
     /// Tells this process' files and hugepages from those of others (`--file-prefix`).
     pub prefix: String,

@@ -65,22 +65,6 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
-    /// A worker could not be started, or does not answer.
-    #[error("DPDK worker {worker}: {what}: {cause}")]
-    Worker {
-        /// Its run id.
-        worker: String,
-        /// What was asked of it.
-        what: &'static str,
-        /// The system's answer.
-        cause: Arc<std::io::Error>,
-    },
-    /// A worker refused what was asked of it.
-    #[error("{message}")]
-    Refused {
-        /// Its answer, which names the object.
-        message: String,
-    },
     /// The text names no device.
     #[error("DPDK device `{device}`: {problem}")]
     Name {

@@ -8,26 +8,21 @@
 //! where there is none, and [`version`] says what there is. Built where pkg-config finds no libdpdk, or without the cargo feature `dpdk`, all of this is there too and every start
 //! says why it fails.
 //!
-//! A worker process ([`worker_main`]) has the environment and a pair of ports; the agent drives it through a [`WorkerHandle`].
+//! A worker process ([`myelin_dataplane::worker_main`] with the driver [`Dpdk`]) has the environment and a pair of ports.
 //!
 //! Start reading at [`DpdkPort`]. `unsafe` stands in `sys` only.
 
 mod door;
+mod driver;
 mod environment;
 mod error;
-mod handle;
 mod library;
 mod port;
-mod protocol;
 mod sys;
-mod worker;
 
-pub use door::{Admission, ChainDoorCounters, DoorCounters, FrontDoor};
+pub use door::{Admission, FrontDoor, PassedPackets};
+pub use driver::Dpdk;
 pub use environment::{Environment, EnvironmentConfig, runtime_directory};
 pub use error::Error;
-pub use handle::{WorkerHandle, WorkerProgram};
 pub use library::version;
 pub use port::DpdkPort;
-pub use protocol::{Direction, Figures, PlacedChain, Setup, Waiting};
-pub use sys::PortCounters;
-pub use worker::worker_main;

@@ -29,7 +29,10 @@ pub fn version() -> Result<String, Error> {
 pub(crate) fn functions() -> Result<&'static Functions, Error> {
     static LOADED: OnceLock<Result<&'static Functions, Error>> = OnceLock::new();
     LOADED
-        .get_or_init(|| Functions::load(SHIM.ok_or_else(absent)?))
+        .get_or_init(|| {
+            let path = anonymous_copy(SHIM.ok_or_else(absent)?)?;
+            Functions::load(&path).map_err(|cause| Error::Load { cause })
+        })
         .clone()
 }
 
@@ -41,7 +44,7 @@ fn absent() -> Error {
 }
 
 /// The image as a file that the loader can open, in memory.
-pub(crate) fn anonymous_copy(image: &[u8]) -> Result<CString, Error> {
+fn anonymous_copy(image: &[u8]) -> Result<CString, Error> {
     let failed = |cause: String| Error::Load { cause };
     let fd = memfd_create("myelin-dpdk", MFdFlags::MFD_CLOEXEC)
         .map_err(|errno| failed(format!("memory for the shim: {errno}")))?;

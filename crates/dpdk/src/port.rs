@@ -2,16 +2,16 @@
 
 use std::os::fd::RawFd;
 
+use myelin_dataplane::monotonic_ns;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
 use myelin_dataplane::umem::{FrameMemory, HEADROOM};
 use myelin_packet::meta::META_LEN;
 use myelin_spec::DpdkDevice;
-use nix::time::{ClockId, clock_gettime};
 
 use crate::door::{Admission, FrontDoor};
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing, PortCounters};
+use crate::sys::{Descriptor, Device, Functions, MAX_BURST, Outgoing};
 
 /// Entries of each ring of a port, as far as its driver agrees.
 const RING: u16 = 1024;
@@ -83,34 +83,6 @@ impl DpdkPort {
     /// The device, as the user named it.
     pub fn name(&self) -> &DpdkDevice {
         &self.name
-    }
-
-    /// The name of its driver.
-    pub fn driver(&self) -> String {
-        self.device.driver()
-    }
-
-    /// The address of the device.
-    pub fn mac(&self) -> [u8; 6] {
-        self.device.info.mac
-    }
-
-    /// Sizes of its receive and its transmit ring.
-    pub fn rings(&self) -> (u16, u16) {
-        (
-            self.device.info.receive_ring,
-            self.device.info.transmit_ring,
-        )
-    }
-
-    /// Whether its link is up.
-    pub fn is_up(&self) -> bool {
-        self.device.link_up()
-    }
-
-    /// What the device itself lost.
-    pub fn device_counters(&self) -> PortCounters {
-        self.device.counters()
     }
 
     /// Packets that no chain took and that could not leave by the opposite port.
@@ -291,13 +263,4 @@ impl Drop for DpdkPort {
             opposite.discard();
         }
     }
-}
-
-/// CLOCK_MONOTONIC, ns: the clock of the stamps.
-#[inline]
-fn monotonic_ns() -> u64 {
-    // It cannot fail for this clock.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
-    })
 }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <rte_bus.h>
 #include <rte_dev.h>
@@ -42,16 +43,6 @@ struct pool_info {
 struct port_info {
 	uint16_t port;
 	uint16_t receive_ring;
-	uint16_t transmit_ring;
-	uint8_t mac[6];
-	char driver[36];
-};
-
-/* Twin of `PortCounters`. */
-struct port_counters {
-	uint64_t missed;    /* lost before the receive ring was read */
-	uint64_t no_buffer; /* lost for want of a buffer */
-	uint64_t errors;    /* received or to be sent, broken */
 };
 
 static struct rte_mempool *pool;
@@ -97,6 +88,11 @@ static int start(int argc, char **argv, char *words, size_t words_len)
 {
 	int result;
 
+	/*
+	 * libxdp's dispatcher would need an eBPF file system of its own; without it net_af_xdp takes
+	 * its program away when it closes.
+	 */
+	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();
 	result = rte_eal_init(argc, argv) < 0 ? failure() : 0;
 	log_end(words, words_len);
@@ -179,8 +175,6 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 		     size_t words_len)
 {
 	struct rte_eth_conf configuration = {0};
-	struct rte_ether_addr mac = {0};
-	struct rte_eth_dev_info device;
 	uint16_t port, receive_ring = ring, transmit_ring = ring;
 	int result = rte_eth_dev_get_port_by_name(name, &port);
 
@@ -188,9 +182,7 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 	if (result)
 		return result;
 	log_begin();
-	result = rte_eth_dev_info_get(port, &device);
-	if (!result)
-		result = rte_eth_dev_configure(port, 1, 1, &configuration);
+	result = rte_eth_dev_configure(port, 1, 1, &configuration);
 	if (!result)
 		result = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive_ring, &transmit_ring);
 	if (!result)
@@ -205,12 +197,8 @@ static int open_port(const char *name, uint16_t ring, struct port_info *info, ch
 	log_end(words, words_len);
 	if (result)
 		return result;
-	rte_eth_macaddr_get(port, &mac);
 	info->port = port;
 	info->receive_ring = receive_ring;
-	info->transmit_ring = transmit_ring;
-	memcpy(info->mac, mac.addr_bytes, sizeof(info->mac));
-	snprintf(info->driver, sizeof(info->driver), "%s", device.driver_name);
 	return 0;
 }
 
@@ -326,26 +314,6 @@ static uint32_t waiting(uint16_t port, uint32_t unknown)
 	return count < 0 ? unknown : (uint32_t)count;
 }
 
-static bool link_up(uint16_t port)
-{
-	struct rte_eth_link link;
-
-	return !rte_eth_link_get_nowait(port, &link) && link.link_status == RTE_ETH_LINK_UP;
-}
-
-static struct port_counters counters(uint16_t port)
-{
-	struct rte_eth_stats stats;
-
-	if (rte_eth_stats_get(port, &stats))
-		return (struct port_counters){0};
-	return (struct port_counters){
-		.missed = stats.imissed,
-		.no_buffer = stats.rx_nombuf,
-		.errors = stats.ierrors + stats.oerrors,
-	};
-}
-
 /* Twin of `Functions`. */
 struct functions {
 	int (*start)(int, char **, char *, size_t);
@@ -360,8 +328,6 @@ struct functions {
 	bool (*take)(uint64_t *, uint16_t);
 	void (*give)(const uint64_t *, uint16_t);
 	uint32_t (*waiting)(uint16_t, uint32_t);
-	bool (*link_up)(uint16_t);
-	struct port_counters (*counters)(uint16_t);
 	const char *(*version)(void);
 };
 
@@ -380,7 +346,5 @@ const struct functions myelin_dpdk = {
 	.take = take,
 	.give = give,
 	.waiting = waiting,
-	.link_up = link_up,
-	.counters = counters,
 	.version = rte_version,
 };

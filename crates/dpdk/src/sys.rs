@@ -10,8 +10,6 @@ use std::ptr::NonNull;
 use myelin_dataplane::port::Buffer;
 use myelin_dataplane::umem::{Borrower, Frame, FrameMemory};
 
-use crate::error::Error;
-
 /// Most packets of one burst, as in the shim.
 pub(crate) const MAX_BURST: usize = 256;
 /// Bytes of DPDK's log that an error message takes up at most.
@@ -40,24 +38,9 @@ struct PoolInfo {
 /// What an open port is.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct PortInfo {
+struct PortInfo {
     port: u16,
-    pub(crate) receive_ring: u16,
-    pub(crate) transmit_ring: u16,
-    pub(crate) mac: [u8; 6],
-    driver: [c_char; 36],
-}
-
-/// What a device says that it lost, since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct PortCounters {
-    /// Packets lost before the receive ring was read.
-    pub missed: u64,
-    /// Packets lost for want of a buffer.
-    pub no_buffer: u64,
-    /// Broken packets, received or to be sent.
-    pub errors: u64,
+    receive_ring: u16,
 }
 
 /// What the shim exports.
@@ -76,8 +59,6 @@ pub(crate) struct Functions {
     take: unsafe extern "C" fn(*mut u64, u16) -> bool,
     give: unsafe extern "C" fn(*const u64, u16),
     waiting: unsafe extern "C" fn(u16, u32) -> u32,
-    link_up: unsafe extern "C" fn(u16) -> bool,
-    counters: unsafe extern "C" fn(u16) -> PortCounters,
     version: unsafe extern "C" fn() -> *const c_char,
 }
 
@@ -89,18 +70,15 @@ pub(crate) struct Refusal {
 }
 
 impl Functions {
-    /// Loads the shim, and with it DPDK. Never unloaded: DPDK's threads run its code.
-    pub(crate) fn load(image: &[u8]) -> Result<&'static Self, Error> {
-        let path = crate::library::anonymous_copy(image)?;
+    /// Loads the shim at `path`, and with it DPDK. Never unloaded: DPDK's threads run its code. The error is the loader's.
+    pub(crate) fn load(path: &CStr) -> Result<&'static Self, String> {
         let failed = || {
             // SAFETY: a string or null, valid until the next call of the family in this thread.
             let text = unsafe {
                 let text = libc::dlerror();
                 (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
             };
-            Error::Load {
-                cause: text.unwrap_or_else(|| "the loader gives no reason".into()),
-            }
+            text.unwrap_or_else(|| "the loader gives no reason".into())
         };
         // SAFETY: a terminated string; the object is our own and its only initialisers are those of DPDK's libraries.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -192,9 +170,6 @@ impl Functions {
         let mut info = PortInfo {
             port: 0,
             receive_ring: 0,
-            transmit_ring: 0,
-            mac: [0; 6],
-            driver: [0; 36],
         };
         // SAFETY: a terminated string, the shim's structure, and a buffer of the length that is told; the pool exists.
         let result = unsafe {
@@ -250,7 +225,7 @@ fn refusal(result: c_int, words: &[u8]) -> Result<(), Refusal> {
 #[derive(Debug)]
 pub(crate) struct Device {
     functions: &'static Functions,
-    pub(crate) info: PortInfo,
+    info: PortInfo,
     refused: u64,
 }
 
@@ -280,27 +255,6 @@ impl Device {
     pub(crate) fn waiting(&self) -> u32 {
         // SAFETY: the port is open.
         unsafe { (self.functions.waiting)(self.info.port, self.info.receive_ring.into()) }
-    }
-
-    /// Whether its link is up.
-    pub(crate) fn link_up(&self) -> bool {
-        // SAFETY: the port is open.
-        unsafe { (self.functions.link_up)(self.info.port) }
-    }
-
-    /// What the device lost.
-    pub(crate) fn counters(&self) -> PortCounters {
-        // SAFETY: the port is open.
-        unsafe { (self.functions.counters)(self.info.port) }
-    }
-
-    /// The driver's name.
-    pub(crate) fn driver(&self) -> String {
-        let name = self.info.driver.map(c_char::cast_unsigned);
-        CStr::from_bytes_until_nul(&name)
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
     }
 
     /// Packets on their way out of this port, at most `capacity` of them.

@@ -5,7 +5,10 @@
 use myelin_dataplane::memory_port::MemoryPort;
 use myelin_dataplane::port::Port;
 use myelin_dataplane::umem::{Borrower, FrameMemory};
-use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
+use myelin_dataplane::{
+    Direction, DrivenPort, Forwarder, LeadChain, SocketId, Stats, Umem, UserChain, UserExit,
+    UserSegment,
+};
 use myelin_dpdk::{DpdkPort, Environment, EnvironmentConfig, runtime_directory};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
@@ -61,12 +64,12 @@ fn packets() -> Vec<Vec<u8>> {
 fn over_memory(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let umem = Umem::create(1024, 2048).unwrap();
     let memory = FrameMemory::map(&umem).unwrap();
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(&memory, 32, &stats).unwrap();
     for port in [IN, OUT] {
         forwarder.add_port(port, MemoryPort::new(Borrower::new(port).unwrap(), 64));
     }
-    forwarder.deploy(&chain(), &mut stats).unwrap();
+    forwarder.deploy(&chain(), &stats).unwrap();
     forwarder.start();
     let mut sent = Vec::new();
     for packet in packets {
@@ -95,6 +98,19 @@ impl Drop for Files {
 
 fn open(environment: &Environment, device: &str) -> DpdkPort {
     DpdkPort::open(environment, &DpdkDevice::new(device).unwrap()).unwrap()
+}
+
+/// Gives packets to the chain.
+fn lead(port: &mut DpdkPort, stats: &Stats, matches: Match) {
+    let chain = LeadChain {
+        matches,
+        direction: Direction::Forward,
+        policing: Profile::default(),
+        spi: SPI,
+        generation: 2,
+    };
+    port.lead(&chain, stats.door_counters(SPI).unwrap())
+        .unwrap();
 }
 
 #[test]
@@ -145,19 +161,16 @@ fn bytes_are_the_same(environment: &Environment) {
     let memory = environment.memory();
     let packets = packets();
     for batch in [1, 32, 256] {
-        let mut stats = Stats::create().unwrap();
+        let stats = Stats::create().unwrap();
         let mut forwarder = Forwarder::in_process(memory, batch, &stats).unwrap();
         let names = [0, 1, 2].map(|at| format!("net_ring{batch}{at}"));
         let [mut ingress, mut egress, mut seen] =
             names.each_ref().map(|name| open(environment, name));
-        ingress
-            .door()
-            .set(&Match::default(), SPI, 2, &Profile::default())
-            .unwrap();
+        lead(&mut ingress, &stats, Match::default());
         egress.set_opposite(&seen);
         forwarder.add_port(IN, ingress);
         forwarder.add_port(OUT, egress);
-        forwarder.deploy(&chain(), &mut stats).unwrap();
+        forwarder.deploy(&chain(), &stats).unwrap();
         forwarder.start();
         let mut sent = Vec::new();
         for some in packets.chunks(64) {
@@ -179,9 +192,7 @@ fn bytes_are_the_same(environment: &Environment) {
             done.positions[1].drops > 0,
             "the firewall has something to drop"
         );
-        let ingress = forwarder.port_mut(IN).unwrap();
-        let door = ingress.door().chain(&Match::default()).unwrap();
-        assert_eq!(door.packets, packets.len() as u64);
+        assert_eq!(stats.door(SPI).unwrap().packets, packets.len() as u64);
         assert_eq!(stats.worker().invalid_descriptors, 0);
     }
 }
@@ -196,10 +207,7 @@ fn unmatched_packets_pass(environment: &Environment) {
         protocol: Some(6),
         ..Match::default()
     };
-    ingress
-        .door()
-        .set(&tcp, SPI, 2, &Profile::default())
-        .unwrap();
+    lead(&mut ingress, &stats, tcp);
     ingress.set_opposite(&egress);
     forwarder.add_port(IN, ingress);
     forwarder.start();
@@ -211,7 +219,7 @@ fn unmatched_packets_pass(environment: &Environment) {
     while forwarder.turn() > 0 {}
     assert_eq!(egress.collect(memory), frames);
     let ingress = forwarder.port_mut(IN).unwrap();
-    let counters = *ingress.door().counters();
+    let counters = *ingress.door().passed();
     assert_eq!((counters.unmatched, counters.unparsed[0]), (2, 1));
     assert_eq!(ingress.lost(), 0);
 }
@@ -219,16 +227,13 @@ fn unmatched_packets_pass(environment: &Environment) {
 /// Far more packets than there are frames, half of them dropped by a function: they all come back to the pool.
 fn no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
     let mut ingress = open(environment, "net_ring30");
-    ingress
-        .door()
-        .set(&Match::default(), SPI, 2, &Profile::default())
-        .unwrap();
+    lead(&mut ingress, &stats, Match::default());
     forwarder.add_port(IN, ingress);
     forwarder.add_port(OUT, open(environment, "net_null30,size=64"));
-    forwarder.deploy(&chain(), &mut stats).unwrap();
+    forwarder.deploy(&chain(), &stats).unwrap();
     forwarder.start();
     let (tcp, udp) = (build::tcp_v4(60), build::udp_v4(60));
     for _ in 0..2000 {

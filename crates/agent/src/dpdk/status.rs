@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use myelin_dpdk::Figures;
+use myelin_dataplane::{ChainStats, DoorStats};
 use myelin_linux::{procfs, schedstat};
-use myelin_packet::HopCounters;
 use myelin_policy::sla::{Binding, Counts, HopCounts, Reading, WorkerTimes};
 use myelin_spec::Idle;
 
@@ -13,16 +12,18 @@ use crate::api::{
     ChainState, ChainStatus, ChainUp, Change, HopStatus, SojournStatus, WorkerStatus,
 };
 use crate::exchange::Past;
-use crate::{shaper, status};
+use crate::layout::user_hop;
+use crate::{named, shaper, status};
 
 /// What stands for the functions of former generations, which a worker does not tell by name.
 const FORMER: &str = "former generations";
 
 impl Running {
-    /// What the SLA monitor is to know; nothing of a worker that is being started again.
-    pub(super) fn reading(&self, pair: &mut Pair) -> Option<Reading> {
-        let figures = pair.handle.read(&self.form.placed).ok()?;
-        let placed = &self.form.placed.chain;
+    /// What the SLA monitor is to know.
+    pub(super) fn reading(&self, pair: &Pair) -> Option<Reading> {
+        let led = &self.form.led;
+        let figures = pair.handle.stats().chain(led.spi, led.generation)?;
+        let door = pair.handle.stats().door(led.spi).unwrap_or_default();
         let hops: Vec<HopCounts> = self
             .form
             .plan
@@ -33,11 +34,11 @@ impl Running {
                 kind: hop.kind.clone(),
                 position: hop.position,
                 is_black_box: false,
-                counted: counted(&figures, hop.position),
+                counted: user_hop(Some(&figures), hop.position),
             })
             .collect();
         let mut counts = self.past.counts.clone();
-        counts.add(&self::counts(&figures));
+        counts.add(&self::counts(&door, &figures));
         counts.add_hops(&hops);
         counts.shaper = self.past.shaper.drops() + figures.shaper.drops();
         let mut sojourn = figures.sojourn;
@@ -46,20 +47,20 @@ impl Running {
         let scheduled = schedstat::of_process(pid).unwrap_or_default();
         Some(Reading {
             name: self.form.chain.name.clone(),
-            spi: placed.spi,
-            generation: placed.generation,
+            spi: led.spi,
+            generation: led.generation,
             sla: self.form.chain.sla.clone(),
             up_s: self.started.elapsed().as_secs_f64(),
             counts,
             tells_bytes_out: false,
-            entered: figures.door.packets - figures.door.policed,
+            entered: door.packets.saturating_sub(door.policed),
             hops,
             waiting: figures.shaper.waiting,
             sojourn: Some(sojourn),
             crossings: Vec::new(),
             workers: vec![WorkerTimes {
                 pid,
-                core: pair.handle.setup().environment.core,
+                core: pair.handle.config().core,
                 polls: self.form.chain.worker.idle == Idle::Spin,
                 restarts: pair.handle.restarts(),
                 run_ns: scheduled.run.as_nanos() as u64,
@@ -90,8 +91,8 @@ impl Running {
             chain: self.form.chain.name.clone(),
             owner: self.form.chain.owner().to_owned(),
             change,
-            spi: self.form.placed.chain.spi,
-            generation: self.form.placed.chain.generation,
+            spi: self.form.led.spi,
+            generation: self.form.led.generation,
             plan: self.form.plan.clone(),
             ingress,
             egress,
@@ -102,8 +103,16 @@ impl Running {
     }
 
     pub(super) fn status(&self, pair: &mut Pair) -> ChainStatus {
-        // A worker that is being started again has counted nothing yet.
-        let figures: Figures = pair.handle.read(&self.form.placed).unwrap_or_default();
+        let (spi, generation) = (self.form.led.spi, self.form.led.generation);
+        let figures = pair.handle.stats().chain(spi, generation);
+        let figures = figures.unwrap_or_default();
+        let door = pair.handle.stats().door(spi).unwrap_or_default();
+        // A worker that is being started again has counted nothing by name yet.
+        let named = if named::are_kept(&self.form.chain) && !pair.failed {
+            pair.handle.counters(spi, generation).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         let (ingress, egress) = self.ports();
         let pid = pair.handle.pid();
         let hops: Vec<HopStatus> = self
@@ -112,7 +121,7 @@ impl Running {
             .hops
             .iter()
             .map(|hop| {
-                let counted = counted(&figures, hop.position);
+                let counted = user_hop(Some(&figures), hop.position);
                 HopStatus {
                     position: hop.position,
                     name: hop.name.clone(),
@@ -121,20 +130,20 @@ impl Running {
                     counted,
                     black_box: None,
                     sandbox: None,
-                    counters: status::at_position(&figures.counters, hop.position),
+                    counters: status::at_position(&named, hop.position),
                     cost_ns: counted.cost_ns(),
                 }
             })
             .collect();
-        let (door, past) = (figures.door, &self.past);
+        let past = &self.past;
         let mut sojourn = figures.sojourn;
         past.add_to(std::slice::from_mut(&mut sojourn));
         let sojourn: SojournStatus = status::summary(&sojourn);
         ChainStatus {
             chain: self.form.chain.name.clone(),
             owner: self.form.chain.owner().to_owned(),
-            spi: self.form.placed.chain.spi,
-            generation: self.form.placed.chain.generation,
+            spi: self.form.led.spi,
+            generation: self.form.led.generation,
             state: if pair.failed {
                 ChainState::Failed
             } else {
@@ -146,10 +155,10 @@ impl Running {
             hook: "dpdk".to_owned(),
             ingress,
             egress,
-            packets_in: past.packets_in + door.packets,
-            bytes_in: past.bytes_in + door.bytes,
-            policed: past.policed + door.policed,
-            policed_bytes: past.policed_bytes + door.policed_bytes,
+            packets_in: door.packets,
+            bytes_in: door.bytes,
+            policed: door.policed,
+            policed_bytes: door.policed_bytes,
             packets_out: past.packets_out + figures.transmitted,
             drops: past.drops
                 + figures.shaper.drops()
@@ -179,29 +188,29 @@ impl Running {
     }
 }
 
-/// At the front door and at the way out.
-fn counts(figures: &Figures) -> Counts {
+/// At the front door, which counts on over all forms, and at the way out.
+fn counts(door: &DoorStats, figures: &ChainStats) -> Counts {
     Counts {
-        packets_in: figures.door.packets,
-        bytes_in: figures.door.bytes,
-        policed: figures.door.policed,
-        policed_bytes: figures.door.policed_bytes,
+        packets_in: door.packets,
+        bytes_in: door.bytes,
+        policed: door.policed,
+        policed_bytes: door.policed_bytes,
         packets_out: figures.transmitted,
         ..Counts::default()
     }
 }
 
 impl Past {
-    /// What a form did that is no more, or a door to it.
-    pub(super) fn add_figures(&mut self, figures: &Figures) {
-        self.packets_in += figures.door.packets;
-        self.bytes_in += figures.door.bytes;
-        self.policed += figures.door.policed;
-        self.policed_bytes += figures.door.policed_bytes;
+    /// What a form did that is no more.
+    pub(super) fn add_stats(&mut self, figures: &ChainStats) {
         self.packets_out += figures.transmitted;
-        let drops = figures.drops() - figures.shaper.drops();
+        let drops: u64 = figures
+            .positions
+            .iter()
+            .map(|position| position.drops)
+            .sum();
         self.drops += drops;
-        self.counts.add(&counts(figures));
+        self.counts.add(&counts(&DoorStats::default(), figures));
         if drops > 0 {
             for by_name in [&mut self.counts.drops, &mut self.counts.lost] {
                 *by_name.entry(FORMER.to_owned()).or_default() += drops;
@@ -209,17 +218,5 @@ impl Past {
         }
         self.add_shaper(&figures.shaper);
         self.keep(vec![figures.sojourn.clone()]);
-    }
-}
-
-fn counted(figures: &Figures, position: u8) -> HopCounters {
-    let at = figures.positions.get(usize::from(position)).copied();
-    let at = at.unwrap_or_default();
-    HopCounters {
-        packets_in: at.packets_in,
-        drops: at.drops,
-        samples: at.samples,
-        sampled_ns: at.sampled_ns,
-        ..HopCounters::default()
     }
 }

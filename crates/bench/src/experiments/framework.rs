@@ -115,7 +115,7 @@ fn forwarder(
     length: u8,
     memory: &FrameMemory,
 ) -> Result<Forwarder<'_, ReplayPort>, Error> {
-    let mut stats = Stats::create()?;
+    let stats = Stats::create()?;
     let mut forwarder = Forwarder::in_process(memory, batch, &stats)?;
     let chain = UserChain {
         spi: 1,
@@ -128,7 +128,7 @@ fn forwarder(
             shaping: None,
         }],
     };
-    forwarder.deploy(&chain, &mut stats)?;
+    forwarder.deploy(&chain, &stats)?;
     let packet = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     if let (Ok(headers), Some(borrower)) = (parse(&packet), Borrower::new(0)) {
         let meta = Meta::new(0, chain.spi, chain.generation, 0, &headers);

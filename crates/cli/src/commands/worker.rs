@@ -18,7 +18,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let control = myelin_dataplane::control_from_stdin()
         .map_err(|error| ApiError::failed(format!("worker: no control socket: {error}")))?;
     if arguments.dpdk {
-        myelin_dpdk::worker_main(control.into())
+        myelin_dataplane::worker_main::<myelin_dpdk::Dpdk>(control)
     }
-    myelin_dataplane::worker_main(control)
+    myelin_dataplane::worker_main::<myelin_dataplane::Sockets>(control)
 }

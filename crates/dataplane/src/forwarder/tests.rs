@@ -5,7 +5,7 @@ use std::cell::Cell;
 use myelin_functions::{Discard, Emitter, Function, Verdict, instantiate};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
-use myelin_packet::{Meta, parse};
+use myelin_packet::{HopCounters, Meta, parse};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 use proptest::prelude::*;
 
@@ -13,7 +13,6 @@ use super::*;
 use crate::chain::{SocketId, UserExit, UserSegment};
 use crate::memory_port::MemoryPort;
 use crate::segment::{Exit, Onward, SAMPLE_EVERY};
-use crate::stats::PositionStats;
 use crate::umem::Umem;
 
 mod expiry;
@@ -160,12 +159,9 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What the chain makes of the packets, and what each position must have counted.
-fn reference(
-    configs: &[FunctionConfig],
-    packets: &[Vec<u8>],
-) -> (Vec<Vec<u8>>, Vec<PositionStats>) {
+fn reference(configs: &[FunctionConfig], packets: &[Vec<u8>]) -> (Vec<Vec<u8>>, Vec<HopCounters>) {
     let mut functions: Vec<_> = configs.iter().map(|c| instantiate(c).unwrap()).collect();
-    let mut stats = vec![PositionStats::default(); configs.len()];
+    let mut stats = vec![HopCounters::default(); configs.len()];
     let mut out = Vec::new();
     'packets: for bytes in packets {
         let meta = meta_of(bytes, 1, 0);
@@ -178,7 +174,6 @@ fn reference(
                 stats.drops += 1;
                 continue 'packets;
             }
-            stats.packets_out += 1;
         }
         out.push(packet.bytes().to_vec());
     }
@@ -196,9 +191,9 @@ proptest! {
         batch_size in prop_oneof![Just(1_u16), 2_u16..40, Just(256)],
     ) {
         let mut bench = Bench::new();
-        let mut stats = std::mem::replace(&mut bench.stats, Stats::create().unwrap());
+        let stats = std::mem::replace(&mut bench.stats, Stats::create().unwrap());
         let mut forwarder = bench.forwarder(batch_size);
-        forwarder.deploy(&one_segment(configs.clone()), &mut stats).unwrap();
+        forwarder.deploy(&one_segment(configs.clone()), &stats).unwrap();
         for packet in &packets {
             inject(&mut forwarder, &meta_of(packet, 1, 0), packet);
         }
@@ -221,14 +216,14 @@ proptest! {
 
 #[test]
 fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
     for spi in 1..=5 {
         let key = spi as u8;
         let mut chain = one_segment(vec![FunctionConfig::Xor(XorConfig { key })]);
         chain.spi = spi;
-        forwarder.deploy(&chain, &mut stats).unwrap();
+        forwarder.deploy(&chain, &stats).unwrap();
     }
     let packet = udp(100);
     let payload = packet.len() - 100;
@@ -254,11 +249,11 @@ fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
 
 #[test]
 fn what_belongs_nowhere_is_dropped_and_counted() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     forwarder
-        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &mut stats)
+        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &stats)
         .unwrap();
     let packet = udp(10);
     let good = meta_of(&packet, 1, 0);
@@ -290,7 +285,7 @@ fn what_belongs_nowhere_is_dropped_and_counted() {
 /// The way into the kernel: RFC 8300 header in front, position of the next function in it.
 #[test]
 fn a_packet_for_a_kernel_function_gets_its_context() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
     let mut chain = one_segment(vec![FunctionConfig::Forward; 2]);
@@ -299,7 +294,7 @@ fn a_packet_for_a_kernel_function_gets_its_context() {
         socket: SocketId(OUT as u16),
         position: 2,
     };
-    forwarder.deploy(&chain, &mut stats).unwrap();
+    forwarder.deploy(&chain, &stats).unwrap();
     let packet = udp(64);
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     forwarder.turn();
@@ -352,10 +347,10 @@ fn emitted_packets_go_on_behind_the_function_that_made_them() {
     let seen = forwarder_bench.stats.chain(1, 0).unwrap().positions;
     assert_eq!((seen[1].packets_in, seen[1].emitted), (2, 0));
     assert_eq!(
-        (seen[2].packets_in, seen[2].emitted, seen[2].packets_out),
+        (seen[2].packets_in, seen[2].emitted, seen[2].packets_out()),
         (2, 4, 6)
     );
-    assert_eq!((seen[3].packets_in, seen[3].packets_out), (6, 6));
+    assert_eq!((seen[3].packets_in, seen[3].packets_out()), (6, 6));
     assert_eq!(frames(&forwarder), FRAMES as usize);
     drop(forwarder);
     bench.stats = Stats::create().unwrap();
@@ -363,11 +358,11 @@ fn emitted_packets_go_on_behind_the_function_that_made_them() {
 
 #[test]
 fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
     forwarder
-        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
     let packet = udp(10);
     for _ in 0..50 {
@@ -382,7 +377,7 @@ fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
     // Its place is used again, and the last look-up was forgotten.
     stats.release(1, 0);
     forwarder
-        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
     inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     forwarder.turn();
@@ -391,11 +386,11 @@ fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
 
 #[test]
 fn times_are_those_of_the_clock() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(1);
     forwarder
-        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &mut stats)
+        .deploy(&one_segment(vec![FunctionConfig::Forward; 2]), &stats)
         .unwrap();
     let packet = udp(10);
     for i in 0..u64::from(SAMPLE_EVERY) {

@@ -1,6 +1,7 @@
 //! The control thread: does what the agent asks, and has the loop make what is ready.
 
 use std::fs::File;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,34 +9,40 @@ use std::time::Duration;
 use myelin_functions::States;
 use nix::sys::signalfd::SignalFd;
 
-use super::borrower;
-use super::changes::{Change, Outbox};
-use crate::control::{Reply, Request, receive_request, send_reply};
+use super::changes::{Loop, Outbox, Phase};
+use crate::chain::SocketId;
+use crate::clock::monotonic_ns;
+use crate::driver::{DrivenPort, Driver};
 use crate::flows;
+use crate::forwarder::MAX_DRAIN_NS;
 use crate::named;
-use crate::ring_port::RingPort;
+use crate::protocol::{NewPort, NewPortKind, Reply, Request, receive_request, send_reply};
 use crate::segment::Segment;
 use crate::stats::StatsFile;
 use crate::sys;
-use crate::umem::FrameMemory;
-use crate::worker_port::WorkerPort;
-use crate::xdp_port::XdpPort;
+use crate::umem::{Borrower, FrameMemory};
 
 /// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
 const STRAGGLERS: Duration = Duration::from_millis(5);
 
+/// How often this thread looks whether a shaper is empty.
+const LOOK_EVERY: Duration = Duration::from_micros(500);
+/// Named counters that a chain is expected to have at most: 32 functions with 16 each.
+const COUNTERS: usize = 512;
+
 /// The thread that listens.
-pub(super) struct Control {
+pub(super) struct Control<D: Driver> {
     pub(super) socket: OwnedFd,
     pub(super) signals: SignalFd,
     pub(super) memory: &'static FrameMemory,
     pub(super) stats: StatsFile,
     /// Of the functions in the loop; this thread only hands them to further functions, and frees them.
     pub(super) states: States,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Outbox<D::Port>,
+    pub(super) driver: PhantomData<fn() -> D>,
 }
 
-impl Control {
+impl<D: Driver> Control<D> {
     /// Until the agent or a signal ends the worker.
     pub(super) fn serve(mut self) {
         let mut fds = [self.socket.as_fd(), self.signals.as_fd()].map(|fd| libc::pollfd {
@@ -48,7 +55,7 @@ impl Control {
                 return;
             }
             if fds[1].revents != 0 {
-                let _ = self.outbox.change(Change::Stop);
+                let _ = self.stop();
                 return;
             }
             if fds[0].revents == 0 {
@@ -75,34 +82,29 @@ impl Control {
             Request::Setup(_) => Err("the worker is set up already".into()),
             Request::AddSocket { id, info, succeeds } => {
                 let fd = fds.pop().ok_or("no descriptor came with the socket")?;
-                let borrower = borrower(id)?;
-                if succeeds {
-                    self.memory.take_back_all_but(borrower, std::iter::empty());
-                }
-                let port = XdpPort::new(fd, &info, borrower, self.memory)
-                    .map_err(|error| error.to_string())?;
-                let port = Box::new(WorkerPort::Xdp(port));
-                self.outbox.change(Change::AddPort(id, port))
+                self.add_port(id, NewPortKind::Socket { fd, info, succeeds })
             }
             Request::AddRing { id, side } => {
                 let (Some(bell), Some(ring)) = (fds.pop(), fds.pop()) else {
                     return Err("the ring came without its descriptors".into());
                 };
-                let port = RingPort::new(ring, bell, side, borrower(id)?, self.memory)
-                    .map_err(|error| error.to_string())?;
-                let port = Box::new(WorkerPort::Ring(port));
-                self.outbox.change(Change::AddPort(id, port))
+                self.add_port(id, NewPortKind::Ring { ring, bell, side })
             }
-            Request::TakeFrames { id } => self.outbox.change(Change::TakeFramesOf(borrower(id)?)),
+            Request::TakeFrames { id } => self.take_frames(id),
             Request::Grant { id, frames } => {
-                let change = Change::Grant(borrower(id)?, frames as usize);
-                self.outbox.change(change)
+                let holder = Borrower::of(id)?;
+                let granted = self
+                    .outbox
+                    .ask(move |state| state.forwarder.grant(holder, frames as usize));
+                granted.map(drop)
             }
             Request::RemoveSocket { id } => {
-                let borrower = borrower(id)?;
-                // Closes the socket; only then are the frames in it nobody's.
-                self.outbox.change(Change::RemovePort(id))?;
-                self.outbox.change(Change::TakeFramesOf(borrower))
+                let port = self
+                    .outbox
+                    .ask(move |state| state.forwarder.remove_port(id.0.into()))?;
+                // Only then are the frames in it nobody's.
+                port.ok_or("there is no such socket")?.close();
+                self.take_frames(id)
             }
             Request::AddChain { chain, block } => {
                 let counters = self
@@ -111,34 +113,90 @@ impl Control {
                     .map_err(|e| e.to_string())?;
                 counters.succeed();
                 let segments = Segment::build(&chain, &Arc::new(counters), &mut self.states)?;
-                self.outbox.change(Change::AddSegments(segments))
+                self.outbox
+                    .ask(|state| state.forwarder.add_segments(segments))
             }
             Request::RemoveChain { spi, generation } => {
                 std::thread::sleep(STRAGGLERS);
-                self.outbox.outlast_shaper(spi, generation)?;
-                let removed = self.outbox.change(Change::RemoveSegments(spi, generation));
+                self.outlast_shaper(spi, generation)?;
+                let removed = self
+                    .outbox
+                    .ask(move |state| state.forwarder.remove_segments(spi, generation))?;
+                drop(removed);
                 self.states.prune();
-                removed
+                Ok(())
             }
+            Request::LeadChain { chain, row } => {
+                let counters = self.stats.door_counters(row).map_err(|e| e.to_string())?;
+                self.outbox.ask(move |state| {
+                    let port = state.forwarder.port_mut(chain.direction.ends().0.into());
+                    port.ok_or("there is no such port")?.lead(&chain, counters)
+                })?
+            }
+            Request::UnleadChain { spi, direction } => self.outbox.ask(move |state| {
+                if let Some(port) = state.forwarder.port_mut(direction.ends().0.into()) {
+                    port.unlead(spi);
+                }
+            }),
             Request::ReadFlows {
                 spi,
                 generation,
                 position,
             } => {
                 let fd = fds.pop().ok_or("no file came for the flows")?;
-                let place = (spi, generation, position);
-                flows::write(&mut File::from(fd), |page| {
-                    self.outbox.read_flows(place, page)
+                flows::write(&mut File::from(fd), |mut page| {
+                    self.outbox.ask(move |state| {
+                        let forwarder = &state.forwarder;
+                        forwarder.read_flows(spi, generation, position, &mut page);
+                        page
+                    })
                 })
             }
             Request::ReadCounters { spi, generation } => {
                 let fd = fds.pop().ok_or("no file came for the counters")?;
-                let told = self.outbox.read_counters(spi, generation)?;
+                // Room for all, so that the loop does not look for memory.
+                let mut told = Vec::with_capacity(COUNTERS);
+                let told = self.outbox.ask(move |state| {
+                    let forwarder = &state.forwarder;
+                    forwarder.read_counters(spi, generation, &mut told);
+                    told
+                })?;
                 named::write(&mut File::from(fd), &told)
             }
-            Request::SetIdle(idle) => self.outbox.change(Change::SetIdle(idle)),
-            Request::Start => self.outbox.change(Change::Start),
-            Request::Shutdown => self.outbox.change(Change::Stop),
+            Request::SetIdle(idle) => self.outbox.ask(move |state| state.idle = Some(idle)),
+            Request::Start => self.outbox.ask(|state| {
+                state.forwarder.start();
+                state.phase = Phase::Forwarding;
+            }),
+            Request::Shutdown => self.stop(),
         }
+    }
+
+    fn stop(&self) -> Reply {
+        self.outbox.ask(|state| state.phase = Phase::Over)
+    }
+
+    fn take_frames(&self, id: SocketId) -> Reply {
+        let borrower = Borrower::of(id)?;
+        self.outbox
+            .ask(move |state| state.forwarder.take_frames_of(borrower))
+    }
+
+    /// Waits until what waits in the shaper of a generation has left, while the loop goes on.
+    fn outlast_shaper(&self, spi: u32, generation: u16) -> Reply {
+        let until_ns = monotonic_ns().saturating_add(MAX_DRAIN_NS);
+        let is_empty =
+            move |state: &mut Loop<D::Port>| state.forwarder.waiting(spi, generation) == 0;
+        while !self.outbox.ask(is_empty)? && monotonic_ns() < until_ns {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn add_port(&self, id: SocketId, kind: NewPortKind) -> Reply {
+        let borrower = Borrower::of(id)?;
+        let port = D::open(NewPort { borrower, kind }, self.memory)?;
+        self.outbox
+            .ask(move |state| state.forwarder.add_port(id.0.into(), port))
     }
 }

@@ -33,7 +33,7 @@ fn emission_stops_when_the_frames_run_out() {
 #[test]
 fn no_frame_is_lost_in_a_million_packets() {
     const PACKETS: usize = 1_000_000;
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
     let drop_some = FunctionConfig::Firewall(FirewallConfig {
@@ -47,7 +47,7 @@ fn no_frame_is_lost_in_a_million_packets() {
     forwarder
         .deploy(
             &one_segment(vec![FunctionConfig::Forward, drop_some]),
-            &mut stats,
+            &stats,
         )
         .unwrap();
     let udp = udp(20);
@@ -106,11 +106,11 @@ fn no_frame_is_lost_in_a_million_packets() {
 
 #[test]
 fn a_full_transmit_ring_drops_the_newest_and_recovers() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(RING as u16);
     forwarder
-        .deploy(&one_segment(vec![FunctionConfig::Forward]), &mut stats)
+        .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
         .unwrap();
     forwarder.port_mut(OUT).unwrap().set_link(false);
     for round in 0..3 {

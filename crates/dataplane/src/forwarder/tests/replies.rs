@@ -66,7 +66,7 @@ fn replies_that_find_no_room_are_lost_and_counted() {
 
 #[test]
 fn a_later_segment_replies_where_the_first_took_the_packet_in() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let chain = UserChain {
         positions: 3,
         segments: vec![

@@ -37,11 +37,11 @@ fn at(us: u64) {
 
 #[test]
 fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     let chain = shaped(0, held_to(10_000, 2));
-    forwarder.deploy(&chain, &mut stats).unwrap();
+    forwarder.deploy(&chain, &stats).unwrap();
     let packets: Vec<Vec<u8>> = (10..15).map(udp).collect();
     at(0);
     for packet in &packets {
@@ -79,14 +79,14 @@ fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
 
 #[test]
 fn what_does_not_fit_the_queue_is_dropped_and_counted() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
     let queue = Shaping {
         queue: 3,
         ..held_to(1000, 1)
     };
-    forwarder.deploy(&shaped(0, queue), &mut stats).unwrap();
+    forwarder.deploy(&shaped(0, queue), &stats).unwrap();
     at(0);
     let packet = udp(20);
     for _ in 0..10 {
@@ -102,7 +102,7 @@ fn what_does_not_fit_the_queue_is_dropped_and_counted() {
     };
     let mut other = shaped(0, hurried);
     other.spi = 2;
-    forwarder.deploy(&other, &mut stats).unwrap();
+    forwarder.deploy(&other, &stats).unwrap();
     for _ in 0..10 {
         inject(&mut forwarder, &meta_of(&packet, 2, 0), &packet);
     }
@@ -114,7 +114,7 @@ fn what_does_not_fit_the_queue_is_dropped_and_counted() {
 
 #[test]
 fn shapers_leave_half_of_the_frames_to_others() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
     let wide = Shaping {
@@ -122,7 +122,7 @@ fn shapers_leave_half_of_the_frames_to_others() {
         delay_ns: u64::MAX,
         ..held_to(1, 1)
     };
-    forwarder.deploy(&shaped(0, wide), &mut stats).unwrap();
+    forwarder.deploy(&shaped(0, wide), &stats).unwrap();
     at(0);
     let packet = udp(20);
     for _ in 0..2 * FRAMES {
@@ -138,7 +138,7 @@ fn shapers_leave_half_of_the_frames_to_others() {
 /// What is counted is the packet as it leaves, without the header that takes it to the kernel function.
 #[test]
 fn packets_that_go_on_in_the_kernel_are_shaped_too() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     let packet = udp(200);
@@ -159,7 +159,7 @@ fn packets_that_go_on_in_the_kernel_are_shaped_too() {
         socket: SocketId(OUT as u16),
         position: 1,
     };
-    forwarder.deploy(&chain, &mut stats).unwrap();
+    forwarder.deploy(&chain, &stats).unwrap();
     at(0);
     for _ in 0..2 {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
@@ -178,11 +178,11 @@ fn packets_that_go_on_in_the_kernel_are_shaped_too() {
 
 #[test]
 fn the_bucket_and_the_queue_outlive_a_generation() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     forwarder
-        .deploy(&shaped(0, held_to(1000, 1)), &mut stats)
+        .deploy(&shaped(0, held_to(1000, 1)), &stats)
         .unwrap();
     at(0);
     let packet = udp(20);
@@ -191,7 +191,7 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
     }
     forwarder.turn();
     forwarder
-        .deploy(&shaped(1, held_to(1000, 1)), &mut stats)
+        .deploy(&shaped(1, held_to(1000, 1)), &stats)
         .unwrap();
     let of_next = Meta {
         generation: 1,
@@ -205,7 +205,7 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
     at(1100);
     forwarder.release();
     assert_eq!((forwarder.waiting(1, 0), forwarder.waiting(1, 1)), (0, 1));
-    forwarder.undeploy(1, 0, &mut stats);
+    forwarder.undeploy(1, 0, &stats);
     at(2200);
     assert_eq!(forwarder.release(), 1);
     let seen = of_shaper(&stats, 1);
@@ -214,11 +214,11 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
 
 #[test]
 fn a_chain_that_goes_lets_its_queue_leave_first() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     forwarder
-        .deploy(&shaped(0, held_to(10_000, 1)), &mut stats)
+        .deploy(&shaped(0, held_to(10_000, 1)), &stats)
         .unwrap();
     at(0);
     let packet = udp(20);
@@ -226,7 +226,7 @@ fn a_chain_that_goes_lets_its_queue_leave_first() {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     }
     forwarder.turn();
-    forwarder.undeploy(1, 0, &mut stats);
+    forwarder.undeploy(1, 0, &stats);
     assert_eq!(sent(&mut forwarder).len(), 5);
     assert!(!forwarder.is_shaping());
     assert_eq!(frames(&forwarder), FRAMES as usize);
@@ -234,11 +234,11 @@ fn a_chain_that_goes_lets_its_queue_leave_first() {
 
 #[test]
 fn what_waits_for_a_segment_that_is_taken_out_is_lost_and_its_frames_are_free() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     forwarder
-        .deploy(&shaped(0, held_to(1000, 1)), &mut stats)
+        .deploy(&shaped(0, held_to(1000, 1)), &stats)
         .unwrap();
     at(0);
     let packet = udp(20);
@@ -257,7 +257,7 @@ fn what_waits_for_a_segment_that_is_taken_out_is_lost_and_its_frames_are_free() 
 /// As in a worker that is started after one that died: the counts are in the shared file, the packets are not.
 #[test]
 fn what_waited_in_a_dead_worker_is_counted_as_lost() {
-    let mut stats = Stats::create().unwrap();
+    let stats = Stats::create().unwrap();
     let block = stats.allocate(1, 0, 1).unwrap();
     let counters = stats.file().chain_counters(block).unwrap();
     (0..3).for_each(|_| counters.waits());

@@ -11,10 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{SocketId, UserChain};
+use crate::config::DevicePair;
+use crate::door::{Direction, LeadChain};
 use crate::idle::Idle;
 use crate::ring_port::Side;
 use crate::shm::anonymous_file;
 use crate::sys;
+use crate::umem::Borrower;
 use crate::xsk::XskInfo;
 
 /// Longest reply, bytes; an error message longer than that is cut.
@@ -24,7 +27,7 @@ const MESSAGE_MAX: usize = 2048;
 /// What the agent asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first request. Descriptors: packet memory, statistics.
+    /// The first request. Descriptors: statistics, and what the ports' set-up says.
     Setup(Setup),
     /// Use a socket; map its rings before the answer. Descriptor: the socket.
     AddSocket {
@@ -73,6 +76,20 @@ pub(crate) enum Request {
         /// Generation.
         generation: u16,
     },
+    /// Have the worker's own front door give packets to a generation that was added.
+    LeadChain {
+        /// Which packets, and to which generation.
+        chain: LeadChain,
+        /// The chain's row in the statistics.
+        row: u32,
+    },
+    /// Have the front door give a chain no more packets.
+    UnleadChain {
+        /// Service path identifier.
+        spi: u32,
+        /// Where its packets come in.
+        direction: Direction,
+    },
     /// Tell what the functions of a chain count by names of their own. Descriptor: an empty file to write it to.
     ReadCounters {
         /// Service path identifier.
@@ -100,15 +117,50 @@ pub(crate) enum Request {
 /// What does not change in a worker's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    pub(crate) frames: u32,
-    pub(crate) frame_size: u32,
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
     /// Not the first life of this worker: its core may have been taken away meanwhile, and it is to run all the same.
     pub(crate) restarted: bool,
-    /// What the ledger calls this process, when it does not own the packet memory.
-    pub(crate) holder: Option<SocketId>,
+    pub(crate) ports: PortSetup,
+}
+
+/// Where a worker's packets come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PortSetup {
+    /// Sockets and rings, which are added later, on packet memory that the agent made. Descriptor: the packet memory.
+    Sockets {
+        /// Frames.
+        frames: u32,
+        /// Size of a frame, bytes.
+        frame_size: u32,
+        /// What the ledger calls this process, when it does not own the packet memory.
+        holder: Option<SocketId>,
+    },
+    /// Devices, with packet memory of their driver.
+    Devices(DevicePair),
+}
+
+/// A port that the agent hands to a worker.
+#[derive(Debug)]
+pub struct NewPort {
+    pub(crate) borrower: Borrower,
+    pub(crate) kind: NewPortKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum NewPortKind {
+    /// `succeeds`: the frames of a closed socket under this number are free.
+    Socket {
+        fd: OwnedFd,
+        info: XskInfo,
+        succeeds: bool,
+    },
+    Ring {
+        ring: OwnedFd,
+        bell: OwnedFd,
+        side: Side,
+    },
 }
 
 /// A request with its number.

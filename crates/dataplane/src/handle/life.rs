@@ -1,0 +1,171 @@
+//! How a worker's process begins, begins anew, and ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WorkerHandle;
+use crate::chain::SocketId;
+use crate::config::WorkerConfig;
+use crate::error::Error;
+use crate::facts::WorkerFacts;
+use crate::process::Process;
+use crate::protocol::{PortSetup, Request, Setup};
+use crate::ring_link::RingLink;
+use crate::ring_port::Side;
+use crate::stats::Stats;
+use crate::umem::Umem;
+
+/// How long a worker that was told to stop may take: a device is closed slowly.
+const STOP_TIME: Duration = Duration::from_secs(5);
+
+impl WorkerHandle {
+    /// Starts a worker without sockets and chains.
+    pub fn spawn(config: WorkerConfig) -> Result<Self, Error> {
+        config.check()?;
+        let umem = Arc::new(Umem::create(config.frames, config.frame_size)?);
+        Self::spawn_on(umem, None, BTreeMap::new(), config)
+    }
+
+    /// Starts a worker on the packet memory of another one, which calls it `holder` in the ledger, with its rings.
+    pub(crate) fn spawn_on(
+        umem: Arc<Umem>,
+        holder: Option<SocketId>,
+        rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
+        config: WorkerConfig,
+    ) -> Result<Self, Error> {
+        let mut handle = Self {
+            umem,
+            holder,
+            stats: Arc::new(Stats::create()?),
+            facts: WorkerFacts::new(config.core, config.idle),
+            config,
+            sockets: BTreeMap::new(),
+            successors: BTreeMap::new(),
+            rings,
+            reserved: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
+            chains: BTreeMap::new(),
+            led: BTreeMap::new(),
+            process: None,
+        };
+        handle.start()?;
+        Ok(handle)
+    }
+
+    /// Whether the process runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.process.as_mut().is_some_and(Process::is_alive)
+    }
+
+    /// Ends the process, if it runs, and starts another with the same ports and chains: with all of them, or there is none. Counters go on; packets that the
+    /// old one had in hand are lost, those in the rings are processed, save those in devices, and in sockets whose rings cannot be mapped again (before
+    /// Linux 6.4).
+    pub fn restart(&mut self) -> Result<(), Error> {
+        self.end();
+        for (id, xsk) in std::mem::take(&mut self.sockets) {
+            if xsk.is_late() {
+                self.facts.forget_socket(id);
+                let successor = xsk.into_successor();
+                self.successors.extend(successor.map(|one| (id, one)));
+            } else {
+                self.sockets.insert(id, xsk);
+            }
+        }
+        self.facts.count_restart();
+        self.start()
+    }
+
+    /// Lets the worker finish its batch and exit; kills it when it does not.
+    pub fn shutdown(mut self) -> Result<(), Error> {
+        let answer = self.ask(&Request::Shutdown);
+        if let Some(process) = &mut self.process {
+            process.wait(STOP_TIME);
+        }
+        answer
+    }
+
+    /// Leaves the worker running on its own, as it would be after a crash of the agent.
+    pub fn detach(mut self) {
+        self.process = None;
+    }
+
+    fn start(&mut self) -> Result<(), Error> {
+        let mut process = Process::spawn(&self.config)?;
+        if let Err(error) = self.hand_over_all(&mut process) {
+            process.kill();
+            return Err(error);
+        }
+        for id in std::mem::take(&mut self.orphaned) {
+            self.reserved.remove(&id);
+        }
+        self.facts.set_pid(process.pid());
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Tells a new process all that the worker is to have.
+    fn hand_over_all(&mut self, process: &mut Process) -> Result<(), Error> {
+        self.set_up(process)?;
+        for (&id, xsk) in &mut self.sockets {
+            process.hand_over(id, xsk, false)?;
+        }
+        while let Some(next) = self.successors.first_entry() {
+            let shared = self.sockets.values().next();
+            let mut xsk = next.get().open(&self.umem, shared)?;
+            process.hand_over(*next.key(), &mut xsk, true)?;
+            let (id, _) = next.remove_entry();
+            self.keep_socket(id, xsk);
+        }
+        for (&id, (link, side)) in &self.rings {
+            process.ask(&Request::AddRing { id, side: *side }, &link.fds())?;
+        }
+        for (chain, block) in self.chains.values().cloned() {
+            process.ask(&Request::AddChain { chain, block }, &[])?;
+        }
+        for (chain, row) in self.led.values().cloned() {
+            process.ask(&Request::LeadChain { chain, row }, &[])?;
+        }
+        process.ask(&Request::Start, &[])?;
+        for &id in &self.orphaned {
+            process.ask(&Request::TakeFrames { id }, &[])?;
+        }
+        Ok(())
+    }
+
+    fn set_up(&self, process: &mut Process) -> Result<(), Error> {
+        let mut fds = vec![self.stats.fd()];
+        let ports = match &self.config.devices {
+            Some(devices) => PortSetup::Devices(devices.clone()),
+            None => {
+                fds.push(self.umem.fd());
+                PortSetup::Sockets {
+                    frames: self.config.frames,
+                    frame_size: self.config.frame_size,
+                    holder: self.holder,
+                }
+            }
+        };
+        let setup = Setup {
+            batch: self.config.batch,
+            idle: self.config.idle,
+            core: self.config.core,
+            restarted: self.restarts() > 0,
+            ports,
+        };
+        process.ask(&Request::Setup(setup), &fds)
+    }
+
+    pub(super) fn end(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill();
+            self.facts.set_pid(0);
+        }
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

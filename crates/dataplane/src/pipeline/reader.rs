@@ -1,0 +1,81 @@
+//! What may be read of a pipeline while somebody else works with its processes.
+
+use std::sync::Arc;
+
+use crate::facts::WorkerFacts;
+use crate::ring_link::RingLink;
+use crate::stats::{ChainStats, Stats};
+
+/// How full a ring of a pipeline is; read from shared memory, without the processes at its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingStatus {
+    /// Position of the function whose process sends; `None` for the first process.
+    pub from: Option<u8>,
+    /// Position of the function whose process receives; `None` for the first process.
+    pub to: Option<u8>,
+    /// Descriptors it can hold.
+    pub capacity: u32,
+    /// Descriptors in it.
+    pub occupancy: u32,
+    /// Descriptors put in so far.
+    pub enqueued: u64,
+    /// Descriptors taken out so far.
+    pub dequeued: u64,
+}
+
+impl RingStatus {
+    pub(super) fn of(link: &RingLink, from: Option<u8>, to: Option<u8>) -> Option<Self> {
+        let ring = link.ring.observer().ok()?;
+        Some(Self {
+            from,
+            to,
+            capacity: ring.capacity(),
+            occupancy: ring.occupancy(),
+            enqueued: ring.enqueued(),
+            dequeued: ring.dequeued(),
+        })
+    }
+}
+
+/// The counters of a pipeline's processes, and its rings.
+#[derive(Debug)]
+pub struct PipelineReader {
+    pub(super) chain: (u32, u16),
+    pub(super) head: Arc<Stats>,
+    pub(super) stages: Vec<(u8, Arc<WorkerFacts>, Arc<Stats>)>,
+    /// Positions of sender and receiver.
+    pub(super) rings: Vec<((Option<u8>, Option<u8>), Arc<RingLink>)>,
+}
+
+impl PipelineReader {
+    /// The further processes: position of the function that each runs, and what it is now.
+    pub fn stages(&self) -> impl Iterator<Item = (u8, &Arc<WorkerFacts>)> {
+        let stages = self.stages.iter();
+        stages.map(|(position, facts, _)| (*position, facts))
+    }
+
+    /// The rings, now.
+    pub fn rings(&self) -> Vec<RingStatus> {
+        let rings = self.rings.iter();
+        rings
+            .filter_map(|((from, to), link)| RingStatus::of(link, *from, *to))
+            .collect()
+    }
+
+    /// What the chain did in all its processes together.
+    pub fn stats(&self) -> Option<ChainStats> {
+        let (spi, generation) = self.chain;
+        let mut sum = self.head.chain(spi, generation)?;
+        // Packets handed on to a stage have not left, so the first process' own count of departures is that of its sojourn times.
+        for (_, _, stats) in &self.stages {
+            let stats = stats.chain(spi, generation)?;
+            for (sum, part) in sum.positions.iter_mut().zip(&stats.positions) {
+                if part.packets_in > 0 || part.emitted > 0 {
+                    *sum = *part;
+                }
+            }
+            sum.transmit_drops += stats.transmit_drops;
+        }
+        Some(sum)
+    }
+}

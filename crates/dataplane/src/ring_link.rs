@@ -1,0 +1,38 @@
+//! A ring between two workers, as the agent keeps it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::Error;
+use crate::ring_port::WORDS;
+use crate::spsc::RingFile;
+
+/// Entries of each ring between processes.
+const ENTRIES: u32 = 1024;
+
+/// A ring and the eventfd that wakes its receiver.
+#[derive(Debug)]
+pub(crate) struct RingLink {
+    pub(crate) ring: RingFile,
+    bell: EventFd,
+}
+
+impl RingLink {
+    pub(crate) fn create() -> Result<Arc<Self>, Error> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_flags(flags).map_err(|errno| Error::Memory {
+            what: "eventfd of a ring",
+            bytes: size_of::<u64>(),
+            source: io::Error::from(errno),
+        })?;
+        let ring = RingFile::create(ENTRIES, WORDS)?;
+        Ok(Arc::new(Self { ring, bell }))
+    }
+
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.ring.fd(), self.bell.as_fd()]
+    }
+}

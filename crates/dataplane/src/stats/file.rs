@@ -1,0 +1,404 @@
+//! The file of the statistics: its layout, and the parts of a worker that write it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytemuck::Pod;
+use myelin_packet::HopCounters;
+use myelin_packet::sojourn::{self, Histogram};
+
+use super::types::{ChainStats, DoorStats, WorkerStats};
+use crate::error::Error;
+use crate::shm::{Cells, Mapping, anonymous_file, file_len};
+
+/// Most functions of one chain.
+pub(crate) const MAX_POSITIONS: usize = 32;
+
+/// Chain generations one worker holds at most. Blocks are pages of a sparse file: those never used cost nothing.
+pub(super) const MAX_BLOCKS: usize = 4096;
+
+const HEADER_WORDS: usize = 64;
+const POSITION_WORDS: usize = 8;
+const POSITIONS: usize = 8;
+const SOJOURN: usize = POSITIONS + MAX_POSITIONS * POSITION_WORDS;
+const BUCKETS: usize = SOJOURN + 8;
+const SHAPER: usize = BUCKETS + sojourn::BUCKETS;
+const BLOCK_WORDS: usize = SHAPER + 8;
+const DOOR_WORDS: usize = 8;
+const FIRST_BLOCK: usize = HEADER_WORDS + MAX_BLOCKS * DOOR_WORDS;
+const FILE_LEN: usize = (FIRST_BLOCK + MAX_BLOCKS * BLOCK_WORDS) * size_of::<u64>();
+
+/// Counters of a worker as a whole: their word in the header, in the order of [`WorkerStats`].
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    Received,
+    Transmitted,
+    UnknownChain,
+    Malformed,
+    NoFrame,
+    TransmitDrops,
+    Kicks,
+    Sleeps,
+    FreeFrames,
+    Invalid,
+}
+
+/// Words of a block before the positions.
+const TRANSMITTED: usize = 0;
+const TRANSMIT_DROPS: usize = 1;
+
+/// Words of a position.
+const IN: usize = 0;
+const DROPS: usize = 1;
+const EMITTED: usize = 2;
+const SAMPLED_NS: usize = 3;
+const SAMPLES: usize = 4;
+/// At the first position of a segment: packets that went through all of its functions in batches of which nothing was dropped and to which nothing was
+/// emitted. They count as in and out of each; most packets do, and cost one addition instead of two a function.
+const THROUGH: usize = 5;
+/// At the first position of a segment: its functions.
+const SPAN: usize = 6;
+
+/// Words of a row among the doors, in the order of [`DoorStats`].
+const PACKETS: usize = 0;
+const BYTES: usize = 1;
+const LAST_NS: usize = 2;
+const POLICED: usize = 3;
+const POLICED_BYTES: usize = 4;
+
+/// Words of the sojourn summary.
+const SUM: usize = 0;
+/// The complement, so that a block of zeros says that there was no packet.
+const NOT_MIN: usize = 1;
+const MAX: usize = 2;
+
+/// Words of the shaper, in the order of [`ShaperStats`](super::ShaperStats).
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum ShaperCounter {
+    /// Packets that had to wait.
+    Delayed,
+    /// Dropped: the queue was full.
+    Full,
+    /// Dropped: would have waited too long.
+    Late,
+    /// Dropped: larger than the burst.
+    Big,
+    /// Waited in a worker that died, or for a chain that went.
+    Lost,
+    /// Packets that wait now.
+    Waiting,
+    /// The most that ever waited.
+    Most,
+    /// How long those waited that have left, together, ns.
+    WaitedNs,
+}
+
+/// The mapped file, in the agent and in the worker.
+#[derive(Debug)]
+pub(crate) struct StatsFile {
+    fd: OwnedFd,
+    mapping: Arc<Mapping>,
+}
+
+impl StatsFile {
+    /// A file of zeros, which take no memory.
+    pub(super) fn create() -> Result<Self, Error> {
+        Self::open(anonymous_file("myelin-stats", FILE_LEN).map_err(memory)?)
+    }
+
+    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
+        let mapping = file_len(fd.as_fd())
+            .and_then(|len| {
+                if len < FILE_LEN {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Mapping::new(fd.as_fd(), 0, FILE_LEN, false)
+            })
+            .map(Arc::new)
+            .map_err(memory)?;
+        Ok(Self { fd, mapping })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The worker's own counters, for its loop.
+    pub(crate) fn worker_counters(&self) -> Result<WorkerCounters, Error> {
+        self.header().map(populated).map(WorkerCounters)
+    }
+
+    /// A chain's counters, for the loop.
+    pub(crate) fn chain_counters(&self, block: u32) -> Result<ChainCounters, Error> {
+        self.block(block).map(populated).map(ChainCounters)
+    }
+
+    /// What a front door counts, for the loop.
+    pub(crate) fn door_counters(&self, row: u32) -> Result<DoorCounters, Error> {
+        self.door(row).map(populated).map(DoorCounters)
+    }
+
+    pub(super) fn clear_block(&self, block: u32) {
+        self.block(block).iter().for_each(clear);
+    }
+
+    pub(super) fn clear_door(&self, row: u32) {
+        self.door(row).iter().for_each(clear);
+    }
+
+    pub(super) fn read_header(&self) -> Option<WorkerStats> {
+        self.header().ok().map(|words| read_all(&words))
+    }
+
+    pub(super) fn read_door(&self, row: u32) -> Option<DoorStats> {
+        self.door(row).ok().map(|words| read_all(&words))
+    }
+
+    pub(super) fn read_block(&self, block: u32, positions: usize) -> Option<ChainStats> {
+        let words = self.block(block).ok()?;
+        let read = |word: usize| get(&words[word]);
+        let mut positions: Vec<_> = (0..positions)
+            .map(|position| {
+                let at = POSITIONS + position * POSITION_WORDS;
+                HopCounters {
+                    packets_in: read(at + IN),
+                    drops: read(at + DROPS),
+                    emitted: read(at + EMITTED),
+                    sampled_ns: read(at + SAMPLED_NS),
+                    samples: read(at + SAMPLES),
+                    ..HopCounters::default()
+                }
+            })
+            .collect();
+        for first in 0..positions.len() {
+            let at = POSITIONS + first * POSITION_WORDS;
+            let (through, span) = (read(at + THROUGH), read(at + SPAN) as usize);
+            for position in positions.iter_mut().skip(first).take(span) {
+                position.packets_in += through;
+            }
+        }
+        let counts: Vec<u64> = (0..sojourn::BUCKETS).map(|i| read(BUCKETS + i)).collect();
+        Some(ChainStats {
+            positions,
+            transmitted: read(TRANSMITTED),
+            transmit_drops: read(TRANSMIT_DROPS),
+            sojourn: Histogram::from_parts(
+                &counts,
+                read(SOJOURN + SUM),
+                !read(SOJOURN + NOT_MIN),
+                read(SOJOURN + MAX),
+            ),
+            shaper: read_all(&words[SHAPER..]),
+        })
+    }
+
+    fn header(&self) -> Result<Cells<AtomicU64>, Error> {
+        cells(&self.mapping, 0, HEADER_WORDS)
+    }
+
+    fn door(&self, row: u32) -> Result<Cells<AtomicU64>, Error> {
+        // A row that there is not would be a block.
+        let row = Some(row as usize).filter(|row| *row < MAX_BLOCKS);
+        let first = row.map_or(usize::MAX, |row| HEADER_WORDS + row * DOOR_WORDS);
+        cells(&self.mapping, first, DOOR_WORDS)
+    }
+
+    fn block(&self, block: u32) -> Result<Cells<AtomicU64>, Error> {
+        let first = FIRST_BLOCK + block as usize * BLOCK_WORDS;
+        cells(&self.mapping, first, BLOCK_WORDS)
+    }
+}
+
+/// Writes the header's counters.
+#[derive(Debug)]
+pub(crate) struct WorkerCounters(Cells<AtomicU64>);
+
+impl WorkerCounters {
+    #[inline]
+    pub(crate) fn add(&self, counter: Counter, n: u64) {
+        add(&self.0[counter as usize], n);
+    }
+
+    pub(crate) fn set(&self, counter: Counter, value: u64) {
+        self.0[counter as usize].store(value, Ordering::Relaxed);
+    }
+}
+
+/// Writes a chain's block.
+#[derive(Debug)]
+pub(crate) struct ChainCounters(Cells<AtomicU64>);
+
+impl ChainCounters {
+    /// A function took `packets_in` packets, dropped `drops` of them and emitted `emitted` more.
+    #[inline]
+    pub(crate) fn pass(&self, position: usize, packets_in: u64, drops: u64, emitted: u64) {
+        let at = POSITIONS + position * POSITION_WORDS;
+        let Some(words) = self.0.get(at..at + POSITION_WORDS) else {
+            return;
+        };
+        add(&words[IN], packets_in);
+        if drops + emitted != 0 {
+            add(&words[DROPS], drops);
+            add(&words[EMITTED], emitted);
+        }
+    }
+
+    /// A segment of `functions` functions begins at `first`.
+    pub(crate) fn span(&self, first: usize, functions: usize) {
+        let at = POSITIONS + first * POSITION_WORDS;
+        if let Some(span) = self.0.get(at + SPAN) {
+            span.store(functions as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// `packets` packets went through all functions of the segment that begins at `first`; none was dropped, none emitted.
+    #[inline]
+    pub(crate) fn through(&self, first: usize, packets: u64) {
+        if let Some(through) = self.0.get(POSITIONS + first * POSITION_WORDS + THROUGH) {
+            add(through, packets);
+        }
+    }
+
+    /// `packets` packets took `ns` nanoseconds together in a function.
+    pub(crate) fn sample(&self, position: usize, packets: u64, ns: u64) {
+        let at = POSITIONS + position * POSITION_WORDS;
+        add(&self.0[at + SAMPLED_NS], ns);
+        add(&self.0[at + SAMPLES], packets);
+    }
+
+    #[inline]
+    pub(crate) fn transmitted(&self, packets: u64, drops: u64) {
+        add(&self.0[TRANSMITTED], packets);
+        if drops != 0 {
+            add(&self.0[TRANSMIT_DROPS], drops);
+        }
+    }
+
+    /// Adds to a count of the shaper.
+    pub(crate) fn shaper(&self, counter: ShaperCounter, n: u64) {
+        add(&self.0[SHAPER + counter as usize], n);
+    }
+
+    /// A packet begins to wait in the shaper.
+    #[inline]
+    pub(crate) fn waits(&self) {
+        self.shaper(ShaperCounter::Delayed, 1);
+        self.shaper(ShaperCounter::Waiting, 1);
+        let most = &self.0[SHAPER + ShaperCounter::Most as usize];
+        raise(most, self.waiting());
+    }
+
+    /// A packet has waited so long, and leaves.
+    #[inline]
+    pub(crate) fn waited(&self, ns: u64) {
+        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.shaper(ShaperCounter::WaitedNs, ns);
+    }
+
+    /// A packet that waits will not leave.
+    pub(crate) fn gives_up(&self, reason: ShaperCounter) {
+        self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
+        self.shaper(reason, 1);
+    }
+
+    /// Packets that wait in the shaper.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.0[SHAPER + ShaperCounter::Waiting as usize].load(Ordering::Relaxed)
+    }
+
+    /// What waited in a predecessor that died went with it.
+    pub(crate) fn succeed(&self) {
+        let lost = self.waiting();
+        self.shaper(ShaperCounter::Waiting, lost.wrapping_neg());
+        self.shaper(ShaperCounter::Lost, lost);
+    }
+
+    /// A packet left the chain `ns` nanoseconds after its stamp.
+    #[inline]
+    pub(crate) fn sojourn(&self, ns: u64) {
+        add(&self.0[BUCKETS + sojourn::index(ns)], 1);
+        add(&self.0[SOJOURN + SUM], ns);
+        raise(&self.0[SOJOURN + NOT_MIN], !ns);
+        raise(&self.0[SOJOURN + MAX], ns);
+    }
+}
+
+/// Writes a chain's row among the doors.
+#[derive(Debug)]
+pub struct DoorCounters(Cells<AtomicU64>);
+
+impl DoorCounters {
+    /// A packet of the chain came at that time.
+    #[inline]
+    pub fn count(&self, bytes: u64, stamp_ns: u64) {
+        if let Some(words) = self.0.first_chunk::<DOOR_WORDS>() {
+            add(&words[PACKETS], 1);
+            add(&words[BYTES], bytes);
+            words[LAST_NS].store(stamp_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// It is above the chain's profile.
+    pub fn police(&self, bytes: u64) {
+        add(&self.0[POLICED], 1);
+        add(&self.0[POLICED_BYTES], bytes);
+    }
+}
+
+/// Not an atomic addition: there is one writer.
+#[inline]
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(
+        cell.load(Ordering::Relaxed).wrapping_add(n),
+        Ordering::Relaxed,
+    );
+}
+
+#[inline]
+fn raise(cell: &AtomicU64, value: u64) {
+    if value > cell.load(Ordering::Relaxed) {
+        cell.store(value, Ordering::Relaxed);
+    }
+}
+
+/// What the words of a structure hold.
+fn read_all<T: Pod>(cells: &[AtomicU64]) -> T {
+    let mut read = T::zeroed();
+    let words = bytemuck::cast_slice_mut::<T, u64>(std::slice::from_mut(&mut read));
+    for (word, cell) in words.iter_mut().zip(cells) {
+        *word = get(cell);
+    }
+    read
+}
+
+fn get(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed)
+}
+
+fn clear(cells: &Cells<AtomicU64>) {
+    cells
+        .iter()
+        .for_each(|cell| cell.store(0, Ordering::Relaxed));
+}
+
+fn populated(cells: Cells<AtomicU64>) -> Cells<AtomicU64> {
+    cells.populate();
+    cells
+}
+
+fn cells(mapping: &Arc<Mapping>, word: usize, words: usize) -> Result<Cells<AtomicU64>, Error> {
+    Cells::new(mapping, word.saturating_mul(size_of::<u64>()), words)
+        .ok_or_else(|| memory(io::ErrorKind::UnexpectedEof.into()))
+}
+
+fn memory(source: io::Error) -> Error {
+    Error::Memory {
+        what: "statistics memory",
+        bytes: FILE_LEN,
+        source,
+    }
+}

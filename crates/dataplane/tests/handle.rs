@@ -1,0 +1,148 @@
+//! What a handle makes of a worker that refuses, does not answer in time, or is asked for what it does not have. The worker is a script that answers as it is told.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use myelin_dataplane::{
+    DevicePair, Direction, Error, Idle, LeadChain, SocketId, UserChain, UserExit, UserSegment,
+    WorkerConfig, WorkerHandle,
+};
+use myelin_packet::Match;
+use myelin_packet::traffic::Profile;
+use myelin_spec::{DpdkDevice, FunctionConfig};
+
+/// A program that is no worker but answers as `script` says: `say` waits for a request and answers it, `$1` is what it may look at.
+fn impostor(script: &str, file: &Path) -> WorkerConfig {
+    let script = format!(
+        r#"n=0; wait() {{ dd bs=8 count=1 of=/dev/null 2>/dev/null; n=$((n+1)); }}
+           answer() {{ printf '{{"number":%d,"body":%s}}' $n "$1" >&0; }}
+           say() {{ wait; answer "$1"; }}
+           ok='{{"Ok":null}}'; no='{{"Err":"no"}}'
+           {script}; wait"#
+    );
+    let file = file.to_str().expect("a name").to_owned();
+    let device = |name| DpdkDevice::new(name).expect("a device");
+    WorkerConfig {
+        args: ["-c".to_owned(), script, "sh".to_owned(), file]
+            .map(Into::into)
+            .into(),
+        // Its ports are there without anybody's help.
+        devices: Some(DevicePair {
+            devices: [device("net_ring0"), device("net_ring1")],
+            prefix: "impostor".into(),
+            hugepages: false,
+        }),
+        ..WorkerConfig::new("/bin/sh", "impostor")
+    }
+}
+
+fn chain(spi: u32) -> UserChain {
+    UserChain {
+        spi,
+        generation: 0,
+        positions: 1,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions: vec![FunctionConfig::Forward.into()],
+            exit: UserExit::Port(SocketId::of_port(1)),
+            shaping: None,
+        }],
+    }
+}
+
+fn led(spi: u32, generation: u16) -> LeadChain {
+    LeadChain {
+        matches: Match::default(),
+        direction: Direction::Forward,
+        policing: Profile::default(),
+        spi,
+        generation,
+    }
+}
+
+#[test]
+fn who_reads_waits_for_no_request() {
+    let script = r#"say "$ok"; say "$ok"; say "$ok"; wait; sleep 1; answer "$ok""#;
+    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    worker.add_chain(chain(1)).unwrap();
+    let (stats, facts, pid) = (worker.stats(), worker.facts(), worker.pid());
+    let start = Instant::now();
+    let asking = std::thread::spawn(move || {
+        worker.set_idle(Idle::Spin).unwrap();
+        worker
+    });
+    for _ in 0..100 {
+        assert_eq!((facts.pid(), facts.restarts()), (pid, 0));
+        assert!(matches!(facts.idle(), Idle::Adaptive { .. }));
+        assert!(stats.chain(1, 0).is_some() && stats.worker().received == 0);
+        assert_eq!(facts.socket_statistics(SocketId::of_port(1)), None);
+    }
+    assert!(start.elapsed() < Duration::from_millis(900));
+    assert!(!asking.is_finished(), "the request has not been waited for");
+    let worker = asking.join().unwrap();
+    assert_eq!(facts.idle(), Idle::Spin);
+    drop(worker);
+    assert_eq!(facts.pid(), 0, "its process ends with its handle");
+}
+
+#[test]
+fn a_refusal_leaves_the_worker_and_what_it_has_alone() {
+    let script = r#"say "$ok"; say "$ok"; say "$ok"; say "$no"; say "$no"; say "$ok""#;
+    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    let pid = worker.pid();
+    worker.add_chain(chain(1)).unwrap();
+    let error = worker.lead_chain(led(1, 7)).unwrap_err().to_string();
+    assert!(error.contains("generation 7 is not there"), "{error}");
+    let error = worker.lead_chain(led(1, 0)).unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+    let error = worker.add_chain(chain(2)).unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+    assert!(worker.stats().chain(2, 0).is_none());
+    assert!(worker.is_alive());
+    assert_eq!(worker.pid(), pid);
+    // Nothing is led to it, so it may go.
+    worker.remove_chain(1, 0).unwrap();
+    assert!(worker.stats().chain(1, 0).is_none());
+}
+
+#[test]
+fn a_generation_that_has_the_packets_stays() {
+    let script = r#"for i in 1 2 3 4 5 6; do say "$ok"; done"#;
+    let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
+    worker.add_chain(chain(1)).unwrap();
+    worker.lead_chain(led(1, 0)).unwrap();
+    let error = worker.remove_chain(1, 0).unwrap_err().to_string();
+    assert!(error.contains("is what packets are led to"), "{error}");
+    assert!(worker.stats().door(1).is_some());
+    worker.unlead_chain(1).unwrap();
+    worker.remove_chain(1, 0).unwrap();
+    assert!(worker.stats().door(1).is_none());
+}
+
+#[test]
+fn a_restart_brings_all_chains_back_or_no_process() {
+    let file = std::env::temp_dir().join(format!("myelin-impostor-{}", std::process::id()));
+    // Set-up, two chains and the door's part; once the file is there it refuses the second chain.
+    let script = r#"say "$ok"; say "$ok"; if [ -e "$1" ]; then say "$no"; else say "$ok"; fi; say "$ok"; say "$ok""#;
+    let mut worker = WorkerHandle::spawn(impostor(script, &file)).unwrap();
+    worker.add_chain(chain(1)).unwrap();
+    worker.add_chain(chain(2)).unwrap();
+    worker.lead_chain(led(2, 0)).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let refused = worker.restart();
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    assert!(!worker.is_alive(), "it would run without the chain");
+    assert_eq!(worker.facts().pid(), 0);
+    worker.restart().unwrap();
+    assert!(worker.is_alive());
+    assert_eq!((worker.restarts(), worker.facts().pid()), (2, worker.pid()));
+}
+
+#[test]
+fn a_program_without_that_driver_says_so() {
+    let mut config = impostor("", Path::new(""));
+    config.exe = env!("CARGO_BIN_EXE_myelin-dataplane-worker").into();
+    let error = WorkerHandle::spawn(config).unwrap_err().to_string();
+    assert!(error.contains("this program drives no devices"), "{error}");
+}
