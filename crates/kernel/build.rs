@@ -4,41 +4,53 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Program, and the hooks it is built for.
-const PROGRAMS: [(&str, &[&str]); 17] = [
-    ("door", &["XDP", "TC"]),
-    ("forward", &["XDP", "TC"]),
-    ("xor", &["XDP", "TC"]),
-    ("firewall", &["XDP", "TC"]),
-    ("nat", &["XDP", "TC"]),
-    ("router", &["XDP", "TC"]),
-    ("load_balancer", &["XDP", "TC"]),
-    ("timestamp", &["XDP", "TC"]),
-    ("monitor", &["XDP", "TC"]),
-    ("flow_tracker", &["XDP", "TC"]),
-    ("closed", &["XDP", "TC"]),
-    ("reentry", &["XDP"]),
-    ("sff", &["XDP", "TC"]),
-    ("leave", &["TC"]),
-    ("policer", &["XDP"]),
-    ("depart", &["TC"]),
-    ("conform", &["TC"]),
+/// Programs that run at one hook alone; all others are built for both.
+const ONE_HOOK: [(&str, &str); 5] = [
+    ("reentry", "XDP"),
+    ("policer", "XDP"),
+    ("leave", "TC"),
+    ("depart", "TC"),
+    ("conform", "TC"),
 ];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    let out = PathBuf::from(variable("OUT_DIR"));
-    for (program, hooks) in PROGRAMS {
-        for hook in hooks {
-            let object = out.join(format!("{program}.{}.o", hook.to_lowercase()));
-            if let Err(problem) = compile(program, hook, &object) {
-                // Not a panic: its backtrace would bury the remedy.
-                eprintln!("error: {problem}");
-                std::process::exit(1);
-            }
-        }
+    if let Err(problem) = build() {
+        // Not a panic: its backtrace would bury the remedy.
+        eprintln!("error: {problem}");
+        std::process::exit(1);
     }
+}
+
+/// Compiles each program of `src/bpf`, and lists them as Rust for `src/object.rs`.
+fn build() -> Result<(), String> {
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let mut names: Vec<String> = std::fs::read_dir("src/bpf")
+        .map_err(|error| format!("cannot read src/bpf: {error}"))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter_map(|file| Some(file.strip_suffix(".bpf.c")?.to_owned()))
+        .collect();
+    names.sort();
+    let mut list = String::from("&[\n");
+    for name in names {
+        let only = ONE_HOOK.iter().find(|(program, _)| *program == name);
+        let object = |hook: &str| -> Result<String, String> {
+            if only.is_some_and(|(_, only)| *only != hook) {
+                return Ok("&[]".to_owned());
+            }
+            let object = out.join(format!("{name}.{}.o", hook.to_lowercase()));
+            compile(&name, hook, &object)?;
+            Ok(format!("include_bytes!({object:?})"))
+        };
+        let (xdp, tc) = (object("XDP")?, object("TC")?);
+        list.push_str(&format!(
+            "Program {{ name: {name:?}, xdp: {xdp}, tc: {tc} }},\n"
+        ));
+    }
+    list.push(']');
+    std::fs::write(out.join("programs.rs"), list)
+        .map_err(|error| format!("cannot write the list of programs: {error}"))
 }
 
 fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {

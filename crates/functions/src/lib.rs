@@ -45,6 +45,7 @@ mod time_exceeded;
 pub mod timestamp;
 mod wide;
 mod word;
+pub mod work;
 pub mod xor;
 
 pub use batch::Batch;

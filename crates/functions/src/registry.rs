@@ -23,6 +23,7 @@ use crate::rlnc::encode::{Encode, EncodeState};
 use crate::rlnc::recode::{Recode, RecodeState};
 use crate::router::Router;
 use crate::timestamp::Timestamp;
+use crate::work::Work;
 use crate::xor::Xor;
 use crate::{Function, States};
 
@@ -91,6 +92,7 @@ impl States {
                 Box::new(FlowTracker::new(*config, state))
             }
             FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
+            FunctionConfig::Work(config) => Box::new(Work::new(*config)),
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
             FunctionConfig::AesEncrypt(config) => {

@@ -3,24 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use bytemuck::{Pod, Zeroable};
 use myelin_spec::{FunctionConfig, FunctionInstance};
 
 use crate::hop::Hop;
 use crate::map::fds;
-use crate::object::{
-    FIREWALL, FLOW_TRACKER, FORWARD, LOAD_BALANCER, MONITOR, NAT, ROUTER, TIMESTAMP, XOR,
-};
+use crate::object::{FIREWALL, FLOW_TRACKER, LOAD_BALANCER, MONITOR, NAT, Program, ROUTER};
 use crate::state::{State, States};
 use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
-
-/// The read-only data of an `xor`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Xor {
-    hop: Hop,
-    key: u64,
-}
 
 /// A loaded function. Its slot is to be emptied before it is dropped.
 #[derive(Debug)]
@@ -48,8 +37,6 @@ pub(crate) fn load(
 ) -> Result<Instance, Error> {
     let mut state = None;
     let fd = match &function.config {
-        FunctionConfig::Forward => FORWARD.load(hook, bytemuck::bytes_of(&hop), maps),
-        FunctionConfig::Timestamp => TIMESTAMP.load(hook, bytemuck::bytes_of(&hop), maps),
         FunctionConfig::Monitor(config) => {
             let key = function.state.as_ref();
             let own = states.get(key, &function.config, &flows::monitor(*config))?;
@@ -65,13 +52,6 @@ pub(crate) fn load(
             let fd = FLOW_TRACKER.load(hook, bytemuck::bytes_of(&instance), &maps);
             state = Some(own);
             fd
-        }
-        FunctionConfig::Xor(xor) => {
-            let instance = Xor {
-                hop,
-                key: u64::from_ne_bytes([xor.key; 8]),
-            };
-            XOR.load(hook, bytemuck::bytes_of(&instance), maps)
         }
         FunctionConfig::Nat(config) => {
             let own = nat::state(states, function, config)?;
@@ -109,14 +89,23 @@ pub(crate) fn load(
             position,
             "a black box is a program of its own; write `mapping: distributed`, or leave it out",
         )),
-        _ => Err(Error::function(
-            "function",
-            position,
-            format!(
-                "`{}` exists in user space only; write `space: user`, or leave it out",
-                function.config.kind().name
-            ),
-        )),
+        config => {
+            let kind = config.kind().name;
+            match (Program::of_kind(kind), config.kernel_constants()) {
+                (Some(program), Some(constants)) => {
+                    let mut instance = bytemuck::bytes_of(&hop).to_vec();
+                    instance.extend_from_slice(bytemuck::cast_slice(&constants));
+                    program.load(hook, &instance, maps)
+                }
+                _ => Err(Error::function(
+                    "function",
+                    position,
+                    format!(
+                        "`{kind}` exists in user space only; write `space: user`, or leave it out"
+                    ),
+                )),
+            }
+        }
     }?;
     Ok(Instance { fd, state })
 }
@@ -127,15 +116,4 @@ fn with<'m>(
     own: impl IntoIterator<Item = (&'static str, BorrowedFd<'m>)>,
 ) -> Vec<(&'static str, BorrowedFd<'m>)> {
     maps.iter().copied().chain(own).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::twin::assert_twins;
-
-    #[test]
-    fn instances_lie_as_in_c() {
-        assert_twins!(XOR, "xor", Xor { hop, key });
-    }
 }

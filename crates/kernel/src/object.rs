@@ -18,93 +18,60 @@ pub(crate) struct Program {
     tc: &'static [u8],
 }
 
-macro_rules! object {
-    ($program:literal, $hook:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $program, ".", $hook, ".o"))
-    };
-}
-
-/// A program by its source's name, with the hooks that `build.rs` builds it for.
-macro_rules! program {
-    ($name:literal, xdp tc) => {
-        Program {
-            name: $name,
-            xdp: object!($name, "xdp"),
-            tc: object!($name, "tc"),
-        }
-    };
-    ($name:literal, xdp) => {
-        Program {
-            name: $name,
-            xdp: object!($name, "xdp"),
-            tc: &[],
-        }
-    };
-    ($name:literal, tc) => {
-        Program {
-            name: $name,
-            xdp: &[],
-            tc: object!($name, "tc"),
-        }
-    };
-}
+/// All of them, as `build.rs` finds them in `src/bpf`.
+pub(crate) const ALL: &[Program] = include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
 /// The front door.
-pub(crate) const DOOR: Program = program!("door", xdp tc);
+pub(crate) const DOOR: Program = program("door");
 /// The door back into the kernel.
-pub(crate) const REENTRY: Program = program!("reentry", xdp);
+pub(crate) const REENTRY: Program = program("reentry");
 /// The forwarder between functions in namespaces of their own.
-pub(crate) const SFF: Program = program!("sff", xdp tc);
+pub(crate) const SFF: Program = program("sff");
 /// The way out behind a distributed chain's last function, when that is in user space.
-pub(crate) const LEAVE: Program = program!("leave", tc);
+pub(crate) const LEAVE: Program = program("leave");
 /// Declares the map of policers; its program is for tests.
-pub(crate) const POLICER: Program = program!("policer", xdp);
+pub(crate) const POLICER: Program = program("policer");
 /// The way out of a chain that the egress interface shapes.
-pub(crate) const DEPART: Program = program!("depart", tc);
+pub(crate) const DEPART: Program = program("depart");
 /// The conformance monitor.
-pub(crate) const CONFORM: Program = program!("conform", tc);
+pub(crate) const CONFORM: Program = program("conform");
 /// What stands in the slot of a function that is gone.
-pub(crate) const CLOSED: Program = program!("closed", xdp tc);
+pub(crate) const CLOSED: Program = program("closed");
 /// Kernel function `forward`.
-pub(crate) const FORWARD: Program = program!("forward", xdp tc);
-/// Kernel function `xor`.
-pub(crate) const XOR: Program = program!("xor", xdp tc);
-/// Kernel function `nat`.
-pub(crate) const NAT: Program = program!("nat", xdp tc);
-/// Kernel function `firewall`.
-pub(crate) const FIREWALL: Program = program!("firewall", xdp tc);
-/// Kernel function `timestamp`.
-pub(crate) const TIMESTAMP: Program = program!("timestamp", xdp tc);
-/// Kernel function `load-balancer`.
-pub(crate) const LOAD_BALANCER: Program = program!("load_balancer", xdp tc);
-/// Kernel function `router`.
-pub(crate) const ROUTER: Program = program!("router", xdp tc);
-/// Kernel function `monitor`.
-pub(crate) const MONITOR: Program = program!("monitor", xdp tc);
-/// Kernel function `flow-tracker`.
-pub(crate) const FLOW_TRACKER: Program = program!("flow_tracker", xdp tc);
-
-/// All of them.
 #[cfg(test)]
-pub(crate) const ALL: [Program; 17] = [
-    DOOR,
-    REENTRY,
-    SFF,
-    LEAVE,
-    POLICER,
-    DEPART,
-    CONFORM,
-    CLOSED,
-    FORWARD,
-    XOR,
-    NAT,
-    FIREWALL,
-    TIMESTAMP,
-    LOAD_BALANCER,
-    ROUTER,
-    MONITOR,
-    FLOW_TRACKER,
-];
+pub(crate) const FORWARD: Program = program("forward");
+/// Kernel function `nat`.
+pub(crate) const NAT: Program = program("nat");
+/// Kernel function `firewall`.
+pub(crate) const FIREWALL: Program = program("firewall");
+/// Kernel function `load-balancer`.
+pub(crate) const LOAD_BALANCER: Program = program("load_balancer");
+/// Kernel function `router`.
+pub(crate) const ROUTER: Program = program("router");
+/// Kernel function `monitor`.
+pub(crate) const MONITOR: Program = program("monitor");
+/// Kernel function `flow-tracker`.
+pub(crate) const FLOW_TRACKER: Program = program("flow_tracker");
+
+/// The program of that name; without one the build fails.
+const fn program(name: &str) -> Program {
+    let mut i = 0;
+    while i < ALL.len() {
+        if is_same(ALL[i].name.as_bytes(), name.as_bytes()) {
+            return ALL[i];
+        }
+        i += 1;
+    }
+    panic!("src/bpf has no such program")
+}
+
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut i = 0;
+    while i < one.len() && i < other.len() && one[i] == other[i] {
+        i += 1;
+    }
+    i == one.len() && i == other.len()
+}
 
 /// The section that every program's read-only data lies in.
 const INSTANCE: &str = ".rodata.instance";
@@ -112,6 +79,12 @@ const INSTANCE: &str = ".rodata.instance";
 const DATA: &str = ".data.";
 
 impl Program {
+    /// The program of a kind of function.
+    pub(crate) fn of_kind(kind: &str) -> Option<Self> {
+        let name = kind.replace('-', "_");
+        ALL.iter().find(|program| program.name == name).copied()
+    }
+
     /// Its name.
     #[cfg(test)]
     pub(crate) fn name(&self) -> &'static str {

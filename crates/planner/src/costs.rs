@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use myelin_spec::catalogue::{self, Kind};
-use myelin_spec::{Hook, Space};
+use myelin_spec::{FunctionConfig, Hook, Space};
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form that this release reads and writes.
@@ -331,6 +331,13 @@ impl Costs {
         Some(known.unwrap_or(Cost::new(default.per_packet_ns, default.per_byte_ns)))
     }
 
+    /// What a function costs in `space` as it is configured; `None` when its kind does not exist there.
+    pub fn of(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
+        let busy = config.effect().busy;
+        let own = self.function(config.kind(), space)?;
+        Some(own.plus(Cost::new(busy.per_packet_ns, busy.per_byte_ns)))
+    }
+
     /// The JSON form.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
@@ -487,6 +494,8 @@ pub enum CostsError {
 
 #[cfg(test)]
 mod tests {
+    use myelin_spec::WorkConfig;
+
     use super::*;
 
     #[test]
@@ -584,6 +593,22 @@ mod tests {
         let mut absent = xor.clone();
         absent.user = None;
         assert_eq!(costs.function(&absent, Space::User), None);
+    }
+
+    #[test]
+    fn a_cost_that_depends_on_the_configuration_comes_on_top_of_the_kinds() {
+        let mut costs = Costs::default();
+        let base = FunctionCosts {
+            kernel: None,
+            user: Some(Cost::new(7.0, 0.5)),
+        };
+        costs.functions.insert("work".into(), base);
+        let config = FunctionConfig::Work(WorkConfig {
+            cycles: 3000,
+            cycles_per_byte: 3,
+        });
+        let user = costs.of(&config, Space::User);
+        assert_eq!(user, Some(Cost::new(1007.0, 1.5)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use myelin_spec::catalogue::Class;
 use myelin_spec::{Classify, Hook, Mapping, OnFailure, Shaping, Sla, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::costs::Origin;
+use crate::costs::{Cost, Origin};
 
 pub use bound::{Bound, HopShare, ServerShare};
 pub use shaper::{ShaperPlace, ShaperPlan};
@@ -122,13 +122,43 @@ impl Plan {
 }
 
 /// A step of the packet's way that is no function.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// Its name, as the costs have it; several are joined by ` + `.
     pub name: String,
     /// Its cost, ns.
     pub cost_ns: f64,
+    /// The costs that it consists of, by their names in [`StepCosts`](crate::costs::StepCosts); no plan from elsewhere has them.
+    #[serde(skip)]
+    pub(crate) parts: Vec<&'static str>,
+}
+
+/// The name says what it consists of.
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.cost_ns) == (&other.name, other.cost_ns)
+    }
+}
+
+impl Step {
+    /// A step that consists of these costs, of a frame of so many bytes.
+    pub(crate) fn new(parts: &[(&'static str, Cost)], frame_bytes: u64) -> Self {
+        let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
+        Self {
+            name: names.join(" + "),
+            cost_ns: parts.iter().map(|(_, cost)| cost.at_ns(frame_bytes)).sum(),
+            parts: names,
+        }
+    }
+
+    /// Adds a cost in front of the part of that name, or of all.
+    pub(crate) fn insert(&mut self, part: &'static str, cost_ns: f64, before: &str) {
+        let at = self.parts.iter().position(|part| *part == before);
+        self.parts.insert(at.unwrap_or(0), part);
+        self.name = self.parts.join(" + ");
+        self.cost_ns += cost_ns;
+    }
 }
 
 /// A function in its place.

@@ -13,12 +13,12 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 use self::mapping::add_rings;
 use self::place::Placement;
 use self::problem::{Ends, Problem};
-use self::reach::{Crossings, reach, reach_by_link, step};
+use self::reach::{Crossings, reach, reach_by_link};
 use crate::classify::required;
 use crate::costs::Costs;
 use crate::error::PlanError;
 use crate::machine::Machine;
-use crate::plan::{Entry, Exit, Hop, Plan, Segment};
+use crate::plan::{Entry, Exit, Hop, Plan, Segment, Step};
 use crate::shaping;
 
 pub(crate) use dpdk::place;
@@ -59,11 +59,11 @@ pub(crate) fn plan_as_asked(
     let mut egress = match spaces.last() {
         Some(Space::User) if !problem.distributed => {
             crossings.add(costs.steps.user_egress, frame_bytes);
-            step(&[("user_egress", costs.steps.user_egress)], frame_bytes)
+            Step::new(&[("user_egress", costs.steps.user_egress)], frame_bytes)
         }
-        _ => step(&[ends.kernel_egress], frame_bytes),
+        _ => Step::new(&[ends.kernel_egress], frame_bytes),
     };
-    let door = step(&ends.door, frame_bytes);
+    let door = Step::new(&ends.door, frame_bytes);
     let (own_processes, rings) = if chain.mapping == Mapping::Pipeline {
         let ring = costs.steps.ring;
         add_rings(&chain.functions, &mut hops, &mut egress, ring, frame_bytes)
@@ -127,9 +127,9 @@ fn hops(
     let functions = problem.chain.functions.iter().zip(&placement.spaces);
     let hop = |(position, (function, &space)): (usize, (&FunctionSpec, &Space))| {
         let kind = function.kind();
-        let cost = costs.function(kind, space).unwrap_or_default();
+        let cost = costs.of(&function.config, space).unwrap_or_default();
         let reach = if kind.is_black_box() {
-            step(&[("link", costs.steps.link)], frame_bytes)
+            Step::new(&[("link", costs.steps.link)], frame_bytes)
         } else if problem.distributed {
             reach_by_link((hook, space), costs, frame_bytes, crossings)
         } else {

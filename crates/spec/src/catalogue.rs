@@ -95,6 +95,9 @@ pub struct Kind {
     /// Its part in an erasure code.
     #[serde(skip)]
     pub coding: Option<Coding>,
+    /// The numbers that its program in the kernel works with, where these are all that it needs.
+    #[serde(skip)]
+    pub(crate) kernel_constants: Option<fn(&FunctionConfig) -> Vec<u64>>,
     /// Reads the configuration; what is wrong with it is reported.
     #[serde(skip)]
     pub(crate) read: fn(&Fields<'_>, &mut Report<'_>) -> FunctionConfig,
@@ -128,6 +131,7 @@ impl Kind {
         example: "",
         counters: &[],
         coding: None,
+        kernel_constants: None,
         read: |_, _| FunctionConfig::Forward,
         effect: |_| Effect::NONE,
         flow_lifetime_ns: |_, _, _| None,

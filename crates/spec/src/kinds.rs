@@ -18,6 +18,7 @@ pub mod nat;
 pub mod rlnc;
 pub mod router;
 pub mod timestamp;
+pub mod work;
 pub mod xor;
 
 use myelin_packet::FlowState;
@@ -99,6 +100,8 @@ kinds! {
     rlnc::RlncRecode(RlncRecodeConfig) = RLNC_RECODE "rlnc-recode";
     /// Works out lost packets from repair packets.
     rlnc::RlncDecode(RlncDecodeConfig) = RLNC_DECODE "rlnc-decode";
+    /// Takes time, for experiments.
+    work::Work(WorkConfig) = WORK "work";
 }
 
 impl FunctionConfig {
@@ -110,6 +113,11 @@ impl FunctionConfig {
     /// How long it keeps a flow after the flow's last packet, ns; `None` for as long as there is room.
     pub fn flow_lifetime_ns(&self, is_tcp: bool, state: Option<FlowState>) -> Option<u64> {
         (self.kind().flow_lifetime_ns)(self, is_tcp, state)
+    }
+
+    /// The read-only data of its program in the kernel behind the program's place in the chain, where numbers are all that this needs.
+    pub fn kernel_constants(&self) -> Option<Vec<u64>> {
+        Some((self.kind().kernel_constants?)(self))
     }
 
     /// Whether it belongs into the process that has the sockets of its chain: it keeps a state that other chains or later

@@ -44,6 +44,7 @@ pub mod kinds;
 mod printable;
 mod read;
 mod replies;
+mod schema;
 pub mod secret;
 pub mod shaping;
 pub mod suggest;
@@ -63,6 +64,7 @@ pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};
 pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use kinds::*;
 pub use myelin_packet::Match;
+pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 

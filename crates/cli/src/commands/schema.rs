@@ -10,7 +10,7 @@ use crate::output;
 /// Arguments of `myelin schema`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin schema api > myelin-api.json    endpoints and types of the agent's socket"
+    after_help = "Examples:\n  myelin schema api > myelin-api.json    endpoints and types of the agent's socket\n  myelin schema chain > chain.schema.json    for an editor that completes chain files"
 )]
 pub(crate) struct Arguments {
     /// What the schema is of.
@@ -21,12 +21,15 @@ pub(crate) struct Arguments {
 enum Subject {
     /// The agent's socket: endpoints, requests, answers.
     Api,
+    /// A chain file, with the configuration of each kind of function.
+    Chain,
 }
 
 /// Prints.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let schema = match arguments.of {
         Subject::Api => myelin_api::schema(),
+        Subject::Chain => myelin_spec::schema(),
     };
     output::json(&schema)
 }

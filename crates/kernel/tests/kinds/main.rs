@@ -15,4 +15,5 @@ mod nat;
 mod router;
 mod space;
 mod timestamp;
+mod work;
 mod xor;

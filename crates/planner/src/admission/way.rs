@@ -7,7 +7,7 @@ use super::site::{NS, Site};
 use crate::calculus::SECOND;
 use crate::costs::{Cost, Costs, InBurst};
 use crate::frame::{LONGEST, SHORTEST};
-use crate::plan::{Plan, ShaperPlace};
+use crate::plan::{Plan, ShaperPlace, Step};
 
 /// What several chains may wait for.
 ///
@@ -244,10 +244,10 @@ impl<'a> Builder<'a> {
             from = hop.space;
             let own = self
                 .costs
-                .function(function.kind(), hop.space)
+                .of(&function.config, hop.space)
                 .unwrap_or_default();
             let work = self
-                .work_of(&hop.reach.name)
+                .work_of(&hop.reach)
                 .plus(self.worst(own))
                 .plus(self.crowded(hop.space));
             let effect = function.config.effect();
@@ -258,8 +258,8 @@ impl<'a> Builder<'a> {
             self.step(&hop.name, work);
             self.grow(&effect);
         }
-        self.depart(self.alone(&plan.egress.name));
-        self.step("egress", self.work_of(&plan.egress.name));
+        self.depart(self.alone(&plan.egress));
+        self.step("egress", self.work_of(&plan.egress));
         if let Some(bps) = self.site.egress_bps.filter(|bps| *bps > 0) {
             self.link(bps);
         }
@@ -364,7 +364,7 @@ impl<'a> Builder<'a> {
 
     /// The front door, with all the receive work: to a worker's ring, or through the kernel to the egress, whose steps then count once more.
     fn at_door(&self) -> Work {
-        let door = self.work_of(&self.plan.door.name);
+        let door = self.work_of(&self.plan.door);
         let Some(in_burst) = self.in_burst else {
             return door;
         };
@@ -418,16 +418,16 @@ impl<'a> Builder<'a> {
         self.worst(crowded.unwrap_or_default())
     }
 
-    /// The costs of a step that is named as they are.
-    fn work_of(&self, name: &str) -> Work {
-        let parts = name.split(" + ");
+    /// What a packet of a burst costs for a step.
+    fn work_of(&self, step: &Step) -> Work {
+        let parts = step.parts.iter();
         let parts = parts.filter_map(|part| self.in_burst(part).or_else(|| self.known(part)));
         parts.fold(Work::default(), Work::plus)
     }
 
     /// The same for a packet that comes alone.
-    fn alone(&self, name: &str) -> Work {
-        let parts = name.split(" + ").filter_map(|part| self.known(part));
+    fn alone(&self, step: &Step) -> Work {
+        let parts = step.parts.iter().filter_map(|part| self.known(part));
         parts.fold(Work::default(), Work::plus)
     }
 

@@ -106,12 +106,7 @@ pub(super) fn add_rings(
     let ns = ring.at_ns(frame_bytes);
     let (mut own_processes, mut rings) = (0, 0);
     let mut pass = |step: &mut Step, before: &str| {
-        step.name = if before.is_empty() {
-            format!("ring + {}", step.name)
-        } else {
-            step.name.replace(before, &format!("ring + {before}"))
-        };
-        step.cost_ns += ns;
+        step.insert("ring", ns, before);
         rings += 1;
     };
     // Whether the packet is in a process of its own function now; the first user function is in the first process.

@@ -140,10 +140,10 @@ fn overload(plan: &Plan) -> Option<String> {
         hops.map(Hop::total_ns).sum::<f64>() + if leaves { plan.egress.cost_ns } else { 0.0 }
     };
     // What has a process of its own has a core of its own.
-    let own = plan
-        .hops
-        .iter()
-        .filter(|hop| plan.own_processes > 0 && hop.reach.name.contains("ring + dispatch"));
+    let own = plan.hops.iter().filter(|hop| {
+        let parts = &hop.reach.parts;
+        plan.own_processes > 0 && parts.windows(2).any(|two| *two == ["ring", "dispatch"])
+    });
     let own_ns: Vec<f64> = own.map(Hop::total_ns).collect();
     let parts = [
         ("worker", user_ns - own_ns.iter().sum::<f64>()),

@@ -32,7 +32,7 @@ impl<'c> Problem<'c> {
             // On the average of a run one ring for each of its functions.
             let ring = (chain.mapping == Mapping::Pipeline).then_some(costs.steps.ring);
             let cost = |space| {
-                let own = costs.function(function.kind(), space)?;
+                let own = costs.of(&function.config, space)?;
                 let way = ring.filter(|_| space == Space::User).unwrap_or_default();
                 Some(picoseconds(&[own, way], frame_bytes))
             };

@@ -43,7 +43,7 @@ pub(super) fn reach(
         dispatch
     };
     let parts: Vec<_> = crossing.into_iter().chain([call]).collect();
-    step(&parts, frame_bytes)
+    Step::new(&parts, frame_bytes)
 }
 
 /// The way from the forwarder over a function's link and back.
@@ -65,13 +65,5 @@ pub(super) fn reach_by_link(
             ("user_to_kernel", costs.user_to_kernel),
         ]);
     }
-    step(&parts, frame_bytes)
-}
-
-pub(super) fn step(parts: &[(&'static str, Cost)], frame_bytes: u64) -> Step {
-    let names: Vec<_> = parts.iter().map(|(name, _)| *name).collect();
-    Step {
-        name: names.join(" + "),
-        cost_ns: parts.iter().map(|(_, cost)| cost.at_ns(frame_bytes)).sum(),
-    }
+    Step::new(&parts, frame_bytes)
 }

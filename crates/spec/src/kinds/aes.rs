@@ -137,6 +137,21 @@ pub static AES_ENCRYPT: Kind = Kind {
     description: "Encrypts and authenticates the UDP payload (AES-GCM), in place, and appends what `aes-decrypt` needs. Drops \
                   what it cannot encrypt: fragments, other protocols, and packets that would become longer than the MTU.",
     example: "{ name: cipher, kind: aes-encrypt, config: { keyFile: tactile.key } }",
+    counters: &[
+        ("fragment", "dropped: a fragment, the first included"),
+        ("not-udp", "dropped: another protocol"),
+        (
+            "surplus",
+            "dropped: something follows the datagram in the IP packet",
+        ),
+        ("too-long", "dropped: it would be longer than the MTU"),
+        ("no-room", "dropped: it would be longer than its buffer"),
+        (
+            "no-session",
+            "dropped: the library had no memory or no random numbers",
+        ),
+        ("sessions-begun", "sessions that began"),
+    ],
     read: |fields, report| FunctionConfig::AesEncrypt(AesEncryptConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::AesEncrypt(config) => Effect {
@@ -164,6 +179,33 @@ pub static AES_DECRYPT: Kind = Kind {
     description: "Decrypts what `aes-encrypt` encrypted. Drops and counts what is not genuine: another key, changed on the way, \
                   seen before, too late, cut short, or not encrypted at all.",
     example: "{ name: clear, kind: aes-decrypt, config: { keyFile: tactile.key } }",
+    counters: &[
+        ("fragment", "dropped: a fragment, the first included"),
+        ("not-udp", "dropped: another protocol"),
+        (
+            "surplus",
+            "dropped: something follows the datagram in the IP packet",
+        ),
+        ("no-session", "dropped: the library had no memory"),
+        ("too-short", "dropped: shorter than trailer and tag"),
+        (
+            "unknown-key",
+            "dropped: no key of the file has its key identifier",
+        ),
+        (
+            "not-authentic",
+            "dropped: changed on the way, forged, or another cipher",
+        ),
+        ("replayed", "dropped: it came before"),
+        ("too-old", "dropped: it lies behind the window"),
+        ("put-out", "dropped: its session was put out"),
+        (
+            "sessions-full",
+            "dropped: its session is new, and all that are kept are in use",
+        ),
+        ("sessions-begun", "sessions that began"),
+        ("sessions-forgotten", "sessions that were put out"),
+    ],
     read: |fields, report| FunctionConfig::AesDecrypt(AesDecryptConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::AesDecrypt(config) => Effect {

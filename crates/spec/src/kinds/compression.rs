@@ -76,6 +76,15 @@ pub static COMPRESS: Kind = Kind {
                   smaller pass untouched, and so do fragments and other protocols; a payload that only looks compressed is \
                   marked, with 4 bytes more.",
     example: "{ name: squeeze, kind: compress, config: { algorithm: lz4 } }",
+    counters: &[
+        ("compressed", "compressed"),
+        ("untouched", "passed: it got no smaller"),
+        ("stored", "passed with a mark: it only looked compressed"),
+        ("other", "passed: a fragment, or another protocol"),
+        ("bytes-in", "bytes of payloads before"),
+        ("bytes-out", "bytes of payloads after"),
+        ("too-long", "dropped: with the mark it would pass the MTU"),
+    ],
     read: |fields, report| FunctionConfig::Compress(CompressConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::Compress(config) => longer(MARK_BYTES, config.mtu),
@@ -96,6 +105,23 @@ pub static DECOMPRESS: Kind = Kind {
     description: "Gives UDP payloads that a `compress` made smaller back as they were; each packet says by which algorithm. Packets \
                   that were not compressed pass untouched. Drops what is damaged, too long, or made with another dictionary.",
     example: "{ name: restore, kind: decompress }",
+    counters: &[
+        ("decompressed", "given back"),
+        ("untouched", "passed: it was not compressed"),
+        ("stored", "its mark was taken off"),
+        ("other", "passed: a fragment, or another protocol"),
+        ("bytes-in", "bytes of payloads before"),
+        ("bytes-out", "bytes of payloads after"),
+        (
+            "malformed",
+            "dropped: damaged, or not of the length that it says",
+        ),
+        (
+            "wrong-dictionary",
+            "dropped: compressed with another dictionary",
+        ),
+        ("too-long", "dropped: it would be longer than the MTU"),
+    ],
     read: |fields, report| FunctionConfig::Decompress(DecompressConfig::read(fields, report)),
     effect: |config| match config {
         // Any packet may become as long as one can be.

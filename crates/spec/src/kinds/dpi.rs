@@ -163,6 +163,14 @@ pub static DPI: Kind = Kind {
                   hold one. Patterns that are spread over several packets are not seen. Needs libhs.so.5 (Hyperscan or \
                   Vectorscan) where it runs.",
     example: "{ name: ids, kind: dpi, config: { patterns: [ cmd.exe, '/select.+from/i' ] } }",
+    counters: &[
+        ("matched", "held a pattern"),
+        ("matched-dropped", "dropped for a pattern"),
+        ("marked", "went on marked"),
+        ("mirrored", "a copy was sent"),
+        ("fragments-dropped", "dropped: a fragment"),
+        ("failed-dropped", "dropped: the library failed to scan it"),
+    ],
     read: |fields, report| {
         let before = report.count();
         let config = DpiConfig::read(fields, report);

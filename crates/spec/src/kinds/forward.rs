@@ -14,6 +14,7 @@ pub static FORWARD: Kind = Kind {
     guards: false,
     description: "Hands packets on unchanged: the least a function can do, and so the baseline of every other.",
     example: "{ name: pass-on, kind: forward }",
+    kernel_constants: Some(|_| Vec::new()),
     read: |_, _| FunctionConfig::Forward,
     ..Kind::BASE
 };

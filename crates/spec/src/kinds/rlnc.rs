@@ -198,6 +198,19 @@ pub static RLNC_ENCODE: Kind = Kind {
                   that are not UDP, fragments, and packets too long to be protected.",
     example: "{ name: coder, kind: rlnc-encode, config: { window: 8, redundancy: 0.25 } }",
     coding: Some(Coding::Begins),
+    counters: &[
+        ("source", "source packets that were numbered"),
+        ("repair", "repair packets that were sent"),
+        (
+            "unsupported",
+            "dropped: not UDP, a fragment, or bytes behind the datagram",
+        ),
+        (
+            "too-long",
+            "dropped: it or its repair packet would pass the MTU",
+        ),
+        ("no-room", "dropped: no room in its buffer"),
+    ],
     read: |fields, report| FunctionConfig::RlncEncode(RlncEncodeConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::RlncEncode(config) => config.effect(),
@@ -219,6 +232,17 @@ pub static RLNC_RECODE: Kind = Kind {
                   of the way that also helps against what was lost before. Source packets go on unchanged. Drops \
                   packets that no `rlnc-encode` has sent.",
     example: "{ name: relay, kind: rlnc-recode, config: { redundancy: 0.25 } }",
+    counters: &[
+        ("source", "source packets that came"),
+        ("coded", "coded packets that came"),
+        ("recoded", "recoded packets besides"),
+        (
+            "replaced",
+            "coded packets in whose place a recoded one went",
+        ),
+        ("malformed", "dropped: no packet of an encoder"),
+        ("too-long", "recoded packets that would pass the MTU"),
+    ],
     read: |fields, report| FunctionConfig::RlncRecode(RlncRecodeConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::RlncRecode(config) => config.effect(),
@@ -240,6 +264,21 @@ pub static RLNC_DECODE: Kind = Kind {
                   those out. Drops packets that no `rlnc-encode` has sent, and duplicates.",
     example: "{ name: decoder, kind: rlnc-decode, config: { delivery: in-order } }",
     coding: Some(Coding::Ends),
+    counters: &[
+        ("source", "source packets that came"),
+        ("coded", "coded packets that came"),
+        ("redundant", "coded packets that said nothing new"),
+        ("recovered", "packets that were worked out"),
+        ("lost", "packets that were given up"),
+        (
+            "late",
+            "dropped: it lies before the buffer, or was given up",
+        ),
+        ("duplicate", "dropped: it was there already"),
+        ("malformed", "dropped: no packet of an encoder, or too long"),
+        ("corrupt", "worked out, but no valid UDP packet"),
+        ("reset", "new beginnings after jumps of the numbers"),
+    ],
     read: |fields, report| FunctionConfig::RlncDecode(RlncDecodeConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::RlncDecode(config) => config.effect(),

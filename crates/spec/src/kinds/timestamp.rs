@@ -21,6 +21,7 @@ pub static TIMESTAMP: Kind = Kind {
                   each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \
                   are not UDP, fragments, and packets that would become longer than 1500 bytes.",
     example: "{ name: clock, kind: timestamp }",
+    kernel_constants: Some(|_| Vec::new()),
     read: |_, _| FunctionConfig::Timestamp,
     effect: |_| Effect {
         longer: Longer::by(STAMPS, DEFAULT_MTU),

@@ -27,6 +27,10 @@ pub static XOR: Kind = Kind {
     description: "XORs every byte of the UDP or TCP payload with one static key and corrects the checksum. Drops packets that \
                   have no such payload to find: fragments and other protocols.",
     example: "{ name: coder, kind: xor, config: { key: 0x5a } }",
+    kernel_constants: Some(|config| match config {
+        FunctionConfig::Xor(config) => vec![u64::from_ne_bytes([config.key; 8])],
+        _ => Vec::new(),
+    }),
     read: |fields, report| FunctionConfig::Xor(XorConfig::read(fields, report)),
     ..Kind::BASE
 };

@@ -1,0 +1,38 @@
+//! `work`: keeps the core busy for given cycles a packet and a byte, and changes nothing.
+
+use std::hint::black_box;
+
+use myelin_spec::WorkConfig;
+
+use crate::{Emitter, Function, Packet, Verdict};
+
+/// Takes time: steps of an exclusive or and a multiplication, each of which waits for the one before. The kernel's form takes the same steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    config: WorkConfig,
+}
+
+impl Work {
+    /// The function of that configuration.
+    pub fn new(config: WorkConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl Function for Work {
+    #[inline]
+    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
+        let steps = self.config.steps(packet.len());
+        let start = black_box(packet.len() as u64);
+        black_box((0..steps).fold(start, |value, _| step(value)));
+        Verdict::Forward
+    }
+}
+
+/// The two operations differ, so that a compiler cannot make one of several steps.
+#[inline(always)] // or the call would be part of the chain
+fn step(value: u64) -> u64 {
+    const BITS: u64 = 0x5555_5555_5555_5555;
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    (value ^ BITS).wrapping_mul(FACTOR)
+}

@@ -1,0 +1,32 @@
+//! What a function counts is what its kind's description says.
+
+use std::collections::BTreeMap;
+
+use myelin_functions::{Error, States};
+use myelin_spec::{Source, catalogue, parse};
+
+#[test]
+fn every_counter_is_described_and_every_described_one_is_told() {
+    let files = BTreeMap::from([("tactile.key".to_owned(), "5a".repeat(32))]);
+    for kind in catalogue::kinds() {
+        let text = format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: a }}\nspec:\n  match: {{}}\n  \
+             functions: [ {} ]\n",
+            kind.example
+        );
+        let chains = parse(&text, &Source::new("a.yaml"), &files).unwrap();
+        let function = match States::default().instantiate(&chains[0].instances(0..1)[0]) {
+            Ok(function) => function,
+            Err(Error::External) => continue,
+            Err(Error::Dpi(cause)) => {
+                println!("SKIP: dpi: {cause}");
+                continue;
+            }
+            Err(cause) => panic!("{}: {cause}", kind.name),
+        };
+        let mut told = Vec::new();
+        function.read_counters(&mut |name, _| told.push(name));
+        let described: Vec<_> = kind.counters.iter().map(|(name, _)| *name).collect();
+        assert_eq!(told, described, "{}", kind.name);
+    }
+}

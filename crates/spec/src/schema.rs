@@ -1,0 +1,108 @@
+//! The JSON Schema (2020-12) of a chain file, from the same keys that the reader takes.
+
+use serde_json::{Map, Value, json};
+
+use crate::catalogue::{ConfigKey, Kind, ValueType, kinds};
+use crate::chain::MAX_FUNCTIONS;
+use crate::kinds::{dpi, firewall, load_balancer, router};
+use crate::read;
+
+/// The schema of one document of a chain file: a ServiceChain, with the configuration of each kind of function.
+pub fn schema() -> Value {
+    let mut schema = object(read::KEYS);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("ServiceChain");
+    schema
+}
+
+/// A mapping with these keys and no others.
+fn object(keys: &[ConfigKey]) -> Value {
+    let properties: Map<_, _> = keys
+        .iter()
+        .map(|key| (key.key.to_owned(), property(key)))
+        .collect();
+    let required: Vec<_> = keys.iter().filter(|key| key.required).collect();
+    let required: Vec<_> = required.iter().map(|key| key.key).collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn property(key: &ConfigKey) -> Value {
+    let mut schema = value(key.value);
+    schema["description"] = json!(key.doc);
+    if let Some(default) = key.default {
+        schema["default"] = match default {
+            "[]" => json!([]),
+            text => text
+                .parse::<u64>()
+                .map_or_else(|_| json!(text), |number| json!(number)),
+        };
+    }
+    schema
+}
+
+fn value(value: ValueType) -> Value {
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    // A number counts as its text, and a text as the number that it writes.
+    let text = || json!({ "type": ["string", "number"] });
+    let or = |one: Value, other: Value| json!({ "anyOf": [one, other] });
+    match value {
+        ValueType::Integer { min, max } => or(
+            json!({ "type": "integer", "minimum": min, "maximum": max }),
+            json!({ "type": "string", "pattern": "^(0[xX][0-9a-fA-F]+|[0-9]+)$" }),
+        ),
+        ValueType::Number { max } => or(
+            json!({ "type": "number", "minimum": 0, "maximum": max }),
+            json!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]{1,6})?$" }),
+        ),
+        ValueType::Choice(&["true", "false"]) => json!({ "enum": [true, false, "true", "false"] }),
+        ValueType::Choice(words) => json!({ "enum": words }),
+        ValueType::Duration => {
+            json!({ "type": "string", "pattern": "^[0-9.]+ *(ns|us|µs|μs|ms|s)$" })
+        }
+        ValueType::Percent => json!({ "type": "string", "pattern": "^[0-9.]+ *%$" }),
+        ValueType::Cpu => json!({ "type": "string", "pattern": "^[0-9.]+ *(m|cores|core)$" }),
+        ValueType::Memory => json!({ "type": "string", "pattern": "^[0-9.]+ *([kMG]|[KMG]i)?B$" }),
+        ValueType::File | ValueType::SecretFile | ValueType::Function => {
+            json!({ "type": "string" })
+        }
+        ValueType::Text | ValueType::Ports => text(),
+        ValueType::Addresses | ValueType::TextOrList => or(text(), list(text())),
+        ValueType::Command => list(text()),
+        ValueType::Environment => json!({ "type": "object", "additionalProperties": text() }),
+        ValueType::AnyMap => json!({ "type": "object" }),
+        ValueType::Map(keys) => object(keys),
+        ValueType::TextOrMap(keys) => or(text(), object(keys)),
+        ValueType::Rules => list(object(firewall::RULE_KEYS)),
+        ValueType::Routes => list(object(router::ROUTE_KEYS)),
+        ValueType::Backends => list(object(load_balancer::BACKEND_KEYS)),
+        ValueType::Patterns => list(or(text(), object(dpi::PATTERN_KEYS))),
+        ValueType::Mirror => object(dpi::MIRROR_KEYS),
+        ValueType::Functions => {
+            let one_of: Vec<_> = kinds().map(function).collect();
+            let mut functions = list(json!({ "oneOf": one_of }));
+            functions["minItems"] = json!(1);
+            functions["maxItems"] = json!(MAX_FUNCTIONS);
+            functions
+        }
+    }
+}
+
+/// An element of `spec.functions` of that kind.
+fn function(kind: &Kind) -> Value {
+    let mut function = object(read::function::KEYS);
+    function["title"] = json!(kind.name);
+    function["description"] = json!(kind.description);
+    function["properties"]["kind"] = json!({ "const": kind.name });
+    let mut config = object(kind.config);
+    // A function that undoes another one has that one's configuration.
+    if kind.config.iter().any(|key| key.key == "reverseOf") {
+        config["required"] = json!([]);
+    }
+    function["properties"]["config"] = config;
+    function
+}

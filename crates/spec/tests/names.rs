@@ -1,0 +1,46 @@
+//! What a kind does stands in its description: the rooms that plan and judge name no kind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use myelin_spec::catalogue;
+
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let each = entries.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    });
+    each.filter(|path| path.file_name().is_some_and(|name| name != "tests.rs"))
+        .collect()
+}
+
+/// The code of a file without comments and without its tests, which stand at its end.
+fn code(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_planner_and_the_policies_name_no_kind() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = 0;
+    for room in ["planner", "policy"] {
+        for path in sources(&crates.join(room).join("src")) {
+            let code = code(&path);
+            files += 1;
+            assert!(!code.contains("FunctionConfig::"), "{}", path.display());
+            for kind in catalogue::kinds() {
+                let name = format!("\"{}\"", kind.name);
+                assert!(!code.contains(&name), "{} in {}", kind.name, path.display());
+            }
+        }
+    }
+    assert!(files > 30, "only {files} files found");
+}

@@ -1,0 +1,136 @@
+//! `docs/functions/README.md` is the description of all kinds as a page, and the other pages there name every key of theirs.
+//!
+//! `MYELIN_UPDATE_EXPECTED=1 cargo test -p myelin-spec --test reference` writes the page anew.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use myelin_spec::Space;
+use myelin_spec::catalogue::{self, Kind};
+
+fn pages() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/functions")
+}
+
+/// Text without line breaks in lines of at most 100 columns, those after the first behind `indent`.
+fn wrapped(text: &str, indent: &str) -> String {
+    const COLUMNS: usize = 100;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().unwrap();
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            if !line.trim().is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+fn page() -> String {
+    let intro = "After this page you can write `spec.functions` of a chain file: it has every kind, its keys, what it counts, and what it \
+                 costs before `myelin calibrate`. `myelin functions KIND` prints keys and example, `myelin schema chain` a JSON Schema. The \
+                 page is made from `crates/spec/src/kinds` (`cargo test -p myelin-spec --test reference`).";
+    let mut page = format!("# Function kinds\n\n{}\n", wrapped(intro, ""));
+    for kind in catalogue::kinds() {
+        describe(kind, &mut page).unwrap();
+    }
+    page
+}
+
+fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
+    writeln!(page, "\n## {}\n", kind.name)?;
+    writeln!(page, "{}\n", wrapped(kind.description, ""))?;
+    let spaces = kind.spaces().map(|space| {
+        let cost = kind.default_cost(space).unwrap_or_default();
+        match (kind.is_black_box(), space) {
+            (true, _) => format!("{space} space, at a cost that nobody knows"),
+            (_, Space::Kernel | Space::User) => {
+                let (packet, byte) = (cost.per_packet_ns, cost.per_byte_ns);
+                format!("{space} space, {packet} ns a packet and {byte} ns a byte")
+            }
+        }
+    });
+    let spaces: Vec<_> = spaces.collect();
+    let (class, touches, state) = (kind.class, kind.touches, kind.state);
+    let guards = if kind.guards {
+        "guards the chain"
+    } else {
+        "does not guard"
+    };
+    let facts = format!(
+        "Class {class}; works on: {touches}; state: {state}; {guards}. Runs in {}.",
+        spaces.join("; ")
+    );
+    writeln!(
+        page,
+        "{}\n\n```yaml\n- {}\n```",
+        wrapped(&facts, ""),
+        kind.example
+    )?;
+    if !kind.config.is_empty() {
+        writeln!(page, "\n| key | value | default |\n|---|---|---|")?;
+    }
+    for key in kind.config {
+        let value = key.value.to_string().replace('|', "\\|");
+        let default = match (key.required, key.default) {
+            (true, _) => "must be given".to_owned(),
+            (false, None) => "-".to_owned(),
+            (false, Some(default)) => format!("`{default}`"),
+        };
+        writeln!(page, "| `{}` | {value} | {default} |", key.key)?;
+    }
+    for (index, key) in kind.config.iter().enumerate() {
+        let before = if index == 0 { "\n" } else { "" };
+        writeln!(
+            page,
+            "{before}{}",
+            wrapped(&format!("* `{}`: {}", key.key, key.doc), "  ")
+        )?;
+    }
+    if !kind.counters.is_empty() {
+        writeln!(page, "\n| counter | packets |\n|---|---|")?;
+    }
+    for (name, what) in kind.counters {
+        writeln!(page, "| `{name}` | {what} |")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_reference_is_that_of_the_descriptions() {
+    let path = pages().join("README.md");
+    if std::env::var_os("MYELIN_UPDATE_EXPECTED").is_some() {
+        fs::write(&path, page()).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == page(), "{} is not up to date", path.display());
+}
+
+#[test]
+fn every_page_names_the_keys_and_the_counters_of_its_kind() {
+    let mut count = 0;
+    for kind in catalogue::kinds() {
+        let Ok(text) = fs::read_to_string(pages().join(format!("{}.md", kind.name))) else {
+            continue;
+        };
+        count += 1;
+        for key in kind.config {
+            let named = [format!("`{}`", key.key), format!("{}:", key.key)];
+            assert!(
+                named.iter().any(|name| text.contains(name)),
+                "{}: {}",
+                kind.name,
+                key.key
+            );
+        }
+        for (counter, _) in kind.counters {
+            assert!(text.contains(counter), "{}: {counter}", kind.name);
+        }
+    }
+    assert!(count >= 10, "only {count} pages found");
+}

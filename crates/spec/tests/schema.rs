@@ -1,0 +1,123 @@
+//! The schema of chain files: it takes what the reader takes, and refuses what the reader refuses for its keys and shapes.
+
+use std::fs;
+use std::path::Path;
+
+use myelin_spec::{catalogue, schema};
+use serde_json::{Value, json};
+
+/// The parts of JSON Schema that the schema uses.
+fn takes(schema: &Value, value: &Value) -> bool {
+    let types = match &schema["type"] {
+        Value::Null => vec![],
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        one => vec![one.as_str().unwrap()],
+    };
+    let is = |name: &&str| match *name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64(),
+        "number" => value.is_number(),
+        other => panic!("{other}"),
+    };
+    if !types.is_empty() && !types.iter().any(is) {
+        return false;
+    }
+    let all = |key: &str| schema[key].as_array().cloned().unwrap_or_default();
+    let any_of = all("anyOf");
+    let one_of = all("oneOf");
+    let words = all("enum");
+    let in_range = value.as_f64().is_none_or(|number| {
+        schema["minimum"]
+            .as_f64()
+            .is_none_or(|least| number >= least)
+            && schema["maximum"].as_f64().is_none_or(|most| number <= most)
+    });
+    let as_written = schema["pattern"].as_str().is_none_or(|pattern| {
+        let pattern = regex::Regex::new(pattern).unwrap();
+        value.as_str().is_some_and(|text| pattern.is_match(text))
+    });
+    let members = value.as_object().is_none_or(|members| {
+        let known = |(key, value): (&String, &Value)| match &schema["properties"][key] {
+            Value::Null => schema["additionalProperties"] != json!(false),
+            schema => takes(schema, value),
+        };
+        let has = |key: &Value| members.contains_key(key.as_str().unwrap());
+        members.iter().all(known) && all("required").iter().all(has)
+    });
+    let elements = value.as_array().is_none_or(|elements| {
+        let counted = schema["minItems"].as_u64().unwrap_or(0)
+            ..=schema["maxItems"].as_u64().unwrap_or(u64::MAX);
+        counted.contains(&(elements.len() as u64))
+            && elements
+                .iter()
+                .all(|element| takes(&schema["items"], element))
+    });
+    in_range
+        && as_written
+        && members
+        && elements
+        && (any_of.is_empty() || any_of.iter().any(|schema| takes(schema, value)))
+        && (one_of.is_empty() || one_of.iter().filter(|schema| takes(schema, value)).count() == 1)
+        && (words.is_empty() || words.contains(value))
+        && (schema["const"].is_null() || schema["const"] == *value)
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap()
+}
+
+#[test]
+fn it_takes_every_example() {
+    let schema = schema();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut count = 0;
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            for document in documents(&fs::read_to_string(&path).unwrap()) {
+                assert!(takes(&schema, &document), "{}: {document}", path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 20);
+}
+
+#[test]
+fn it_takes_the_example_of_every_kind() {
+    let functions = &schema()["properties"]["spec"]["properties"]["functions"];
+    for kind in catalogue::kinds() {
+        let example = json!(documents(kind.example));
+        assert!(takes(functions, &example), "{}", kind.name);
+    }
+}
+
+/// What is wrong with these is a key, a word or a shape, and no check between several of them.
+#[test]
+fn it_refuses_what_the_reader_refuses() {
+    let schema = schema();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
+    for name in [
+        "choices",
+        "function-config",
+        "function-kind",
+        "missing-parts",
+        "unit-missing",
+        "unknown-keys",
+        "unknown-object-kind",
+        "wrong-shapes",
+        "no-functions",
+        "too-many-functions",
+        "api-version",
+    ] {
+        let text = fs::read_to_string(directory.join(format!("{name}.yaml"))).unwrap();
+        for document in documents(&text) {
+            assert!(!takes(&schema, &document), "{name}");
+        }
+    }
+}
