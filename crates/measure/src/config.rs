@@ -272,7 +272,6 @@ mod tests {
             "poll"
                 .parse::<Mode>()
                 .unwrap_err()
-                .to_string()
                 .contains("inline, spin or blocking")
         );
     }

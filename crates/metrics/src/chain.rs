@@ -151,14 +151,14 @@ mod tests {
     #[test]
     fn met_when_all_terms_are() {
         let with = |met: &[Option<bool>]| {
-            let mut report = ChainReport::default();
-            report.claims = met
-                .iter()
-                .map(|&holds| Claim {
-                    holds,
-                    ..Claim::figure_at_most("", (), 0.0, 0.0)
-                })
-                .collect();
+            let claims = met.iter().map(|&holds| Claim {
+                holds,
+                ..Claim::figure_at_most("", (), 0.0, 0.0)
+            });
+            let report = ChainReport {
+                claims: claims.collect(),
+                ..ChainReport::default()
+            };
             report.met()
         };
         assert_eq!(with(&[]), None);

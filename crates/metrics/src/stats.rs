@@ -16,7 +16,7 @@ mod student;
 pub use mean::{Moments, mean_ci};
 pub use median::{median_ci, median_ranks};
 pub use ratio::{PairedRatio, ROUNDS_NEEDED, RatioError};
-pub use student::{normal_quantile, t_quantile};
+use student::t_quantile;
 
 use serde::Serialize;
 

@@ -336,7 +336,7 @@ impl Drawings<'_> {
             .collect();
         // The budget of a distribution is the paper's too; a bound on ours is not.
         let bound = self.bound(published && !distribution);
-        Ok(lines(name, width, x, y, &curves, bound)?)
+        lines(name, width, x, y, &curves, bound)
     }
 
     /// The declared line; a bound of ours says nothing about a paper's figures.
