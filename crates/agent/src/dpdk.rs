@@ -117,8 +117,8 @@ impl Devices {
     pub(crate) fn reading(&self, name: &str) -> Option<Reading> {
         let running = self.chains.get(name)?;
         let is_free = self.pairs.is_free(&running.pair);
-        let mut pair = is_free.then(|| self.pairs.get(&running.pair)).flatten()?;
-        running.reading(&mut pair)
+        let pair = is_free.then(|| self.pairs.get(&running.pair)).flatten()?;
+        running.reading(&pair)
     }
 
     /// The flows that the functions of the chains know, or of the one of that name.

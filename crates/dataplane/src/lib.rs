@@ -41,6 +41,8 @@ pub mod forwarder;
 mod handle;
 mod idle;
 mod launch;
+#[cfg(any(test, feature = "memory-port"))]
+#[path = "../tests/ports/memory.rs"]
 pub mod memory_port;
 mod named;
 mod pipeline;

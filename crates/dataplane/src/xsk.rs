@@ -331,21 +331,6 @@ impl Xsk {
         self.info.zero_copy
     }
 
-    /// The interface it is bound to.
-    pub fn interface(&self) -> &str {
-        &self.info.interface
-    }
-
-    /// The queue it is bound to.
-    pub fn queue(&self) -> u32 {
-        self.info.queue
-    }
-
-    /// What it is for.
-    pub fn role(&self) -> Role {
-        self.info.role
-    }
-
     pub(crate) fn info(&self) -> &XskInfo {
         &self.info
     }

@@ -1,7 +1,5 @@
 //! The way out of a chain whose traffic is shaped.
 
-use std::time::Duration;
-
 use myelin_spec::Shaping;
 
 use super::Forwarder;
@@ -24,13 +22,6 @@ impl<P: Port> Forwarder<'_, P> {
     #[inline]
     pub fn departs_ns(&self) -> Option<u64> {
         (self.departs_ns != u64::MAX).then_some(self.departs_ns)
-    }
-
-    /// In how long that is.
-    pub fn departs_in(&self) -> Option<Duration> {
-        let now_ns = (self.timer.clock)();
-        let departs_ns = self.departs_ns()?;
-        Some(Duration::from_nanos(departs_ns.saturating_sub(now_ns)))
     }
 
     /// Whether packets wait to leave: then [`Self::release`] is to be called at the latest at [`Self::departs_ns`].

@@ -135,15 +135,14 @@ impl WorkerHandle {
 
     fn set_up(&self, process: &mut Process) -> Result<(), Error> {
         let mut fds = vec![self.stats.fd()];
-        let ports = match &self.config.devices {
-            Some(devices) => PortSetup::Devices(devices.clone()),
-            None => {
-                fds.push(self.umem.fd());
-                PortSetup::Sockets {
-                    frames: self.config.frames,
-                    frame_size: self.config.frame_size,
-                    holder: self.holder,
-                }
+        let ports = if let Some(devices) = &self.config.devices {
+            PortSetup::Devices(devices.clone())
+        } else {
+            fds.push(self.umem.fd());
+            PortSetup::Sockets {
+                frames: self.config.frames,
+                frame_size: self.config.frame_size,
+                holder: self.holder,
             }
         };
         let setup = Setup {

@@ -37,14 +37,16 @@ impl RingStatus {
     }
 }
 
+/// Positions of the functions whose processes send and receive; `None` for the first process.
+pub(super) type RingEnds = (Option<u8>, Option<u8>);
+
 /// The counters of a pipeline's processes, and its rings.
 #[derive(Debug)]
 pub struct PipelineReader {
     pub(super) chain: (u32, u16),
     pub(super) head: Arc<Stats>,
     pub(super) stages: Vec<(u8, Arc<WorkerFacts>, Arc<Stats>)>,
-    /// Positions of sender and receiver.
-    pub(super) rings: Vec<((Option<u8>, Option<u8>), Arc<RingLink>)>,
+    pub(super) rings: Vec<(RingEnds, Arc<RingLink>)>,
 }
 
 impl PipelineReader {
