@@ -9,7 +9,7 @@ pub enum Error {
     /// An option out of its range.
     #[error("probe option `{option}` is {value}: {expected}")]
     Option {
-        /// The option's name as in [`crate::Config`] or [`crate::bandwidth::Config`].
+        /// The option's name as in [`crate::Config`] or [`crate::bandwidth::Load`].
         option: &'static str,
         /// What it was.
         value: String,
