@@ -32,7 +32,7 @@ fn build() -> Result<(), String> {
         .filter_map(|file| Some(file.strip_suffix(".bpf.c")?.to_owned()))
         .collect();
     names.sort();
-    let mut list = String::from("&[\n");
+    let mut list = Vec::new();
     for name in names {
         let only = ONE_HOOK.iter().find(|(program, _)| *program == name);
         let object = |hook: &str| -> Result<String, String> {
@@ -41,14 +41,14 @@ fn build() -> Result<(), String> {
             }
             let object = out.join(format!("{name}.{}.o", hook.to_lowercase()));
             compile(&name, hook, &object)?;
-            Ok(format!("include_bytes!({object:?})"))
+            Ok(format!("include_bytes!(r\"{}\")", object.display()))
         };
         let (xdp, tc) = (object("XDP")?, object("TC")?);
-        list.push_str(&format!(
-            "Program {{ name: {name:?}, xdp: {xdp}, tc: {tc} }},\n"
+        list.push(format!(
+            "Program {{ name: {name:?}, xdp: {xdp}, tc: {tc} }}"
         ));
     }
-    list.push(']');
+    let list = format!("&[\n{}\n]", list.join(",\n"));
     std::fs::write(out.join("programs.rs"), list)
         .map_err(|error| format!("cannot write the list of programs: {error}"))
 }

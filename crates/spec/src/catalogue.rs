@@ -168,11 +168,11 @@ pub struct DefaultCost {
 }
 
 /// A default cost of so many ns a packet and a byte.
-pub(crate) const fn cost(per_packet_ns: f64, per_byte_ns: f64) -> Option<DefaultCost> {
-    Some(DefaultCost {
+pub(crate) const fn cost(per_packet_ns: f64, per_byte_ns: f64) -> DefaultCost {
+    DefaultCost {
         per_packet_ns,
         per_byte_ns,
-    })
+    }
 }
 
 /// A key of a mapping in the chain file, such as a kind's configuration.

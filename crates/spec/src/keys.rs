@@ -33,6 +33,17 @@ impl Fields<'_> {
         };
         value.unwrap_or_default()
     }
+
+    /// The value of one of these keys, as [`Self::value`] gives it.
+    pub(crate) fn of<T: Readable + Default>(
+        &self,
+        keys: &[ConfigKey],
+        name: &str,
+        report: &mut Report<'_>,
+    ) -> T {
+        let key = keys.iter().find(|key| key.key == name);
+        key.map_or_else(T::default, |key| self.value(key, report))
+    }
 }
 
 /// The whole number that a value stands for, in the unit that the key's type has.

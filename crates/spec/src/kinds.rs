@@ -1,7 +1,7 @@
 //! The kinds of service functions, a file each.
 //!
 //! A kind's file is all that this program says of it but its code: what it is ([`Kind`]), the keys of its configuration with their types,
-//! defaults and meanings (`config!`), and what it does to traffic ([`Effect`](crate::Effect)). The reader of chain files, the catalogue, the
+//! defaults and meanings (`config!`), and what it does to traffic ([`Effect`]). The reader of chain files, the catalogue, the
 //! schema, the pages in `docs/functions`, the planner's costs and the reports come from it. Start reading at [`xor`].
 
 pub mod aes;

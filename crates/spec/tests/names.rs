@@ -9,9 +9,12 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let each = entries.flat_map(|path| match path.is_dir() {
-        true => sources(&path),
-        false => vec![path],
+    let each = entries.flat_map(|path| {
+        if path.is_dir() {
+            sources(&path)
+        } else {
+            vec![path]
+        }
     });
     each.filter(|path| path.file_name().is_some_and(|name| name != "tests.rs"))
         .collect()

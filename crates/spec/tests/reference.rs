@@ -6,7 +6,6 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use myelin_spec::Space;
 use myelin_spec::catalogue::{self, Kind};
 
 fn pages() -> PathBuf {
@@ -47,13 +46,11 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     writeln!(page, "{}\n", wrapped(kind.description, ""))?;
     let spaces = kind.spaces().map(|space| {
         let cost = kind.default_cost(space).unwrap_or_default();
-        match (kind.is_black_box(), space) {
-            (true, _) => format!("{space} space, at a cost that nobody knows"),
-            (_, Space::Kernel | Space::User) => {
-                let (packet, byte) = (cost.per_packet_ns, cost.per_byte_ns);
-                format!("{space} space, {packet} ns a packet and {byte} ns a byte")
-            }
+        if kind.is_black_box() {
+            return format!("{space} space, at a cost that nobody knows");
         }
+        let (packet, byte) = (cost.per_packet_ns, cost.per_byte_ns);
+        format!("{space} space, {packet} ns a packet and {byte} ns a byte")
     });
     let spaces: Vec<_> = spaces.collect();
     let (class, touches, state) = (kind.class, kind.touches, kind.state);

@@ -17,9 +17,6 @@ use crate::words::word_enum;
 const MAX_KEYS: usize = 16;
 /// Lengths of keys, bytes.
 const KEY_LENGTHS: [usize; 2] = [16, 32];
-/// What encryption appends with `gcm`, and with `ctr`, bytes.
-const GCM_BYTES: u64 = 44;
-const CTR_BYTES: u64 = 28;
 
 word_enum! {
     /// How payloads are encrypted.
@@ -50,6 +47,11 @@ impl Cipher {
     /// Whether what was changed on the way is recognised.
     pub fn is_authenticated(self) -> bool {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm)
+    }
+
+    /// What encryption appends, bytes.
+    fn added_bytes(self) -> u64 {
+        if self.is_authenticated() { 44 } else { 28 }
     }
 
     fn caution(self) -> Option<String> {
@@ -123,13 +125,13 @@ impl AesDecryptConfig {
 }
 
 /// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes cost several times as much.
-const COST: Option<DefaultCost> = cost(105.0, 0.09);
+const COST: DefaultCost = cost(105.0, 0.09);
 
 /// `aes-encrypt`.
 pub static AES_ENCRYPT: Kind = Kind {
     name: "aes-encrypt",
     class: Class::Advanced,
-    user: COST,
+    user: Some(COST),
     touches: Touches::Payload,
     state: State::PerInstance,
     guards: true,
@@ -155,10 +157,7 @@ pub static AES_ENCRYPT: Kind = Kind {
     read: |fields, report| FunctionConfig::AesEncrypt(AesEncryptConfig::read(fields, report)),
     effect: |config| match config {
         FunctionConfig::AesEncrypt(config) => Effect {
-            longer: match config.cipher.is_authenticated() {
-                true => Longer::by(GCM_BYTES, config.mtu),
-                false => Longer::by(CTR_BYTES, config.mtu),
-            },
+            longer: Longer::by(config.cipher.added_bytes(), config.mtu),
             caution: config.cipher.caution(),
             ..Effect::NONE
         },
@@ -171,7 +170,7 @@ pub static AES_ENCRYPT: Kind = Kind {
 pub static AES_DECRYPT: Kind = Kind {
     name: "aes-decrypt",
     class: Class::Advanced,
-    user: COST,
+    user: Some(COST),
     touches: Touches::Payload,
     state: State::PerInstance,
     guards: true,

@@ -67,7 +67,7 @@ config! {
 pub static COMPRESS: Kind = Kind {
     name: "compress",
     class: Class::Advanced,
-    user: cost(35.0, 0.65),
+    user: Some(cost(35.0, 0.65)),
     touches: Touches::Payload,
     state: State::None,
     guards: false,
@@ -97,7 +97,7 @@ pub static COMPRESS: Kind = Kind {
 pub static DECOMPRESS: Kind = Kind {
     name: "decompress",
     class: Class::Advanced,
-    user: cost(20.0, 0.15),
+    user: Some(cost(20.0, 0.15)),
     touches: Touches::Payload,
     state: State::None,
     guards: true,

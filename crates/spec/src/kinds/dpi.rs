@@ -154,7 +154,7 @@ impl DpiConfig {
 pub static DPI: Kind = Kind {
     name: "dpi",
     class: Class::Advanced,
-    user: cost(25.0, 0.35),
+    user: Some(cost(25.0, 0.35)),
     touches: Touches::Payload,
     state: State::None,
     guards: true,

@@ -80,8 +80,8 @@ impl FirewallConfig {
 pub static FIREWALL: Kind = Kind {
     name: "firewall",
     class: Class::Basic,
-    kernel: cost(15.0, 0.0),
-    user: cost(17.0, 0.0),
+    kernel: Some(cost(15.0, 0.0)),
+    user: Some(cost(17.0, 0.0)),
     touches: Touches::Header,
     state: State::None,
     guards: true,

@@ -7,8 +7,8 @@ use crate::catalogue::{Class, Kind, State, Touches, cost};
 pub static FORWARD: Kind = Kind {
     name: "forward",
     class: Class::Elementary,
-    kernel: cost(1.0, 0.0),
-    user: cost(0.5, 0.0),
+    kernel: Some(cost(1.0, 0.0)),
+    user: Some(cost(0.5, 0.0)),
     touches: Touches::Nothing,
     state: State::None,
     guards: false,

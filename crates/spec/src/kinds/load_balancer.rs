@@ -89,8 +89,8 @@ impl LoadBalancerConfig {
 pub static LOAD_BALANCER: Kind = Kind {
     name: "load-balancer",
     class: Class::Basic,
-    kernel: cost(50.0, 0.0),
-    user: cost(40.0, 0.0),
+    kernel: Some(cost(50.0, 0.0)),
+    user: Some(cost(40.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     guards: false,

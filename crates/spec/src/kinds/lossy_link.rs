@@ -28,7 +28,7 @@ config! {
 pub static LOSSY_LINK: Kind = Kind {
     name: "lossy-link",
     class: Class::Elementary,
-    user: cost(3.0, 0.0),
+    user: Some(cost(3.0, 0.0)),
     touches: Touches::Nothing,
     state: State::PerInstance,
     guards: false,

@@ -18,8 +18,8 @@ config! {
 pub static MONITOR: Kind = Kind {
     name: "monitor",
     class: Class::Basic,
-    kernel: cost(30.0, 0.0),
-    user: cost(25.0, 0.0),
+    kernel: Some(cost(30.0, 0.0)),
+    user: Some(cost(25.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     guards: false,

@@ -74,8 +74,8 @@ impl NatConfig {
 pub static NAT: Kind = Kind {
     name: "nat",
     class: Class::Basic,
-    kernel: cost(45.0, 0.0),
-    user: cost(50.0, 0.0),
+    kernel: Some(cost(45.0, 0.0)),
+    user: Some(cost(50.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     guards: true,

@@ -151,7 +151,7 @@ impl RlncRecodeConfig {
         }
     }
 
-    fn effect(&self) -> Effect {
+    fn effect(self) -> Effect {
         Effect {
             made: Made {
                 parts: self.redundancy,
@@ -175,7 +175,7 @@ impl RlncDecodeConfig {
     }
 
     /// What it works out was lost before, and so makes no more packets than came into the code.
-    fn effect(&self) -> Effect {
+    fn effect(self) -> Effect {
         Effect {
             released: EQUATIONS,
             held_ns: (self.delivery == RlncDelivery::InOrder).then_some(self.timeout_ns),
@@ -188,7 +188,7 @@ impl RlncDecodeConfig {
 pub static RLNC_ENCODE: Kind = Kind {
     name: "rlnc-encode",
     class: Class::Advanced,
-    user: cost(85.0, 0.055),
+    user: Some(cost(85.0, 0.055)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     guards: false,
@@ -223,7 +223,7 @@ pub static RLNC_ENCODE: Kind = Kind {
 pub static RLNC_RECODE: Kind = Kind {
     name: "rlnc-recode",
     class: Class::Advanced,
-    user: cost(130.0, 0.06),
+    user: Some(cost(130.0, 0.06)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     guards: false,
@@ -255,7 +255,7 @@ pub static RLNC_RECODE: Kind = Kind {
 pub static RLNC_DECODE: Kind = Kind {
     name: "rlnc-decode",
     class: Class::Advanced,
-    user: cost(80.0, 0.02),
+    user: Some(cost(80.0, 0.02)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     guards: true,

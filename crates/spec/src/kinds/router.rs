@@ -66,8 +66,8 @@ keys! {
 pub static ROUTER: Kind = Kind {
     name: "router",
     class: Class::Basic,
-    kernel: cost(10.0, 0.0),
-    user: cost(8.0, 0.0),
+    kernel: Some(cost(10.0, 0.0)),
+    user: Some(cost(8.0, 0.0)),
     touches: Touches::Header,
     state: State::None,
     guards: false,

@@ -12,8 +12,8 @@ const STAMPS: u64 = 16;
 pub static TIMESTAMP: Kind = Kind {
     name: "timestamp",
     class: Class::Basic,
-    kernel: cost(90.0, 0.0),
-    user: cost(60.0, 0.0),
+    kernel: Some(cost(90.0, 0.0)),
+    user: Some(cost(60.0, 0.0)),
     touches: Touches::Payload,
     state: State::None,
     guards: false,

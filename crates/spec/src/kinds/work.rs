@@ -37,8 +37,8 @@ impl WorkConfig {
 pub static WORK: Kind = Kind {
     name: "work",
     class: Class::Basic,
-    kernel: cost(3.0, 0.0),
-    user: cost(2.0, 0.0),
+    kernel: Some(cost(3.0, 0.0)),
+    user: Some(cost(2.0, 0.0)),
     touches: Touches::Nothing,
     state: State::None,
     guards: false,

@@ -18,8 +18,8 @@ config! {
 pub static XOR: Kind = Kind {
     name: "xor",
     class: Class::Basic,
-    kernel: cost(15.0, 0.05),
-    user: cost(9.0, 0.03),
+    kernel: Some(cost(15.0, 0.05)),
+    user: Some(cost(9.0, 0.03)),
     touches: Touches::Payload,
     state: State::None,
     guards: false,

@@ -76,10 +76,7 @@ pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceC
         )
         .and_then(|field| matching::read(&field, report));
     let isolation = fields.get("isolation");
-    let of_chain = isolation
-        .as_ref()
-        .and_then(|field| field.word(report, Isolation::WORDS))
-        .unwrap_or_default();
+    let of_chain = fields.of(KEYS, "isolation", report);
     let functions = fields
         .required(
             report,
@@ -107,24 +104,16 @@ pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceC
     let sla = fields
         .get("sla")
         .and_then(|field| sla::read(&field, report));
-    let mapping = fields
-        .get("mapping")
-        .and_then(|field| field.word(report, Mapping::WORDS));
-    let classify = fields
-        .get("classify")
-        .and_then(|field| field.word(report, Classify::WORDS));
-    let hook = fields
-        .get("hook")
-        .and_then(|field| field.word(report, Hook::WORDS));
+    let mapping = fields.of(KEYS, "mapping", report);
+    let classify = fields.of(KEYS, "classify", report);
+    let hook = fields.of(KEYS, "hook", report);
+    let on_failure = fields.of(KEYS, "onFailure", report);
     let between = fields
         .get("ports")
         .and_then(|field| ports::read(&field, report));
     let reverse = fields
         .get("reverse")
         .and_then(|field| name::label(&field, report));
-    let on_failure = fields
-        .get("onFailure")
-        .and_then(|field| field.word(report, OnFailure::WORDS));
     let worker = fields
         .get("worker")
         .and_then(|field| worker::read(&field, report));
@@ -137,7 +126,7 @@ pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceC
     isolation::check(
         functions.as_deref().unwrap_or_default(),
         contains.as_ref(),
-        mapping.unwrap_or_default(),
+        mapping,
         between.as_ref(),
         report,
     );
@@ -151,9 +140,9 @@ pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceC
         matches: matches?,
         functions: functions?,
         sla: sla.unwrap_or_else(Sla::default),
-        mapping: mapping.unwrap_or_default(),
-        classify: classify.unwrap_or_default(),
-        hook: hook.unwrap_or_default(),
+        mapping,
+        classify,
+        hook,
         ports: between,
         reverse,
         on_failure,
