@@ -5,13 +5,13 @@ use std::path::Path;
 use myelin_measure::calibrate::{self, Chains};
 use myelin_packet::sojourn::Histogram;
 
+use crate::Monitor;
 use crate::api::{ApiError, CalibrateRequest, ChainSource, ChainUp, DownReply, Event};
-use crate::engine::{Busy, Engine};
-use crate::{Monitor, measure};
+use crate::engine::{Busy, Engine, UpOptions};
 
 impl Chains for Engine {
     fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.up(source)
+        self.up(source, UpOptions::default())
     }
 
     fn down(&self, name: &str) -> Result<DownReply, ApiError> {
@@ -19,7 +19,7 @@ impl Chains for Engine {
     }
 
     fn sojourn(&self, name: &str) -> Result<Vec<Histogram>, ApiError> {
-        measure::sojourn(self, name)
+        self.sojourn(name)
     }
 }
 

@@ -1,202 +1,262 @@
-//! One chain on its circuit: laid out, switched on at its front door; and the way back.
+//! The road of a chain, in the order of time: parse, plan, admit, place, lay out, switch on, retire. A file a step.
+//!
+//! All chains of a file change or none: each step is done for all of them before the next one, and what a step made is taken away
+//! when a later one fails. Nothing is made before admission has said yes. A live change is the same road with a former form,
+//! `down` the way back.
+//!
+//! A request reserves the names of its chains first (`node::chains`), and works without any lock that others wait for: what takes long,
+//! a program that comes up or a worker that starts, holds up nobody but requests that need the same chain or worker.
 
+mod admit;
+mod lay_out;
+mod place;
+mod plan;
+mod retire;
+mod revision;
+mod switch_on;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use myelin_kernel::{Hook, Policer};
-use myelin_packet::sojourn::Histogram;
-use myelin_planner::Plan;
-use myelin_spec::{Hook as HookSpec, OnFailure, ServiceChain};
+use myelin_planner::Costs;
+use myelin_spec::ServiceChain;
 
-use crate::api::ApiError;
-use crate::chains::Order;
-use crate::exchange::{Form, Past};
-use crate::layout::{self, Job};
+use crate::api::calibration_file;
+use crate::api::{ApiError, ChainSource, ChainUp, Change, FloodRequest, check_floods};
 use crate::node::Node;
+use crate::node::chains::Running;
+use crate::node::cpu_latency;
+use crate::node::quiesce::Urgent;
+pub use admit::decide as admit;
+pub use plan::{link_bps, link_mtu, port_kind};
 
-/// A chain that runs.
-pub(crate) struct Deployed {
-    /// How it runs now.
-    pub(crate) form: Form,
-    pub(crate) spi: u32,
-    pub(crate) place: Place,
-    pub(crate) started: Instant,
-    /// What its former generations did.
-    pub(crate) past: Past,
-    pub(crate) done: Steps,
+/// How a file is brought up.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) source: &'a ChainSource,
+    /// Whether what admission refuses is deployed as best effort.
+    pub(crate) force: bool,
+    /// Whether none of its chains may run already.
+    pub(crate) only_new: bool,
+    /// Chains of the file that are going to be flooded.
+    pub(crate) floods: &'a [FloodRequest],
+    /// Whether it is not wanted any more; steps that may take long look at it.
+    pub(crate) is_called_off: &'a dyn Fn() -> bool,
 }
 
-/// What was done at the front door, so that exactly that is undone.
-#[derive(Debug, Default)]
-pub(crate) struct Steps {
-    pub(crate) xdp: bool,
-    matched: bool,
+/// Brings all chains of a file into the form that it gives them, or none: those that do not run come up, those that run in another
+/// form are changed under their traffic.
+///
+/// # Errors
+/// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused; then everything is as it
+/// was before.
+pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError> {
+    let start = Instant::now();
+    let chains = order.source.parse()?;
+    check_floods(order.floods, &chains)?;
+    let costs = load_costs()?;
+    let names = chains.iter().flat_map(|chain| {
+        let reverse = chain.reverse.clone();
+        [Some(chain.name.clone()), reverse].into_iter().flatten()
+    });
+    let reserved = node.chains.reserve(names.collect(), order.is_called_off)?;
+    if order.only_new {
+        none_may_run(node, &chains)?;
+    }
+    let surveyed = plan::Surveyed {
+        chains: &node.chains,
+        circuits: &node.parts.circuits,
+        ports: &node.parts.ports,
+    };
+    let mut drafts = plan::plan(surveyed, chains, &costs)?;
+    let called_off = order.is_called_off;
+    let admission = admit::admit(&node.ledger, &costs, &mut drafts, order.force, called_off)?;
+    let latencies = cpu_latency::ask(drafts.iter().filter_map(plan::Draft::chain))?;
+    let source = Arc::new(order.source.clone());
+    let laid = stand_up(node, drafts, &source, called_off)?;
+    let ups = switch_all_on(node, laid, start)?;
+    admission.settle();
+    node.latencies.hold(latencies);
+    drop(reserved);
+    Ok(ups)
 }
 
-/// Which interfaces a chain lies between, and on whose circuit.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    /// The chain whose circuit this one lies on: itself, or its reverse.
-    pub(crate) circuit: String,
-    pub(crate) ingress: u32,
-    pub(crate) egress: u32,
+/// A chain of a file behind its front door.
+enum Stands {
+    Unchanged(Arc<Running>),
+    Laid(Box<lay_out::Laid>),
 }
 
-impl Node {
-    /// Lays a planned chain out, and makes the door at XDP where it needs one; on failure everything of it is undone.
-    pub(crate) fn deploy(
-        &mut self,
-        chain: ServiceChain,
-        order: Order<'_>,
-        plan: Plan,
-        place: Place,
-    ) -> Result<Deployed, ApiError> {
-        let (spi, generation) = (self.take_spi(), 0);
-        let policer = self.policer(&chain, None)?;
-        let layout = layout::build(
-            self,
-            Job {
-                chain: &chain,
-                plan: &plan,
-                place: &place,
-                spi,
-                policer: policer.as_ref(),
-                generation,
-                is_called_off: order.is_called_off,
-            },
-        )?;
-        let mut deployed = Deployed {
-            form: Form {
-                chain,
-                source: Arc::clone(order.source),
-                plan,
-                generation,
-                policer,
-                layout,
-            },
-            spi,
-            place,
-            started: Instant::now(),
-            past: Past::default(),
-            done: Steps::default(),
-        };
-        match self.prepare_door(&mut deployed) {
-            Ok(()) => Ok(deployed),
+/// Places and lays out all chains of a file: those that share a state must not be apart for longer than the steps at the front doors
+/// take.
+fn stand_up(
+    node: &Node,
+    drafts: Vec<plan::Draft>,
+    source: &Arc<ChainSource>,
+    is_called_off: &dyn Fn() -> bool,
+) -> Result<Vec<Stands>, ApiError> {
+    let stand = |draft| match draft {
+        plan::Draft::Unchanged(running) => Ok(Stands::Unchanged(running)),
+        plan::Draft::Planned(planned) => {
+            let place = match &planned.running {
+                Some(running) => running.place.clone(),
+                None => place::place(&node.parts, &planned.chain, &planned.location)?,
+            };
+            let laid = lay_out::lay_out(&node.parts, *planned, place, source, is_called_off)?;
+            Ok(Stands::Laid(Box::new(laid)))
+        }
+    };
+    let mut all = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        match stand(draft) {
+            Ok(one) => all.push(one),
             Err(error) => {
-                self.undeploy(deployed);
-                Err(error)
+                tracing::info!(%error, "not deployed");
+                // The newest first: it may lie on the ports of one before it.
+                while all.pop().is_some() {}
+                return Err(error);
             }
         }
     }
-
-    /// What holds a chain to its profile at the front door: that of the form before, if the profile is the same, so that a
-    /// live change gives nobody a full bucket.
-    pub(crate) fn policer(
-        &self,
-        chain: &ServiceChain,
-        former: Option<&Form>,
-    ) -> Result<Option<Arc<Policer>>, ApiError> {
-        if !chain.sla.is_policed() {
-            return Ok(None);
-        }
-        let profile = chain.sla.policing_profile();
-        let same = former
-            .and_then(|form| form.policer.as_ref())
-            .filter(|policer| *policer.profile() == profile);
-        match same {
-            Some(policer) => Ok(Some(Arc::clone(policer))),
-            None => self.plane.policer(&profile).map_err(ApiError::failed),
-        }
-    }
-
-    /// Takes a chain out of service and frees all that only it needed.
-    pub(crate) fn undeploy(&mut self, deployed: Deployed) {
-        let Deployed {
-            form, place, done, ..
-        } = deployed;
-        if done.matched
-            && let Ok(port) = self.ports.get(place.ingress)
-            && let Err(error) = port.door.remove(&form.chain.matches)
-        {
-            tracing::warn!(chain = form.chain.name, %error, "taking the chain out of the classifier failed");
-        }
-        if done.xdp {
-            self.ports.release_xdp(place.ingress);
-        }
-        form.layout.retire(self);
-    }
-
-    fn prepare_door(&mut self, deployed: &mut Deployed) -> Result<(), ApiError> {
-        let ingress = deployed.place.ingress;
-        let Form { plan, layout, .. } = &deployed.form;
-        if kernel_hook(plan) == Hook::Xdp {
-            // A door that is made for the chain from the start need not be replaced, for which the kernel waits.
-            self.ports.get(ingress)?.door.favour(layout.entry());
-            self.ports.acquire_xdp(ingress)?;
-            deployed.done.xdp = true;
-        }
-        Ok(())
-    }
-
-    /// Lets the chain's packets in.
-    pub(crate) fn switch_on(&mut self, deployed: &mut Deployed) -> Result<(), ApiError> {
-        let ingress = deployed.place.ingress;
-        let Form { chain, layout, .. } = &deployed.form;
-        // Last, so that the first packet finds everything in its place.
-        self.ports
-            .get(ingress)?
-            .door
-            .insert(&chain.matches, layout.entry())
-            .map_err(|error| match_error(chain, &error))?;
-        deployed.done.matched = true;
-        Ok(())
-    }
+    Ok(all)
 }
 
-impl Deployed {
-    /// One of its processes was given up: a chain that may pass is taken out of the classifier, another one's packets are
-    /// dropped for want of a worker.
-    pub(crate) fn fail(&mut self, node: &Node) {
-        let Form { chain, plan, .. } = &self.form;
-        if plan.on_failure == OnFailure::Pass && self.done.matched {
-            let removed = node
-                .ports
-                .get(self.place.ingress)
-                .and_then(|port| port.door.remove(&chain.matches).map_err(ApiError::failed));
-            match removed {
-                Ok(_) => self.done.matched = false,
-                Err(error) => {
-                    tracing::error!(chain = chain.name, %error, "its packets do not pass by");
+/// Leads the packets to all chains of a file, or to none, and retires the forms before.
+fn switch_all_on(
+    node: &Node,
+    stands: Vec<Stands>,
+    start: Instant,
+) -> Result<Vec<ChainUp>, ApiError> {
+    let plane = &node.parts.plane;
+    let is_change = stands.iter().any(|one| match one {
+        Stands::Laid(laid) => laid.running.is_some(),
+        Stands::Unchanged(_) => false,
+    });
+    // From here on packets see it.
+    let urgent = is_change.then(Urgent::begin);
+    let mut switched = Vec::new();
+    let mut ups = Vec::new();
+    let mut stands = stands.into_iter();
+    while let Some(one) = stands.next() {
+        let laid = match one {
+            Stands::Unchanged(running) => {
+                ups.push(report(&running, Change::Unchanged, 0.0));
+                continue;
+            }
+            Stands::Laid(laid) => *laid,
+        };
+        match switch_on::switch_on(plane, laid) {
+            Ok(done) => {
+                let (change, until) = if done.is_change {
+                    (Change::Changed, done.since)
+                } else {
+                    (Change::Created, Instant::now())
+                };
+                let rendering_ms = (until - start).as_secs_f64() * 1e3;
+                ups.push(report(&done.running, change, rendering_ms));
+                node.chains.insert(Arc::clone(&done.running));
+                switched.push(done);
+            }
+            Err(error) => {
+                drop(urgent);
+                tracing::info!(%error, "not deployed");
+                let mut rest: Vec<_> = stands.collect();
+                while rest.pop().is_some() {}
+                for done in switched.into_iter().rev() {
+                    if let Some(running) = switch_on::switch_back(plane, done) {
+                        take_down(node, running);
+                    }
                 }
+                return Err(error);
             }
         }
     }
-
-    /// Whether one of its processes was given up.
-    pub(crate) fn is_failed(&self, node: &Node) -> bool {
-        self.form.layout.is_failed(node)
+    let took = retire::drain_former(plane, &switched);
+    drop(urgent);
+    for (done, took) in switched.iter().zip(took) {
+        retire::retire_former(plane, &done.running);
+        let name = &done.running.name;
+        let exchange_ms = took.map(|took| took.as_secs_f64() * 1e3);
+        if let Some(up) = ups.iter_mut().find(|up| up.chain == *name) {
+            up.exchange_ms = exchange_ms;
+            tracing::info!(chain = name, generation = up.generation, exchange_ms, "up");
+        }
     }
+    Ok(ups)
+}
 
-    /// Packets that left at the egress since the chain came up, and the sojourn of each of them, by section.
-    pub(crate) fn departures(&self, node: &Node) -> (u64, Vec<Histogram>) {
-        let (out, mut sections) = self.form.layout.departures(node);
-        self.past.add_to(&mut sections);
-        (self.past.packets_out + out, sections)
+/// Removes a chain; false when there is none of that name.
+///
+/// # Errors
+/// The agent is stopping.
+pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
+    let names = BTreeSet::from([name.to_owned()]);
+    let _reserved = node.chains.reserve(names, &|| false)?;
+    let Some(running) = node.chains.get(name) else {
+        return Ok(false);
+    };
+    take_down(node, running);
+    node.ledger.remove(name);
+    Ok(true)
+}
+
+/// Removes all chains of a node where nothing can be reserved any more.
+pub(crate) fn down_all(node: &Node) {
+    for running in node.chains.all() {
+        take_down(node, running);
     }
 }
 
-/// The hook at which the front door takes the chain's packets.
-pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
-    match plan.hook {
-        HookSpec::Xdp => Hook::Xdp,
-        HookSpec::Tcx | HookSpec::Auto => Hook::Tcx,
+/// Takes a chain out of service and frees all that only it needed. Its name is reserved.
+fn take_down(node: &Node, running: Arc<Running>) {
+    switch_on::switch_off(&running);
+    let name = running.name.clone();
+    node.latencies.release(&name);
+    node.chains.remove(&name);
+    running.end();
+    tracing::info!(chain = name, "down");
+}
+
+/// Refuses chains that run already: what `run` takes down at its end must be what it has brought up.
+fn none_may_run(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
+    let mut chains = chains.iter();
+    let running = chains.find(|chain| node.chains.get(&chain.name).is_some());
+    running.map_or(Ok(()), |chain| {
+        let name = &chain.name;
+        Err(ApiError::failed(format!(
+            "{}: chain `{name}` runs already: `myelin probe {name}` measures it as it is, `myelin down {name}` removes it",
+            chain.places.name
+        )))
+    })
+}
+
+fn report(running: &Running, change: Change, rendering_ms: f64) -> ChainUp {
+    let form = running.form();
+    ChainUp {
+        chain: running.name.clone(),
+        owner: form.chain.owner().to_owned(),
+        change,
+        spi: running.spi,
+        generation: form.generation,
+        plan: form.plan.clone(),
+        ingress: running.place.ingress.clone(),
+        egress: running.place.egress.clone(),
+        hosts: running.place.hosts.clone(),
+        rendering_ms,
+        exchange_ms: None,
     }
 }
 
-/// An error at the chain's match in its file.
-pub(crate) fn match_error(chain: &ServiceChain, error: &myelin_kernel::Error) -> ApiError {
-    ApiError::failed(format!(
-        "{}: chain `{}`: {error}",
-        chain.places.matches, chain.name
-    ))
+/// The costs measured on this machine, or the built-in ones when none were.
+///
+/// # Errors
+/// The calibration file is there but not usable.
+pub fn load_costs() -> Result<Costs, ApiError> {
+    let path = calibration_file();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Costs::from_json(&text)
+            .map_err(|error| ApiError::failed(format!("{}: {error}", path.display()))),
+        Err(_) => Ok(Costs::default()),
+    }
 }

@@ -1,48 +1,63 @@
-//! What the agent can do: bring chains up and down, show them, and keep their workers alive.
+//! What the agent can do: bring chains up and down, show them, measure them.
 //!
-//! One lock guards the node. Deploying takes milliseconds, with DPDK up to seconds, with black boxes as long as their programs take to
-//! come up: up to `startup` for each chain. Everybody else waits meanwhile, so that wait ends early when the client goes away, the
-//! agent is told to stop, or everything is to be removed. Measuring takes seconds and holds no lock.
-//! Workers have a lock each, so that nobody's work holds up those who look after them.
+//! A change runs along the road of [`deploy`](mod@crate::deploy), with the names of its chains reserved; everything else reads, and waits for no
+//! change. A change that waits for a program to come up ends early when its client goes away, when everything is to be removed, or
+//! when the agent is to stop.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
-use std::time::{Duration, Instant};
 
-use myelin_linux::{affinity, procfs};
+use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
-use myelin_planner::{Costs, Plan};
-use myelin_spec::ServiceChain;
 
+use crate::Monitor;
 use crate::api::{
-    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
-    ProbeRequest, RunRequest, SlaEvent, SlaSecond,
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FloodRequest,
+    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
 };
-use crate::api::{RunDir, calibration_file};
-use crate::chains::{Order, State};
-use crate::cpu_latency::CpuLatencies;
+use crate::control::{sampler, supervise};
+use crate::deploy::{self, Order};
 use crate::node::Node;
-use crate::roster::{Watched, lock};
-use crate::workers::{Death, Entry, Key};
-use crate::{Monitor, dpdk, external, flows, sla, status, workers};
-
-/// How often workers are looked after: a dead one is back within 100 ms.
-const SUPERVISION: Duration = Duration::from_millis(20);
-
-/// `None` when the agent is stopping.
-type Guarded = Mutex<Option<State>>;
+use crate::pool::lock;
+use crate::status;
 
 /// The agent's work, without its socket. Also what experiments drive directly.
 pub struct Engine {
-    state: Arc<Guarded>,
-    sla: sla::Shared,
+    pub(crate) node: Arc<Node>,
+    sla: sampler::Shared,
     run_dir: RunDir,
     /// Streams under way; the agent does not go idle meanwhile.
     pub(crate) busy: AtomicUsize,
-    /// How often all that was under way was called off.
+    /// How often all changes under way were called off.
     called_off: AtomicU64,
+}
+
+/// How [`Engine::up`] brings a file up.
+#[derive(Clone, Copy)]
+pub struct UpOptions<'a> {
+    /// Deploys what admission refuses as best effort.
+    pub force: bool,
+    /// Refuses chains that run already.
+    pub only_new: bool,
+    /// Chains of the file that are going to be flooded.
+    pub floods: &'a [FloodRequest],
+    /// Set when nobody wants it any more.
+    pub cancelled: &'a AtomicBool,
+}
+
+/// Nothing cancels what is asked for with the default options.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl Default for UpOptions<'_> {
+    fn default() -> Self {
+        Self {
+            force: false,
+            only_new: false,
+            floods: &[],
+            cancelled: &NEVER,
+        }
+    }
 }
 
 impl Engine {
@@ -54,21 +69,11 @@ impl Engine {
         if !nix::unistd::geteuid().is_root() {
             return Err(ApiError::failed("the agent needs root: use sudo"));
         }
-        let node = Node::open(run_dir, program)?;
-        let (workers, devices) = (node.workers.watched(), node.devices.watched());
-        let black_boxes = node.black_boxes.watched();
-        let state = Arc::new(Mutex::new(Some(State {
-            node,
-            chains: BTreeMap::new(),
-            latencies: CpuLatencies::default(),
-        })));
-        supervise(Arc::downgrade(&state), workers);
-        supervise_devices(Arc::downgrade(&state), devices);
-        supervise_black_boxes(Arc::downgrade(&state), black_boxes);
-        let sla = sla::start(Arc::downgrade(&state));
+        let node = Arc::new(Node::open(run_dir, program)?);
+        supervise::start(&node);
         Ok(Self {
-            state,
-            sla,
+            sla: sampler::start(&node),
+            node,
             run_dir: run_dir.clone(),
             busy: AtomicUsize::new(0),
             called_off: AtomicU64::new(0),
@@ -77,10 +82,7 @@ impl Engine {
 
     /// Whether chains run or long work is under way.
     pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) > 0
-            || lock(&self.state)
-                .as_ref()
-                .is_some_and(|state| !state.names().is_empty())
+        self.busy.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
     }
 
     /// Who this is.
@@ -90,9 +92,7 @@ impl Engine {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid,
             run_dir: self.run_dir.path().display().to_string(),
-            orphans: lock(&self.state)
-                .as_ref()
-                .map_or_else(Vec::new, |state| state.node.orphans()),
+            orphans: self.node.orphans(),
             resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
         }
     }
@@ -101,121 +101,79 @@ impl Engine {
     /// run in another form are changed under their traffic.
     ///
     /// # Errors
-    /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused.
-    pub fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.up_unless(source, false, &AtomicBool::new(false))
-    }
-
-    /// As [`up`](Self::up); what admission refuses is deployed as best effort.
-    ///
-    /// # Errors
-    /// As those of `up`, but for admission.
-    pub fn up_by_force(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {
-        self.up_unless(source, true, &AtomicBool::new(false))
-    }
-
-    /// As [`up`](Self::up). What waits for a program to come up gives up when `cancelled` is set. With `force` what admission refuses is deployed
-    /// as best effort.
-    ///
-    /// # Errors
-    /// Also when it gave up.
-    pub(crate) fn up_unless(
+    /// A bad file, a chain that is not admitted, a change that cannot be made live, what the system refused, or the work was
+    /// called off while it waited.
+    pub fn up(
         &self,
         source: &ChainSource,
-        force: bool,
-        cancelled: &AtomicBool,
+        options: UpOptions<'_>,
     ) -> Result<Vec<ChainUp>, ApiError> {
-        self.bring_up(source, force, cancelled, |_, _| Ok(()))
+        let called_off = self.called_off.load(Ordering::Relaxed);
+        let is_called_off = || {
+            options.cancelled.load(Ordering::Relaxed)
+                || self.called_off.load(Ordering::Relaxed) != called_off
+        };
+        let order = Order {
+            source,
+            force: options.force,
+            only_new: options.only_new,
+            floods: options.floods,
+            is_called_off: &is_called_off,
+        };
+        deploy::up(&self.node, order)
     }
 
-    /// Makes deployments that wait for a program to come up give up.
+    /// Makes changes that wait give up.
     pub(crate) fn call_off(&self) {
         self.called_off.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `check` sees what runs just before.
-    fn bring_up(
-        &self,
-        source: &ChainSource,
-        force: bool,
-        cancelled: &AtomicBool,
-        check: impl FnOnce(&State, &[ServiceChain]) -> Result<(), ApiError>,
-    ) -> Result<Vec<ChainUp>, ApiError> {
-        let start = Instant::now();
-        let called_off = self.called_off.load(Ordering::Relaxed);
-        let is_called_off = || {
-            cancelled.load(Ordering::Relaxed)
-                || self.called_off.load(Ordering::Relaxed) != called_off
-        };
-        let chains = source.parse()?;
-        let costs = load_costs()?;
-        let source = Arc::new(source.clone());
-        self.with_state(|state| {
-            check(state, &chains)?;
-            let order = Order {
-                source: &source,
-                costs: &costs,
-                force,
-                start,
-                is_called_off: &is_called_off,
-            };
-            state.up_all(chains, order)
-        })
-    }
-
-    /// Removes one chain.
+    /// Removes one chain; waits for whoever works on it.
     ///
     /// # Errors
     /// There is none of that name.
     pub fn down(&self, name: &str) -> Result<DownReply, ApiError> {
-        self.with_state(|state| {
-            if !state.down_any(name) {
-                let hint = if state.node.orphans().is_empty() {
-                    "`myelin ps` lists those that do"
-                } else {
-                    "an agent that was killed left things behind; `myelin down --all` removes them"
-                };
-                return Err(ApiError::failed(format!("no chain `{name}` runs; {hint}")));
-            }
-            Ok(DownReply {
-                removed: vec![name.to_owned()],
-                recovered: Vec::new(),
-            })
+        if !deploy::down(&self.node, name)? {
+            let hint = if self.node.orphans().is_empty() {
+                "`myelin ps` lists those that do"
+            } else {
+                "an agent that was killed left things behind; `myelin down --all` removes them"
+            };
+            return Err(ApiError::failed(format!("no chain `{name}` runs; {hint}")));
+        }
+        Ok(DownReply {
+            removed: vec![name.to_owned()],
+            recovered: Vec::new(),
         })
     }
 
-    /// Removes every chain, and what a killed agent left behind.
+    /// Removes every chain, and what a killed agent left behind. Chains that are just coming up are called off.
     ///
     /// # Errors
     /// What could not be removed; the rest is.
     pub fn down_all(&self) -> Result<DownReply, ApiError> {
         self.call_off();
-        self.with_state(|state| {
-            let removed = state.names();
-            for name in &removed {
-                state.down_any(name);
-            }
-            Ok(DownReply {
-                removed,
-                recovered: state.node.recover()?,
-            })
+        Ok(DownReply {
+            removed: self.take_all_down()?,
+            recovered: self.node.recover()?,
         })
     }
 
+    fn take_all_down(&self) -> Result<Vec<String>, ApiError> {
+        let mut removed = Vec::new();
+        for name in self.node.chains.names() {
+            if deploy::down(&self.node, &name)? {
+                removed.push(name);
+            }
+        }
+        Ok(removed)
+    }
+
     /// The running chains.
-    ///
-    /// # Errors
-    /// The agent is stopping; what it still has is not a list of what runs.
-    pub fn list(&self) -> Result<Vec<ChainStatus>, ApiError> {
-        let mut all: Vec<ChainStatus> = self.with_state(|state| {
-            let between_devices = state.node.devices.list();
-            let node = &state.node;
-            let chains = state.chains.values();
-            Ok(chains
-                .map(|deployed| status::of(deployed, node))
-                .chain(between_devices)
-                .collect())
-        })?;
+    pub fn list(&self) -> Vec<ChainStatus> {
+        let running = self.node.chains.all();
+        let plane = &self.node.parts.plane;
+        let mut all: Vec<_> = running.iter().map(|one| status::of(one, plane)).collect();
         let monitor = lock(&self.sla);
         for status in &mut all {
             let told = monitor.status(&status.chain, status.spi);
@@ -225,7 +183,7 @@ impl Engine {
             status.best_effort |= lost;
             status.sla = told.map(Box::new);
         }
-        Ok(all)
+        all
     }
 
     /// Violations of contracts whose numbers are above `after`, of one running chain or of all of them.
@@ -234,7 +192,7 @@ impl Engine {
     /// There is no chain of that name.
     pub fn events(&self, chain: Option<&str>, after: u64) -> Result<Vec<SlaEvent>, ApiError> {
         if let Some(name) = chain {
-            self.expect(name)?;
+            self.node.chains.expect(name)?;
         }
         Ok(lock(&self.sla).events(chain, after))
     }
@@ -244,20 +202,8 @@ impl Engine {
     /// # Errors
     /// There is no chain of that name.
     pub fn seconds(&self, chain: &str, most: usize) -> Result<Vec<SlaSecond>, ApiError> {
-        self.expect(chain)?;
+        self.node.chains.expect(chain)?;
         Ok(lock(&self.sla).seconds(chain, most))
-    }
-
-    /// Says so when no chain of that name runs.
-    fn expect(&self, name: &str) -> Result<(), ApiError> {
-        self.with_state(|state| {
-            if state.names().iter().any(|running| running == name) {
-                return Ok(());
-            }
-            Err(ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists those that do"
-            )))
-        })
     }
 
     /// The in-band sojourn of all packets of a chain since it came up, by section: one, unless black boxes cut its way.
@@ -265,7 +211,10 @@ impl Engine {
     /// # Errors
     /// There is no chain of that name.
     pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
-        crate::measure::sojourn(self, chain)
+        let running = self.node.chains.get(chain).ok_or_else(|| {
+            ApiError::failed(format!("chain `{chain}` was removed while it was measured"))
+        })?;
+        Ok(running.read(&self.node.parts.plane).sections())
     }
 
     /// The flows that the functions of one chain know, or of all of them.
@@ -273,23 +222,15 @@ impl Engine {
     /// # Errors
     /// There is no chain of that name; a table or a worker that could not be read.
     pub fn flows(&self, chain: Option<&str>) -> Result<Vec<FunctionFlows>, ApiError> {
-        self.with_state(|state| {
-            let devices = &state.node.devices;
-            let runs = |name: &str| state.chains.contains_key(name) || devices.runs(name);
-            if let Some(name) = chain.filter(|name| !runs(name)) {
-                return Err(ApiError::failed(format!(
-                    "no chain `{name}` runs; `myelin ps` lists those that do"
-                )));
-            }
-            let mut all = Vec::new();
-            for (name, deployed) in &state.chains {
-                if chain.is_none_or(|wanted| wanted == name) {
-                    all.extend(flows::of(deployed, &state.node)?);
-                }
-            }
-            all.extend(devices.flows(chain)?);
-            Ok(all)
-        })
+        let running = match chain {
+            Some(name) => vec![self.node.chains.expect(name)?],
+            None => self.node.chains.all(),
+        };
+        let mut all = Vec::new();
+        for running in running {
+            all.extend(status::flows::of(&running)?);
+        }
+        Ok(all)
     }
 
     /// Measures a running chain.
@@ -310,11 +251,13 @@ impl Engine {
     pub fn run(&self, request: &RunRequest, monitor: &Monitor<'_>) -> Result<(), ApiError> {
         let _busy = Busy::new(&self.busy);
         monitor.progress("deploying", 0, 1);
-        let may_run = |state: &State, chains: &[ServiceChain]| {
-            crate::api::check_floods(&request.floods, chains)?;
-            state.none_may_run(chains)
+        let options = UpOptions {
+            force: request.force,
+            only_new: true,
+            floods: &request.floods,
+            cancelled: monitor.cancelled,
         };
-        let up = self.bring_up(&request.source, request.force, monitor.cancelled, may_run)?;
+        let up = self.up(&request.source, options)?;
         let measured = self.measure_all(&up, request, monitor);
         for one in up.iter().rev() {
             // Somebody else may have taken it down meanwhile.
@@ -359,21 +302,10 @@ impl Engine {
     /// Ends everything; the object is of no use afterwards.
     pub fn close(&self) {
         self.call_off();
-        if let Some(mut state) = lock(&self.state).take() {
-            for name in state.names() {
-                state.down_any(&name);
-            }
-            state.node.close();
-        }
-    }
-
-    pub(crate) fn with_state<T>(
-        &self,
-        work: impl FnOnce(&mut State) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        match lock(&self.state).as_mut() {
-            Some(state) => work(state),
-            None => Err(ApiError::failed("the agent is stopping")),
+        if self.node.chains.close() {
+            self.node.chains.wait_until_free();
+            deploy::down_all(&self.node);
+            self.node.close();
         }
     }
 }
@@ -382,55 +314,6 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Passes the admitted plan of a chain, and one that is not when `force` says so: as best effort.
-///
-/// # Errors
-/// The chain is refused.
-pub fn admit(chain: &ServiceChain, mut plan: Plan, force: bool) -> Result<Plan, ApiError> {
-    if plan.admitted {
-        return Ok(plan);
-    }
-    let reason = plan
-        .refusal
-        .as_deref()
-        .unwrap_or("its contract cannot be kept");
-    if force {
-        tracing::info!(chain = plan.chain, reason, "deployed as best effort");
-        plan.best_effort = true;
-        return Ok(plan);
-    }
-    let instead = if plan.remedies.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; it would be admitted with {}",
-            plan.remedies.join(", or ")
-        )
-    };
-    Err(ApiError::refused(format!(
-        "{}: chain `{}` is refused: {reason}{instead}; `--force` deploys it as best effort",
-        chain.places.sla, chain.name
-    )))
-}
-
-/// The costs measured on this machine, or the built-in ones when none were.
-///
-/// # Errors
-/// The calibration file is there but not usable.
-pub fn load_costs() -> Result<Costs, ApiError> {
-    let path = calibration_file();
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Costs::from_json(&text)
-            .map_err(|error| ApiError::failed(format!("{}: {error}", path.display()))),
-        Err(_) => Ok(Costs::default()),
-    }
-}
-
-/// The last core: the first ones are where interrupts and other work usually are.
-pub(crate) fn default_core() -> u32 {
-    affinity::cores() - 1
 }
 
 /// Counts long work.
@@ -446,73 +329,5 @@ impl<'a> Busy<'a> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Looks after the workers until the engine is gone, whoever works with the node meanwhile.
-fn supervise(state: Weak<Guarded>, workers: Watched<Key, Entry>) {
-    std::thread::spawn(move || {
-        let mut given_up = Vec::new();
-        while let Some(state) = state.upgrade() {
-            workers::supervise(&workers, |key, death| match death {
-                Death::Restarted => {
-                    tracing::warn!(owner = key.owner, "a worker died and was started again");
-                }
-                death => {
-                    tracing::error!(owner = key.owner, "a worker keeps dying and is given up");
-                    given_up.push((key.clone(), death));
-                }
-            });
-            if !given_up.is_empty()
-                && let Some(mut state) = try_lock(&state)
-            {
-                for (key, death) in given_up.drain(..) {
-                    if let Some(state) = state.as_mut() {
-                        state.give_up(&key, &death);
-                    }
-                }
-            }
-            drop(state);
-            std::thread::sleep(SUPERVISION);
-        }
-    });
-}
-
-/// The same for workers over DPDK, whose start takes a fraction of a second.
-fn supervise_devices(state: Weak<Guarded>, devices: Watched<u32, dpdk::Pair>) {
-    std::thread::spawn(move || {
-        while state.strong_count() > 0 {
-            dpdk::supervise(&devices);
-            std::thread::sleep(SUPERVISION);
-        }
-    });
-}
-
-/// The same for black boxes, which may be containers.
-fn supervise_black_boxes(state: Weak<Guarded>, boxes: Watched<external::Key, external::BlackBox>) {
-    std::thread::spawn(move || {
-        let mut given_up = Vec::new();
-        while let Some(state) = state.upgrade() {
-            external::supervise(&boxes, |key| given_up.push(key));
-            if !given_up.is_empty()
-                && let Some(mut state) = try_lock(&state)
-            {
-                for key in given_up.drain(..) {
-                    if let Some(state) = state.as_mut() {
-                        state.give_up_black_box(key);
-                    }
-                }
-            }
-            drop(state);
-            std::thread::sleep(SUPERVISION);
-        }
-    });
-}
-
-fn try_lock(state: &Guarded) -> Option<MutexGuard<'_, Option<State>>> {
-    match state.try_lock() {
-        Ok(state) => Some(state),
-        Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -3,43 +3,18 @@
 //! It knows how the rooms below fit together, and nothing of how each does its work: the end hosts are the emulator's, the programs the
 //! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
 //!
-//! Start reading at [`engine`](Engine), what can be done, then `deploy`, how a chain comes up step by step, `layout`, what a mapping is, and
-//! `exchange`, how a chain is changed under its traffic. [`myelin_api`](api) is what goes over the socket.
+//! Start reading at `deploy`, the road of a chain, step by step; then `node`, what chains are made of, `control`, what goes on while
+//! they run, and `engine`, what requests can ask for. [`myelin_api`](api) is what goes over the socket.
 
-mod admitted;
-mod binding;
 mod calibrate;
-mod chains;
-mod circuit;
-mod compact;
-mod confinement;
-mod container;
-mod cpu_latency;
+mod control;
 mod deploy;
-mod discipline;
-mod distributed;
-mod dpdk;
 mod engine;
-mod exchange;
-mod external;
-mod flood;
-mod flows;
-mod layout;
 mod measure;
-mod named;
 mod node;
-mod pipeline;
-mod ports;
-mod quiesce;
-mod report;
-mod revision;
-mod roster;
-mod sandbox;
+mod pool;
 mod server;
-mod shaper;
-mod sla;
 mod status;
-mod workers;
 
 use std::fs::{File, Permissions};
 use std::io::{Seek, Write};
@@ -49,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-pub use circuit::{link_bps, link_mtu, port_kind};
-pub use container::version as runc_version;
-pub use engine::{Engine, admit, load_costs};
+pub use deploy::{admit, link_bps, link_mtu, load_costs, port_kind};
+pub use engine::{Engine, UpOptions};
 pub use myelin_measure::Monitor;
+pub use node::container::version as runc_version;
 pub use server::ServeOptions;
 
 pub use myelin_api as api;

@@ -1,5 +1,8 @@
 //! Measures a running chain from its end hosts, and holds the result against its SLA.
 
+mod flood;
+mod report;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +22,11 @@ use crate::Monitor;
 use crate::api::{
     ApiError, ChainSource, FloodRequest, HopStatus, ProbeOptions, ReportReply, SlaWindow,
 };
-use crate::chains::State;
+use crate::control::span::Span;
 use crate::engine::Engine;
-use crate::flood;
-use crate::sla::Span;
+
+use crate::node::Node;
+use crate::node::circuit::MTU;
 use crate::status;
 
 /// Where the probe's server listens when the chain does not say.
@@ -78,11 +82,11 @@ pub(crate) fn chain(
     floods: &[FloodRequest],
     monitor: &Monitor<'_>,
 ) -> Result<ReportReply, ApiError> {
-    let target = engine.with_state(|state| Target::of(state, name))?;
+    let target = Target::of(&engine.node, name)?;
     let modes = parse_modes(options)?;
     let sockets = target.sockets()?;
-    let before = sojourn(engine, name)?;
-    let span = Span::begin(engine, name)?;
+    let before = engine.sojourn(name)?;
+    let span = Span::begin(&engine.node, name)?;
     let floods = flood::start(engine, floods, options)?;
     let mut rows = Vec::new();
     for payload in &options.payloads {
@@ -97,32 +101,31 @@ pub(crate) fn chain(
                 cancel: Some(monitor.cancelled),
                 progress: Some(&progress),
             };
-            let start = sojourn(engine, name)?;
+            let start = engine.sojourn(name)?;
             let meter = CpuMeter::start(&target.processes()).map_err(ApiError::failed)?;
             let probe =
                 myelin_measure::probe(&config, &sockets, control).map_err(ApiError::usage)?;
             let cpu = meter.stop().map_err(ApiError::failed)?;
             rows.push(Row {
                 probe,
-                sojourn: since(&sojourn(engine, name)?, &start),
+                sojourn: since(&engine.sojourn(name)?, &start),
                 cpu,
             });
         }
     }
-    let account = span.end(engine, name)?;
+    let account = span.end(&engine.node, name)?;
     let floods = flood::stop(engine, floods)?;
-    let (sojourn, hops) = engine.with_state(|state| {
-        let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
-        let sojourn = since(&deployed.departures(&state.node).1, &before);
-        Ok((sojourn, status::of(deployed, &state.node).hops))
-    })?;
+    let running = engine.node.chains.get(name).ok_or_else(|| gone(name))?;
+    let plane = &engine.node.parts.plane;
+    let sojourn = since(&running.read(plane).sections(), &before);
+    let hops = status::of(&running, plane).hops;
     let Target {
         chain,
         source,
         plan,
         ..
     } = target;
-    Ok(crate::report::reply(Measured {
+    Ok(report::reply(Measured {
         chain,
         source,
         plan,
@@ -148,14 +151,6 @@ fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
     sections.map(|(now, start)| now.since(start)).collect()
 }
 
-/// The sojourn of all packets of a chain so far, by section.
-pub(crate) fn sojourn(engine: &Engine, name: &str) -> Result<Vec<Histogram>, ApiError> {
-    engine.with_state(|state| {
-        let deployed = state.chains.get(name).ok_or_else(|| gone(name))?;
-        Ok(deployed.departures(&state.node).1)
-    })
-}
-
 fn gone(name: &str) -> ApiError {
     ApiError::failed(format!("chain `{name}` was removed while it was measured"))
 }
@@ -174,30 +169,24 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn of(state: &mut State, name: &str) -> Result<Self, ApiError> {
-        if state.node.devices.runs(name) {
-            return Err(ApiError::failed(format!(
-                "chain `{name}` lies between devices of DPDK, so there are no end hosts to probe from: send your own \
-                 traffic; `myelin ps {name}` shows its sojourn"
-            )));
-        }
-        let deployed = state.chains.get(name).ok_or_else(|| {
+    pub(crate) fn of(node: &Node, name: &str) -> Result<Self, ApiError> {
+        let running = node.chains.expect(name)?;
+        let form = running.form();
+        let refusal = |lies: &str| {
             ApiError::failed(format!(
-                "no chain `{name}` runs; `myelin ps` lists those that do"
+                "chain `{name}` lies between {lies}, so there are no end hosts to probe from: send your own traffic; \
+                 `myelin ps {name}` shows its sojourn"
             ))
-        })?;
-        let circuit = state.node.circuit(&deployed.place.circuit)?;
-        let Some(hosts) = &circuit.hosts else {
-            return Err(ApiError::failed(format!(
-                "chain `{name}` lies between named interfaces (spec.ports), so there are no end hosts to probe from: \
-                 send your own traffic; `myelin ps {name}` shows its sojourn"
-            )));
         };
+        let circuit = running.place.circuit.as_ref();
+        let circuit = circuit.ok_or_else(|| refusal("devices of DPDK"))?;
+        let hosts = circuit.hosts();
+        let [client, server] = hosts.ok_or_else(|| refusal("named interfaces (spec.ports)"))?;
         // A reverse chain is probed from the server's side.
-        let (near, far) = if deployed.place.ingress == circuit.ingress.index {
-            (&hosts.client, &hosts.server)
+        let (near, far) = if running.place.is_turned {
+            (server, client)
         } else {
-            (&hosts.server, &hosts.client)
+            (client, server)
         };
         let end = |host: &myelin_emulator::Host, other: &myelin_emulator::Host| {
             let fits = |address: &&IpAddr| {
@@ -215,25 +204,19 @@ impl Target {
                     ))
                 })
         };
-        let layout = &deployed.form.layout;
-        let mut workers: Vec<u32> = layout
-            .workers()
-            .into_iter()
-            .filter_map(|key| state.node.workers.get(key))
-            .map(|entry| entry.handle.pid())
-            .collect();
-        layout.read_pipeline(&state.node, &mut |pipeline| {
-            let stages = pipeline.stages().iter();
-            workers.extend(stages.map(|stage| stage.handle.pid()));
-        });
+        let workers = form.layout.workers().into_iter();
+        let mut workers: Vec<u32> = workers.map(|worker| worker.facts.pid()).collect();
+        if let Some(pipeline) = form.layout.pipeline() {
+            workers.extend(pipeline.stages().map(|(_, facts)| facts.pid()));
+        }
         let mut target = Self {
             client: end(near, far)?,
             server: end(far, near)?,
-            keys: (payload_key(&deployed.form.chain), 0),
+            keys: (payload_key(&form.chain), 0),
             workers,
-            chain: deployed.form.chain.clone(),
-            source: Arc::clone(&deployed.form.source),
-            plan: deployed.form.plan.clone(),
+            chain: form.chain.clone(),
+            source: Arc::clone(&form.source),
+            plan: form.plan.clone(),
         };
         let there = target.five_tuple();
         if !target.chain.matches.matches(&there) {
@@ -254,9 +237,10 @@ impl Target {
             .chain
             .reverse
             .as_ref()
-            .and_then(|reverse| state.chains.get(reverse))
-            .filter(|reverse| reverse.form.chain.matches.matches(&back))
-            .map_or(0, |reverse| payload_key(&reverse.form.chain));
+            .and_then(|reverse| node.chains.get(reverse))
+            .map(|reverse| reverse.form())
+            .filter(|reverse| reverse.chain.matches.matches(&back))
+            .map_or(0, |reverse| payload_key(&reverse.chain));
         Ok(target)
     }
 
@@ -304,7 +288,7 @@ impl Target {
         Config {
             mode,
             payload_bytes: payload.into(),
-            mtu: crate::circuit::MTU as usize,
+            mtu: MTU as usize,
             interval: Duration::from_micros(options.interval_us),
             count: options.count,
             repeats: options.repeats,

@@ -1,82 +1,136 @@
-//! What an agent has on this node: the kernel's part, ports, workers, circuits and the journal of all that.
+//! What an agent has on this node: the kernel's part, ports, circuits, workers, black boxes, and the journal of all that.
+//!
+//! Each part has locks of its own, held for single looks; what takes long (a process that starts, a program that comes up) is
+//! done under the lock of that one thing. Start reading at [`chains`], what runs, then [`layout`], what a mapping is.
 
-use std::collections::BTreeMap;
+pub(crate) mod black_box;
+pub(crate) mod chains;
+pub(crate) mod circuit;
+pub(crate) mod confinement;
+pub(crate) mod container;
+pub(crate) mod cpu_latency;
+pub(crate) mod devices;
+pub(crate) mod discipline;
+mod internal_link;
+pub(crate) mod layout;
+pub(crate) mod ledger;
+pub(crate) mod ports;
+pub(crate) mod quiesce;
+pub(crate) mod sandbox;
+pub(crate) mod stages;
+pub(crate) mod workers;
+
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use myelin_kernel::{Capacity, Plane};
 use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
 
-use crate::admitted::Admitted;
 use crate::api::ApiError;
 use crate::api::RunDir;
-use crate::circuit::Circuit;
-use crate::discipline::Disciplines;
-use crate::dpdk::Devices;
-use crate::external::BlackBoxes;
-use crate::ports::Ports;
-use crate::workers::Workers;
+use crate::pool::{Pool, lock};
+use black_box::BlackBoxes;
+use chains::Chains;
+use circuit::Circuit;
+use cpu_latency::CpuLatencies;
+use devices::Devices;
+use discipline::Disciplines;
+use ledger::NodeLedger;
+use ports::Port;
+use workers::Workers;
 
-/// Everything that chains are made of.
+/// Everything that an agent has.
 pub(crate) struct Node {
-    // The order is that of the end: who uses goes before what is used.
+    pub(crate) chains: Chains,
+    /// What was admitted.
+    pub(crate) ledger: NodeLedger,
+    /// What running chains ask of the cores' idle states.
+    pub(crate) latencies: CpuLatencies,
+    pub(crate) parts: Parts,
+    pin_dir: PathBuf,
+    /// What the journal held when this agent started: things of an agent that was killed.
+    orphans: Mutex<Vec<Resource>>,
+}
+
+/// What chains are made of.
+pub(crate) struct Parts {
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) ports: Pool<u32, Port>,
+    pub(crate) circuits: Pool<String, Circuit>,
     pub(crate) workers: Workers,
+    /// Which workers drive which DPDK devices.
+    pub(crate) devices: Devices,
     /// The programs of `kind: external`.
     pub(crate) black_boxes: BlackBoxes,
-    /// What lies between devices of DPDK.
-    pub(crate) devices: Devices,
     /// Shapers of egress interfaces.
     pub(crate) disciplines: Disciplines,
-    pub(crate) circuits: BTreeMap<String, Circuit>,
-    pub(crate) ports: Ports,
-    pub(crate) plane: Plane,
-    /// What was admitted.
-    pub(crate) admitted: Admitted,
     pub(crate) journal: Journal,
     /// The program that also is the worker.
     pub(crate) program: PathBuf,
+    pub(crate) run_dir: RunDir,
     /// Identity of the run directory.
     pub(crate) run_id: String,
-    pub(crate) run_dir: RunDir,
-    pin_dir: PathBuf,
-    next_spi: u32,
-    /// What the journal held when this agent started: things of an agent that was killed.
-    orphans: Vec<Resource>,
+    next_spi: AtomicU32,
+    next_worker: AtomicU32,
+}
+
+impl Parts {
+    /// A service path identifier that no chain of this agent has had: a late packet of a removed chain must not
+    /// meet another one.
+    pub(crate) fn take_spi(&self) -> u32 {
+        let taken = self.next_spi.fetch_add(1, Ordering::Relaxed);
+        taken % myelin_packet::meta::MAX_SPI + 1
+    }
+
+    /// A number that no other worker of this agent has had.
+    pub(crate) fn take_worker_number(&self) -> u32 {
+        self.next_worker.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 impl Node {
     /// Mounts the bpffs, makes the shared maps and opens the journal.
     pub(crate) fn open(run_dir: &RunDir, program: PathBuf) -> Result<Self, ApiError> {
-        let mut journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
+        let journal = Journal::open(&run_dir.journal()).map_err(ApiError::failed)?;
         let orphans = journal.replay();
-        let (plane, pin_dir) = open_plane(run_dir, &mut journal)?;
+        let (plane, pin_dir) = open_plane(run_dir, &journal)?;
         Ok(Self {
-            workers: Workers::default(),
-            black_boxes: BlackBoxes::default(),
-            devices: Devices::default(),
-            disciplines: Disciplines::default(),
-            circuits: BTreeMap::new(),
-            ports: Ports::default(),
-            plane,
-            admitted: Admitted::default(),
-            journal,
-            program,
-            run_id: run_dir.id(),
-            run_dir: run_dir.clone(),
+            chains: Chains::default(),
+            ledger: NodeLedger::default(),
+            latencies: CpuLatencies::default(),
+            parts: Parts {
+                plane: Arc::new(plane),
+                ports: Pool::default(),
+                circuits: Pool::default(),
+                workers: Pool::default(),
+                devices: Devices::default(),
+                black_boxes: Pool::default(),
+                disciplines: Pool::default(),
+                journal,
+                program,
+                run_id: run_dir.id(),
+                run_dir: run_dir.clone(),
+                next_spi: AtomicU32::new(0),
+                next_worker: AtomicU32::new(0),
+            },
             pin_dir,
-            next_spi: 1,
-            orphans,
+            orphans: Mutex::new(orphans),
         })
     }
 
     /// What a killed agent left, each as kind and name.
     pub(crate) fn orphans(&self) -> Vec<String> {
-        self.orphans.iter().map(describe).collect()
+        lock(&self.orphans).iter().map(describe).collect()
     }
 
     /// Removes what a killed agent left behind, and returns what that was.
-    pub(crate) fn recover(&mut self) -> Result<Vec<String>, ApiError> {
-        let orphans = std::mem::take(&mut self.orphans);
+    ///
+    /// # Errors
+    /// The first thing that could not be removed; the rest is.
+    pub(crate) fn recover(&self) -> Result<Vec<String>, ApiError> {
+        let orphans = std::mem::take(&mut *lock(&self.orphans));
         let mut first_error = None;
         let mut recovered = Vec::new();
         for resource in orphans {
@@ -84,13 +138,13 @@ impl Node {
                 // This agent's own pins lie in the same file system: only the others' go.
                 Resource::Bpffs { path } => self.remove_foreign_pins(path),
                 _ => myelin_linux::journal::remove(&resource)
-                    .and_then(|()| self.journal.removed(&resource))
+                    .and_then(|()| self.parts.journal.removed(&resource))
                     .map_err(ApiError::failed),
             };
             match removed {
                 Ok(()) => recovered.push(describe(&resource)),
                 Err(error) => {
-                    self.orphans.push(resource);
+                    lock(&self.orphans).push(resource);
                     first_error.get_or_insert(error);
                 }
             }
@@ -109,80 +163,26 @@ impl Node {
         Ok(())
     }
 
-    /// The last act of an agent: nothing of it stays, the run directory's log excepted.
-    pub(crate) fn close(self) {
-        let Self {
-            workers,
-            circuits,
-            mut ports,
-            plane,
-            mut journal,
-            pin_dir,
-            run_dir,
-            ..
-        } = self;
-        drop(workers);
-        for (_, circuit) in circuits {
-            circuit.destroy(&mut ports, &mut journal);
-        }
-        drop(ports);
-        drop(plane);
+    /// The last act of an agent whose chains are down: nothing of it stays, the run directory's log excepted.
+    pub(crate) fn close(&self) {
         // The pins go with their file system too, so that they could not be removed one by one is no reason to leave that.
-        let unpinned = Plane::remove_pins(&pin_dir).map_err(ApiError::failed);
-        let removed = journal.remove_all().map_err(ApiError::failed);
-        match (removed, unpinned) {
-            (Err(error), _) => {
-                tracing::error!(%error, "not everything could be removed; `myelin down --all` tries again");
-            }
-            (Ok(()), unpinned) => {
-                if let Err(error) = unpinned {
-                    tracing::warn!(%error, "unmounted with what is pinned there");
-                }
-                for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
-                    let _ = std::fs::remove_dir(directory);
-                }
-            }
+        let unpinned = Plane::remove_pins(&self.pin_dir).map_err(ApiError::failed);
+        let removed = self.parts.journal.remove_all().map_err(ApiError::failed);
+        if let Err(error) = removed {
+            tracing::error!(%error, "not everything could be removed; `myelin down --all` tries again");
+            return;
         }
-    }
-
-    /// A service path identifier that no chain of this agent has had: a late packet of a removed chain must not
-    /// meet another one.
-    pub(crate) fn take_spi(&mut self) -> u32 {
-        let spi = self.next_spi;
-        self.next_spi = if spi == myelin_packet::meta::MAX_SPI {
-            1
-        } else {
-            spi + 1
-        };
-        spi
-    }
-
-    /// The circuit that a chain made.
-    pub(crate) fn circuit(&self, name: &str) -> Result<&Circuit, ApiError> {
-        self.circuits.get(name).ok_or_else(|| no_circuit(name))
-    }
-
-    /// The circuit that a chain made, to change it.
-    pub(crate) fn circuit_mut(&mut self, name: &str) -> Result<&mut Circuit, ApiError> {
-        self.circuits.get_mut(name).ok_or_else(|| no_circuit(name))
-    }
-
-    /// One chain less on that circuit; with the last one it goes.
-    pub(crate) fn leave_circuit(&mut self, name: &str) {
-        if self.circuits.get_mut(name).is_some_and(Circuit::leave)
-            && let Some(circuit) = self.circuits.remove(name)
-        {
-            circuit.destroy(&mut self.ports, &mut self.journal);
+        if let Err(error) = unpinned {
+            tracing::warn!(%error, "unmounted with what is pinned there");
+        }
+        let run_dir = &self.parts.run_dir;
+        for directory in [run_dir.bpf(), run_dir.containers(), run_dir.runc()] {
+            let _ = std::fs::remove_dir(directory);
         }
     }
 }
-
-fn no_circuit(name: &str) -> ApiError {
-    ApiError::failed(format!("chain `{name}` has no ports here"))
-}
-
 /// Pins go into a directory of this process' own, so that those of a killed agent are not in the way.
-fn open_plane(run_dir: &RunDir, journal: &mut Journal) -> Result<(Plane, PathBuf), ApiError> {
+fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), ApiError> {
     let mount = run_dir.bpf();
     let resource = Resource::Bpffs {
         path: mount.clone(),

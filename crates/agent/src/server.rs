@@ -1,6 +1,7 @@
 //! The agent's HTTP server on its Unix socket.
 //!
-//! The handlers only translate: every piece of work is a blocking call into the [`Engine`] on a thread of its own.
+//! The handlers only translate: every piece of work is a blocking call into the [`Engine`] on a thread of its own. What may wait (a change,
+//! a measurement, a question to a worker) has a limited number of threads, so that reading always finds one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use tokio::net::UnixListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::Monitor;
 use crate::api::RunDir;
@@ -24,10 +26,19 @@ use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
     FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
-use crate::engine::Engine;
+use crate::engine::{Engine, UpOptions};
 
 /// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;
+
+/// Requests that may wait, at once.
+const MOST_WAITING: usize = 48;
+/// Threads beside those, for requests that only read.
+const READERS: usize = 16;
+/// How long a client may leave the events of its stream unread before its work is cancelled.
+const UNREAD: Duration = Duration::from_secs(30);
+/// How often a full stream is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(5);
 
 /// How the server ends.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,6 +51,20 @@ pub struct ServeOptions {
 struct Shared {
     engine: Arc<Engine>,
     stop: Notify,
+    /// Held by each request that may wait.
+    may_wait: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// A place among the requests that may wait.
+    fn place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.may_wait).try_acquire_owned().map_err(|_| {
+            ApiError::failed(format!(
+                "{MOST_WAITING} requests that wait for something are under way in this agent: try again when one has ended, or call \
+                 off all deployments with `myelin down --all`"
+            ))
+        })
+    }
 }
 
 /// An error as an answer.
@@ -90,7 +115,7 @@ pub(crate) fn serve(
 ) -> Result<(), ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(8)
+        .max_blocking_threads(MOST_WAITING + READERS)
         .build()
         .map_err(|error| {
             ApiError::failed(format!("cannot start the agent's event loop: {error}"))
@@ -112,6 +137,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
     let shared = Arc::new(Shared {
         engine: Arc::clone(&engine),
         stop: Notify::new(),
+        may_wait: Arc::new(Semaphore::new(MOST_WAITING)),
     });
     let versioned = Router::new()
         .route("/agent", get(info))
@@ -207,6 +233,19 @@ impl Drop for Client {
     }
 }
 
+/// As [`blocking`], for work that may wait.
+async fn waiting<T: Send + 'static>(
+    shared: Arc<Shared>,
+    work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
+) -> Result<Json<T>, Refusal> {
+    let place = shared.place()?;
+    blocking(shared, move |engine| {
+        let _place = place;
+        work(engine)
+    })
+    .await
+}
+
 /// Runs blocking work and turns its result into an answer.
 async fn blocking<T: Send + 'static>(
     shared: Arc<Shared>,
@@ -227,14 +266,14 @@ async fn stop(State(shared): State<Arc<Shared>>) -> StatusCode {
 }
 
 async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<ChainStatus>>, Refusal> {
-    blocking(shared, super::engine::Engine::list).await
+    blocking(shared, |engine| Ok(engine.list())).await
 }
 
 async fn flows(
     State(shared): State<Arc<Shared>>,
     name: Option<Path<String>>,
 ) -> Result<Json<Vec<FunctionFlows>>, Refusal> {
-    blocking(shared, move |engine| engine.flows(chain(name.as_ref()))).await
+    waiting(shared, move |engine| engine.flows(chain(name.as_ref()))).await
 }
 
 async fn events(
@@ -291,8 +330,13 @@ async fn up(
 ) -> Result<Json<Vec<ChainUp>>, Refusal> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let _client = Client(Arc::clone(&cancelled));
-    blocking(shared, move |engine| {
-        engine.up_unless(&request.source, request.force, &cancelled)
+    waiting(shared, move |engine| {
+        let options = UpOptions {
+            force: request.force,
+            cancelled: &cancelled,
+            ..UpOptions::default()
+        };
+        engine.up(&request.source, options)
     })
     .await
 }
@@ -301,7 +345,7 @@ async fn down(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
 ) -> Result<Json<DownReply>, Refusal> {
-    blocking(shared, move |engine| engine.down(&name)).await
+    waiting(shared, move |engine| engine.down(&name)).await
 }
 
 async fn down_all(State(shared): State<Arc<Shared>>) -> Result<Json<DownReply>, Refusal> {
@@ -329,18 +373,23 @@ async fn calibrate(
     })
 }
 
-/// Long work: its events go out one JSON object a line as they happen; when the client goes away the work is
+/// Long work: its events go out one JSON object a line as they happen; when the client goes away, or reads nothing for long, the work is
 /// told to stop.
 fn stream(
     shared: Arc<Shared>,
     work: impl FnOnce(&Engine, &Monitor<'_>) -> Result<(), ApiError> + Send + 'static,
 ) -> Response {
+    let place = match shared.place() {
+        Ok(place) => place,
+        Err(error) => return Refusal(error).into_response(),
+    };
     let (sender, receiver) = mpsc::channel::<Event>(64);
     let cancelled = Arc::new(AtomicBool::new(false));
     let client = Client(Arc::clone(&cancelled));
     tokio::task::spawn_blocking(move || {
+        let _place = place;
         let emit = |event: Event| {
-            if sender.blocking_send(event).is_err() {
+            if !send(&sender, event) {
                 cancelled.store(true, Ordering::Relaxed);
             }
         };
@@ -366,6 +415,24 @@ fn stream(
         Body::from_stream(lines),
     )
         .into_response()
+}
+
+/// Puts an event into a stream; false when the client has gone, or has read nothing for long. Progress that finds no room is
+/// dropped: there is more to come.
+fn send(sender: &mpsc::Sender<Event>, event: Event) -> bool {
+    let since = Instant::now();
+    let mut unsent = event;
+    loop {
+        unsent = match sender.try_send(unsent) {
+            Ok(()) | Err(TrySendError::Full(Event::Progress { .. })) => return true,
+            Err(TrySendError::Closed(_)) => return false,
+            Err(TrySendError::Full(event)) => event,
+        };
+        if since.elapsed() > UNREAD {
+            return false;
+        }
+        std::thread::sleep(TRY_EVERY);
+    }
 }
 
 #[cfg(test)]

@@ -1,84 +1,57 @@
-//! What `ps` shows of a chain, from the counters of the kernel and of its worker.
+//! What `ps` shows of a chain, from the counters of the kernel and of its workers. Reading it waits for nobody.
+
+pub(crate) mod flows;
+mod named;
+mod shaper;
 
 use std::collections::BTreeMap;
 
-use myelin_dataplane::{NamedCount, Pipeline, WorkerHandle};
+use myelin_dataplane::{NamedCount, PipelineReader, WorkerFacts};
+use myelin_kernel::Plane;
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
-use myelin_planner::Plan;
+use myelin_planner::{Hop, Plan};
 
 use crate::api::{ChainState, ChainStatus, HopStatus, RingStatus, SojournStatus, WorkerStatus};
-use crate::deploy::Deployed;
-use crate::named;
-use crate::node::Node;
-use crate::shaper;
+use crate::node::chains::{Running, View};
 
 /// The worst-case delay that a chain was admitted with.
-pub(crate) fn promised_ns(plan: &Plan) -> Option<u64> {
+fn promised_ns(plan: &Plan) -> Option<u64> {
     let bound = plan.bound.as_ref().filter(|_| plan.admitted);
     bound.map(|bound| bound.bound_ns)
 }
 
 /// The state of a chain now.
-pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
-    let form = &deployed.form;
-    let past = &deployed.past;
-    let door = node.plane.counters().read(form.layout.entry().door_slot());
-    // One after the other: a worker is held while it is read.
-    let mut workers = form
+pub(crate) fn of(running: &Running, plane: &Plane) -> ChainStatus {
+    let view = running.read(plane);
+    let form = &view.form;
+    let mut workers: Vec<_> = form
         .layout
         .workers()
         .into_iter()
-        .filter_map(|key| Some(worker(&node.workers.get(key)?.handle)))
-        .collect::<Vec<_>>()
-        .into_iter();
-    let counts = named::of(deployed, node);
-    let hops: Vec<HopStatus> = form
-        .plan
-        .hops
-        .iter()
-        .map(|hop| {
-            let counted = form.layout.hop(node, hop);
-            HopStatus {
-                position: hop.position,
-                name: hop.name.clone(),
-                kind: hop.kind.clone(),
-                space: hop.space.to_string(),
-                counted,
-                cost_ns: counted.cost_ns(),
-                black_box: form.layout.black_box(node, hop.position),
-                sandbox: form.layout.sandbox(node, hop),
-                counters: at_position(&counts, hop.position),
-            }
-        })
+        .map(|lease| worker(&lease.facts))
         .collect();
-    let first_worker = workers.next();
-    let mut more_workers: Vec<_> = workers.collect();
-    let mut all_rings = Vec::new();
-    form.layout.read_pipeline(node, &mut |pipeline| {
-        let stages = pipeline.stages().iter();
-        more_workers.extend(stages.map(|stage| worker(&stage.handle)));
-        all_rings = rings(pipeline);
-    });
-    let (out, sections) = deployed.departures(node);
+    let pipeline = form.layout.pipeline();
+    if let Some(pipeline) = pipeline {
+        let stages = pipeline.stages();
+        workers.extend(stages.map(|(_, facts)| worker(facts)));
+    }
+    let mut workers = workers.into_iter();
+    let door = view.figures.door;
+    let counts = view.counts();
+    let now_ns = myelin_measure::clock::now_ns();
+    let sections = view.sections();
     let (sojourn, sojourn_sections) = match &sections[..] {
         [whole] => (Some(summary(whole)), Vec::new()),
+        [] => (Some(SojournStatus::default()), Vec::new()),
         sections => (None, sections.iter().map(summary).collect()),
     };
-    let shaped = form.layout.shaper(node);
-    let now_ns = myelin_measure::clock::now_ns();
-    let name = |ifindex| {
-        node.ports
-            .get(ifindex)
-            .map(|port| port.name.clone())
-            .unwrap_or_default()
-    };
     ChainStatus {
-        chain: form.chain.name.clone(),
+        chain: running.name.clone(),
         owner: form.chain.owner().to_owned(),
-        spi: deployed.spi,
+        spi: running.spi,
         generation: form.generation,
-        state: if deployed.is_failed(node) {
+        state: if form.layout.has_failed() {
             ChainState::Failed
         } else {
             ChainState::Active
@@ -86,42 +59,56 @@ pub(crate) fn of(deployed: &Deployed, node: &Node) -> ChainStatus {
         best_effort: form.plan.best_effort,
         bound_ns: promised_ns(&form.plan),
         mapping: form.plan.mapping.to_string(),
-        hook: form.plan.hook.to_string(),
-        ingress: name(deployed.place.ingress),
-        egress: name(deployed.place.egress),
-        packets_in: past.packets_in + door.packets,
-        bytes_in: past.bytes_in + door.bytes,
-        policed: past.policed + door.policed,
-        policed_bytes: past.policed_bytes + door.policed_bytes,
-        packets_out: if form.plan.qdisc_shaping().is_some() {
-            shaper::out(out, &shaped)
+        hook: if form.chain.is_over_dpdk() {
+            "dpdk".to_owned()
         } else {
-            out
+            form.plan.hook.to_string()
         },
-        drops: past.drops + shaped.drops() + hops.iter().map(|hop| hop.counted.drops).sum::<u64>(),
+        ingress: running.place.ingress.clone(),
+        egress: running.place.egress.clone(),
+        packets_in: counts.packets_in,
+        bytes_in: counts.bytes_in,
+        policed: counts.policed,
+        policed_bytes: counts.policed_bytes,
+        packets_out: counts.packets_out,
+        drops: view.drops(),
         last_packet_ms_ago: (door.last_ns > 0)
             .then(|| now_ns.saturating_sub(door.last_ns) as f64 / 1e6),
-        hops,
-        shaper: form.plan.shaper.map(|plan| {
-            let mut all = past.shaper;
-            all.add(&shaped);
-            shaper::status(plan, form.layout.shaped_by(node), &all)
-        }),
+        hops: hops(running, &view, plane),
+        shaper: form
+            .plan
+            .shaper
+            .map(|plan| shaper::status(plan, form.layout.shaped_by(), &view.shaper())),
         sojourn,
         sojourn_sections,
-        worker: first_worker,
-        more_workers,
-        rings: all_rings,
-        hosts: node
-            .circuit(&deployed.place.circuit)
-            .map(crate::circuit::Circuit::host_infos)
-            .unwrap_or_default(),
+        worker: workers.next(),
+        more_workers: workers.collect(),
+        rings: pipeline.map_or_else(Vec::new, |pipeline| rings(pipeline)),
+        hosts: running.place.hosts.clone(),
         sla: None,
-        up_s: deployed.started.elapsed().as_secs_f64(),
+        up_s: running.started.elapsed().as_secs_f64(),
     }
 }
 
-fn rings(pipeline: &Pipeline) -> Vec<RingStatus> {
+fn hops(running: &Running, view: &View, plane: &Plane) -> Vec<HopStatus> {
+    let form = &view.form;
+    let named = named::of(running.spi, form);
+    let hops = form.plan.hops.iter().zip(&view.figures.hops);
+    hops.map(|(hop, counted): (&Hop, _)| HopStatus {
+        position: hop.position,
+        name: hop.name.clone(),
+        kind: hop.kind.clone(),
+        space: hop.space.to_string(),
+        counted: *counted,
+        cost_ns: counted.cost_ns(),
+        black_box: form.layout.black_box(plane, hop.position),
+        sandbox: form.layout.sandbox(hop.position),
+        counters: at_position(&named, hop.position),
+    })
+    .collect()
+}
+
+fn rings(pipeline: &PipelineReader) -> Vec<RingStatus> {
     let rings = pipeline.rings().into_iter();
     rings
         .map(|ring| RingStatus {
@@ -135,18 +122,18 @@ fn rings(pipeline: &Pipeline) -> Vec<RingStatus> {
         .collect()
 }
 
-fn worker(handle: &WorkerHandle) -> WorkerStatus {
-    let pid = handle.pid();
+fn worker(facts: &WorkerFacts) -> WorkerStatus {
+    let pid = facts.pid();
     WorkerStatus {
         pid,
-        restarts: handle.restarts(),
+        restarts: facts.restarts(),
         resident_kib: procfs::memory(pid).map_or(0, |memory| memory.resident_bytes / 1024),
         cpu_s: procfs::run_time(pid).map_or(0.0, |time| time.as_secs_f64()),
     }
 }
 
 /// The counts of the function at a position, by name.
-pub(crate) fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
+fn at_position(counts: &[NamedCount], position: u8) -> BTreeMap<String, u64> {
     let of_function = counts.iter().filter(|count| count.position == position);
     of_function
         .map(|count| (count.name.clone(), count.count))

@@ -143,7 +143,7 @@ impl Routers {
                 .map(|number| stand.place.chain_name(&format!("{stem}{number}")))
                 .collect();
             // Profiles that nothing reaches, and routers that nobody polices, are what is measured here.
-            stand.up_by_force(texts(kind, work, &names, slas)?)?;
+            stand.up_all(texts(kind, work, &names, slas)?)?;
             let mut workers = Vec::new();
             for name in &names {
                 workers.extend(stand.workers(name)?);
@@ -188,7 +188,7 @@ impl Routers {
         let texts = texts(self.kind, &work, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
         let changed = match &self.network.middle {
-            Some(middle) => middle.netns.enter(|| self.stand.up_by_force(texts))?,
+            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
             None => Ok(Vec::new()),
         };
         self.signal(Signal::SIGSTOP);

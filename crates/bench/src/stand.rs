@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use myelin_agent::Engine;
+use myelin_agent::{Engine, UpOptions};
 use myelin_api::{
     ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, RunDir, UpRequest,
 };
@@ -77,7 +77,11 @@ impl Stand {
 
     /// Deploys the chains of that text, whatever this machine's calibration says of their promises. They go with the stand.
     pub(crate) fn up_all(&self, text: String) -> Result<Vec<ChainUp>, Error> {
-        Ok(self.engine.up_by_force(&source(text))?)
+        let options = UpOptions {
+            force: true,
+            ..UpOptions::default()
+        };
+        Ok(self.engine.up(&source(text), options)?)
     }
 
     /// What packets cost here and now, as `myelin calibrate` measures it; kept nowhere.
@@ -104,19 +108,14 @@ impl Stand {
         measured.ok_or_else(|| ApiError::failed("calibration told no costs").into())
     }
 
-    /// The same, whatever admission says of them.
-    pub(crate) fn up_by_force(&self, text: String) -> Result<Vec<ChainUp>, Error> {
-        Ok(self.engine.up_by_force(&source(text))?)
-    }
-
     /// The workers of a chain, none if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
-        workers(&self.engine.list()?, chain)
+        workers(&self.engine.list(), chain)
     }
 
     /// The state of all chains.
     pub(crate) fn status(&self) -> Result<Vec<ChainStatus>, Error> {
-        Ok(self.engine.list()?)
+        Ok(self.engine.list())
     }
 
     /// The sojourn of all packets of a chain so far, by section.

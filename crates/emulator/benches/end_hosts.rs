@@ -11,7 +11,7 @@ use myelin_packet::Match;
 /// Times `EndHosts::create` or the removal, each with the other one outside the clock.
 fn measure(rounds: u64, creation: bool) -> Duration {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut journal = Journal::open(&directory.path().join("journal")).expect("a journal");
+    let journal = Journal::open(&directory.path().join("journal")).expect("a journal");
     let (run, matches) = (format!("bench {}", std::process::id()), Match::default());
     let config = Config {
         run: &run,
@@ -23,9 +23,9 @@ fn measure(rounds: u64, creation: bool) -> Duration {
     let mut total = Duration::ZERO;
     for _ in 0..rounds {
         let start = Instant::now();
-        let hosts = black_box(EndHosts::create(&config, &mut journal)).expect("end hosts");
+        let hosts = black_box(EndHosts::create(&config, &journal)).expect("end hosts");
         let made = Instant::now();
-        hosts.destroy(&mut journal).expect("no end hosts");
+        hosts.destroy(&journal).expect("no end hosts");
         total += if creation {
             made - start
         } else {

@@ -139,12 +139,12 @@ pub struct EndHosts {
 
 impl EndHosts {
     /// Makes both hosts, or nothing. What cannot be undone after a failure stays in the journal.
-    pub fn create(config: &Config<'_>, journal: &mut Journal) -> Result<Self> {
+    pub fn create(config: &Config<'_>, journal: &Journal) -> Result<Self> {
         Self::create_with(config, journal, &|_| Ok(()))
     }
 
     /// `step` is called before each step and may end the attempt there.
-    fn create_with(config: &Config<'_>, journal: &mut Journal, step: &Step<'_>) -> Result<Self> {
+    fn create_with(config: &Config<'_>, journal: &Journal, step: &Step<'_>) -> Result<Self> {
         let chain = || config.chain.to_owned();
         let pairs = addressing::choose(config.matches).map_err(|cause| Error::Address {
             chain: chain(),
@@ -196,7 +196,7 @@ impl EndHosts {
     }
 
     /// Removes both hosts. Programs that still run on one go on without a link.
-    pub fn destroy(self, journal: &mut Journal) -> Result<()> {
+    pub fn destroy(self, journal: &Journal) -> Result<()> {
         remove_all(&self.names, |resource| {
             journal::remove(resource)?;
             journal.removed(resource)
@@ -230,7 +230,7 @@ struct Attempt<'a> {
     config: &'a Config<'a>,
     names: &'a Names,
     pairs: Vec<AddressPair>,
-    journal: &'a mut Journal,
+    journal: &'a Journal,
     step: &'a Step<'a>,
     /// What this attempt made itself, oldest first: things of that name that were there before are not its own.
     made: Vec<Resource>,

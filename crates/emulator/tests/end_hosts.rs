@@ -32,7 +32,7 @@ impl Fixture {
             format!("t{}-{purpose}", process::id()),
         );
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+        let journal = Journal::open(&directory.path().join("journal")).unwrap();
         let config = Config {
             run: &run,
             chain: &chain,
@@ -40,7 +40,7 @@ impl Fixture {
             mtu,
             napi,
         };
-        let hosts = EndHosts::create(&config, &mut journal).unwrap();
+        let hosts = EndHosts::create(&config, &journal).unwrap();
         Some(Self {
             run,
             chain,

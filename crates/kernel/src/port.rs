@@ -189,7 +189,7 @@ impl Port {
     }
 
     /// Detaches both front doors, pinned or not, and forgets all matches.
-    pub fn detach(self) -> Result<(), Error> {
+    pub fn detach(&self) -> Result<(), Error> {
         lock(&self.matches).keep_on_drop(false);
         let [xdp, tc] = std::mem::take(&mut lock(&self.doors).attachments);
         let results = [xdp, tc].map(|attachment| attachment.map_or(Ok(()), Attachment::detach));

@@ -101,7 +101,7 @@ impl Reentry {
     }
 
     /// Detaches the door, pinned or not.
-    pub fn detach(self) -> Result<(), Error> {
+    pub fn detach(&self) -> Result<(), Error> {
         lock(&self.attachment)
             .take()
             .map_or(Ok(()), Attachment::detach)

@@ -27,7 +27,7 @@ mod programs;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use myelin_spec::{FunctionInstance, OnFailure};
 
@@ -40,7 +40,7 @@ use crate::segment::LoadedSegment;
 use crate::shared::{Shared, devices};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
-use crate::{Error, Flows, Hook, flows};
+use crate::{Error, Flows, Hook, flows, lock};
 
 /// A chain of functions in namespaces of their own.
 #[derive(Clone, Debug)]
@@ -124,7 +124,7 @@ struct End {
     hook: Hook,
     /// In the function's namespace.
     elsewhere: bool,
-    attachment: Option<Attachment>,
+    attachment: Mutex<Option<Attachment>>,
     program: Instance,
     pin: Option<PathBuf>,
 }
@@ -193,13 +193,13 @@ pub(crate) fn load(
 
 impl FunctionLink {
     /// Attaches the forwarder to the near end of the link, of a black box to that of its egress link.
-    pub fn attach_near(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
+    pub fn attach_near(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.near.attach(name, ifindex)
     }
 
     /// Attaches the function, or the way to its sockets, to the inner end of the link: to be called by a thread that is in
     /// the function's namespace. Of a black box it is the forwarder at the near end of the ingress link.
-    pub fn attach_inner(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
+    pub fn attach_inner(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.far.attach(name, ifindex)
     }
 
@@ -238,15 +238,17 @@ impl FunctionLink {
     }
 
     /// Detaches both programs, pinned or not.
-    pub fn detach(self) -> Result<(), Error> {
-        let results =
-            [self.near, self.far].map(|end| end.attachment.map_or(Ok(()), Attachment::detach));
+    pub fn detach(&self) -> Result<(), Error> {
+        let results = [&self.near, &self.far].map(|end| {
+            let attachment = lock(&end.attachment).take();
+            attachment.map_or(Ok(()), Attachment::detach)
+        });
         results.into_iter().collect()
     }
 }
 
 impl End {
-    fn attach(&mut self, name: &str, ifindex: u32) -> Result<(), Error> {
+    fn attach(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         let place = Place {
             interface: name.to_owned(),
             ifindex,
@@ -265,7 +267,7 @@ impl End {
                 Attachment::tc(program, &place, dir)
             }
         };
-        self.attachment = Some(attachment?);
+        *lock(&self.attachment) = Some(attachment?);
         Ok(())
     }
 }

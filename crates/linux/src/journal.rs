@@ -9,6 +9,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -86,13 +87,61 @@ enum Record {
     Removed(Resource),
 }
 
-/// An open journal file.
+/// An open journal file; its clones write to the same one.
+#[derive(Debug, Clone)]
+pub struct Journal(Arc<Open>);
+
 #[derive(Debug)]
-pub struct Journal {
+struct Open {
     path: PathBuf,
+    records: Mutex<Records>,
+}
+
+#[derive(Debug)]
+struct Records {
     file: File,
     /// Oldest first.
     live: Vec<Resource>,
+}
+
+/// A resource that this process made: dropping it removes the resource and strikes it out of the journal. What cannot be
+/// removed stays in the journal, so that `down --all` tries again.
+#[derive(Debug)]
+pub struct Made {
+    journal: Journal,
+    /// `None` once it is forgotten.
+    resource: Option<Resource>,
+}
+
+impl Made {
+    /// Strikes the resource out of the journal without removing it: it is gone already, or belongs to somebody else.
+    pub fn forget(mut self) {
+        let struck = self.resource.take().map(|one| self.journal.removed(&one));
+        if let Some(Err(error)) = struck {
+            tracing::warn!(%error, "the journal keeps a resource that is gone");
+        }
+    }
+}
+
+/// Resources that were made one after the other: dropping them removes the newest first.
+#[derive(Debug, Default)]
+pub struct NewestFirst(pub Vec<Made>);
+
+impl Drop for NewestFirst {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let Some(resource) = &self.resource else {
+            return;
+        };
+        if let Err(error) = remove(resource).and_then(|()| self.journal.removed(resource)) {
+            tracing::warn!(?resource, %error, "it stays; `myelin down --all` tries again");
+        }
+    }
 }
 
 impl Journal {
@@ -125,37 +174,72 @@ impl Journal {
         if whole < text.len() {
             file.set_len(whole as u64).map_err(failed)?;
         }
-        Ok(Self {
+        Ok(Self(Arc::new(Open {
             path: path.to_owned(),
-            file,
-            live,
-        })
+            records: Mutex::new(Records { file, live }),
+        })))
     }
 
     /// To be called before `resource` is made.
-    pub fn intend(&mut self, resource: &Resource) -> Result<()> {
-        self.append(&Record::Intended(resource.clone()))?;
-        self.live.push(resource.clone());
+    pub fn intend(&self, resource: &Resource) -> Result<()> {
+        let mut records = self.records();
+        self.append(&mut records, &Record::Intended(resource.clone()))?;
+        records.live.push(resource.clone());
         Ok(())
     }
 
+    /// Writes `resource` down, then makes it with `make`. If that fails the resource is struck out, and nothing is removed:
+    /// what is there under that name is somebody else's.
+    pub fn make<T, E: From<Error>>(
+        &self,
+        resource: Resource,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(Made, T), E> {
+        let made = self.guard(resource)?;
+        match make() {
+            Ok(value) => Ok((made, value)),
+            Err(error) => {
+                made.forget();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes `resource` down; the caller makes it afterwards. Dropping the guard removes as much of it as there is.
+    pub fn guard(&self, resource: Resource) -> Result<Made> {
+        self.intend(&resource)?;
+        Ok(Made {
+            journal: self.clone(),
+            resource: Some(resource),
+        })
+    }
+
     /// To be called when `resource` is gone again.
-    pub fn removed(&mut self, resource: &Resource) -> Result<()> {
-        if let Some(position) = self.live.iter().rposition(|live| live == resource) {
-            self.append(&Record::Removed(resource.clone()))?;
-            self.live.remove(position);
+    pub fn removed(&self, resource: &Resource) -> Result<()> {
+        let mut records = self.records();
+        if let Some(position) = records.live.iter().rposition(|live| live == resource) {
+            self.append(&mut records, &Record::Removed(resource.clone()))?;
+            records.live.remove(position);
         }
         Ok(())
     }
 
     /// What may exist, in the order to remove it: newest first.
     pub fn replay(&self) -> Vec<Resource> {
-        self.live.iter().rev().cloned().collect()
+        self.records().live.iter().rev().cloned().collect()
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        // A record is one system call and one change of the list: a panic between them leaves a line that is removed twice.
+        self.0
+            .records
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes all that may exist, then the journal. What cannot be removed stays in the journal; the rest is removed
     /// nevertheless, and the first failure reported.
-    pub fn remove_all(mut self) -> Result<()> {
+    pub fn remove_all(&self) -> Result<()> {
         let mut outcome = Ok(());
         for resource in self.replay() {
             let done = remove(&resource).and_then(|()| self.removed(&resource));
@@ -164,17 +248,19 @@ impl Journal {
             }
         }
         outcome?;
-        fs::remove_file(&self.path)
-            .map_err(|error| Error::os(format!("remove journal {}", self.path.display()), error))
+        let path = &self.0.path;
+        fs::remove_file(path)
+            .map_err(|error| Error::os(format!("remove journal {}", path.display()), error))
     }
 
-    fn append(&mut self, record: &Record) -> Result<()> {
-        let action = || format!("write journal {}", self.path.display());
+    fn append(&self, records: &mut Records, record: &Record) -> Result<()> {
+        let action = || format!("write journal {}", self.0.path.display());
         let mut line = serde_json::to_string(record)
             .map_err(|error| Error::os(action(), io::Error::from(error)))?;
         line.push('\n');
         // No fsync: the journal must survive this process, and nothing it names survives the machine.
-        self.file
+        records
+            .file
             .write_all(line.as_bytes())
             .map_err(|error| Error::os(action(), error))
     }
@@ -310,7 +396,7 @@ mod tests {
         fn any_beginning_of_a_journal_is_a_journal(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("run/journal");
-            let mut journal = Journal::open(&path).unwrap();
+            let journal = Journal::open(&path).unwrap();
             let mut states = vec![Vec::new()];
             for (make, number) in steps {
                 let mut state: Vec<Resource> = states.last().unwrap().clone();
@@ -330,12 +416,13 @@ mod tests {
             let text = fs::read(&path).unwrap();
             let cut = cut.index(text.len() + 1);
             fs::write(&path, &text[..cut]).unwrap();
-            let mut journal = Journal::open(&path).unwrap();
-            prop_assert!(states.contains(&journal.live));
-            let mut expected = journal.live.clone();
+            let journal = Journal::open(&path).unwrap();
+            prop_assert!(states.contains(&journal.records().live));
+            let mut expected = journal.records().live.clone();
             expected.push(file(9));
             journal.intend(&file(9)).unwrap();
-            prop_assert_eq!(Journal::open(&path).unwrap().live, expected);
+            let again = Journal::open(&path).unwrap();
+            prop_assert_eq!(&again.records().live, &expected);
         }
     }
 
@@ -346,7 +433,7 @@ mod tests {
         }
         let directory = tempfile::tempdir().unwrap();
         let below = |name: &str| directory.path().join(name);
-        let mut journal = Journal::open(&below("journal")).unwrap();
+        let journal = Journal::open(&below("journal")).unwrap();
         let (name, link) = (namespace_name("journal"), link_name('j'));
         let mut sleeper = Child::sleeping("4715");
         let argument = format!("47{}.125", std::process::id());
@@ -455,7 +542,7 @@ mod tests {
         let stuck = Resource::File {
             path: directory.path().join("not-a-file"),
         };
-        let mut journal = Journal::open(&path).unwrap();
+        let journal = Journal::open(&path).unwrap();
         journal
             .intend(&Resource::File {
                 path: directory.path().join("file"),

@@ -49,7 +49,7 @@ impl WorkerHandle {
             led: BTreeMap::new(),
             process: None,
         };
-        handle.start()?;
+        handle.start(false)?;
         Ok(handle)
     }
 
@@ -72,8 +72,10 @@ impl WorkerHandle {
                 self.sockets.insert(id, xsk);
             }
         }
+        let started = self.start(true);
+        // After the new process is known: who sees the count sees that one.
         self.facts.count_restart();
-        self.start()
+        started
     }
 
     /// Lets the worker finish its batch and exit; kills it when it does not.
@@ -90,9 +92,9 @@ impl WorkerHandle {
         self.process = None;
     }
 
-    fn start(&mut self) -> Result<(), Error> {
+    fn start(&mut self, is_restart: bool) -> Result<(), Error> {
         let mut process = Process::spawn(&self.config)?;
-        if let Err(error) = self.hand_over_all(&mut process) {
+        if let Err(error) = self.hand_over_all(&mut process, is_restart) {
             process.kill();
             return Err(error);
         }
@@ -105,8 +107,8 @@ impl WorkerHandle {
     }
 
     /// Tells a new process all that the worker is to have.
-    fn hand_over_all(&mut self, process: &mut Process) -> Result<(), Error> {
-        self.set_up(process)?;
+    fn hand_over_all(&mut self, process: &mut Process, is_restart: bool) -> Result<(), Error> {
+        self.set_up(process, is_restart)?;
         for (&id, xsk) in &mut self.sockets {
             process.hand_over(id, xsk, false)?;
         }
@@ -133,7 +135,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    fn set_up(&self, process: &mut Process) -> Result<(), Error> {
+    fn set_up(&self, process: &mut Process, is_restart: bool) -> Result<(), Error> {
         let mut fds = vec![self.stats.fd()];
         let ports = if let Some(devices) = &self.config.devices {
             PortSetup::Devices(devices.clone())
@@ -149,7 +151,7 @@ impl WorkerHandle {
             batch: self.config.batch,
             idle: self.config.idle,
             core: self.config.core,
-            restarted: self.restarts() > 0,
+            restarted: is_restart,
             ports,
         };
         process.ask(&Request::Setup(setup), &fds)

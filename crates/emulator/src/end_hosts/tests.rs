@@ -70,25 +70,24 @@ fn a_failure_at_any_step_leaves_nothing() {
     let _cleanup = Cleanup(&run, &chain);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
-    let mut journal = Journal::open(&path).unwrap();
+    let journal = Journal::open(&path).unwrap();
     let matches = Match::default();
     let mut steps = 0;
     loop {
         let calls = AtomicUsize::new(0);
-        let outcome =
-            EndHosts::create_with(&config(&run, &chain, &matches), &mut journal, &|step| {
-                if calls.fetch_add(1, Ordering::Relaxed) == steps {
-                    return Err(myelin_linux::Error::new(
-                        step,
-                        ErrorKind::Other,
-                        "it was told to fail",
-                    ));
-                }
-                Ok(())
-            });
+        let outcome = EndHosts::create_with(&config(&run, &chain, &matches), &journal, &|step| {
+            if calls.fetch_add(1, Ordering::Relaxed) == steps {
+                return Err(myelin_linux::Error::new(
+                    step,
+                    ErrorKind::Other,
+                    "it was told to fail",
+                ));
+            }
+            Ok(())
+        });
         match outcome {
             Ok(hosts) => {
-                hosts.destroy(&mut journal).unwrap();
+                hosts.destroy(&journal).unwrap();
                 break;
             }
             Err(error) => {
@@ -120,10 +119,10 @@ fn the_process_that_is_killed() {
     };
     let die_at: usize = die_at.parse().unwrap();
     let (run, chain) = (format!("test {owner}"), format!("t{owner}-kill"));
-    let mut journal = Journal::open(Path::new(&journal)).unwrap();
+    let journal = Journal::open(Path::new(&journal)).unwrap();
     let calls = AtomicUsize::new(0);
     let matches = Match::default();
-    EndHosts::create_with(&config(&run, &chain, &matches), &mut journal, &|_| {
+    EndHosts::create_with(&config(&run, &chain, &matches), &journal, &|_| {
         if calls.fetch_add(1, Ordering::Relaxed) == die_at {
             Command::new("kill")
                 .args(["-9", &process::id().to_string()])
@@ -180,13 +179,13 @@ fn things_of_that_name_that_were_there_before_stay() {
     let (run, chain) = run_and_chain("before");
     let _cleanup = Cleanup(&run, &chain);
     let directory = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+    let journal = Journal::open(&directory.path().join("journal")).unwrap();
     let matches = Match::default();
     let config = config(&run, &chain, &matches);
-    let hosts = EndHosts::create(&config, &mut journal).unwrap();
+    let hosts = EndHosts::create(&config, &journal).unwrap();
 
     // The same chain again: refused, and the first one untouched.
-    let again = EndHosts::create(&config, &mut journal).unwrap_err();
+    let again = EndHosts::create(&config, &journal).unwrap_err();
     assert!(
         again
             .to_string()
@@ -221,7 +220,7 @@ fn things_of_that_name_that_were_there_before_stay() {
     }
     others.remove_all().unwrap();
     assert_eq!(left(&run, &chain).len(), 4);
-    hosts.destroy(&mut journal).unwrap();
+    hosts.destroy(&journal).unwrap();
     assert_eq!(left(&run, &chain), Vec::<String>::new());
 
     // A link in the way of the second host: the first one's goes, the stranger's stays.
@@ -229,7 +228,7 @@ fn things_of_that_name_that_were_there_before_stay() {
     let mut netlink = Netlink::open().unwrap();
     let port = names.port(Role::Server);
     netlink.apply([link::bridge(&port).unwrap()]).unwrap();
-    let refused = EndHosts::create(&config, &mut journal).unwrap_err();
+    let refused = EndHosts::create(&config, &journal).unwrap_err();
     let found = left(&run, &chain);
     let bridge = netlink.link(&port).unwrap();
     netlink.apply([link::delete(&bridge.id())]).unwrap();
@@ -241,13 +240,13 @@ fn things_of_that_name_that_were_there_before_stay() {
 #[test]
 fn bad_configurations_make_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&directory.path().join("journal")).unwrap();
+    let journal = Journal::open(&directory.path().join("journal")).unwrap();
     let (run, chain) = run_and_chain("bad");
     let matches = Match {
         destination: Some("239.1.2.3".parse().unwrap()),
         ..Match::default()
     };
-    let error = EndHosts::create(&config(&run, &chain, &matches), &mut journal).unwrap_err();
+    let error = EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap_err();
     assert!(
         error
             .to_string()
@@ -261,7 +260,7 @@ fn bad_configurations_make_nothing() {
             mtu,
             ..config(&run, &chain, &matches)
         };
-        let error = EndHosts::create(&config, &mut journal).unwrap_err();
+        let error = EndHosts::create(&config, &journal).unwrap_err();
         assert!(
             error.to_string().contains(&format!(
                 "an MTU of {mtu} bytes is out of range (1280 to 65535)"
@@ -271,16 +270,16 @@ fn bad_configurations_make_nothing() {
     }
     if capability::is_root() {
         let long = "x".repeat(250);
-        let error = EndHosts::create(&config(&run, &long, &matches), &mut journal).unwrap_err();
+        let error = EndHosts::create(&config(&run, &long, &matches), &journal).unwrap_err();
         assert!(
             error.to_string().contains("longer than 255 bytes"),
             "{error}"
         );
-        let error = EndHosts::create(&config(&run, "a/b", &matches), &mut journal).unwrap_err();
+        let error = EndHosts::create(&config(&run, "a/b", &matches), &journal).unwrap_err();
         assert!(error.to_string().contains("not a file name"), "{error}");
         assert_eq!(left(&run, &chain), Vec::<String>::new());
     } else {
-        let error = EndHosts::create(&config(&run, &chain, &matches), &mut journal).unwrap_err();
+        let error = EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::Mutex;
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapHandle;
@@ -203,7 +204,7 @@ impl Loader<'_> {
         End {
             hook: self.config.hook,
             elsewhere: name == INNER,
-            attachment: None,
+            attachment: Mutex::default(),
             program,
             pin,
         }

@@ -1,0 +1,109 @@
+//! Reads all that the SLA monitor needs of a chain, from the counters of the kernel, its workers and its interfaces.
+
+use myelin_dataplane::{Idle, WorkerFacts};
+use myelin_kernel::Plane;
+use myelin_linux::netlink::Netlink;
+use myelin_linux::schedstat;
+use myelin_planner::Plan;
+use myelin_policy::sla::{Binding, Crossing, Reading, Station, WorkerTimes};
+use myelin_spec::{OnFailure, Space};
+
+use crate::node::chains::{Form, Running};
+
+/// Reads a chain. `netlink` tells what interfaces have lost; without it they have lost nothing.
+pub(crate) fn of(running: &Running, plane: &Plane, netlink: Option<&mut Netlink>) -> Reading {
+    let view = running.read(plane);
+    let (form, figures) = (&view.form, &view.figures);
+    let door = figures.door;
+    let mut sections = view.sections();
+    Reading {
+        name: running.name.clone(),
+        spi: running.spi,
+        generation: form.generation,
+        sla: form.chain.sla.clone(),
+        up_s: running.started.elapsed().as_secs_f64(),
+        counts: view.counts(),
+        tells_bytes_out: figures.bytes_out.is_some(),
+        entered: door.packets.saturating_sub(door.policed + door.drops),
+        hops: form.hops(figures),
+        waiting: figures.shaper.waiting,
+        sojourn: if sections.len() == 1 {
+            sections.pop()
+        } else {
+            None
+        },
+        crossings: crossings(running, form, netlink),
+        workers: workers(form),
+        // A device that DPDK drives does not tell what it lost, so nothing tells what is missing.
+        may_pass_by: form.plan.on_failure == OnFailure::Pass || form.chain.is_over_dpdk(),
+    }
+}
+
+fn crossings(running: &Running, form: &Form, netlink: Option<&mut Netlink>) -> Vec<Crossing> {
+    let mut crossings = form.layout.crossings();
+    let Some(netlink) = netlink else {
+        crossings.retain(|crossing| crossing.station.is_ring());
+        return crossings;
+    };
+    for crossing in &mut crossings {
+        if let Station::Inner { interface } = crossing.station {
+            crossing.lost = netlink.transmit_losses(interface).unwrap_or_default();
+        }
+    }
+    let Ok((_, _, egress)) = running.place.ports() else {
+        return crossings;
+    };
+    // One that has been taken away has lost nothing more.
+    if let Ok(lost) = netlink.transmit_losses(egress.ifindex) {
+        crossings.push(Crossing {
+            station: Station::Egress {
+                interface: egress.ifindex,
+                name: egress.name.clone(),
+            },
+            leads_to: None,
+            lost,
+        });
+    }
+    crossings
+}
+
+fn workers(form: &Form) -> Vec<WorkerTimes> {
+    let mut firsts = first_functions(&form.plan).into_iter();
+    let workers = form.layout.workers().into_iter();
+    let mut all: Vec<_> = workers
+        .map(|worker| times(&worker.facts, firsts.next()))
+        .collect();
+    if let Some(pipeline) = form.layout.pipeline() {
+        let stages = pipeline.stages();
+        all.extend(stages.map(|(position, facts)| times(facts, Some(position))));
+    }
+    all
+}
+
+/// The function at which packets come to each worker of a chain.
+fn first_functions(plan: &Plan) -> Vec<u8> {
+    let segments = plan.segments.iter();
+    let user = segments.filter(|segment| segment.space == Space::User);
+    let positions = user.map(|segment| segment.first_position);
+    let is_box = |position: &u8| {
+        let mut hops = plan.hops.iter();
+        hops.any(|hop| hop.position == *position && hop.is_black_box())
+    };
+    positions.filter(|position| !is_box(position)).collect()
+}
+
+fn times(facts: &WorkerFacts, first: Option<u8>) -> WorkerTimes {
+    let pid = facts.pid();
+    // One that has just ended has no time.
+    let scheduled = schedstat::of_process(pid).unwrap_or_default();
+    WorkerTimes {
+        pid,
+        core: facts.core(),
+        polls: facts.idle() == Idle::Spin,
+        restarts: facts.restarts(),
+        run_ns: scheduled.run.as_nanos() as u64,
+        waited_ns: scheduled.waited.as_nanos() as u64,
+        first,
+        binding: Binding::Kept,
+    }
+}

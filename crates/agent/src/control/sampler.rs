@@ -1,0 +1,223 @@
+//! Reads all chains once a second, for the SLA monitor, and sees to it that each worker has its core.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use myelin_linux::netlink::Netlink;
+use myelin_linux::procfs::{self, CpuTimes};
+use myelin_policy::sla::{Binding, CoreLoad, Round, SlaMonitor};
+
+use crate::control::{binding, reading};
+use crate::node::Node;
+use crate::pool::lock;
+
+/// Time between two readings of a chain.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How soon the end of the node is noticed.
+const LOOK: Duration = Duration::from_millis(50);
+/// A chain that has just come up waits for the next round.
+const YOUNG_S: f64 = 0.2;
+
+/// The monitor, for who asks it.
+pub(crate) type Shared = Arc<Mutex<SlaMonitor>>;
+
+/// Reads until the node is gone.
+pub(crate) fn start(node: &Arc<Node>) -> Shared {
+    let node: Weak<Node> = Arc::downgrade(node);
+    let monitor = Shared::default();
+    let taker = Arc::clone(&monitor);
+    std::thread::spawn(move || {
+        let mut netlink = Netlink::open()
+            .inspect_err(
+                |error| tracing::warn!(%error, "what interfaces lose is not seen by the SLA monitor"),
+            )
+            .ok();
+        let mut next = Instant::now() + INTERVAL;
+        let mut held = BTreeMap::new();
+        let mut cores = Vec::new();
+        loop {
+            std::thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
+            let Some(node) = node.upgrade() else {
+                return;
+            };
+            if Instant::now() < next {
+                continue;
+            }
+            next = Instant::now() + INTERVAL;
+            let mut round = read(&node, netlink.as_mut(), &mut cores);
+            drop(node);
+            held = hold_cores(&mut round, held);
+            lock(&taker).take(round);
+        }
+    });
+    monitor
+}
+
+/// Reads all chains. `cores` is what the cores had spent at the round before, and is brought up to date.
+fn read(node: &Node, mut netlink: Option<&mut Netlink>, cores: &mut Vec<CpuTimes>) -> Round {
+    let running = node.chains.all();
+    // A machine that does not tell them has no cores to blame.
+    let times = procfs::cpu_times().unwrap_or_default();
+    let mut round = Round {
+        running: running
+            .iter()
+            .map(|running| (running.name.clone(), running.spi))
+            .collect(),
+        readings: Vec::new(),
+        cores: loads(&times, cores),
+        end: SystemTime::now(),
+    };
+    *cores = times;
+    for running in &running {
+        let reading = reading::of(running, &node.parts.plane, netlink.as_deref_mut());
+        if reading.up_s > YOUNG_S {
+            round.readings.push(reading);
+        }
+    }
+    round
+}
+
+/// How the cores fared between two readings.
+fn loads(now: &[CpuTimes], before: &[CpuTimes]) -> Vec<CoreLoad> {
+    let both = now.iter().filter_map(|now| {
+        let before = before.iter().find(|before| before.cpu == now.cpu)?;
+        let spent = now.since(before);
+        let total = spent.total().as_secs_f64();
+        (total > 0.0).then(|| CoreLoad {
+            core: now.cpu as u32,
+            steal: spent.steal.as_secs_f64() / total,
+            softirq: spent.softirq.as_secs_f64() / total,
+            idle: spent.idle.as_secs_f64() / total,
+        })
+    });
+    both.collect()
+}
+
+/// A worker as it was last looked at.
+struct Held {
+    chain: String,
+    core: u32,
+    binding: Binding,
+}
+
+/// Sees to it that each worker has its core, once for all chains that it serves, and notes where that fails. Returns how each worker stands, by
+/// process.
+fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, Held> {
+    let mut all: BTreeMap<u32, Held> = BTreeMap::new();
+    for reading in &mut round.readings {
+        for worker in &mut reading.workers {
+            let (pid, Some(core)) = (worker.pid, worker.core) else {
+                continue;
+            };
+            let held = all.entry(pid).or_insert_with(|| {
+                // One that has just been started binds itself, unless the core was gone before.
+                let is_lost = |other: &&Held| other.core == core && other.binding.is_lost();
+                let was = before
+                    .get(&pid)
+                    .or_else(|| before.values().find(is_lost))
+                    .map(|held| held.binding);
+                let binding = was.map_or(Binding::Kept, |was| {
+                    // Its end gives no core back.
+                    let ended = Some(was).filter(|was| was.is_lost());
+                    binding::hold(pid, core).or(ended).unwrap_or_default()
+                });
+                if binding != was.unwrap_or_default() {
+                    tracing::warn!(chain = reading.name, worker = pid, core, ?binding, "core");
+                }
+                Held {
+                    chain: reading.name.clone(),
+                    core,
+                    binding,
+                }
+            });
+            worker.binding = held.binding;
+        }
+    }
+    // Who gives way to everybody may be too slow to be read at all, and must not wait for that.
+    for (pid, mut held) in before {
+        let is_read = round.readings.iter().any(|one| one.name == held.chain);
+        let is_up = round.running.iter().any(|(name, _)| *name == held.chain);
+        if is_up && !is_read && !all.contains_key(&pid) {
+            if held.binding.is_lost() {
+                held.binding = binding::hold(pid, held.core).unwrap_or(held.binding);
+            }
+            all.insert(pid, held);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use myelin_linux::affinity;
+    use myelin_policy::sla::WorkerTimes;
+
+    use myelin_policy::sla::Reading;
+
+    use super::*;
+
+    fn round(running: &[&str]) -> Round {
+        let running = running.iter().map(|name| ((*name).to_owned(), 1));
+        Round {
+            running: running.collect(),
+            readings: Vec::new(),
+            cores: Vec::new(),
+            end: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_not_read_this_time_is_remembered_and_gets_its_core_back() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let core = affinity::get(0).unwrap()[0];
+                let thread = nix::unistd::gettid().as_raw().cast_unsigned();
+                let lost = Held {
+                    chain: "c".to_owned(),
+                    core: core as u32,
+                    binding: Binding::Forbidden,
+                };
+                let held = hold_cores(&mut round(&["c"]), BTreeMap::from([(thread, lost)]));
+                assert!(!held[&thread].binding.is_lost());
+                assert_eq!(affinity::get(0).unwrap(), [core]);
+                assert!(hold_cores(&mut round(&["another"]), held).is_empty());
+            });
+        });
+    }
+    #[test]
+    fn a_core_stays_lost_while_a_worker_there_is_replaced() {
+        const GONE: u32 = 1000;
+        let read = |pid: u32, before: BTreeMap<u32, Held>| {
+            let mut round = round(&["c"]);
+            round.readings.push(Reading {
+                name: "c".to_owned(),
+                workers: vec![WorkerTimes {
+                    pid,
+                    core: Some(GONE),
+                    ..WorkerTimes::default()
+                }],
+                ..Reading::default()
+            });
+            let held = hold_cores(&mut round, before);
+            (round.readings[0].workers[0].binding, held)
+        };
+        let ended = u32::MAX >> 1;
+        let lost = Held {
+            chain: "c".to_owned(),
+            core: GONE,
+            binding: Binding::Offline,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = nix::unistd::gettid().as_raw().cast_unsigned();
+                assert_eq!(read(next, BTreeMap::new()).0, Binding::Kept);
+                let (binding, held) = read(ended, BTreeMap::from([(ended, lost)]));
+                assert_eq!(binding, Binding::Offline);
+                let (binding, held) = read(next, held);
+                assert_eq!(binding, Binding::Offline);
+                assert_eq!(held.len(), 1);
+            });
+        });
+    }
+}

@@ -1,0 +1,388 @@
+//! Mapping `compact`: kernel functions as tail calls, user functions in one worker's loop; and `pipeline`, where further processes
+//! stand behind that worker.
+
+use std::sync::Arc;
+
+use myelin_dataplane::{ChainStats, PipelineReader, SocketId, UserChain, UserExit, UserSegment};
+use myelin_kernel::{
+    ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry, Sockets,
+};
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::{Exit as PlannedExit, Plan, Segment};
+use myelin_policy::sla::{Crossing, Station};
+use myelin_spec::{SandboxSpec, Space};
+
+use super::Job;
+use crate::api::ApiError;
+use crate::node::Parts;
+use crate::node::chains::kernel_hook;
+use crate::node::discipline::Class;
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_door, kernel_hop};
+use crate::node::stages::RunningPart;
+use crate::node::workers::{Key, OpenPort, Start, Worker, WorkerLease};
+
+/// A generation in this mapping.
+pub(super) struct Compact {
+    // Fields drop in this order.
+    user: Option<UserPart>,
+    loaded: Arc<LoadedChain>,
+    class: Option<Arc<Class>>,
+    spi: u32,
+    generation: u16,
+    /// Of each function.
+    spaces: Vec<Space>,
+}
+
+/// Its user functions.
+struct UserPart {
+    // Fields drop in this order: the chain leaves the worker before what leads there goes.
+    part: RunningPart,
+    _paths: Vec<ReentryPath>,
+    _ports: Vec<OpenPort>,
+    /// Where packets come from the kernel: to which position, on which interface, to which sockets.
+    ways_in: Vec<(u8, u32, Vec<SocketId>)>,
+    worker: WorkerLease,
+}
+
+/// The way from a worker back into the kernel, to the segment that starts at a position.
+struct ReentryPath {
+    door: Arc<Reentry>,
+    position: u8,
+    loaded: Arc<LoadedChain>,
+}
+
+impl Drop for ReentryPath {
+    fn drop(&mut self) {
+        if let Err(error) = self.door.remove(self.position, &self.loaded) {
+            tracing::warn!(spi = self.loaded.spi(), %error, "closing a path back into the kernel failed");
+        }
+    }
+}
+
+/// The worker of a chain with its sockets, before it runs the chain.
+struct Opened {
+    // Fields drop in this order.
+    ports: Vec<OpenPort>,
+    /// The socket to the internal link, and the door at its far end.
+    internal: Option<(SocketId, Arc<Reentry>)>,
+    worker: WorkerLease,
+}
+
+/// Starts the worker and opens its sockets, loads the programs, connects both.
+pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Compact, ApiError> {
+    let Job {
+        plan, place, spi, ..
+    } = job;
+    let (circuit, _, egress) = place.ports()?;
+    let opened = if plan.uses(Space::User) {
+        Some(open(parts, job)?)
+    } else {
+        None
+    };
+    let class = match plan.qdisc_shaping() {
+        Some(shaping) => Some(
+            Class::acquire(
+                (&parts.plane, &parts.disciplines),
+                egress.ifindex,
+                spi,
+                shaping,
+                &parts.journal,
+            )
+            .map_err(|error| shaper_error(job, &error))?,
+        ),
+        None => None,
+    };
+    let loaded = load(parts, job, opened.as_ref(), class.as_deref())?;
+    let user = match opened {
+        Some(opened) => Some(connect(job, opened, &loaded)?),
+        None => None,
+    };
+    let last = plan.segments.last();
+    if kernel_hook(plan) == Hook::Xdp && last.is_some_and(|last| last.space == Space::Kernel) {
+        circuit.need_napi(egress)?;
+    }
+    Ok(Compact {
+        user,
+        loaded,
+        class,
+        spi,
+        generation: job.generation,
+        spaces: plan.hops.iter().map(|hop| hop.space).collect(),
+    })
+}
+
+fn open(parts: &Parts, job: Job<'_>) -> Result<Opened, ApiError> {
+    let Job {
+        chain, plan, place, ..
+    } = job;
+    let (_, ingress, egress) = place.ports()?;
+    let key = Key::of(chain, &place.made_by);
+    let sandbox = SandboxSpec::default();
+    let start = Start {
+        spec: &chain.worker,
+        sandbox: &sandbox,
+        parts,
+    };
+    let worker = parts
+        .workers
+        .acquire(&key, || Worker::start(&key, start, None))?;
+    worker.check(&chain.worker, &sandbox)?;
+    let ports = vec![
+        OpenPort::open(&worker, ingress)?,
+        OpenPort::open(&worker, egress)?,
+    ];
+    let mut user_segments = segments(plan, Space::User);
+    let internal = if user_segments.any(|segment| segment.exit == PlannedExit::Kernel) {
+        Some(worker.entry().open_internal(&parts.plane)?)
+    } else {
+        None
+    };
+    Ok(Opened {
+        ports,
+        internal,
+        worker,
+    })
+}
+
+fn load(
+    parts: &Parts,
+    job: Job<'_>,
+    opened: Option<&Opened>,
+    class: Option<&Class>,
+) -> Result<Arc<LoadedChain>, ApiError> {
+    let Job { chain, plan, .. } = job;
+    let first = plan.segments.first();
+    let starts_in_user = first.is_some_and(|first| first.space == Space::User);
+    let config = ChainConfig {
+        spi: job.spi,
+        generation: job.generation,
+        hook: kernel_hook(plan),
+        on_failure: plan.on_failure,
+        policer: job.policer.cloned(),
+        positions: chain.functions.len() as u8,
+        entry: if starts_in_user {
+            Entry::User
+        } else {
+            Entry::Kernel
+        },
+        segments: kernel_segments(job, opened, class)?,
+    };
+    let loaded = parts.plane.load_chain(&config);
+    loaded.map(Arc::new).map_err(ApiError::failed)
+}
+
+fn kernel_segments(
+    job: Job<'_>,
+    opened: Option<&Opened>,
+    class: Option<&Class>,
+) -> Result<Vec<KernelSegment>, ApiError> {
+    let (circuit, ingress, egress) = job.place.ports()?;
+    let internal = opened.and_then(|opened| opened.internal.as_ref());
+    // The first segment's packets come in at the port, later ones' over the internal link.
+    let sockets = |first_position: u8| -> Sockets {
+        match internal {
+            Some((_, door)) if first_position > 0 => door.sockets(),
+            _ => ingress.door().sockets(),
+        }
+    };
+    let segment = |segment: &Segment| KernelSegment {
+        first_position: segment.first_position,
+        functions: job.chain.instances(segment.positions()),
+        exit: if segment.exit == PlannedExit::User {
+            Exit::User {
+                sockets: sockets(segment.first_position),
+            }
+        } else if let Some(class) = class {
+            class.exit()
+        } else {
+            Exit::Egress {
+                ifindex: egress.ifindex,
+                peer: circuit.has_hosts(),
+            }
+        },
+    };
+    Ok(segments(job.plan, Space::Kernel).map(segment).collect())
+}
+
+/// Has the worker run the user functions, and opens its paths back into the kernel.
+fn connect(job: Job<'_>, opened: Opened, loaded: &Arc<LoadedChain>) -> Result<UserPart, ApiError> {
+    let Opened {
+        ports,
+        internal,
+        worker,
+    } = opened;
+    let plan = job.plan;
+    let (_, ingress, egress) = job.place.ports()?;
+    let mut sockets = ports.iter();
+    let out = sockets.find(|port| port.ifindex == egress.ifindex);
+    let out = out.map(|port| port.socket);
+    let out = out.ok_or_else(|| ApiError::failed("a worker has no socket at the egress"))?;
+    let chain = user_chain(job, out, internal.as_ref().map(|(socket, _)| *socket));
+    let part = RunningPart::run(&worker, plan.mapping, chain)?;
+    let mut paths = Vec::new();
+    if let Some((_, door)) = &internal {
+        let later = segments(plan, Space::Kernel).filter(|segment| segment.first_position > 0);
+        for segment in later {
+            let position = segment.first_position;
+            door.insert(position, loaded).map_err(ApiError::failed)?;
+            paths.push(ReentryPath {
+                door: Arc::clone(door),
+                position,
+                loaded: Arc::clone(loaded),
+            });
+        }
+    }
+    let entry = worker.entry();
+    // The first user functions' packets come in at the port, later ones' over the internal link.
+    let interfaces = [Some(ingress.ifindex), entry.internal_interface()];
+    let entries = segments(plan, Space::User).map(|segment| segment.first_position);
+    let ways_in = entries.zip(interfaces.into_iter().flatten());
+    let ways_in = ways_in.map(|(position, ifindex)| (position, ifindex, entry.receiving(ifindex)));
+    let ways_in = ways_in.collect();
+    drop(entry);
+    Ok(UserPart {
+        part,
+        _paths: paths,
+        _ports: ports,
+        ways_in,
+        worker,
+    })
+}
+
+fn user_chain(job: Job<'_>, out: SocketId, back: Option<SocketId>) -> UserChain {
+    let Job { chain, plan, .. } = job;
+    let last = segments(plan, Space::User).last();
+    let last = last.map_or(0, |segment| segment.first_position);
+    let segment = |segment: &Segment| UserSegment {
+        first_position: segment.first_position,
+        functions: chain.instances(segment.positions()),
+        exit: match (segment.exit, back) {
+            (PlannedExit::Kernel, Some(socket)) => UserExit::Internal {
+                socket,
+                position: segment.positions().end as u8,
+            },
+            _ => UserExit::Port(out),
+        },
+        // Behind the last queue: kernel functions that follow run to completion.
+        shaping: plan
+            .worker_shaping()
+            .filter(|_| segment.first_position == last),
+    };
+    UserChain {
+        spi: job.spi,
+        generation: job.generation,
+        positions: chain.functions.len() as u8,
+        segments: segments(plan, Space::User).map(segment).collect(),
+    }
+}
+
+impl Compact {
+    fn user_stats(&self) -> Option<ChainStats> {
+        let user = self.user.as_ref()?;
+        match &user.part.pipeline {
+            Some(pipeline) => pipeline.stats(),
+            None => user.worker.stats.chain(self.spi, self.generation),
+        }
+    }
+}
+
+impl Layout for Compact {
+    fn front_door(&self) -> FrontDoor<'_> {
+        FrontDoor::Kernel(&self.loaded)
+    }
+
+    fn read(&self, plane: &Plane) -> Figures {
+        let user = self.user_stats();
+        let hops = self.spaces.iter().zip(0_u8..).map(|(space, position)| {
+            let at = usize::from(position);
+            match space {
+                Space::Kernel => kernel_hop(plane, &self.loaded, position),
+                Space::User => user
+                    .as_ref()
+                    .and_then(|user| user.positions.get(at).copied())
+                    .unwrap_or_default(),
+            }
+        });
+        let hops = hops.collect();
+        let ends_in_user = self.spaces.last() == Some(&Space::User);
+        let egress = plane.counters().read(self.loaded.egress_slot());
+        let shaper = user.as_ref().map(|user| user.shaper).unwrap_or_default();
+        let sojourn = if ends_in_user {
+            user.map_or_else(Histogram::new, |user| user.sojourn)
+        } else {
+            self.loaded.sojourn()
+        };
+        Figures {
+            door: kernel_door(plane, &self.loaded),
+            hops,
+            packets_out: if ends_in_user {
+                sojourn.count()
+            } else {
+                egress.packets
+            },
+            bytes_out: (!ends_in_user).then_some(egress.bytes),
+            sections: vec![sojourn],
+            shaper: self.class.as_ref().map_or(shaper, |class| class.stats()),
+        }
+    }
+
+    fn crossings(&self) -> Vec<Crossing> {
+        let Some(user) = &self.user else {
+            return Vec::new();
+        };
+        let worker = format!("{:?}", user.worker.key);
+        let ways = user
+            .ways_in
+            .iter()
+            .map(|(position, interface, sockets)| Crossing {
+                station: Station::Sockets {
+                    worker: worker.clone(),
+                    interface: *interface,
+                },
+                leads_to: Some(*position),
+                lost: user.worker.overflowed(sockets),
+            });
+        let transmit = Crossing {
+            station: Station::Transmit {
+                spi: self.spi,
+                generation: self.generation,
+                position: 0,
+            },
+            leads_to: None,
+            lost: self.user_stats().map_or(0, |chain| chain.transmit_drops),
+        };
+        ways.chain([transmit]).collect()
+    }
+
+    fn workers(&self) -> Vec<&WorkerLease> {
+        self.user.iter().map(|user| &user.worker).collect()
+    }
+
+    fn pipeline(&self) -> Option<&Arc<PipelineReader>> {
+        self.user.as_ref()?.part.pipeline.as_ref()
+    }
+
+    fn shaped_by(&self) -> &'static str {
+        self.class.as_ref().map_or("worker", |class| class.kind())
+    }
+
+    fn has_failed(&self) -> bool {
+        let user = self.user.as_ref();
+        user.is_some_and(|user| user.worker.has_failed() || user.part.has_failed())
+    }
+}
+
+/// An error at the contract in the chain's file.
+fn shaper_error(job: Job<'_>, error: &ApiError) -> ApiError {
+    let (place, name) = (&job.chain.places.sla, &job.chain.name);
+    ApiError::failed(format!(
+        "{place}: chain `{name}`: spec.sla.enforce: {error}"
+    ))
+}
+
+/// The segments of one space.
+fn segments(plan: &Plan, space: Space) -> impl Iterator<Item = &Segment> {
+    plan.segments
+        .iter()
+        .filter(move |segment| segment.space == space)
+}

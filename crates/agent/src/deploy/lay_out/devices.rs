@@ -1,0 +1,119 @@
+//! A chain between two DPDK devices: the worker that drives them is its front door, and runs its functions in the mbuf.
+
+use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
+use myelin_kernel::Plane;
+use myelin_packet::traffic::Profile;
+use myelin_policy::sla::Crossing;
+use myelin_spec::SandboxSpec;
+
+use super::Job;
+use crate::api::ApiError;
+use crate::node::Parts;
+use crate::node::layout::{DoorFigures, Figures, FrontDoor, Layout};
+use crate::node::stages::RunningPart;
+use crate::node::workers::{Key, Start, Worker, WorkerLease};
+
+/// A generation in this mapping.
+pub(super) struct BetweenDevices {
+    // Fields drop in this order.
+    _part: RunningPart,
+    worker: WorkerLease,
+    direction: Direction,
+    policing: Profile,
+    spi: u32,
+    generation: u16,
+    functions: usize,
+}
+
+/// Starts the worker of the devices, if there is none, and has it make the functions.
+pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<BetweenDevices, ApiError> {
+    let Job { chain, plan, .. } = job;
+    let failed = |error: ApiError| {
+        let (place, name) = (&chain.places.ports, &chain.name);
+        ApiError::failed(format!("{place}: chain `{name}`: {error}"))
+    };
+    let key = Key::of(chain, "");
+    let sandbox = SandboxSpec::default();
+    let worker = parts.workers.acquire(&key, || {
+        let claim = parts.devices.claim(chain)?;
+        let start = Start {
+            spec: &chain.worker,
+            sandbox: &sandbox,
+            parts,
+        };
+        Worker::start(&key, start, Some(claim))
+    });
+    let worker = worker.map_err(failed)?;
+    worker.check(&chain.worker, &sandbox).map_err(failed)?;
+    let claim = worker.devices.as_ref();
+    let claim = claim.ok_or_else(|| failed(ApiError::failed("the worker has no devices")))?;
+    let direction = claim.direction(chain).map_err(failed)?;
+    let functions = chain.instances(0..chain.functions.len());
+    let user = UserChain {
+        spi: job.spi,
+        generation: job.generation,
+        positions: functions.len() as u8,
+        segments: vec![UserSegment {
+            first_position: 0,
+            functions,
+            exit: UserExit::Port(SocketId::of_port(direction.ends().1)),
+            shaping: plan.worker_shaping(),
+        }],
+    };
+    let part = RunningPart::run(&worker, plan.mapping, user).map_err(failed)?;
+    Ok(BetweenDevices {
+        _part: part,
+        worker,
+        direction,
+        policing: if chain.sla.is_policed() {
+            chain.sla.policing_profile()
+        } else {
+            Profile::default()
+        },
+        spi: job.spi,
+        generation: job.generation,
+        functions: chain.functions.len(),
+    })
+}
+
+impl Layout for BetweenDevices {
+    fn front_door(&self) -> FrontDoor<'_> {
+        FrontDoor::Worker(&self.worker, self.direction, self.policing)
+    }
+
+    fn read(&self, _plane: &Plane) -> Figures {
+        let stats = &self.worker.stats;
+        let door = stats.door(self.spi).unwrap_or_default();
+        let door = DoorFigures {
+            packets: door.packets,
+            bytes: door.bytes,
+            policed: door.policed,
+            policed_bytes: door.policed_bytes,
+            drops: 0,
+            last_ns: door.last_ns,
+        };
+        let Some(chain) = stats.chain(self.spi, self.generation) else {
+            return Figures {
+                door,
+                hops: vec![Default::default(); self.functions],
+                ..Figures::default()
+            };
+        };
+        Figures {
+            door,
+            hops: chain.positions,
+            packets_out: chain.transmitted,
+            bytes_out: None,
+            sections: vec![chain.sojourn],
+            shaper: chain.shaper,
+        }
+    }
+
+    fn crossings(&self) -> Vec<Crossing> {
+        Vec::new()
+    }
+
+    fn workers(&self) -> Vec<&WorkerLease> {
+        vec![&self.worker]
+    }
+}

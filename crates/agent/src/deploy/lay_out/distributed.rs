@@ -1,0 +1,460 @@
+//! Mapping `distributed`: each function in a network namespace of its own, joined by the forwarder's redirects
+//! (CALVIN's mapping, Xiang et al. 2019, section IV). A user function has a worker of its own, a black box a second link.
+
+use std::time::Instant;
+
+use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
+use myelin_kernel::{
+    DistributedConfig, DistributedFunction, Flows, FunctionLink, Hook, LoadedChain,
+    Occupant as Stands, Plane,
+};
+use myelin_packet::HopCounters;
+use myelin_packet::nsh::ENCAPSULATION_LEN;
+use myelin_packet::sojourn::Histogram;
+use myelin_planner::Hop;
+use myelin_policy::sla::{Crossing, Station};
+use myelin_spec::{FunctionConfig, FunctionInstance, Space};
+
+use super::Job;
+use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
+use crate::node::Parts;
+use crate::node::black_box::{self, BlackBox, BlackBoxLease, Surroundings};
+use crate::node::chains::kernel_hook;
+use crate::node::circuit::MTU;
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_door, kernel_hop};
+use crate::node::sandbox::{Occupant, Sandbox};
+use crate::node::stages::RunningPart;
+use crate::node::workers::{Key, Start, Worker, WorkerLease, lead};
+
+/// A generation in this mapping.
+pub(super) struct Distributed {
+    // Fields drop in this order. The functions go in the order of the chain, so that what is still inside goes on to the end.
+    loaded: LoadedChain,
+    functions: Vec<FunctionPlace>,
+    spi: u32,
+    generation: u16,
+    /// The last function's worker sends packets out of the chain, and records that.
+    ends_in_worker: bool,
+}
+
+/// Where one function stands.
+struct FunctionPlace {
+    // Fields drop in this order.
+    user: Option<UserFunction>,
+    black_box: Option<BlackBoxLease>,
+    link: Attached,
+    sandbox: Sandbox,
+}
+
+/// A user function's worker.
+struct UserFunction {
+    // Fields drop in this order.
+    _part: RunningPart,
+    socket: OpenSocket,
+}
+
+/// A worker's socket in the function's namespace.
+struct OpenSocket {
+    worker: WorkerLease,
+    id: SocketId,
+}
+
+/// The programs of a function's link. Dropping it detaches them.
+struct Attached(FunctionLink);
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        self.worker.entry().close_socket(self.id);
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.detach() {
+            tracing::warn!(%error, "detaching the forwarder failed");
+        }
+    }
+}
+
+/// Makes the sandboxes, loads the programs, starts the workers, connects all.
+pub(super) fn lay_out(parts: &Parts, job: Job<'_>) -> Result<Distributed, ApiError> {
+    let (circuit, ingress, egress) = job.place.ports()?;
+    let sandboxes = job.plan.hops.iter().map(|hop| sandbox(parts, job, hop));
+    let sandboxes: Vec<Sandbox> = sandboxes.collect::<Result<_, _>>()?;
+    let peer = circuit.has_hosts();
+    let hook = kernel_hook(job.plan);
+    let functions = sandboxes.iter().zip(&job.plan.hops);
+    let function = |(sandbox, hop): (&Sandbox, &Hop)| DistributedFunction {
+        near: sandbox.near.index,
+        inner: sandbox.inner.index,
+        occupant: match hop.space {
+            _ if hop.is_black_box() => Stands::BlackBox,
+            Space::Kernel => Stands::Kernel(instance(job, hop.position)),
+            Space::User if leaves(job, hop) => Stands::LastWorker { peer },
+            Space::User => Stands::Worker,
+        },
+    };
+    let config = DistributedConfig {
+        hook,
+        spi: job.spi,
+        generation: job.generation,
+        on_failure: job.plan.on_failure,
+        policer: job.policer.cloned(),
+        functions: functions.map(function).collect(),
+        ingress: ingress.ifindex,
+        egress: egress.ifindex,
+        peer,
+    };
+    let loaded = parts.plane.load_distributed(&config);
+    let (loaded, links) = loaded.map_err(ApiError::failed)?;
+    let mut functions = Vec::new();
+    let mut starting = Vec::new();
+    for ((sandbox, hop), link) in sandboxes.into_iter().zip(&job.plan.hops).zip(links) {
+        let started = Instant::now();
+        let place = FunctionPlace::connect(parts, job, (hop, sandbox), link)?;
+        starting.extend(place.black_box.clone().map(|one| (one, started)));
+        functions.push(place);
+    }
+    // All of them come up at the same time.
+    for (black_box, started) in starting {
+        black_box.await_up(started, job.is_called_off)?;
+    }
+    let ends_in_worker = job.plan.hops.last().is_some_and(|hop| leaves(job, hop));
+    if hook == Hook::Xdp && !ends_in_worker {
+        circuit.need_napi(egress)?;
+    }
+    if job.plan.hops.iter().any(|hop| answers(job, hop)) {
+        circuit.need_napi(ingress)?;
+    }
+    Ok(Distributed {
+        loaded,
+        functions,
+        spi: job.spi,
+        generation: job.generation,
+        ends_in_worker,
+    })
+}
+
+/// Whether a function sends something back to the senders of packets, which the forwarder redirects to the ingress.
+fn answers(job: Job<'_>, hop: &Hop) -> bool {
+    let config = &job.chain.functions[usize::from(hop.position)].config;
+    hop.is_black_box() || hop.space == Space::User && config.effect().answers_senders
+}
+
+/// Whether a worker's packets leave the chain without more ado: those of the last function, unless it answers senders, which
+/// only the forwarder can tell from what goes on.
+fn leaves(job: Job<'_>, hop: &Hop) -> bool {
+    is_last(job, hop) && hop.space == Space::User && !answers(job, hop)
+}
+
+fn is_last(job: Job<'_>, hop: &Hop) -> bool {
+    usize::from(hop.position) + 1 == job.plan.hops.len()
+}
+
+fn instance(job: Job<'_>, position: u8) -> FunctionInstance {
+    let at = usize::from(position);
+    job.chain.instances(at..at + 1).remove(0)
+}
+
+fn sandbox(parts: &Parts, job: Job<'_>, hop: &Hop) -> Result<Sandbox, ApiError> {
+    let occupant = Occupant {
+        run: &parts.run_id,
+        chain: &job.chain.name,
+        function: &hop.name,
+        spi: job.spi,
+        generation: job.generation,
+        position: hop.position,
+    };
+    let journal = &parts.journal;
+    match hop.space {
+        _ if hop.is_black_box() => Sandbox::between_links(&occupant, MTU, journal),
+        Space::Kernel => Sandbox::create(&occupant, MTU, journal),
+        // A worker's packets come back behind a header.
+        Space::User => Sandbox::create(&occupant, MTU + ENCAPSULATION_LEN as u32, journal),
+    }
+}
+
+impl FunctionPlace {
+    /// Attaches the programs of the link, gives a user function its worker, and starts a black box.
+    fn connect(
+        parts: &Parts,
+        job: Job<'_>,
+        (hop, sandbox): (&Hop, Sandbox),
+        link: FunctionLink,
+    ) -> Result<Self, ApiError> {
+        let mut place = Self {
+            user: None,
+            black_box: None,
+            link: Attached(link),
+            sandbox,
+        };
+        attach(&place.sandbox, &place.link.0)?;
+        if place.sandbox.out.is_some() {
+            place.black_box = Some(start_black_box(parts, job, hop, &place.sandbox)?);
+        } else if hop.space == Space::User {
+            place.user = Some(place.run_user_function(parts, job, hop)?);
+        }
+        Ok(place)
+    }
+
+    fn run_user_function(
+        &self,
+        parts: &Parts,
+        job: Job<'_>,
+        hop: &Hop,
+    ) -> Result<UserFunction, ApiError> {
+        // Without the generation: a function's worker, and the state in it, outlives a change of the chain around it.
+        let key = Key {
+            owner: job.chain.owner().to_owned(),
+            circuit: format!("{}.{}", job.chain.name, hop.name),
+        };
+        let sandbox = &job.chain.functions[usize::from(hop.position)].sandbox;
+        let spec = &job.chain.worker;
+        let start = Start {
+            spec,
+            sandbox,
+            parts,
+        };
+        let worker = parts
+            .workers
+            .acquire(&key, || Worker::start(&key, start, None))?;
+        worker.check(spec, sandbox)?;
+        let socket = self.open_socket(job, worker)?;
+        let chain = UserChain {
+            spi: job.spi,
+            generation: job.generation,
+            positions: job.plan.hops.len() as u8,
+            segments: vec![UserSegment {
+                first_position: hop.position,
+                functions: vec![instance(job, hop.position)],
+                exit: if leaves(job, hop) {
+                    UserExit::Port(socket.id)
+                } else {
+                    UserExit::Internal {
+                        socket: socket.id,
+                        position: hop.position + 1,
+                    }
+                },
+                shaping: job.plan.worker_shaping().filter(|_| is_last(job, hop)),
+            }],
+        };
+        let part = RunningPart::run(&socket.worker, job.plan.mapping, chain)?;
+        Ok(UserFunction {
+            _part: part,
+            socket,
+        })
+    }
+
+    fn open_socket(&self, job: Job<'_>, worker: WorkerLease) -> Result<OpenSocket, ApiError> {
+        let mut entry = worker.entry();
+        // The workers of a chain share a core: one that polled before it sleeps would keep it from the one that has the
+        // packet.
+        let hops = job.plan.hops.iter();
+        let workers = hops.filter(|hop| hop.space == Space::User && !hop.is_black_box());
+        let shares_core = workers.count() > 1;
+        entry.poll_unless(shares_core).map_err(ApiError::failed)?;
+        let xsk = entry.bind_in(&self.sandbox.netns, &self.sandbox.inner)?;
+        let xsk = match self.link.0.sockets() {
+            Some(sockets) => xsk.led_by(lead(sockets, 0)),
+            None => xsk,
+        };
+        let id = entry.handle().add_socket(xsk).map_err(ApiError::failed)?;
+        drop(entry);
+        Ok(OpenSocket { worker, id })
+    }
+}
+
+/// Attaches the programs at both ends of a link, of a black box at the near ends of both its links.
+fn attach(sandbox: &Sandbox, link: &FunctionLink) -> Result<(), ApiError> {
+    let Sandbox {
+        netns, near, inner, ..
+    } = sandbox;
+    if let Some(out) = &sandbox.out {
+        return link
+            .attach_inner(&near.name, near.index)
+            .and_then(|()| link.attach_near(&out.name, out.index))
+            .map_err(ApiError::failed);
+    }
+    netns
+        .enter(|| link.attach_inner(&inner.name, inner.index))
+        .map_err(ApiError::failed)?
+        .map_err(ApiError::failed)?;
+    link.attach_near(&near.name, near.index)
+        .map_err(ApiError::failed)
+}
+
+fn start_black_box(
+    parts: &Parts,
+    job: Job<'_>,
+    hop: &Hop,
+    sandbox: &Sandbox,
+) -> Result<BlackBoxLease, ApiError> {
+    let function = &job.chain.functions[usize::from(hop.position)];
+    let FunctionConfig::External(config) = &function.config else {
+        return Err(ApiError::failed(format!("`{}` is no black box", hop.name)));
+    };
+    let key = black_box::Key {
+        spi: job.spi,
+        generation: job.generation,
+        position: hop.position,
+    };
+    let surroundings = Surroundings {
+        run_dir: &parts.run_dir,
+        journal: &parts.journal,
+    };
+    let chain = &job.chain.name;
+    parts.black_boxes.acquire(&key, || {
+        BlackBox::start(surroundings, chain, (function, config), key, sandbox)
+    })
+}
+
+impl Distributed {
+    /// What a function's worker counted of this generation.
+    fn user_stats(&self, place: &FunctionPlace) -> Option<ChainStats> {
+        let worker = &place.user.as_ref()?.socket.worker;
+        worker.stats.chain(self.spi, self.generation)
+    }
+
+    fn hop(&self, plane: &Plane, place: &FunctionPlace, position: u8) -> HopCounters {
+        let kernel = kernel_hop(plane, &self.loaded, position);
+        if let Some(slots) = place.link.0.black_box() {
+            let counted = |slot| plane.counters().read(slot).packets;
+            let came = counted(slots.out) + counted(slots.back);
+            // What came out and cannot be read is counted as a drop already.
+            let held = kernel.packets_in.saturating_sub(came + kernel.drops);
+            return HopCounters {
+                held,
+                drops: kernel.drops + held,
+                ..kernel
+            };
+        }
+        if place.user.is_none() {
+            return kernel;
+        }
+        let user = self.user_stats(place);
+        let user = user.and_then(|user| user.positions.get(usize::from(position)).copied());
+        let user = user.unwrap_or_default();
+        HopCounters {
+            // The kernel drops what finds no socket, or comes back without its header.
+            drops: user.drops + kernel.drops,
+            ..user
+        }
+    }
+
+    fn place(&self, position: u8) -> Option<&FunctionPlace> {
+        self.functions.get(usize::from(position))
+    }
+}
+
+impl Layout for Distributed {
+    fn front_door(&self) -> FrontDoor<'_> {
+        FrontDoor::Kernel(&self.loaded)
+    }
+
+    fn read(&self, plane: &Plane) -> Figures {
+        let places = self.functions.iter().zip(0_u8..);
+        let hops = places.map(|(place, position)| self.hop(plane, place, position));
+        let hops = hops.collect();
+        let last = self.functions.last();
+        let last = last.and_then(|place| self.user_stats(place));
+        let shaper = last.as_ref().map(|last| last.shaper).unwrap_or_default();
+        let mut sections = self.loaded.sections();
+        let egress = plane.counters().read(self.loaded.egress_slot());
+        let (packets_out, bytes_out) = if self.ends_in_worker {
+            let sojourn = last.map_or_else(Histogram::new, |last| last.sojourn);
+            let packets = sojourn.count();
+            if let Some(section) = sections.last_mut() {
+                *section = sojourn;
+            }
+            (packets, None)
+        } else {
+            (egress.packets, Some(egress.bytes))
+        };
+        Figures {
+            door: kernel_door(plane, &self.loaded),
+            hops,
+            packets_out,
+            bytes_out,
+            sections,
+            shaper,
+        }
+    }
+
+    fn crossings(&self) -> Vec<Crossing> {
+        let mut crossings = Vec::new();
+        for (place, position) in self.functions.iter().zip(0..) {
+            let interface = place.sandbox.near.index;
+            crossings.push(Crossing {
+                station: Station::Inner { interface },
+                leads_to: Some(position),
+                // Whoever reads it asks the interface.
+                lost: 0,
+            });
+            let Some(user) = &place.user else {
+                continue;
+            };
+            let OpenSocket { worker, id } = &user.socket;
+            crossings.push(Crossing {
+                station: Station::Sockets {
+                    worker: format!("{:?}", worker.key),
+                    interface,
+                },
+                leads_to: Some(position),
+                lost: worker.overflowed(std::slice::from_ref(id)),
+            });
+            let stats = self.user_stats(place);
+            crossings.push(Crossing {
+                station: Station::Transmit {
+                    spi: self.spi,
+                    generation: self.generation,
+                    position,
+                },
+                leads_to: None,
+                lost: stats.map_or(0, |chain| chain.transmit_drops),
+            });
+        }
+        crossings
+    }
+
+    fn workers(&self) -> Vec<&WorkerLease> {
+        let users = self
+            .functions
+            .iter()
+            .filter_map(|place| place.user.as_ref());
+        users.map(|user| &user.socket.worker).collect()
+    }
+
+    fn sandbox(&self, position: u8) -> Option<SandboxStatus> {
+        let place = self.place(position)?;
+        if let Some(black_box) = &place.black_box {
+            return black_box.sandbox();
+        }
+        let worker = &place.user.as_ref()?.socket.worker;
+        Some(worker.confinement.as_ref()?.status())
+    }
+
+    fn black_box(&self, plane: &Plane, position: u8) -> Option<BlackBoxStatus> {
+        let place = self.place(position)?;
+        let slots = place.link.0.black_box()?;
+        let counted = |slot| plane.counters().read(slot).packets;
+        Some(BlackBoxStatus {
+            packets_out: counted(slots.out),
+            packets_back: counted(slots.back),
+            ..place.black_box.as_ref()?.status()
+        })
+    }
+
+    fn kernel_flows(&self, position: u8) -> Result<Option<Flows>, myelin_kernel::Error> {
+        let place = self.place(position);
+        place.map_or(Ok(None), |place| place.link.0.flows())
+    }
+
+    fn has_failed(&self) -> bool {
+        let mut boxes = self
+            .functions
+            .iter()
+            .filter_map(|place| place.black_box.as_ref());
+        let mut workers = self.workers().into_iter();
+        boxes.any(|black_box| black_box.has_failed()) || workers.any(|worker| worker.has_failed())
+    }
+}

@@ -1,0 +1,147 @@
+//! What a black box writes: a file in the run directory, which its program writes to without the agent's help, so that it can
+//! go on when the agent dies.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use myelin_linux::journal::{Journal, Made, Resource};
+
+use crate::api::ApiError;
+use crate::api::RunDir;
+
+/// A longer file loses all but its end.
+const LONGEST: u64 = 1 << 20;
+/// What is kept of it.
+const KEPT: u64 = 64 << 10;
+/// What an error shows.
+const LAST_LINES: usize = 5;
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: File,
+    path: PathBuf,
+    _made: Made,
+}
+
+impl Log {
+    /// Makes it, empty.
+    pub(super) fn create(
+        run_dir: &RunDir,
+        name: &str,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let path = run_dir.path().join(format!("{name}.log"));
+        let resource = Resource::File { path: path.clone() };
+        let made = journal.guard(resource).map_err(ApiError::failed)?;
+        // Nobody but root may have put something else there: the directory is the agent's.
+        let opened = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| file.set_len(0).map(|()| file));
+        let file = opened.map_err(|error| {
+            ApiError::failed(format!("cannot make {}: {error}", path.display()))
+        })?;
+        Ok(Self {
+            file,
+            path,
+            _made: made,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For the program; it writes to the end, whoever shortens the file.
+    pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
+        self.file.try_clone().map(OwnedFd::from).map_err(|error| {
+            ApiError::failed(format!("cannot hold {}: {error}", self.path.display()))
+        })
+    }
+
+    /// The last lines, as the end of a sentence.
+    pub(super) fn last_words(&self) -> String {
+        let text = String::from_utf8_lossy(&self.end(KEPT)).into_owned();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        if lines.is_empty() {
+            return "it wrote nothing".to_owned();
+        }
+        let shown = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
+        format!("the end of what it wrote:\n  {shown}")
+    }
+
+    /// Shortens a file that has become too long. What is written just then may be lost.
+    pub(super) fn keep_short(&self) {
+        let is_long = self.file.metadata().is_ok_and(|data| data.len() > LONGEST);
+        if is_long {
+            let end = self.end(KEPT);
+            // It is a help to people; there is nobody to tell that it failed.
+            let _ = self
+                .file
+                .set_len(0)
+                .and_then(|()| (&self.file).write_all(&end));
+        }
+    }
+
+    fn end(&self, bytes: u64) -> Vec<u8> {
+        let length = self.file.metadata().map_or(0, |data| data.len());
+        let mut end = Vec::new();
+        let mut file = &self.file;
+        // What was read of it will do.
+        let _ = file
+            .seek(SeekFrom::Start(length.saturating_sub(bytes)))
+            .and_then(|_| file.take(bytes).read_to_end(&mut end));
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(directory: &Path) -> (Log, Journal) {
+        let run_dir = RunDir::resolve(Some(directory));
+        let journal = Journal::open(&run_dir.journal()).unwrap();
+        (Log::create(&run_dir, "a.b.0", &journal).unwrap(), journal)
+    }
+
+    #[test]
+    fn the_last_lines_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, journal) = log(directory.path());
+        assert_eq!(log.last_words(), "it wrote nothing");
+        let mut program = File::from(log.handle().unwrap());
+        program.write_all(b"1\n2\n3\n\n4\n5\n6").unwrap();
+        let expected = "the end of what it wrote:\n  2\n  3\n  4\n  5\n  6";
+        assert_eq!(log.last_words(), expected);
+        let path = log.path().to_owned();
+        drop(log);
+        assert!(!path.exists() && journal.replay().is_empty());
+    }
+
+    #[test]
+    fn a_program_that_writes_without_end_does_not_fill_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, _journal) = log(directory.path());
+        let mut program = File::from(log.handle().unwrap());
+        let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
+        for _ in 0..=LONGEST / 1024 {
+            program.write_all(&line).unwrap();
+        }
+        log.keep_short();
+        assert_eq!(log.file.metadata().unwrap().len(), KEPT);
+        program.write_all(b"last\n").unwrap();
+        assert_eq!(log.file.metadata().unwrap().len(), KEPT + 5);
+        assert!(log.last_words().ends_with("  last"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Where a program is.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::node::confinement::PATH;
+
+/// The `PATH` that a program with these variables has.
+pub(super) fn of(variables: &BTreeMap<String, String>) -> String {
+    variables
+        .get("PATH")
+        .map_or_else(|| PATH.to_owned(), Clone::clone)
+}
+
+/// The executable called `program`, a path or a name; otherwise why there is none.
+pub(super) fn find(program: &str, search: &str) -> Result<PathBuf, String> {
+    if program.contains('/') {
+        let path = Path::new(program);
+        return match look(path) {
+            Look::Executable => Ok(path.to_owned()),
+            Look::NotExecutable => Err(not_executable(path)),
+            Look::Missing => Err(format!("there is no program {program}")),
+        };
+    }
+    let mut refused = None;
+    for directory in search.split(':').filter(|directory| !directory.is_empty()) {
+        let path = Path::new(directory).join(program);
+        match look(&path) {
+            Look::Executable => return Ok(path),
+            Look::NotExecutable => refused = refused.or(Some(path)),
+            Look::Missing => {}
+        }
+    }
+    Err(refused.map_or_else(
+        || {
+            format!(
+                "there is no program `{program}` in PATH ({search}): is it installed? Or write its whole path, or \
+                 `environment: {{ PATH: ... }}`"
+            )
+        },
+        |path| not_executable(&path),
+    ))
+}
+
+enum Look {
+    Executable,
+    NotExecutable,
+    Missing,
+}
+
+fn look(path: &Path) -> Look {
+    match path.metadata() {
+        Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => Look::Executable,
+        Ok(_) => Look::NotExecutable,
+        Err(_) => Look::Missing,
+    }
+}
+
+fn not_executable(path: &Path) -> String {
+    let path = path.display();
+    format!("{path} is not an executable file: `chmod +x` makes a program of it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn file(path: &Path, mode: u32) {
+        fs::write(path, "").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn the_first_executable_of_path_is_taken() {
+        let one = tempfile::tempdir().unwrap();
+        let two = tempfile::tempdir().unwrap();
+        let search = format!(
+            "/nowhere::{}:{}",
+            one.path().display(),
+            two.path().display()
+        );
+        let error = find("box", &search).unwrap_err();
+        assert!(error.contains("no program `box` in PATH") && error.contains(&search));
+        file(&one.path().join("box"), 0o644);
+        let error = find("box", &search).unwrap_err();
+        assert!(error.contains("is not an executable file"), "{error}");
+        file(&two.path().join("box"), 0o755);
+        let found = two.path().join("box");
+        assert_eq!(find("box", &search), Ok(found.clone()));
+        assert_eq!(find(found.to_str().unwrap(), ""), Ok(found));
+        assert!(find("/nowhere/box", "").unwrap_err().contains("no program"));
+        let directory = one.path().to_str().unwrap();
+        assert!(
+            find(directory, "")
+                .unwrap_err()
+                .contains("not an executable")
+        );
+    }
+}

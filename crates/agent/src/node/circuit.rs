@@ -1,0 +1,191 @@
+//! A circuit: the two ports that a chain lies between, with the end hosts behind them where Myelin made them.
+//! A chain and its reverse share one.
+
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use myelin_emulator::{Config, EndHosts, Host, Role};
+use myelin_kernel::{Opposite, Plane};
+use myelin_linux::journal::Journal;
+use myelin_linux::link::Link;
+use myelin_linux::netlink::Netlink;
+use myelin_spec::ServiceChain;
+
+use crate::api::{ApiError, HostInfo};
+use crate::node::ports::{Port, PortLease};
+use crate::pool::{Lease, Pool, lock};
+
+/// Largest IP packet on the links that Myelin makes, bytes.
+pub(crate) const MTU: u32 = 1500;
+
+/// A chain's share of a circuit, by the name of the chain that made it.
+pub(crate) type CircuitLease = Lease<String, Circuit>;
+
+/// Two ports and what stands behind them. Dropping it removes the hosts, and each port that no other circuit has.
+pub(crate) struct Circuit {
+    // Fields drop in this order.
+    /// Where the packets of the chain that made it come in.
+    pub(crate) ingress: PortLease,
+    /// Where they leave.
+    pub(crate) egress: PortLease,
+    hosts: Option<Hosts>,
+}
+
+/// End hosts that Myelin made.
+struct Hosts {
+    ends: Option<EndHosts>,
+    journal: Journal,
+    /// Whether the client's, the server's link has NAPI.
+    napi: Mutex<[bool; 2]>,
+}
+
+impl Circuit {
+    /// Makes the end hosts of a chain that names no interfaces, and makes both ends ports.
+    pub(crate) fn create(
+        chain: &ServiceChain,
+        run_id: &str,
+        (plane, ports): (&Plane, &Pool<u32, Port>),
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+        if chain.ports.is_some() {
+            let [ingress, egress] = named_links(chain, &mut netlink)?;
+            return Self::between((plane, ports), [&ingress, &egress], None, journal);
+        }
+        let config = Config {
+            run: run_id,
+            chain: &chain.name,
+            matches: &chain.matches,
+            mtu: MTU,
+            napi: &[],
+        };
+        let hosts = Hosts {
+            ends: Some(EndHosts::create(&config, journal).map_err(ApiError::failed)?),
+            journal: journal.clone(),
+            napi: Mutex::default(),
+        };
+        let mut link = |role| match hosts.host(role) {
+            Some(host) => netlink
+                .link_by_index(host.port.index)
+                .map_err(ApiError::failed),
+            None => Err(ApiError::failed("the end hosts are gone")),
+        };
+        let (client, server) = (link(Role::Client)?, link(Role::Server)?);
+        Self::between((plane, ports), [&client, &server], Some(hosts), journal)
+    }
+
+    fn between(
+        (plane, ports): (&Plane, &Pool<u32, Port>),
+        [ingress, egress]: [&Link; 2],
+        hosts: Option<Hosts>,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let is_made = hosts.is_some();
+        let port = |link: &Link, other: &Link| {
+            let opposite = is_made.then_some(Opposite {
+                ifindex: other.index,
+                peer: true,
+            });
+            ports.acquire(&link.index, || Port::open(plane, link, opposite, journal))
+        };
+        // An error drops what was made, the port before the hosts behind it.
+        let hosts = hosts;
+        let ingress_port = port(ingress, egress)?;
+        let egress_port = port(egress, ingress)?;
+        Ok(Self {
+            ingress: ingress_port,
+            egress: egress_port,
+            hosts,
+        })
+    }
+
+    /// Whether Myelin made end hosts behind the ports.
+    pub(crate) fn has_hosts(&self) -> bool {
+        self.hosts.is_some()
+    }
+
+    /// The client and the server, where Myelin made them.
+    pub(crate) fn hosts(&self) -> Option<[&Host; 2]> {
+        let hosts = self.hosts.as_ref()?;
+        Some([hosts.host(Role::Client)?, hosts.host(Role::Server)?])
+    }
+
+    /// Gives the host behind this port NAPI: a frame that XDP redirects into the port arrives only with it. The host keeps it: to
+    /// switch it off would lose the packets that wait there.
+    pub(crate) fn need_napi(&self, port: &Port) -> Result<(), ApiError> {
+        let Some(hosts) = &self.hosts else {
+            return Ok(());
+        };
+        let role = if port.ifindex == self.ingress.ifindex {
+            Role::Client
+        } else {
+            Role::Server
+        };
+        let mut napi = lock(&hosts.napi);
+        if !napi[role as usize]
+            && let Some(host) = hosts.host(role)
+        {
+            host.set_napi(true).map_err(ApiError::failed)?;
+            napi[role as usize] = true;
+        }
+        Ok(())
+    }
+
+    /// The hosts, as the API shows them.
+    pub(crate) fn host_infos(&self) -> Vec<HostInfo> {
+        let hosts = self.hosts().into_iter().flatten();
+        let info = |host: &Host| HostInfo {
+            role: host.role.to_string(),
+            netns: host.netns.name().unwrap_or_default().to_owned(),
+            address: host
+                .addresses
+                .first()
+                .map(IpAddr::to_string)
+                .unwrap_or_default(),
+            interface: host.link.name.clone(),
+            link: host.port.name.clone(),
+        };
+        hosts.map(info).collect()
+    }
+}
+
+impl Hosts {
+    fn host(&self, role: Role) -> Option<&Host> {
+        self.ends.as_ref().map(|ends| ends.host(role))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.ends.take().map(|ends| ends.destroy(&self.journal)) {
+            // They stay in the journal, so `down --all` tries again.
+            tracing::warn!(%error, "end hosts stay");
+        }
+    }
+}
+
+/// The interfaces that a chain names, from ingress to egress; none where it names none.
+///
+/// # Errors
+/// One that is not there, or is down; with its place in the chain file.
+pub(crate) fn named_links(
+    chain: &ServiceChain,
+    netlink: &mut Netlink,
+) -> Result<[Link; 2], ApiError> {
+    let refusal = |error: &dyn std::fmt::Display| {
+        let (place, name) = (&chain.places.ports, &chain.name);
+        ApiError::failed(format!("{place}: chain `{name}`: spec.ports: {error}"))
+    };
+    let ports = chain.ports.as_ref();
+    let ports = ports.ok_or_else(|| refusal(&"it names no interfaces"))?;
+    let mut find = |name: &str| {
+        let link = netlink.link(name).map_err(|error| refusal(&error))?;
+        if link.up {
+            return Ok(link);
+        }
+        Err(refusal(&format!(
+            "interface {name} is down: set it up with `ip link set {name} up`"
+        )))
+    };
+    Ok([find(&ports.ingress)?, find(&ports.egress)?])
+}

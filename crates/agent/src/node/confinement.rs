@@ -1,0 +1,342 @@
+//! Where the programs of one function run: in a control group with its limits, as processes of the host or each as an OCI
+//! container (`isolation`).
+//!
+//! Whatever becomes of agent and programs, the group holds all of them, so its removal ends them, and what they have used is
+//! counted there over restarts.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use myelin_dataplane::{Launch, Launched, Launcher};
+use myelin_linux::cgroup::{Cgroup, Limits as GroupLimits};
+use myelin_linux::journal::{Journal, NewestFirst, Resource};
+use myelin_linux::netns::Netns;
+use myelin_linux::process::{PidFd, command_in};
+use myelin_spec::{Isolation, Limits, units};
+
+use crate::api::RunDir;
+use crate::api::{ApiError, SandboxStatus};
+use crate::node::container::Container;
+
+pub(crate) use myelin_linux::cgroup::Usage;
+
+/// What programs find when nothing else is said.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a confinement is to be.
+#[derive(Debug)]
+pub(crate) struct Demand<'a> {
+    /// Its name, which no other of this run has or has had: letters, digits, `-`, `.` and `_`.
+    pub(crate) name: &'a str,
+    pub(crate) isolation: Isolation,
+    pub(crate) limits: Limits,
+    /// A directory that the container's files come from; the host's programs and libraries otherwise.
+    pub(crate) rootfs: Option<PathBuf>,
+    /// The network namespace of its programs. Without one a container has an empty one of its own, a process the agent's.
+    pub(crate) netns: Option<&'a Netns>,
+}
+
+/// A program to start.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    /// The executable: a path, or a name that is looked up in the `PATH` of the confinement.
+    pub(crate) path: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    /// The first word of its command line, if not the path. It has no slash in it.
+    pub(crate) name: Option<String>,
+    /// Beside `PATH` and `HOME`, all of its environment.
+    pub(crate) env: Vec<(OsString, OsString)>,
+    /// `None` is `/dev/null`.
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+    /// The capabilities it has in a container, such as `CAP_NET_ADMIN`. A process of the host has the agent's.
+    pub(crate) capabilities: &'static [&'static str],
+    /// In a container: the executable is the host's, and is put there.
+    pub(crate) bring: bool,
+}
+
+/// The place of one function's programs.
+#[derive(Debug)]
+pub(crate) struct Confinement {
+    group: Cgroup,
+    limits: Limits,
+    /// Kills at the memory limit that were told of.
+    told_kills: AtomicU64,
+    netns: Option<Netns>,
+    container: Option<Container>,
+    /// The last one made is removed first: processes that make a container, then all that runs, then files.
+    _resources: NewestFirst,
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub(crate) struct Confined {
+    pid: u32,
+    hold: Hold,
+}
+
+#[derive(Debug)]
+enum Hold {
+    Child(Child),
+    /// It is nobody's child here. `None`: it ended before it could be held.
+    Container(Option<PidFd>),
+}
+
+/// How a program ended. Of a container's the kernel tells it from Linux 6.15 on, if it lived long enough to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended(pub(crate) Option<ExitStatus>);
+
+impl Confinement {
+    /// Makes the group and what a container needs, or nothing. A root file system that is none is found here.
+    pub(crate) fn create(
+        demand: &Demand<'_>,
+        run_dir: &RunDir,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let path = format!("myelin-{}/{}", run_dir.id(), demand.name);
+        let container = match demand.isolation {
+            Isolation::Process => None,
+            Isolation::Container => Some(Container::plan(demand, run_dir, &path)?),
+        };
+        let mut resources: Vec<Resource> =
+            container.iter().flat_map(Container::directories).collect();
+        resources.push(Resource::Cgroup { path: path.clone() });
+        resources.extend(container.as_ref().map(Container::makers));
+        let recorded = resources
+            .into_iter()
+            .map(|resource| journal.guard(resource));
+        let recorded = recorded
+            .collect::<Result<_, _>>()
+            .map_err(ApiError::failed)?;
+        let resources = NewestFirst(recorded);
+        let limits = GroupLimits {
+            cpu_millicores: demand.limits.cpu_millicores,
+            memory_bytes: demand.limits.memory_bytes,
+        };
+        let netns = demand.netns.map(Netns::try_clone).transpose();
+        Ok(Self {
+            netns: netns.map_err(ApiError::failed)?,
+            group: Cgroup::create(&path, &limits).map_err(ApiError::failed)?,
+            limits: demand.limits,
+            told_kills: AtomicU64::new(0),
+            container,
+            _resources: resources,
+        })
+    }
+
+    /// Starts a program inside. One after the other: a container holds one program, and what is left of the former one is
+    /// ended here.
+    pub(crate) fn spawn(&self, program: Program) -> Result<Confined, ApiError> {
+        match &self.container {
+            Some(container) => container
+                .run(program, &self.group, self.netns.as_ref())
+                .map_err(|error| self.explain(error))
+                .map(|(pid, handle)| Confined {
+                    pid,
+                    hold: Hold::Container(handle),
+                }),
+            None => self.spawn_process(program),
+        }
+    }
+
+    fn spawn_process(&self, program: Program) -> Result<Confined, ApiError> {
+        let mut command = match &self.netns {
+            Some(netns) => command_in(netns, &program.path).map_err(ApiError::failed)?,
+            None => Command::new(&program.path),
+        };
+        self.group.join(&mut command).map_err(ApiError::failed)?;
+        if let Some(name) = &program.name {
+            command.arg0(name);
+        }
+        command
+            .args(&program.args)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("HOME", "/")
+            .envs(program.env)
+            .stdin(stdio(program.stdin))
+            .stdout(stdio(program.stdout))
+            .stderr(stdio(program.stderr))
+            .current_dir("/")
+            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
+            .process_group(0);
+        let child = command.spawn().map_err(|error| {
+            ApiError::failed(format!(
+                "cannot start {} in the control group {}: {error}",
+                program.path.display(),
+                self.group.path()
+            ))
+        })?;
+        Ok(Confined {
+            pid: child.id(),
+            hold: Hold::Child(child),
+        })
+    }
+
+    /// Ends all that is inside, also what a program has left behind; another one may be started then.
+    pub(crate) fn clear(&self) -> Result<(), ApiError> {
+        self.group.clear().map_err(ApiError::failed)
+    }
+
+    /// What its programs have used since it was made, the ended ones included.
+    pub(crate) fn usage(&self) -> Usage {
+        self.group.usage()
+    }
+
+    /// The memory limit, if something inside was killed at it since this was asked last.
+    pub(crate) fn killed_at(&self) -> Option<String> {
+        let kills = self.usage().oom_kills;
+        let told = self.told_kills.swap(kills, Ordering::Relaxed);
+        let limit = self.limits.memory_bytes?;
+        (kills > told).then(|| units::format_memory_bytes(limit))
+    }
+
+    /// What went wrong inside, with the reason where that is the memory limit.
+    pub(crate) fn explain(&self, error: impl fmt::Display) -> ApiError {
+        match self.killed_at() {
+            Some(limit) => ApiError::failed(format!(
+                "{error}: it needs more than its memory limit of {limit}; raise `limits.memory`"
+            )),
+            None => ApiError::failed(error),
+        }
+    }
+
+    /// What `ps` shows of it.
+    pub(crate) fn status(&self) -> SandboxStatus {
+        let usage = self.usage();
+        SandboxStatus {
+            isolation: if self.container.is_some() {
+                Isolation::Container
+            } else {
+                Isolation::Process
+            },
+            cpu_limit_cores: self
+                .limits
+                .cpu_millicores
+                .map(|limit| f64::from(limit) / 1e3),
+            memory_limit_bytes: self.limits.memory_bytes,
+            cpu_s: usage.cpu_ns as f64 / 1e9,
+            memory_bytes: usage.memory_bytes,
+            throttled_periods: usage.throttled_periods,
+            throttled_s: usage.throttled_ns as f64 / 1e9,
+            oom_kills: usage.oom_kills,
+            container: self
+                .container
+                .as_ref()
+                .map(|container| container.id().to_owned()),
+        }
+    }
+}
+
+impl Confined {
+    /// Its process number on the host.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(&mut self) -> Option<Ended> {
+        match &mut self.hold {
+            Hold::Child(child) => match child.try_wait() {
+                Ok(None) => None,
+                Ok(status) => Some(Ended(status)),
+                Err(_) => Some(Ended(None)),
+            },
+            Hold::Container(None) => Some(Ended(None)),
+            Hold::Container(Some(handle)) => match handle.wait(Duration::ZERO) {
+                Ok(false) => None,
+                _ => Some(Ended(handle.exit_status().map(ExitStatus::from_raw))),
+            },
+        }
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub(crate) fn terminate(&self) {
+        match &self.hold {
+            Hold::Child(child) => {
+                // Not waited for yet, so the number is its own.
+                if let Ok(handle) = PidFd::open(child.id()) {
+                    let _ = handle.signal(nix::libc::SIGTERM);
+                }
+            }
+            Hold::Container(Some(handle)) => {
+                let _ = handle.signal(nix::libc::SIGTERM);
+            }
+            Hold::Container(None) => {}
+        }
+    }
+
+    /// Ends it at once and waits for that. Its children in a container end with it; those of a process when the confinement
+    /// is destroyed.
+    pub(crate) fn kill(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        match &mut self.hold {
+            Hold::Child(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Hold::Container(Some(handle)) => {
+                let _ = handle.signal(nix::libc::SIGKILL);
+                let _ = handle.wait(PATIENCE);
+            }
+            Hold::Container(None) => {}
+        }
+    }
+}
+
+/// Starts a worker here. It needs nothing of the machine but what the agent hands over to it, so in a container it has neither
+/// capabilities nor a network.
+impl Launcher for Confinement {
+    fn launch(&self, launch: Launch) -> io::Result<Box<dyn Launched>> {
+        let program = Program {
+            path: launch.exe,
+            args: launch.args,
+            name: Some(launch.name),
+            stdin: Some(launch.control),
+            stderr: Some(io::stderr().as_fd().try_clone_to_owned()?),
+            bring: true,
+            ..Program::default()
+        };
+        let confined = self.spawn(program).map_err(io::Error::other)?;
+        Ok(Box::new(confined))
+    }
+}
+
+impl Launched for Confined {
+    fn pid(&self) -> u32 {
+        Confined::pid(self)
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.try_wait().is_none()
+    }
+
+    fn kill(&mut self) {
+        Confined::kill(self);
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => write!(f, "exited with status {code}"),
+                (None, Some(signal)) => write!(f, "was ended by signal {signal}"),
+                (None, None) => f.write_str("ended"),
+            },
+            None => f.write_str("ended"),
+        }
+    }
+}
+
+fn stdio(fd: Option<OwnedFd>) -> Stdio {
+    fd.map_or_else(Stdio::null, Stdio::from)
+}

@@ -1,0 +1,430 @@
+//! A program as an OCI container (Open Container Initiative, runtime specification 1.0), run by runc.
+//!
+//! Its root file system is made on the spot: an empty directory into which, inside the container alone, the host's programs and
+//! libraries are mounted read-only, or those of a directory that the user names. Nothing is mounted on the host and nothing written
+//! into the user's directory. All that a container leaves is a control group and two directories, so runc is not needed to remove it.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use myelin_linux::cgroup::Cgroup;
+use myelin_linux::journal::Resource;
+use myelin_linux::netns::Netns;
+use myelin_linux::process::{PidFd, Process};
+use serde_json::{Value, json};
+
+use crate::api::ApiError;
+use crate::api::RunDir;
+use crate::node::confinement::{Demand, PATH, Program};
+
+/// Debian's name of the program and of its package.
+pub(crate) const RUNC: &str = "runc";
+
+/// How long a command of runc may take. It takes a fraction of a second, on a busy machine some.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What of the host's root a container sees: programs and libraries, and how libraries are found.
+const HOST_PARTS: [&str; 8] = [
+    "usr",
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "etc/ld.so.cache",
+    "etc/alternatives",
+];
+/// What a root file system has anew in each container.
+const OWN_PARTS: [&str; 5] = ["proc", "sys", "dev", "tmp", "run"];
+
+/// How one function's containers are made.
+#[derive(Debug)]
+pub(crate) struct Container {
+    id: String,
+    /// The OCI bundle: `config.json` and the root file system's mount points.
+    bundle: PathBuf,
+    /// Where runc keeps its notes on all containers of the run.
+    state: PathBuf,
+    /// The directory whose parts are mounted.
+    source: PathBuf,
+    /// Those parts.
+    parts: Vec<PathBuf>,
+    /// Path of the confinement's control group.
+    group: String,
+}
+
+impl Container {
+    /// Checks its root file system. Nothing is made.
+    pub(crate) fn plan(
+        demand: &Demand<'_>,
+        run_dir: &RunDir,
+        group: &str,
+    ) -> Result<Self, ApiError> {
+        let (source, parts) = match &demand.rootfs {
+            Some(directory) => (directory.clone(), parts_of(directory)?),
+            None => (PathBuf::from("/"), HOST_PARTS.map(PathBuf::from).to_vec()),
+        };
+        let id = format!("myelin-{}-{}", run_dir.id(), demand.name);
+        Ok(Self {
+            bundle: run_dir.containers().join(&id),
+            state: run_dir.runc(),
+            id,
+            source,
+            parts,
+            group: group.to_owned(),
+        })
+    }
+
+    /// Its name, as `runc list` has it.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The directories it makes.
+    pub(crate) fn directories(&self) -> [Resource; 2] {
+        [
+            Resource::Directory {
+                path: self.bundle.clone(),
+            },
+            Resource::Directory {
+                path: self.state.join(&self.id),
+            },
+        ]
+    }
+
+    /// The processes that are still making it when the agent has died meanwhile.
+    pub(crate) fn makers(&self) -> Resource {
+        Resource::Processes {
+            argument: self.id.clone(),
+        }
+    }
+
+    /// Starts the program as the container's first process, after ending what is left of the one before. Its number, and a
+    /// handle; `None` where it has ended already.
+    pub(crate) fn run(
+        &self,
+        program: Program,
+        group: &Cgroup,
+        netns: Option<&Netns>,
+    ) -> Result<(u32, Option<PidFd>), ApiError> {
+        group.clear().map_err(ApiError::failed)?;
+        self.prepare(&program, netns)
+            .map_err(|error| self.failed(&error))?;
+        let (log, pid_file) = (self.bundle.join("log"), self.bundle.join("pid"));
+        let mut command = runc();
+        command
+            .arg("--root")
+            .arg(&self.state)
+            .arg("--log")
+            .arg(&log)
+            .args(["--log-format", "json", "run", "--detach", "--pid-file"])
+            .arg(&pid_file)
+            .arg("--bundle")
+            .arg(&self.bundle)
+            .arg(&self.id)
+            .current_dir("/")
+            .stdin(program.stdin.map_or_else(Stdio::null, Stdio::from))
+            .stdout(program.stdout.map_or_else(Stdio::null, Stdio::from))
+            .stderr(program.stderr.map_or_else(Stdio::null, Stdio::from));
+        let mut child = command.spawn().map_err(|error| no_runc(&error))?;
+        let status = wait(&mut child, PATIENCE).map_err(|error| {
+            // The first error is the one to report.
+            let _ = group.clear();
+            self.failed(&error)
+        })?;
+        if !status.success() {
+            let why = reason(&fs::read_to_string(&log).unwrap_or_default())
+                .unwrap_or_else(|| format!("runc: {status}"));
+            return Err(self.failed(&why));
+        }
+        let pid = fs::read_to_string(&pid_file).map_err(|error| self.failed(&error))?;
+        let pid = pid.trim().parse().map_err(|error| self.failed(&error))?;
+        match PidFd::open(pid) {
+            Ok(handle) => Ok((pid, Some(handle))),
+            Err(error) if error.is_not_found() => Ok((pid, None)),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    fn failed(&self, cause: &dyn std::fmt::Display) -> ApiError {
+        ApiError::failed(format!("cannot start the container {}: {cause}", self.id))
+    }
+
+    /// Writes the bundle anew.
+    fn prepare(&self, program: &Program, netns: Option<&Netns>) -> io::Result<()> {
+        for directory in [self.state.join(&self.id), self.bundle.clone()] {
+            match fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        // The configuration holds the program's environment, which is nobody else's business.
+        let mut private = DirBuilder::new();
+        private.recursive(true).mode(0o700).create(&self.bundle)?;
+        // This one is `/` inside, for whatever user.
+        let rootfs = self.bundle.join("rootfs");
+        DirBuilder::new().mode(0o755).create(&rootfs)?;
+        let mut mounts = self.mounts(&rootfs)?;
+        let mut program_path = program.path.clone();
+        if program.bring {
+            let name = program.name.as_deref().unwrap_or("program");
+            mounts.push(bind(
+                &fs::canonicalize(&program.path)?,
+                &Path::new("/").join(name),
+            ));
+            program_path = PathBuf::from(name);
+        }
+        let config = config(program, &program_path, &mounts, netns, &self.group);
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.bundle.join("config.json"))?
+            .write_all(&serde_json::to_vec(&config)?)
+    }
+
+    /// The parts of the root file system that come from elsewhere. Symbolic links at its top are made anew.
+    fn mounts(&self, rootfs: &Path) -> io::Result<Vec<Value>> {
+        let mut mounts = Vec::new();
+        for part in &self.parts {
+            let source = self.source.join(part);
+            let Ok(metadata) = fs::symlink_metadata(&source) else {
+                continue;
+            };
+            if metadata.is_symlink() {
+                std::os::unix::fs::symlink(fs::read_link(&source)?, rootfs.join(part))?;
+            } else {
+                mounts.push(bind(&source, &Path::new("/").join(part)));
+            }
+        }
+        Ok(mounts)
+    }
+}
+
+/// What there is of a root file system that a user names.
+pub(crate) fn parts_of(directory: &Path) -> Result<Vec<PathBuf>, ApiError> {
+    let entries = fs::read_dir(directory).map_err(|error| {
+        let cause = match error.kind() {
+            io::ErrorKind::NotFound => "it does not exist".to_owned(),
+            io::ErrorKind::NotADirectory => "it is no directory".to_owned(),
+            _ => error.to_string(),
+        };
+        ApiError::failed(format!(
+            "cannot use {} as the root file system of a container: {cause}; unpack one there (for example `debootstrap \
+             --variant=minbase stable {0}`), or leave `rootfs` out to take the host's programs",
+            directory.display()
+        ))
+    })?;
+    let names = entries
+        .flatten()
+        .map(|entry| PathBuf::from(entry.file_name()));
+    let own = |name: &PathBuf| {
+        OWN_PARTS
+            .iter()
+            .any(|part| OsStr::new(part) == name.as_os_str())
+    };
+    let mut parts: Vec<PathBuf> = names.filter(|name| !own(name)).collect();
+    if parts.is_empty() {
+        return Err(ApiError::failed(format!(
+            "cannot use {} as the root file system of a container: it is empty",
+            directory.display()
+        )));
+    }
+    parts.sort();
+    Ok(parts)
+}
+
+/// The version of the runc on this machine.
+///
+/// # Errors
+/// It is not installed, or does not run.
+pub fn version() -> Result<String, ApiError> {
+    let mut command = runc();
+    command.arg("--version").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| no_runc(&error))?;
+    wait(&mut child, PATIENCE).map_err(|error| no_runc(&error))?;
+    let mut text = String::new();
+    // Without it the version is unknown.
+    let _ = child
+        .stdout
+        .map_or(Ok(0), |mut out| out.read_to_string(&mut text));
+    let version = text
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or("of unknown version");
+    Ok(version.to_owned())
+}
+
+fn no_runc(error: &io::Error) -> ApiError {
+    let cause = match error.kind() {
+        io::ErrorKind::NotFound => "it is not installed".to_owned(),
+        _ => error.to_string(),
+    };
+    ApiError::failed(format!(
+        "cannot run `{RUNC}`, which `isolation: container` needs: {cause}; install it (Debian, Ubuntu: `apt install runc`), or \
+         write `isolation: process`"
+    ))
+}
+
+/// A command of runc. Of the agent's environment it sees where programs are, no more: with `NOTIFY_SOCKET`, for one, it would wait
+/// for the container to say that it is ready.
+fn runc() -> Command {
+    let mut command = Command::new(RUNC);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or(PATH.into()));
+    command
+}
+
+/// Waits for the end of a command; one that does not end within the time is killed, and that is an error.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            // With what it has started: half a container is of no use.
+            let ended = Process::of(child.id()).and_then(|process| process.kill_tree());
+            ended.map_err(io::Error::other)?;
+            child.wait()?;
+            let cause = format!("`{RUNC}` did not end within {limit:?} and was killed");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, cause));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// `ro` and the like hold for the topmost mount alone, those with an `r` for the mounts below it too (runc 1.1, Linux 5.12).
+fn bind(source: &Path, destination: &Path) -> Value {
+    json!({
+        "destination": destination, "type": "none", "source": source,
+        "options": ["rbind", "rprivate", "ro", "nosuid", "nodev", "rro", "rnosuid", "rnodev"],
+    })
+}
+
+fn config(
+    program: &Program,
+    path: &Path,
+    mounts: &[Value],
+    netns: Option<&Netns>,
+    group: &str,
+) -> Value {
+    let text = |word: &OsStr| word.to_string_lossy().into_owned();
+    let mut args = vec![text(path.as_os_str())];
+    args.extend(program.args.iter().map(|arg| text(arg)));
+    let defaults = [("PATH", format!("{PATH}:/")), ("HOME", "/".to_owned())];
+    let mut env: Vec<String> = defaults
+        .iter()
+        .filter(|(name, _)| program.env.iter().all(|(other, _)| other != name))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    env.extend(
+        program
+            .env
+            .iter()
+            .map(|(key, value)| format!("{}={}", text(key), text(value))),
+    );
+    let mut network = json!({ "type": "network" });
+    if let Some(netns) = netns {
+        // By the open namespace: its name may be gone while its programs go on.
+        let fd = netns.as_fd().as_raw_fd();
+        network["path"] = json!(format!("/proc/{}/fd/{fd}", std::process::id()));
+    }
+    let fresh = |destination: &str, kind: &str, options: &[&str]| json!({ "destination": destination, "type": kind, "source": kind, "options": options });
+    let mut all = vec![
+        fresh("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        fresh(
+            "/dev",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=64k"],
+        ),
+        fresh(
+            "/dev/shm",
+            "tmpfs",
+            &["nosuid", "noexec", "nodev", "mode=1777"],
+        ),
+        fresh("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        fresh("/tmp", "tmpfs", &["nosuid", "nodev", "mode=1777"]),
+        fresh("/run", "tmpfs", &["nosuid", "nodev", "mode=755"]),
+    ];
+    all.extend_from_slice(mounts);
+    let capabilities = program.capabilities;
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": false,
+            "user": { "uid": 0, "gid": 0 },
+            "args": args,
+            "env": env,
+            "cwd": "/",
+            "capabilities": { "bounding": capabilities, "effective": capabilities, "permitted": capabilities },
+            "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "myelin",
+        "mounts": all,
+        "linux": {
+            "cgroupsPath": format!("/{group}/container"),
+            "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
+            "namespaces": [
+                { "type": "pid" }, { "type": "ipc" }, { "type": "uts" }, { "type": "mount" }, network,
+            ],
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        },
+    })
+}
+
+/// The last error of runc's log, one JSON object a line.
+fn reason(log: &str) -> Option<String> {
+    let error = |line: &str| {
+        let entry: Value = serde_json::from_str(line).ok()?;
+        (entry["level"] == "error" || entry["level"] == "fatal").then_some(())?;
+        entry["msg"].as_str().map(str::to_owned)
+    };
+    log.lines().rev().find_map(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_last_error_of_the_log() {
+        let log = "{\"level\":\"warning\",\"msg\":\"a\"}\nnonsense\n{\"level\":\"error\",\"msg\":\"no such file\"}\n{\"level\":\"info\",\"msg\":\"b\"}\n";
+        assert_eq!(reason(log).as_deref(), Some("no such file"));
+        assert_eq!(reason(""), None);
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed() {
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let error = wait(&mut child, Duration::from_millis(10)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(child.try_wait().unwrap().is_some());
+        let mut child = Command::new("true").spawn().unwrap();
+        assert!(wait(&mut child, PATIENCE).unwrap().success());
+    }
+
+    #[test]
+    fn a_root_file_system_is_a_directory_with_something_in_it() {
+        let error = |path: &Path| parts_of(path).unwrap_err().to_string();
+        let missing = error(Path::new("/nowhere/rootfs"));
+        assert!(
+            missing.contains("/nowhere/rootfs") && missing.contains("does not exist"),
+            "{missing}"
+        );
+        let file = error(Path::new("/proc/version"));
+        assert!(file.contains("no directory"), "{file}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Which worker drives which DPDK devices: a device lies between one pair of ports, and a pair belongs to one owner.
+
+use std::sync::{Arc, Mutex};
+
+use myelin_dataplane::Direction;
+use myelin_spec::{DpdkDevice, ServiceChain};
+
+use crate::api::ApiError;
+use crate::pool::lock;
+
+/// The pairs of devices that workers have.
+#[derive(Default, Clone)]
+pub(crate) struct Devices(Arc<Mutex<Vec<Pair>>>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Pair {
+    devices: [DpdkDevice; 2],
+    owner: String,
+}
+
+/// A worker's claim on a pair of devices.
+pub(crate) struct Claim {
+    all: Devices,
+    pair: Pair,
+}
+
+impl Devices {
+    /// Claims the devices of a chain for the worker that is about to start.
+    ///
+    /// # Errors
+    /// Another owner has the pair, or one of the devices lies between other ports.
+    pub(crate) fn claim(&self, chain: &ServiceChain) -> Result<Claim, ApiError> {
+        let pair = Pair {
+            devices: ends(chain)?,
+            owner: chain.owner().to_owned(),
+        };
+        let mut all = lock(&self.0);
+        for other in all.iter() {
+            if other.direction(&pair.devices).is_some() {
+                return Err(ApiError::failed(format!(
+                    "the devices belong to the chains of owner `{}`, and owners do not share packet memory: take other devices",
+                    other.owner
+                )));
+            }
+            let taken = pair.devices.iter().find(|device| {
+                let mut others = other.devices.iter();
+                others.any(|other| is_same(device, other))
+            });
+            if let Some(device) = taken {
+                return Err(ApiError::failed(format!(
+                    "the device `{device}` lies between other ports already: take another device, or the same pair"
+                )));
+            }
+        }
+        all.push(pair.clone());
+        drop(all);
+        Ok(Claim {
+            all: self.clone(),
+            pair,
+        })
+    }
+}
+
+impl Pair {
+    /// The way from the first to the second of these devices, if they are this pair.
+    fn direction(&self, ends: &[DpdkDevice; 2]) -> Option<Direction> {
+        let [one, other] = ends;
+        if self.devices == *ends {
+            Some(Direction::Forward)
+        } else if self.devices[0] == *other && self.devices[1] == *one {
+            Some(Direction::Back)
+        } else {
+            None
+        }
+    }
+}
+
+impl Claim {
+    /// The devices, in the order of the chain that claimed them.
+    pub(crate) fn devices(&self) -> &[DpdkDevice; 2] {
+        &self.pair.devices
+    }
+
+    /// Which way a chain goes between these devices.
+    ///
+    /// # Errors
+    /// It lies between others.
+    pub(crate) fn direction(&self, chain: &ServiceChain) -> Result<Direction, ApiError> {
+        let direction = self.pair.direction(&ends(chain)?);
+        direction.ok_or_else(|| ApiError::failed("the worker has other devices"))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&self.all.0).retain(|other| *other != self.pair);
+    }
+}
+
+/// The devices of a chain, from ingress to egress.
+fn ends(chain: &ServiceChain) -> Result<[DpdkDevice; 2], ApiError> {
+    let ports = chain.ports.as_ref();
+    let ports = ports.ok_or_else(|| ApiError::failed("the chain names no ports"))?;
+    let device = |text: &str| {
+        DpdkDevice::new(text)
+            .map_err(|problem| ApiError::failed(format!("device `{text}` {problem}")))
+    };
+    Ok([device(&ports.ingress)?, device(&ports.egress)?])
+}
+
+/// Whether two names mean one device, of which there is one on the machine; virtual ones without an interface are each
+/// process' own.
+fn is_same(one: &DpdkDevice, other: &DpdkDevice) -> bool {
+    let interface = one.argument("iface");
+    (one.is_pci() && one.name() == other.name())
+        || (interface.is_some() && interface == other.argument("iface"))
+}

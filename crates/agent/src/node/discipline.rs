@@ -1,0 +1,368 @@
+//! Shapers of egress interfaces: one queueing discipline an interface, one class a chain, while chains need them.
+//!
+//! Where the kernel has `fq`, that holds packets back until the departure time that the chain's last program gives them; a class
+//! is the shaper that this asks then. Else the discipline is HTB, and the class one of its own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use myelin_dataplane::ShaperStats;
+use myelin_kernel::{Exit, Plane, Policer};
+use myelin_linux::fq;
+use myelin_linux::htb::{self, Class as HtbClass, Counters};
+use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::link::Link;
+use myelin_linux::machine::Machine;
+use myelin_linux::netlink::Netlink;
+use myelin_spec::{FULL_FRAME, Limit, Shaping};
+
+use crate::api::ApiError;
+use crate::pool::{Lease, Pool, lock};
+
+/// How long a chain that goes waits for what is in its class, at most.
+const MAX_DRAIN: Duration = Duration::from_secs(5);
+/// What departs later than 10 s from now, `fq` drops.
+const FQ_HORIZON_NS: u64 = 9_000_000_000;
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What an interface can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Departure times (EDT).
+    Fq,
+    /// Classes.
+    Htb,
+}
+
+/// The disciplines of all interfaces, by index.
+pub(crate) type Disciplines = Pool<u32, Discipline>;
+
+/// The discipline of one interface. Dropping it removes it, after what it holds back.
+pub(crate) struct Discipline {
+    link: Link,
+    kind: Kind,
+    /// By minor number; those that are being removed are among them until they are gone.
+    classes: Mutex<BTreeMap<u16, (u32, Shaping, Weak<Class>)>>,
+    /// The latest departure that a class which is gone gave a packet, ns (CLOCK_MONOTONIC).
+    latest_ns: Mutex<u64>,
+    _made: Made,
+}
+
+/// A chain's class of a discipline, shared by its generations. Dropping it removes the class, once it is empty.
+pub(crate) struct Class {
+    plane: Arc<Plane>,
+    discipline: Lease<u32, Discipline>,
+    minor: u16,
+    shaping: Shaping,
+    /// What gives departure times, with `fq`.
+    shaper: Option<Arc<Policer>>,
+}
+
+impl Class {
+    /// The class of a chain on an interface: that of a generation before, if it is to be the same, so that its bucket goes
+    /// on; else a new one.
+    ///
+    /// # Errors
+    /// The interface has a discipline of somebody else, or the kernel refuses.
+    pub(crate) fn acquire(
+        (plane, disciplines): (&Arc<Plane>, &Disciplines),
+        ifindex: u32,
+        spi: u32,
+        shaping: Shaping,
+        journal: &Journal,
+    ) -> Result<Arc<Self>, ApiError> {
+        let mut netlink = Netlink::open().map_err(ApiError::failed)?;
+        let discipline = disciplines.acquire(&ifindex, || {
+            let link = netlink.link_by_index(ifindex).map_err(ApiError::failed)?;
+            Discipline::create(&mut netlink, link, journal)
+        })?;
+        let mut classes = lock(&discipline.classes);
+        let mut there = classes.values();
+        let same = there.find(|(chain, held, _)| (*chain, *held) == (spi, shaping));
+        if let Some(class) = same.and_then(|(.., class)| class.upgrade()) {
+            return Ok(class);
+        }
+        let free = (1..=htb::MAX_CLASSES).find(|minor| !classes.contains_key(minor));
+        let minor = free.ok_or_else(|| {
+            ApiError::failed(format!(
+                "interface {} has {} shaped chains, which is all that it can have: write `enforce: policer`",
+                discipline.link.name,
+                htb::MAX_CLASSES
+            ))
+        })?;
+        let shaper = match discipline.kind {
+            Kind::Fq => {
+                let shaper = plane.shaper(&shaping.profile(), limit_ns(&shaping));
+                Some(shaper.map_err(ApiError::failed)?)
+            }
+            Kind::Htb => {
+                discipline.add_class(&mut netlink, minor, &shaping)?;
+                None
+            }
+        };
+        let class = Arc::new(Self {
+            plane: Arc::clone(plane),
+            discipline: discipline.clone(),
+            minor,
+            shaping,
+            shaper,
+        });
+        classes.insert(minor, (spi, shaping, Arc::downgrade(&class)));
+        Ok(class)
+    }
+
+    /// The way to the class.
+    pub(crate) fn exit(&self) -> Exit {
+        let ifindex = self.discipline.link.index;
+        match &self.shaper {
+            Some(shaper) => Exit::Departure {
+                ifindex,
+                shaper: Arc::clone(shaper),
+            },
+            None => Exit::Qdisc {
+                ifindex,
+                class: htb::priority(self.minor),
+            },
+        }
+    }
+
+    /// The name of the discipline that it belongs to.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.discipline.kind {
+            Kind::Fq => "fq",
+            Kind::Htb => "htb",
+        }
+    }
+
+    /// What it did.
+    pub(crate) fn stats(&self) -> ShaperStats {
+        if let Some(shaper) = &self.shaper {
+            let told = self.plane.departures(shaper).unwrap_or_default();
+            return ShaperStats {
+                delayed: told.delayed,
+                late: told.late,
+                big: told.big,
+                ..ShaperStats::default()
+            };
+        }
+        let counted = Netlink::open()
+            .and_then(|mut netlink| self.discipline.counted(&mut netlink, self.minor));
+        let Counters { drops, waiting, .. } = counted.unwrap_or_default();
+        ShaperStats {
+            full: drops,
+            waiting,
+            ..ShaperStats::default()
+        }
+    }
+
+    fn remove(&self) -> myelin_linux::Result<()> {
+        let Discipline { link, .. } = &*self.discipline;
+        let mut netlink = Netlink::open()?;
+        let limit = Duration::from_nanos(self.shaping.delay_ns).min(MAX_DRAIN);
+        let start = Instant::now();
+        while self.discipline.counted(&mut netlink, self.minor)?.waiting > 0
+            && start.elapsed() < limit
+        {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        netlink.apply([htb::delete_class(&link.id(), self.minor)])
+    }
+}
+
+impl Drop for Class {
+    fn drop(&mut self) {
+        if let Some(shaper) = &self.shaper {
+            // What waits stays in the discipline, which goes with its last class.
+            let told = self.plane.departures(shaper).unwrap_or_default();
+            let mut latest_ns = lock(&self.discipline.latest_ns);
+            *latest_ns = told.latest_ns.max(*latest_ns);
+        } else if let Err(error) = self.remove()
+            && !error.is_not_found()
+        {
+            // A link that is gone took its classes along.
+            tracing::warn!(interface = self.discipline.link.name, %error, "a class stays");
+        }
+        lock(&self.discipline.classes).remove(&self.minor);
+    }
+}
+
+impl Drop for Discipline {
+    fn drop(&mut self) {
+        if self.kind == Kind::Fq {
+            let now_ns = myelin_measure::clock::now_ns();
+            std::thread::sleep(until_empty(*lock(&self.latest_ns), now_ns));
+        }
+    }
+}
+
+impl Discipline {
+    fn create(netlink: &mut Netlink, link: Link, journal: &Journal) -> Result<Self, ApiError> {
+        let foreign = htb::foreign(netlink, &link.id()).map_err(ApiError::failed)?;
+        if let Some(kind) = foreign {
+            return Err(ApiError::failed(format!(
+                "interface {} has the queueing discipline `{kind}`, which a shaper would replace: write `enforce: policer`, give a \
+                 function `space: user`, or remove it with `tc qdisc del dev {} root`",
+                link.name, link.name
+            )));
+        }
+        let name = link.name.clone();
+        let id = link.id();
+        let made = journal.make(Resource::Qdisc { name }, || {
+            if netlink.apply([fq::create(&id)]).is_ok() {
+                return Ok(Kind::Fq);
+            }
+            netlink.apply([htb::create(&id)]).map(|()| Kind::Htb)
+        });
+        let (made, kind) = made.map_err(ApiError::failed)?;
+        Ok(Self {
+            link,
+            kind,
+            classes: Mutex::default(),
+            latest_ns: Mutex::new(0),
+            _made: made,
+        })
+    }
+
+    fn add_class(
+        &self,
+        netlink: &mut Netlink,
+        minor: u16,
+        shaping: &Shaping,
+    ) -> Result<(), ApiError> {
+        let kernel = Machine::detect().kernel;
+        if shaping.packets.is_some() && !htb::counts_packets(&kernel) {
+            return Err(ApiError::failed(format!(
+                "interface {}: HTB of Linux {kernel} cannot limit packets, only bits (5.17 and newer can): write `enforce: policer`, \
+                 give a function `space: user`, or a `rate` in bits alone",
+                self.link.name
+            )));
+        }
+        let requests =
+            htb::add_class(&self.link, minor, &class_of(shaping)).map_err(ApiError::failed)?;
+        netlink.apply(requests).map_err(|error| {
+            // As far as it got.
+            let _ = netlink.apply([htb::delete_class(&self.link.id(), minor)]);
+            ApiError::failed(error)
+        })
+    }
+
+    fn counted(&self, netlink: &mut Netlink, minor: u16) -> myelin_linux::Result<Counters> {
+        let all = htb::counters(netlink, &self.link.id())?;
+        let found = all.into_iter().find(|(number, _)| *number == minor);
+        Ok(found.map_or_else(Counters::default, |(_, counters)| counters))
+    }
+}
+
+/// How long `fq` holds packets yet of which the last one departs at `latest_ns`, and a moment for its timer; nothing where none waits, or
+/// none was ever sent there.
+fn until_empty(latest_ns: u64, now_ns: u64) -> Duration {
+    if latest_ns == 0 {
+        return Duration::ZERO;
+    }
+    let until = Duration::from_nanos(latest_ns) + LOOK_EVERY;
+    until
+        .saturating_sub(Duration::from_nanos(now_ns))
+        .min(MAX_DRAIN)
+}
+
+/// How long a packet may wait for its departure: as long as agreed, and no longer than the queue takes to leave, of full
+/// frames where only bits are limited.
+fn limit_ns(shaping: &Shaping) -> u64 {
+    let queued = |rate: u64, each: u64| {
+        let ns = u128::from(shaping.queue) * u128::from(each) * 1_000_000_000 / u128::from(rate);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    };
+    let of_packets = shaping.packets.map(|limit| queued(limit.rate, 1));
+    let of_frames = shaping.bits.map(|limit| queued(limit.rate, FULL_FRAME * 8));
+    [of_packets, of_frames]
+        .into_iter()
+        .flatten()
+        .fold(shaping.delay_ns.min(FQ_HORIZON_NS), u64::min)
+}
+
+/// The class that shapes so. A queue of the kernel has no bound in time, so it is no longer than what leaves in that time:
+/// of full frames, where only bits are limited.
+fn class_of(shaping: &Shaping) -> HtbClass {
+    let limit = |limit: Limit| htb::Limit {
+        rate: limit.rate,
+        burst: limit.burst,
+    };
+    let in_time = |rate: u64| {
+        let packets = u128::from(rate) * u128::from(shaping.delay_ns) / 1_000_000_000;
+        u32::try_from(packets).unwrap_or(u32::MAX).max(1)
+    };
+    let of_packets = shaping.packets.map(|limit| in_time(limit.rate));
+    let of_frames = shaping
+        .bits
+        .map(|limit| in_time(limit.rate / 8 / FULL_FRAME));
+    HtbClass {
+        packets: shaping.packets.map(limit),
+        bits: shaping.bits.map(limit),
+        queue: [of_packets, of_frames]
+            .into_iter()
+            .flatten()
+            .fold(shaping.queue, u32::min),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_holds_what_leaves_in_the_time_agreed() {
+        let limit = |rate, burst| Some(Limit { rate, burst });
+        let queue = |packets, bits, delay_ns| {
+            let shaping = Shaping {
+                packets,
+                bits,
+                queue: 128,
+                delay_ns,
+                tolerance_ns: 0,
+            };
+            class_of(&shaping).queue
+        };
+        assert_eq!(queue(limit(20_000, 4), None, 1_000_000), 20);
+        assert_eq!(queue(limit(20_000, 4), None, 1_000_000_000), 128);
+        assert_eq!(queue(limit(1, 1), None, 1000), 1);
+        let bits = limit(1514 * 8 * 1000, 20_000);
+        assert_eq!(queue(None, bits, 10_000_000), 10);
+        assert_eq!(queue(limit(5000, 4), bits, 1_000_000), 1);
+    }
+
+    #[test]
+    fn a_discipline_goes_as_soon_as_nothing_waits_in_it() {
+        let ms = Duration::from_millis;
+        let now_ns = 3_600_000_000_000;
+        assert_eq!(until_empty(0, now_ns), Duration::ZERO);
+        assert_eq!(until_empty(now_ns - 1_000_000_000, now_ns), Duration::ZERO);
+        assert_eq!(
+            until_empty(now_ns + 20_000_000, now_ns),
+            ms(20) + LOOK_EVERY
+        );
+        assert_eq!(until_empty(now_ns + 9_000_000_000, now_ns), MAX_DRAIN);
+        // A machine that has just booted.
+        assert_eq!(until_empty(0, 10), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_departure_is_no_later_than_the_queue_allows() {
+        let told = |delay_ns, queue| {
+            let packets = Some(Limit {
+                rate: 1000,
+                burst: 4,
+            });
+            limit_ns(&Shaping {
+                packets,
+                bits: None,
+                queue,
+                delay_ns,
+                tolerance_ns: 0,
+            })
+        };
+        assert_eq!(told(5_000_000, 64), 5_000_000);
+        assert_eq!(told(5_000_000, 2), 2_000_000);
+        assert_eq!(told(u64::MAX, u32::MAX), FQ_HORIZON_NS);
+    }
+}

@@ -1,0 +1,107 @@
+//! The link over which packets go from a worker back into the kernel, and from kernel functions behind user functions to the worker.
+
+use std::sync::Arc;
+
+use myelin_dataplane::{Role, SocketId, XskConfig};
+use myelin_kernel::{Plane, Reentry, XdpMode};
+use myelin_linux::journal::{Made, Resource};
+use myelin_linux::link::{self, Link, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_packet::nsh::ENCAPSULATION_LEN;
+use myelin_planner::admission::RING;
+
+use crate::api::{ApiError, short_hash};
+use crate::node::circuit::MTU;
+use crate::node::workers::{Entry, lead};
+
+/// The link over which packets go from a worker back into the kernel.
+pub(crate) struct Internal {
+    door: Door,
+    pub(crate) transmit: SocketId,
+    /// Where packets come from kernel functions, and on which interface.
+    pub(crate) receive: (SocketId, u32),
+    _link: Made,
+}
+
+/// Dropping it detaches the door.
+struct Door(Arc<Reentry>);
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.detach() {
+            tracing::warn!(%error, "a re-entry door stays");
+        }
+    }
+}
+
+impl Internal {
+    /// The re-entry door at the far end.
+    pub(crate) fn door(&self) -> Arc<Reentry> {
+        Arc::clone(&self.door.0)
+    }
+
+    /// Makes the link of this worker, with a socket at either end and the door at the far one.
+    pub(crate) fn make(worker: &mut Entry, plane: &Plane) -> Result<Self, ApiError> {
+        let base = format!(
+            "my{}",
+            short_hash(worker.handle().config().run_id.as_bytes())
+        );
+        let (near, far) = (format!("{base}a"), format!("{base}b"));
+        let name = near.clone();
+        let made = worker.journal.guard(Resource::Link { name });
+        let made = made.map_err(ApiError::failed)?;
+        let (near, far) = make_internal_link(&near, &far)?;
+        let door = plane.add_reentry(far.index).map_err(ApiError::failed)?;
+        let door = Door(Arc::new(door));
+        let attached = door.0.attach_xdp(XdpMode::Native);
+        attached.map_err(ApiError::failed)?;
+        let socket = |link: &Link, role| {
+            let mut config = XskConfig::new(&link.name, link.index, 0, role);
+            config.ring_size = RING;
+            config
+        };
+        let receive = worker.bind(socket(&far, Role::Ingress))?;
+        let receive = receive.led_by(lead(door.0.sockets(), 0));
+        let receive = worker
+            .handle()
+            .add_socket(receive)
+            .map_err(ApiError::failed)?;
+        let transmit = worker
+            .bind(socket(&near, Role::Egress))
+            .and_then(|xsk| worker.handle().add_socket(xsk).map_err(ApiError::failed));
+        match transmit {
+            Ok(transmit) => Ok(Self {
+                door,
+                transmit,
+                receive: (receive, far.index),
+                _link: made,
+            }),
+            Err(error) => {
+                worker.close_socket(receive);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Both ends of an internal link, up, and wide enough for a full packet behind an NSH header.
+fn make_internal_link(near: &str, far: &str) -> Result<(Link, Link), ApiError> {
+    let mtu = Some(MTU + ENCAPSULATION_LEN as u32);
+    let make = || -> myelin_linux::Result<(Link, Link)> {
+        let mut netlink = Netlink::open()?;
+        let end = |name| VethEnd {
+            mtu,
+            ..VethEnd::named(name)
+        };
+        netlink.apply([link::veth(&end(near), &end(far))?])?;
+        let (near, far) = (netlink.link(near)?, netlink.link(far)?);
+        netlink.apply([
+            link::no_ipv6_autoconfiguration(&near.id()),
+            link::no_ipv6_autoconfiguration(&far.id()),
+            link::up(&near.id()),
+            link::up(&far.id()),
+        ])?;
+        Ok((near, far))
+    };
+    make().map_err(ApiError::failed)
+}

@@ -1,0 +1,168 @@
+//! Ports: interfaces with a front door, shared by all chains that enter or leave there.
+
+use std::sync::Mutex;
+
+use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
+use myelin_linux::ethtool::Ethtool;
+use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::link::{self, Link};
+use myelin_linux::netlink::Netlink;
+
+use crate::api::ApiError;
+use crate::node::workers::Key;
+use crate::pool::{Lease, lock};
+
+/// A user's share of a port, by interface index.
+pub(crate) type PortLease = Lease<u32, Port>;
+
+/// An interface with a front door. Dropping it detaches the door.
+pub(crate) struct Port {
+    door: Door,
+    pub(crate) name: String,
+    pub(crate) ifindex: u32,
+    /// Receive queues.
+    pub(crate) queues: u32,
+    /// Chains that enter here by the XDP hook.
+    xdp_users: Mutex<u32>,
+    /// The worker whose sockets are bound here, and for how many generations: a queue has one packet memory, and that has
+    /// one owner.
+    bound: Mutex<Option<(Key, u32)>>,
+    /// Set where Myelin made the interface promiscuous.
+    _promiscuous: Option<Made>,
+}
+
+impl Port {
+    /// Makes the interface a port. `opposite` is the port where unmatched traffic goes, for an end that Myelin made; without it
+    /// the interface is somebody else's and is made promiscuous, because the frames of a chain are addressed to the next hop and
+    /// not to this machine.
+    pub(crate) fn open(
+        plane: &Plane,
+        link: &Link,
+        opposite: Option<Opposite>,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let queues = receive_queues(link);
+        let config = PortConfig {
+            name: link.name.clone(),
+            ifindex: link.index,
+            opposite,
+            single_queue: queues == Some(1),
+        };
+        let mut port = Self {
+            door: plane.add_port(config).map_err(ApiError::failed)?,
+            name: link.name.clone(),
+            ifindex: link.index,
+            queues: queues.unwrap_or(1),
+            xdp_users: Mutex::default(),
+            bound: Mutex::default(),
+            _promiscuous: None,
+        };
+        port.door.attach_tcx().map_err(ApiError::failed)?;
+        if opposite.is_none() && !link.promiscuous {
+            let name = link.name.clone();
+            let made = journal.guard(Resource::Promiscuous { name });
+            let made = made.map_err(ApiError::failed)?;
+            Netlink::open()
+                .and_then(|mut netlink| netlink.apply([link::promiscuous(&link.id(), true)]))
+                .map_err(ApiError::failed)?;
+            port._promiscuous = Some(made);
+        }
+        Ok(port)
+    }
+
+    /// The front door.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// The owner whose worker has the sockets of its queues.
+    pub(crate) fn bound_to(&self) -> Option<String> {
+        let bound = lock(&self.bound);
+        bound.as_ref().map(|(worker, _)| worker.owner.clone())
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // The programs are pinned, so that they outlive a killed agent; here they are to go.
+        if let Err(error) = self.door.detach() {
+            tracing::warn!(interface = self.name, %error, "a front door stays");
+        }
+    }
+}
+
+/// A chain's use of the XDP hook of a port; the last one detaches the front door from that hook.
+pub(crate) struct AtXdp(PortLease);
+
+impl AtXdp {
+    /// Attaches the front door at XDP, for the first chain that enters there.
+    pub(crate) fn attach(port: PortLease) -> Result<Self, ApiError> {
+        let mut users = lock(&port.xdp_users);
+        if *users == 0 {
+            let attached = port.door.attach_xdp(XdpMode::Native);
+            attached.map_err(ApiError::failed)?;
+        }
+        *users += 1;
+        drop(users);
+        Ok(Self(port))
+    }
+}
+
+impl Drop for AtXdp {
+    fn drop(&mut self) {
+        let mut users = lock(&self.0.xdp_users);
+        *users -= 1;
+        if *users == 0
+            && let Err(error) = self.0.door.detach_xdp()
+        {
+            tracing::warn!(interface = self.0.name, %error, "a front door stays at XDP");
+        }
+    }
+}
+
+/// A worker's claim on the queues of a port.
+pub(crate) struct Bound(PortLease);
+
+impl Bound {
+    /// Claims the queues for this worker.
+    ///
+    /// # Errors
+    /// Another owner's worker has them.
+    pub(crate) fn claim(port: PortLease, worker: &Key) -> Result<Self, ApiError> {
+        let mut bound = lock(&port.bound);
+        match bound.as_mut() {
+            Some((other, _)) if other != worker => {
+                return Err(ApiError::failed(format!(
+                    "interface {}: its queues are bound to the worker of owner `{}`, and owner `{}` may not share packet \
+                     memory with it: give the chains the same namespace, other interfaces, or kernel functions only",
+                    port.name, other.owner, worker.owner
+                )));
+            }
+            Some((_, users)) => *users += 1,
+            None => *bound = Some((worker.clone(), 1)),
+        }
+        drop(bound);
+        Ok(Self(port))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let mut bound = lock(&self.0.bound);
+        if let Some((_, users)) = bound.as_mut() {
+            *users -= 1;
+            if *users == 0 {
+                *bound = None;
+            }
+        }
+    }
+}
+
+/// Queues that the interface receives on, where its driver tells.
+pub(crate) fn receive_queues(link: &Link) -> Option<u32> {
+    let channels = Ethtool::open()
+        .and_then(|ethtool| ethtool.channels(&link.name))
+        .ok()
+        .flatten()?;
+    Some((channels.combined + channels.receive).max(1))
+}

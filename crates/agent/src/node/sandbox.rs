@@ -1,0 +1,224 @@
+//! A function's sandbox: a network namespace of its own with one link, of a black box with two, whose near ends stand in the
+//! agent's namespace. Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
+
+use myelin_linux::ErrorKind;
+use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::journal::{Journal, NewestFirst, Resource};
+use myelin_linux::link::{self, LinkId, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::{self, Netns};
+use myelin_linux::sysctl;
+use myelin_spec::external;
+
+use crate::api::ApiError;
+use crate::api::short_hash;
+
+/// The link's name inside.
+const INNER: &str = "eth0";
+/// Whose sandbox it is; no two of a run are alike.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Occupant<'a> {
+    /// Identity of the run (agent).
+    pub(crate) run: &'a str,
+    pub(crate) chain: &'a str,
+    pub(crate) function: &'a str,
+    pub(crate) spi: u32,
+    pub(crate) generation: u16,
+    pub(crate) position: u8,
+}
+
+/// A namespace and its links, all ends up. Dropping it removes them.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    pub(crate) netns: Netns,
+    /// The link's end in the agent's namespace.
+    pub(crate) near: LinkId,
+    /// Its end inside.
+    pub(crate) inner: LinkId,
+    /// The near end of a black box's second link, where its packets come out.
+    pub(crate) out: Option<LinkId>,
+    _resources: NewestFirst,
+}
+
+/// Both ends of a link.
+struct Ends {
+    near: LinkId,
+    inner: LinkId,
+}
+
+impl Occupant<'_> {
+    /// A name has no dot in it, so this is no other namespace's name.
+    fn netns(&self) -> String {
+        format!(
+            "myelin-{}.{}.{}",
+            self.chain, self.function, self.generation
+        )
+    }
+
+    fn owner(&self) -> String {
+        format!("myelin run {}", self.run)
+    }
+
+    /// `my`, 8 hex digits, `n` (of a second link `o`), the position: at most 13 bytes.
+    fn near(&self, letter: char) -> String {
+        let Self {
+            run,
+            chain,
+            spi,
+            generation,
+            ..
+        } = self;
+        let identity = format!("{run}/{chain}/{spi}/{generation}");
+        let hash = short_hash(identity.as_bytes());
+        format!("my{hash}{letter}{}", self.position)
+    }
+}
+
+impl Sandbox {
+    /// Makes a sandbox with one link, or nothing. `mtu` is the largest packet on the link without its header, bytes.
+    pub(crate) fn create(
+        occupant: &Occupant<'_>,
+        mtu: u32,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        Self::with_links(occupant, (INNER, None), mtu, journal)
+    }
+
+    /// Makes a sandbox for a black box, or nothing: with two links.
+    pub(crate) fn between_links(
+        occupant: &Occupant<'_>,
+        mtu: u32,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let names = (external::INGRESS, Some(external::EGRESS));
+        let sandbox = Self::with_links(occupant, names, mtu, journal)?;
+        let opened = sandbox.netns.enter(|| open_to_redirects(&sandbox.inner));
+        opened.and_then(|opened| opened).map_err(ApiError::failed)?;
+        Ok(sandbox)
+    }
+
+    fn with_links(
+        occupant: &Occupant<'_>,
+        (inner, out): (&str, Option<&str>),
+        mtu: u32,
+        journal: &Journal,
+    ) -> Result<Self, ApiError> {
+        let (name, owner) = (occupant.netns(), occupant.owner());
+        let resource = Resource::Netns {
+            name: name.clone(),
+            owner: owner.clone(),
+        };
+        // The newest is removed first: a namespace may live on in a process that is still inside, and the link with it.
+        let mut made = NewestFirst::default();
+        let make = || -> myelin_linux::Result<_> {
+            let (guard, netns) = journal.make(resource, || {
+                Netns::create_owned(&name, &owner).map_err(|error| explain(error, &name, &owner))
+            })?;
+            made.0.push(guard);
+            let mut connect = |letter, inner| {
+                let near = occupant.near(letter);
+                let resource = Resource::Link { name: near.clone() };
+                made.0.push(journal.guard(resource)?);
+                connect(&netns, &near, inner, mtu)
+            };
+            let first = connect('n', inner)?;
+            let out = out.map(|out| connect('o', out)).transpose()?;
+            Ok((netns, first, out.map(|second| second.near)))
+        };
+        let (netns, first, out) = make().map_err(ApiError::failed)?;
+        Ok(Self {
+            netns,
+            near: first.near,
+            inner: first.inner,
+            out,
+            _resources: made,
+        })
+    }
+}
+
+/// A link into the namespace, both ends, up.
+fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Result<Ends> {
+    let mut netlink = Netlink::open()?;
+    let end = |name, namespace| VethEnd {
+        name,
+        namespace,
+        mac: None,
+        mtu: Some(mtu),
+    };
+    netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
+    let near = netlink.link(near)?.id();
+    sysctl::disable_ipv6(&near.name, true)?;
+    Ethtool::open()?.disable_offloads(&near.name)?;
+    netlink.apply([link::no_ipv6_autoconfiguration(&near), link::up(&near)])?;
+    let inner = netns.enter(|| furnish(inner))??;
+    Ok(Ends { near, inner })
+}
+
+/// Runs inside.
+fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
+    sysctl::disable_ipv6(inner, true)?;
+    Ethtool::open()?.disable_offloads(inner)?;
+    let mut netlink = Netlink::open()?;
+    let inner = netlink.link(inner)?.id();
+    netlink.apply([link::no_ipv6_autoconfiguration(&inner), link::up(&inner)])?;
+    Ok(inner)
+}
+
+/// Runs inside. There is no XDP program at a black box's link whose NAPI a redirect into it needs, so GRO brings it, which must join
+/// nothing; and links that the black box makes, a bridge perhaps, must be as silent as those that it finds.
+fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
+    sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
+    Netlink::open()?.apply([link::joined_bytes(inner, 1)])?;
+    Ethtool::open()?.set(&inner.name, &[(Offload::GenericReceive, true)])
+}
+
+/// Says whose namespace is in the way.
+fn explain(error: myelin_linux::Error, name: &str, owner: &str) -> myelin_linux::Error {
+    if error.kind() != ErrorKind::Exists {
+        return error;
+    }
+    match netns::owner(name) {
+        Ok(Some(found)) if found == owner => {
+            error.remedy("an agent that was killed left it: `myelin down --all` removes it")
+        }
+        Ok(Some(found)) => error.remedy(format!(
+            "it belongs to another agent ({found}): rename the chain"
+        )),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_occupant_and_fit() {
+        let one = Occupant {
+            run: "5f3a",
+            chain: "tactile",
+            function: "filter",
+            spi: 0x00ff_ffff,
+            generation: u16::MAX,
+            position: 31,
+        };
+        assert_eq!(one.netns(), "myelin-tactile.filter.65535");
+        assert!(
+            link::check_name(&one.near('n')).is_ok(),
+            "{}",
+            one.near('n')
+        );
+        let others = [
+            Occupant { run: "5f3b", ..one },
+            Occupant { spi: 1, ..one },
+            Occupant {
+                generation: 0,
+                ..one
+            },
+            Occupant { position: 3, ..one },
+        ];
+        for other in others {
+            assert_ne!(one.near('n'), other.near('n'));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Mapping `pipeline`: as `compact`, but each user function runs in a process of its own, behind the worker that has the sockets.
+//!
+//! What differs from `compact` is how a worker runs the user part of a chain, and which processes are supervised.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use myelin_dataplane::{
+    Deaths, Idle, Pipeline, PipelineReader, UserChain, WORKER_NAME, WorkerConfig,
+};
+use myelin_linux::affinity;
+use myelin_linux::journal::{Made, Resource};
+use myelin_spec::Mapping;
+
+use crate::api::ApiError;
+use crate::node::workers::{Entry, WorkerLease};
+
+/// The processes of one generation of a chain behind its worker.
+pub(crate) struct Stages {
+    spi: u32,
+    generation: u16,
+    pub(crate) pipeline: Pipeline,
+    deaths: Vec<Deaths>,
+    /// Set when one of them kept dying; it is not started again.
+    failed: Arc<AtomicBool>,
+    _processes: Vec<Made>,
+}
+
+/// The end of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// A new one runs.
+    Restarted,
+    /// A worker is given up, and with it all chains that it serves.
+    GivenUp,
+    /// A process behind a worker is given up, and with it the one chain that it serves.
+    StageGivenUp { spi: u32, generation: u16 },
+}
+
+/// The user part of a generation, which a worker runs, in mapping `pipeline` with processes behind it. Dropping it takes that out of
+/// the worker, after the packets that are inside.
+pub(crate) struct RunningPart {
+    worker: WorkerLease,
+    spi: u32,
+    generation: u16,
+    /// Reads all processes together, in mapping `pipeline`.
+    pub(crate) pipeline: Option<Arc<PipelineReader>>,
+    failed: Arc<AtomicBool>,
+}
+
+impl RunningPart {
+    /// Runs the user part of a chain: in the worker alone, or in a process for each function.
+    ///
+    /// # Errors
+    /// A function cannot be made, or a process cannot be started.
+    pub(crate) fn run(
+        worker: &WorkerLease,
+        mapping: Mapping,
+        chain: UserChain,
+    ) -> Result<Self, ApiError> {
+        let (spi, generation) = (chain.spi, chain.generation);
+        let failed = Arc::new(AtomicBool::new(false));
+        let mut entry = worker.entry();
+        let pipeline = if mapping == Mapping::Pipeline {
+            Some(entry.run_pipeline(&chain, &failed)?)
+        } else {
+            let added = entry.handle().add_chain(chain);
+            added.map_err(|error| entry.explain(error))?;
+            None
+        };
+        drop(entry);
+        Ok(Self {
+            worker: worker.clone(),
+            spi,
+            generation,
+            pipeline,
+            failed,
+        })
+    }
+
+    /// Whether a process behind the worker was given up.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for RunningPart {
+    fn drop(&mut self) {
+        let (spi, generation) = (self.spi, self.generation);
+        let mut entry = self.worker.entry();
+        let ended = entry.end_chain(spi, generation);
+        // A worker that was given up cannot be told; that its handle knows is enough.
+        if let (Err(error), false) = (ended, self.worker.has_failed()) {
+            tracing::warn!(spi, generation, %error, "taking the chain out of its worker failed");
+        }
+    }
+}
+
+impl Entry {
+    fn run_pipeline(
+        &mut self,
+        chain: &UserChain,
+        failed: &Arc<AtomicBool>,
+    ) -> Result<Arc<PipelineReader>, ApiError> {
+        let (spi, generation) = (chain.spi, chain.generation);
+        let template = WorkerConfig {
+            idle: Idle::from(&self.spec),
+            ..self.handle().config().clone()
+        };
+        let positions = Pipeline::stage_positions(chain);
+        let configs: Vec<WorkerConfig> = spread(positions.len(), &template)
+            .into_iter()
+            .zip(&positions)
+            .map(|(config, &position)| WorkerConfig {
+                run_id: format!("{}-{spi}.{generation}-{position}", template.run_id),
+                ..config
+            })
+            .collect();
+        let record = |config: &WorkerConfig| {
+            let argument = format!("{WORKER_NAME}@{}", config.run_id);
+            self.journal.guard(Resource::Processes { argument })
+        };
+        let recorded = configs.iter().map(record).collect::<Result<_, _>>();
+        let recorded = recorded.map_err(ApiError::failed)?;
+        let mut configs = configs.into_iter();
+        let pipeline = Pipeline::deploy(self.handle(), chain, |_| {
+            configs.next().unwrap_or_else(|| template.clone())
+        });
+        let pipeline = pipeline.map_err(ApiError::failed)?;
+        let reader = pipeline.reader(self.handle());
+        self.pipelines.push(Stages {
+            spi,
+            generation,
+            pipeline,
+            deaths: positions.iter().map(|_| Deaths::default()).collect(),
+            failed: Arc::clone(failed),
+            _processes: recorded,
+        });
+        self.poll_where_alone();
+        Ok(Arc::new(reader))
+    }
+
+    fn end_chain(&mut self, spi: u32, generation: u16) -> Result<(), myelin_dataplane::Error> {
+        let is_it = |stages: &Stages| (stages.spi, stages.generation) == (spi, generation);
+        match self.pipelines.iter().position(is_it) {
+            Some(index) => {
+                let stages = self.pipelines.swap_remove(index);
+                self.poll_where_alone();
+                stages.pipeline.remove(self.handle())
+            }
+            None => self.handle().remove_chain(spi, generation),
+        }
+    }
+
+    /// The worker polls before it sleeps only as long as no stage has to share its core.
+    fn poll_where_alone(&mut self) {
+        let stages = self.pipelines.iter();
+        let stages = stages.map(|stages| stages.pipeline.stages().len());
+        let shared = stages.max().unwrap_or(0) >= allowed_cores().len().max(1);
+        // It is in order either way.
+        if let Err(error) = self.poll_unless(shared) {
+            tracing::warn!(%error, "a worker keeps its idle mode");
+        }
+    }
+
+    /// The worker polls before it sleeps, as its chain's file says, unless it has to share its core.
+    pub(crate) fn poll_unless(&mut self, shared: bool) -> Result<(), myelin_dataplane::Error> {
+        let idle = polling(Idle::from(&self.spec), shared);
+        if self.handle().config().idle == idle || !self.handle().is_alive() {
+            return Ok(());
+        }
+        self.handle().set_idle(idle)
+    }
+
+    /// The further processes of a chain, where it has any.
+    pub(crate) fn pipeline_mut(&mut self, spi: u32, generation: u16) -> Option<&mut Pipeline> {
+        let mut stages = self.pipelines.iter_mut();
+        let found = stages.find(|stages| (stages.spi, stages.generation) == (spi, generation));
+        found.map(|stages| &mut stages.pipeline)
+    }
+
+    /// Starts dead processes of pipelines again; the others go on meanwhile. Returns what became of those that were dead.
+    pub(crate) fn revive_stages(&mut self) -> Vec<Death> {
+        let mut ends = Vec::new();
+        for stages in &mut self.pipelines {
+            if stages.failed.load(Ordering::Relaxed) {
+                continue;
+            }
+            let processes = stages.pipeline.stages_mut().iter_mut();
+            for (stage, deaths) in processes.zip(&mut stages.deaths) {
+                if stage.handle.is_alive() {
+                    continue;
+                }
+                if deaths.died(Instant::now()) {
+                    stages.failed.store(true, Ordering::Relaxed);
+                    ends.push(Death::StageGivenUp {
+                        spi: stages.spi,
+                        generation: stages.generation,
+                    });
+                    break;
+                }
+                match stage.handle.restart() {
+                    Ok(()) => ends.push(Death::Restarted),
+                    Err(error) => {
+                        tracing::error!(position = stage.position, %error, "a stage did not come up again");
+                    }
+                }
+            }
+        }
+        ends
+    }
+}
+
+/// How `count` processes are started behind the one with `head`'s configuration: on the allowed cores after its own in turn. One that has to share a core with
+/// another of them does not poll before it sleeps, since the other may need the core just then.
+fn spread(count: usize, head: &WorkerConfig) -> Vec<WorkerConfig> {
+    let allowed = allowed_cores();
+    let own = head
+        .core
+        .and_then(|core| allowed.iter().position(|&allowed| allowed == core as usize));
+    (0..count)
+        .map(|index| {
+            let slot = own.unwrap_or(0) + 1 + index;
+            // The first process takes part as the one before them.
+            let cores = allowed.len().max(1);
+            let shared =
+                (0..=count).any(|other| other != index + 1 && other % cores == (index + 1) % cores);
+            WorkerConfig {
+                core: allowed.get(slot % cores).map(|&core| core as u32),
+                idle: polling(head.idle, shared),
+                ..head.clone()
+            }
+        })
+        .collect()
+}
+
+/// The idle mode of a process that shares its core with another one of its pipeline, or does not.
+fn polling(asked: Idle, shared: bool) -> Idle {
+    match asked {
+        Idle::Adaptive { .. } if shared => Idle::Sleep,
+        asked => asked,
+    }
+}
+
+fn allowed_cores() -> Vec<usize> {
+    affinity::get(0).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_take_the_cores_in_turn_and_those_that_share_one_do_not_poll() {
+        let allowed = affinity::get(0).unwrap();
+        let mut head = WorkerConfig::new("/bin/true", "t");
+        head.core = allowed.last().map(|&core| core as u32);
+        let cores = allowed.len();
+        let configs = spread(cores + 1, &head);
+        for (index, config) in configs.iter().enumerate() {
+            assert_eq!(config.core, Some(allowed[index % cores] as u32));
+            // One each is left for the last and the first of them, and one for the first process.
+            let others = (0..configs.len())
+                .filter(|&i| i % cores == index % cores)
+                .count();
+            let with_head = index % cores == cores - 1;
+            let shares = others > 1 || with_head;
+            assert_eq!(config.idle == Idle::Sleep, shares, "{index} of {cores}");
+        }
+        let alone = spread(cores.saturating_sub(1), &head);
+        assert!(alone.iter().all(|config| config.idle == head.idle));
+    }
+}

@@ -1,0 +1,463 @@
+//! The worker processes of this node, and what they need to run: packet memory, sockets, internal links, devices.
+//!
+//! One worker serves one owner on one circuit (on all named interfaces together, or on one pair of DPDK devices): its ports share
+//! one packet memory, and a queue of an interface can be bound to one packet memory only.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use myelin_dataplane::{
+    BusyPoll, Deaths, DevicePair, Idle, Lead, Role, SocketId, Stats, WORKER_NAME, WorkerConfig,
+    WorkerFacts, WorkerHandle, Xsk, XskConfig,
+};
+use myelin_kernel::{Plane, Reentry, Sockets};
+use myelin_linux::affinity;
+use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::link::LinkId;
+use myelin_linux::netns::Netns;
+use myelin_planner::admission::{RING, SMALL_RING};
+use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
+
+use crate::api::ApiError;
+use crate::node::Parts;
+use crate::node::confinement::{Confinement, Demand};
+use crate::node::devices::Claim;
+use crate::node::internal_link::Internal;
+use crate::node::ports::{Bound, PortLease};
+use crate::node::stages::Stages;
+use crate::pool::{Lease, Pool, lock};
+
+/// Which worker serves a chain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// `metadata.namespace`.
+    pub(crate) owner: String,
+    /// The chain that made the circuit; empty for all named interfaces together; of DPDK devices both names, sorted.
+    pub(crate) circuit: String,
+}
+
+impl Key {
+    /// The worker of a chain on this circuit.
+    pub(crate) fn of(chain: &ServiceChain, circuit: &str) -> Self {
+        let circuit = match &chain.ports {
+            Some(ports) if chain.is_over_dpdk() => {
+                let (one, other) = (&ports.ingress, &ports.egress);
+                format!("{} {}", one.min(other), one.max(other))
+            }
+            Some(_) => String::new(),
+            None => circuit.to_owned(),
+        };
+        Self {
+            owner: chain.owner().to_owned(),
+            circuit,
+        }
+    }
+}
+
+/// All workers.
+pub(crate) type Workers = Pool<Key, Worker>;
+/// A chain's share of a worker.
+pub(crate) type WorkerLease = Lease<Key, Worker>;
+
+/// A worker and what it was given. Dropping it ends the process, after its last batch.
+pub(crate) struct Worker {
+    // Fields drop in this order, after the process has ended.
+    entry: Mutex<Entry>,
+    pub(crate) key: Key,
+    spec: WorkerSpec,
+    sandbox: SandboxSpec,
+    /// What it counts, to be read without its lock.
+    pub(crate) stats: Arc<Stats>,
+    /// Its process, core and sockets, to be read without its lock.
+    pub(crate) facts: Arc<WorkerFacts>,
+    failed: AtomicBool,
+    /// The pair of DPDK devices that it drives.
+    pub(crate) devices: Option<Claim>,
+    /// Its control group and container, where it is to have one.
+    pub(crate) confinement: Option<Arc<Confinement>>,
+    _recorded: Vec<Made>,
+}
+
+/// What changes in a worker's life, under its lock. A request to the process may take as long as a function needs to be made.
+pub(crate) struct Entry {
+    /// `None` only while the worker is dropped.
+    handle: Option<WorkerHandle>,
+    key: Key,
+    pub(crate) spec: WorkerSpec,
+    /// By interface and queue.
+    sockets: BTreeMap<(u32, u32), SocketId>,
+    /// Generations of chains that use the sockets of an interface, and the claim on its queues.
+    users: BTreeMap<u32, (u32, Bound)>,
+    internal: Option<Internal>,
+    /// Further processes of chains in mapping `pipeline`.
+    pub(crate) pipelines: Vec<Stages>,
+    pub(crate) deaths: Deaths,
+    confinement: Option<Arc<Confinement>>,
+    pub(crate) journal: Journal,
+}
+
+/// What a worker is started as.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub(crate) spec: &'a WorkerSpec,
+    pub(crate) sandbox: &'a SandboxSpec,
+    pub(crate) parts: &'a Parts,
+}
+
+impl Worker {
+    /// Starts a worker; `devices` makes it one over DPDK.
+    ///
+    /// # Errors
+    /// It cannot be started, or refuses its set-up: as its message says.
+    pub(crate) fn start(
+        key: &Key,
+        start: Start<'_>,
+        devices: Option<Claim>,
+    ) -> Result<Self, ApiError> {
+        let Start { spec, parts, .. } = start;
+        let journal = &parts.journal;
+        // The process number tells this agent's workers from those of a killed one.
+        let number = format!("{}-{}", std::process::id(), parts.take_worker_number());
+        let id = format!("{}-{number}", parts.run_id);
+        let mut config = WorkerConfig::new(&parts.program, &id);
+        config.args = vec!["worker".into()];
+        config.batch = spec.batch;
+        config.core = Some(spec.core.unwrap_or_else(default_core));
+        config.idle = match spec.idle {
+            IdleSpec::Spin => Idle::Spin,
+            IdleSpec::Sleep => Idle::Sleep,
+            IdleSpec::Adaptive => Idle::Adaptive {
+                spin: Duration::from_nanos(spec.spin_ns),
+            },
+        };
+        let mut resources = Vec::new();
+        if let Some(claim) = &devices {
+            let prefix = format!("myelin-{id}");
+            resources.push(Resource::Directory {
+                path: myelin_dpdk::runtime_directory(&prefix),
+            });
+            if spec.hugepages {
+                let prefix = prefix.clone();
+                resources.push(Resource::HugePages { prefix });
+            }
+            config.args.push("--dpdk".into());
+            config.devices = Some(DevicePair {
+                devices: claim.devices().clone(),
+                prefix,
+                hugepages: spec.hugepages,
+            });
+        }
+        resources.push(Resource::Processes {
+            argument: format!("{WORKER_NAME}@{id}"),
+        });
+        let recorded = resources
+            .into_iter()
+            .map(|resource| journal.guard(resource));
+        let recorded: Vec<Made> = recorded
+            .collect::<Result<_, _>>()
+            .map_err(ApiError::failed)?;
+        let confinement = confine(&format!("{}-{number}", key.circuit), start)?;
+        if let Some(confinement) = &confinement {
+            config.launcher = Some(Arc::clone(confinement) as Arc<_>);
+        }
+        let handle = WorkerHandle::spawn(config).map_err(|error| explain(&confinement, error))?;
+        Ok(Self {
+            stats: handle.stats(),
+            facts: handle.facts(),
+            entry: Mutex::new(Entry {
+                handle: Some(handle),
+                key: key.clone(),
+                spec: spec.clone(),
+                sockets: BTreeMap::new(),
+                users: BTreeMap::new(),
+                internal: None,
+                pipelines: Vec::new(),
+                deaths: Deaths::default(),
+                confinement: confinement.clone(),
+                journal: journal.clone(),
+            }),
+            key: key.clone(),
+            spec: spec.clone(),
+            sandbox: start.sandbox.clone(),
+            failed: AtomicBool::new(false),
+            devices,
+            confinement,
+            _recorded: recorded,
+        })
+    }
+
+    /// Checks that this worker can serve a chain that asks for these settings.
+    ///
+    /// # Errors
+    /// It was given up, or has other settings.
+    pub(crate) fn check(&self, spec: &WorkerSpec, sandbox: &SandboxSpec) -> Result<(), ApiError> {
+        let owner = &self.key.owner;
+        let problem = if self.has_failed() {
+            format!(
+                "the worker of owner {owner} that would serve this chain kept dying and was given up: first `myelin down` \
+                 the chains that `myelin ps` shows as failed"
+            )
+        } else if self.spec != *spec && self.devices.is_some() {
+            "spec.worker differs from that of the chain that shares these devices: make them equal"
+                .to_owned()
+        } else if self.spec != *spec {
+            format!(
+                "spec.worker differs from that of the chain that shares this worker (owner {owner}): make them equal, or give \
+                 the chains different namespaces"
+            )
+        } else if (self.sandbox.isolation, self.sandbox.limits)
+            != (sandbox.isolation, sandbox.limits)
+        {
+            format!(
+                "isolation and limits of {} cannot be changed while its worker runs: `myelin down` the chain first, or give \
+                 the function another name",
+                self.key.circuit
+            )
+        } else {
+            return Ok(());
+        };
+        Err(ApiError::failed(problem))
+    }
+
+    /// What changes in its life; waits for a request that is under way.
+    pub(crate) fn entry(&self) -> MutexGuard<'_, Entry> {
+        lock(&self.entry)
+    }
+
+    /// The same, unless a request is under way.
+    pub(crate) fn idle_entry(&self) -> Option<MutexGuard<'_, Entry>> {
+        match self.entry.try_lock() {
+            Ok(entry) => Some(entry),
+            Err(std::sync::TryLockError::Poisoned(entry)) => Some(entry.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether it kept dying and is not started again.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// It kept dying and is not started again.
+    pub(crate) fn give_up(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Packets that these of its sockets could not take: their rings were full, or the worker had no frame left for them.
+    pub(crate) fn overflowed(&self, sockets: &[SocketId]) -> u64 {
+        let counted = sockets
+            .iter()
+            .filter_map(|id| self.facts.socket_statistics(*id));
+        counted
+            .map(|counted| counted.rx_dropped + counted.rx_ring_full)
+            .sum()
+    }
+
+    /// Logs that the worker died at its memory limit, if it did.
+    pub(crate) fn log_memory_limit(&self) {
+        let confinement = self.confinement.as_ref();
+        if let Some(limit) = confinement.and_then(|confinement| confinement.killed_at()) {
+            let Key { owner, circuit } = &self.key;
+            tracing::error!(
+                owner,
+                function = circuit,
+                "a worker used more than its memory limit of {limit} and was killed"
+            );
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let entry = self.entry.get_mut();
+        let entry = entry.unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(handle) = entry.handle.take() {
+            // A worker that is gone already cannot be told to stop.
+            let _ = handle.shutdown();
+        }
+    }
+}
+
+impl Entry {
+    /// The process.
+    pub(crate) fn handle(&mut self) -> &mut WorkerHandle {
+        match &mut self.handle {
+            Some(handle) => handle,
+            None => unreachable!("a worker has its process until it is dropped"),
+        }
+    }
+
+    /// What went wrong with its process.
+    pub(crate) fn explain(&self, error: impl std::fmt::Display) -> ApiError {
+        explain(&self.confinement, error)
+    }
+
+    /// Sockets on every queue of a port, for receiving and transmitting; made once and shared by all chains of the worker, until
+    /// each has closed the port again. Returns the one to transmit on.
+    fn open_port(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
+        let bound = Bound::claim(port.clone(), &self.key)?;
+        let users = self.users.entry(port.ifindex).or_insert((0, bound));
+        users.0 += 1;
+        let opened = self.open_queues(port);
+        if opened.is_err() {
+            self.close_port(port.ifindex);
+        }
+        opened
+    }
+
+    fn open_queues(&mut self, port: &PortLease) -> Result<SocketId, ApiError> {
+        for queue in 0..port.queues {
+            if self.sockets.contains_key(&(port.ifindex, queue)) {
+                continue;
+            }
+            let mut config = XskConfig::new(&port.name, port.ifindex, queue, Role::Ingress);
+            config.ring_size = if port.queues > 1 { SMALL_RING } else { RING };
+            let xsk = self.bind(config)?;
+            let xsk = xsk.led_by(lead(port.door().sockets(), queue));
+            let id = self.handle().add_socket(xsk).map_err(ApiError::failed)?;
+            self.sockets.insert((port.ifindex, queue), id);
+        }
+        let first = self.sockets.get(&(port.ifindex, 0)).copied();
+        first.ok_or_else(|| ApiError::failed(format!("interface {} has no queue", port.name)))
+    }
+
+    /// A chain needs the sockets of that port no longer; with the last one they go, and another owner may have the port.
+    fn close_port(&mut self, ifindex: u32) {
+        if let Some((users, _)) = self.users.get_mut(&ifindex) {
+            *users -= 1;
+            if *users > 0 {
+                return;
+            }
+        }
+        let queues = self.sockets.keys().filter(|(port, _)| *port == ifindex);
+        for queue in queues.copied().collect::<Vec<_>>() {
+            if let Some(id) = self.sockets.remove(&queue) {
+                self.close_socket(id);
+            }
+        }
+        self.users.remove(&ifindex);
+    }
+
+    /// Closes a socket of its own.
+    pub(crate) fn close_socket(&mut self, id: SocketId) {
+        // A process that is dead has none left.
+        if let Err(error) = self.handle().remove_socket(id)
+            && self.handle().is_alive()
+        {
+            tracing::warn!(owner = self.key.owner, %error, "closing a socket failed");
+        }
+    }
+
+    /// A socket on a link's end in another namespace, for receiving and transmitting.
+    pub(crate) fn bind_in(&mut self, netns: &Netns, link: &LinkId) -> Result<Xsk, ApiError> {
+        let mut config = XskConfig::new(&link.name, link.index, 0, Role::Ingress);
+        config.ring_size = RING;
+        netns
+            .enter(|| self.bind(config))
+            .map_err(ApiError::failed)?
+    }
+
+    /// The internal link, made once; returns the socket that leads to its re-entry door, and the door.
+    pub(crate) fn open_internal(
+        &mut self,
+        plane: &Plane,
+    ) -> Result<(SocketId, Arc<Reentry>), ApiError> {
+        if self.internal.is_none() {
+            self.internal = Some(Internal::make(self, plane)?);
+        }
+        let internal = self.internal.as_ref();
+        let internal = internal.map(|made| (made.transmit, made.door()));
+        internal.ok_or_else(|| ApiError::failed("a worker has no internal link"))
+    }
+
+    /// The sockets that receive on that interface: of a port, or of the internal link.
+    pub(crate) fn receiving(&self, ifindex: u32) -> Vec<SocketId> {
+        let ports = self.sockets.iter();
+        let ports = ports.filter(|((port, _), _)| *port == ifindex);
+        let internal = self.internal.iter().map(|internal| internal.receive);
+        let internal = internal.filter(|(_, far)| *far == ifindex);
+        let ports = ports.map(|(_, id)| *id);
+        ports.chain(internal.map(|(id, _)| id)).collect()
+    }
+
+    /// The interface on which packets come from kernel functions behind user functions.
+    pub(crate) fn internal_interface(&self) -> Option<u32> {
+        self.internal.as_ref().map(|internal| internal.receive.1)
+    }
+
+    pub(crate) fn bind(&mut self, mut config: XskConfig) -> Result<Xsk, ApiError> {
+        config.busy_poll = self.spec.busy_poll_ns.map(|ns| BusyPoll {
+            time: Duration::from_nanos(ns),
+            budget: self.spec.batch.max(8),
+        });
+        let handle = self.handle();
+        Xsk::bind(handle.umem(), &config, handle.first_socket()).map_err(ApiError::failed)
+    }
+}
+
+/// A chain's use of the sockets that its worker has on a port.
+pub(crate) struct OpenPort {
+    worker: WorkerLease,
+    pub(crate) ifindex: u32,
+    /// The socket to transmit on.
+    pub(crate) socket: SocketId,
+}
+
+impl OpenPort {
+    /// Opens the port for one more generation of a chain.
+    pub(crate) fn open(worker: &WorkerLease, port: &PortLease) -> Result<Self, ApiError> {
+        let socket = worker.entry().open_port(port)?;
+        Ok(Self {
+            worker: worker.clone(),
+            ifindex: port.ifindex,
+            socket,
+        })
+    }
+}
+
+impl Drop for OpenPort {
+    fn drop(&mut self) {
+        self.worker.entry().close_port(self.ifindex);
+    }
+}
+
+/// The way to a socket of a queue.
+pub(crate) fn lead(sockets: Sockets, queue: u32) -> Lead {
+    Arc::new(move |socket| {
+        sockets
+            .set(queue, socket)
+            .map_err(|error| error.to_string())
+    })
+}
+
+/// The last core: the first ones are where interrupts and other work usually are.
+fn default_core() -> u32 {
+    affinity::cores() - 1
+}
+
+fn explain(confinement: &Option<Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {
+    match confinement {
+        Some(confinement) => confinement.explain(error),
+        None => ApiError::failed(error),
+    }
+}
+
+/// The control group and container of a worker that asks for one.
+fn confine(name: &str, start: Start<'_>) -> Result<Option<Arc<Confinement>>, ApiError> {
+    if start.sandbox.demand().is_none() {
+        return Ok(None);
+    }
+    // Not in the function's namespace: that belongs to one generation, and the worker with its state outlives it. The sockets that
+    // reach there are handed over.
+    let demand = Demand {
+        name,
+        isolation: start.sandbox.isolation,
+        limits: start.sandbox.limits,
+        rootfs: None,
+        netns: None,
+    };
+    let confinement = Confinement::create(&demand, &start.parts.run_dir, &start.parts.journal)?;
+    Ok(Some(Arc::new(confinement)))
+}

@@ -1,0 +1,266 @@
+//! Things that several chains share: the first user makes one, the last one ends it.
+//!
+//! Making and ending one of them may take seconds (a worker's environment, a container). Both happen under that one's own
+//! lock, so the others stay in reach, and so does the list.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often one who waits for readers looks whether they are done.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// All members, by key.
+pub(crate) struct Pool<K, T>(Arc<Mutex<Slots<K, T>>>);
+
+type Slots<K, T> = BTreeMap<K, Arc<Slot<T>>>;
+
+struct Slot<T>(Mutex<Shared<T>>);
+
+struct Shared<T> {
+    users: u32,
+    /// `None` while nobody uses it: it is not made yet, or ended already.
+    member: Option<Arc<T>>,
+}
+
+/// One user's share of a member. Dropping the last share ends the member.
+pub(crate) struct Lease<K: Ord, T> {
+    pool: Pool<K, T>,
+    key: K,
+    slot: Arc<Slot<T>>,
+    /// `None` only while this is dropped.
+    member: Option<Arc<T>>,
+}
+
+impl<K, T> Default for Pool<K, T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K, T> Clone for Pool<K, T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Ord + Clone, T> Pool<K, T> {
+    /// A share of the member of that key; `make` makes it if there is none. Waits for a member that is being made or ended.
+    pub(crate) fn acquire<E>(
+        &self,
+        key: &K,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Lease<K, T>, E> {
+        let empty = || {
+            Arc::new(Slot(Mutex::new(Shared {
+                users: 0,
+                member: None,
+            })))
+        };
+        let slot = Arc::clone(lock(&self.0).entry(key.clone()).or_insert_with(empty));
+        let mut shared = lock(&slot.0);
+        let member = match &shared.member {
+            Some(member) => Arc::clone(member),
+            None => match make() {
+                Ok(made) => Arc::clone(shared.member.insert(Arc::new(made))),
+                Err(error) => {
+                    drop(shared);
+                    self.remove_unused(key, &slot);
+                    return Err(error);
+                }
+            },
+        };
+        shared.users += 1;
+        drop(shared);
+        Ok(Lease {
+            pool: self.clone(),
+            key: key.clone(),
+            slot,
+            member: Some(member),
+        })
+    }
+
+    /// A further share of a member that is there; never waits. `None` also while it is being made or ended.
+    pub(crate) fn share(&self, key: &K) -> Option<Lease<K, T>> {
+        let slot = Arc::clone(lock(&self.0).get(key)?);
+        let mut shared = slot.0.try_lock().ok()?;
+        let member = Arc::clone(shared.member.as_ref()?);
+        shared.users += 1;
+        drop(shared);
+        Some(Lease {
+            pool: self.clone(),
+            key: key.clone(),
+            slot,
+            member: Some(member),
+        })
+    }
+
+    /// The members that are there, each with its key; leaves out those that are being made or ended. Never waits.
+    pub(crate) fn members(&self) -> Vec<(K, Arc<T>)> {
+        let slots = lock(&self.0);
+        let members = slots.iter().filter_map(|(key, slot)| {
+            let shared = slot.0.try_lock().ok()?;
+            Some((key.clone(), Arc::clone(shared.member.as_ref()?)))
+        });
+        members.collect()
+    }
+
+    /// Removes a slot that holds nothing and that nobody waits for.
+    fn remove_unused(&self, key: &K, slot: &Arc<Slot<T>>) {
+        let mut slots = lock(&self.0);
+        // One reference is the caller's, one the list's. Further ones are made under the list's lock, which is held.
+        if Arc::strong_count(slot) == 2 && lock(&slot.0).users == 0 {
+            slots.remove(key);
+        }
+    }
+}
+
+impl<K: Ord + Clone, T> Clone for Lease<K, T> {
+    fn clone(&self) -> Self {
+        lock(&self.slot.0).users += 1;
+        Self {
+            pool: self.pool.clone(),
+            key: self.key.clone(),
+            slot: Arc::clone(&self.slot),
+            member: self.member.clone(),
+        }
+    }
+}
+
+impl<K: Ord, T> Deref for Lease<K, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.member {
+            Some(member) => member,
+            None => unreachable!("a lease has its member until it is dropped"),
+        }
+    }
+}
+
+impl<K: Ord + fmt::Debug, T> fmt::Debug for Lease<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lease").field(&self.key).finish()
+    }
+}
+
+impl<K: Ord, T> Drop for Lease<K, T> {
+    fn drop(&mut self) {
+        let mut shared = lock(&self.slot.0);
+        self.member = None;
+        shared.users -= 1;
+        if shared.users > 0 {
+            return;
+        }
+        if let Some(member) = shared.member.take() {
+            drop(alone(member));
+        }
+        drop(shared);
+        let mut slots = lock(&self.pool.0);
+        if Arc::strong_count(&self.slot) == 2 {
+            slots.remove(&self.key);
+        }
+    }
+}
+
+/// Waits until this is the only reference. Others are readers, and who supervises the member.
+pub(crate) fn alone<T>(mut shared: Arc<T>) -> T {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(value) => return value,
+            Err(still_shared) => shared = still_shared,
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Locks also after a panic of another thread: whatever a step leaves is consistent, because each step undoes itself.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Counts how many there are.
+    struct Counted<'a>(&'a AtomicU32);
+
+    impl<'a> Counted<'a> {
+        fn new(count: &'a AtomicU32) -> Result<Self, Infallible> {
+            assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "two of one key");
+            Ok(Self(count))
+        }
+    }
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_first_makes_it_and_the_last_ends_it() {
+        let count = AtomicU32::new(0);
+        let pool = Pool::default();
+        let one = pool.acquire(&7, || Counted::new(&count)).unwrap();
+        let two = one.clone();
+        let three = pool.share(&7).unwrap();
+        assert_eq!(pool.members().len(), 1);
+        drop((one, three));
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+        drop(two);
+        assert_eq!(count.load(Ordering::SeqCst), 0);
+        assert!(pool.share(&7).is_none() && lock(&pool.0).is_empty());
+        assert!(pool.acquire(&7, || Err::<Counted<'_>, _>("no")).is_err());
+        assert!(lock(&pool.0).is_empty());
+    }
+
+    #[test]
+    fn one_is_never_made_while_another_of_its_key_is_there() {
+        let count = AtomicU32::new(0);
+        let pool = Pool::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        drop(pool.acquire(&1, || Counted::new(&count)).unwrap());
+                        drop(pool.members());
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 0);
+        assert!(lock(&pool.0).is_empty());
+    }
+
+    #[test]
+    fn one_that_takes_long_to_make_keeps_nobody_from_the_others() {
+        let pool = Pool::default();
+        let other = pool.acquire(&2, || Ok::<_, Infallible>('b')).unwrap();
+        let (begun, is_begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        let slow = pool.clone();
+        let maker = std::thread::spawn(move || {
+            slow.acquire(&1, || {
+                begun.send(()).unwrap();
+                may_go_on.recv().map(|()| 'a')
+            })
+        });
+        is_begun.recv().unwrap();
+        assert_eq!(*pool.share(&2).unwrap(), 'b');
+        assert!(pool.share(&1).is_none());
+        let keys: Vec<_> = pool.members().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, [2]);
+        go_on.send(()).unwrap();
+        assert_eq!(*maker.join().unwrap().unwrap(), 'a');
+        drop(other);
+    }
+}

@@ -1,0 +1,37 @@
+//! What `ps` shows of a chain's shaper.
+
+use myelin_dataplane::ShaperStats;
+use myelin_planner::{ShaperPlace, ShaperPlan};
+
+use crate::api::ShaperStatus;
+
+/// The state of a shaper, from what it has counted over all generations.
+pub(super) fn status(plan: ShaperPlan, by: &str, stats: &ShaperStats) -> ShaperStatus {
+    let ShaperPlan { place, shaping, .. } = plan;
+    let in_worker = place == ShaperPlace::Worker;
+    // HTB counts no packets that waited, and its class comes behind the program that records the sojourn.
+    let is_told = by != "htb";
+    let left = stats
+        .delayed
+        .saturating_sub(stats.waiting + stats.lost)
+        .max(1);
+    ShaperStatus {
+        by: by.to_owned(),
+        rate_pps: shaping.packets.map(|limit| limit.rate),
+        burst_packets: shaping.packets.map(|limit| limit.burst),
+        rate_bps: shaping.bits.map(|limit| limit.rate),
+        burst_bits: shaping.bits.map(|limit| limit.burst),
+        queue: shaping.queue,
+        delay_us: shaping.delay_ns as f64 / 1e3,
+        delayed: is_told.then_some(stats.delayed),
+        mean_wait_us: (in_worker && stats.delayed > 0)
+            .then(|| stats.waited_ns as f64 / 1e3 / left as f64),
+        drops_full: stats.full,
+        drops_late: stats.late,
+        drops_too_big: stats.big,
+        lost: stats.lost,
+        waiting: stats.waiting,
+        most_waiting: in_worker.then_some(stats.most),
+        in_sojourn: is_told,
+    }
+}
