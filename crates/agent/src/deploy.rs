@@ -56,11 +56,15 @@ pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError
     let chains = order.source.parse()?;
     check_floods(order.floods, &chains)?;
     let costs = load_costs()?;
-    let names = chains.iter().flat_map(|chain| {
-        let reverse = chain.reverse.clone();
-        [Some(chain.name.clone()), reverse].into_iter().flatten()
-    });
-    let reserved = node.chains.reserve(names.collect(), order.is_called_off)?;
+    let called_off = order.is_called_off;
+    let names = chains
+        .iter()
+        .flat_map(|chain| [Some(chain.name.clone()), chain.reverse.clone()]);
+    let names = names.flatten().collect();
+    let reserved = node.chains.reserved.reserve(names, called_off)?;
+    let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
+    let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
+    let interfaces = node.interfaces.reserve(interfaces.collect(), called_off)?;
     if order.only_new {
         none_may_run(node, &chains)?;
     }
@@ -70,11 +74,12 @@ pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError
         ports: &node.parts.ports,
     };
     let mut drafts = plan::plan(surveyed, chains, &costs)?;
-    let called_off = order.is_called_off;
     let admission = admit::admit(&node.ledger, &costs, &mut drafts, order.force, called_off)?;
     let latencies = cpu_latency::ask(drafts.iter().filter_map(plan::Draft::chain))?;
+    let placed = place::place_all(&node.parts, drafts)?;
+    drop(interfaces);
     let source = Arc::new(order.source.clone());
-    let laid = stand_up(node, drafts, &source, called_off)?;
+    let laid = lay_out_all(node, placed, &source, called_off)?;
     let ups = switch_all_on(node, laid, start)?;
     admission.settle();
     node.latencies.hold(latencies);
@@ -88,29 +93,26 @@ enum Stands {
     Laid(Box<lay_out::Laid>),
 }
 
-/// Places and lays out all chains of a file: those that share a state must not be apart for longer than the steps at the front doors
-/// take.
-fn stand_up(
+/// Lays out all chains of a file before packets are led to one of them: those that share a state must not be apart for longer than the
+/// steps at the front doors take.
+fn lay_out_all(
     node: &Node,
-    drafts: Vec<plan::Draft>,
+    placed: Vec<place::Placed>,
     source: &Arc<ChainSource>,
     is_called_off: &dyn Fn() -> bool,
 ) -> Result<Vec<Stands>, ApiError> {
-    let stand = |draft| match draft {
-        plan::Draft::Unchanged(running) => Ok(Stands::Unchanged(running)),
-        plan::Draft::Planned(planned) => {
-            let place = match &planned.running {
-                Some(running) => running.place.clone(),
-                None => place::place(&node.parts, &planned.chain, &planned.location)?,
-            };
-            let laid = lay_out::lay_out(&node.parts, *planned, place, source, is_called_off)?;
-            Ok(Stands::Laid(Box::new(laid)))
-        }
-    };
-    let mut all = Vec::with_capacity(drafts.len());
-    for draft in drafts {
-        match stand(draft) {
-            Ok(one) => all.push(one),
+    let mut all = Vec::with_capacity(placed.len());
+    for one in placed {
+        let stands = match one {
+            place::Placed::Unchanged(running) => Ok(Stands::Unchanged(running)),
+            place::Placed::At(planned, place, claims) => {
+                let laid = lay_out::lay_out(&node.parts, *planned, place, source, is_called_off);
+                drop(claims);
+                laid.map(|laid| Stands::Laid(Box::new(laid)))
+            }
+        };
+        match stands {
+            Ok(stands) => all.push(stands),
             Err(error) => {
                 tracing::info!(%error, "not deployed");
                 // The newest first: it may lie on the ports of one before it.
@@ -192,7 +194,7 @@ fn switch_all_on(
 /// The agent is stopping.
 pub(crate) fn down(node: &Node, name: &str) -> Result<bool, ApiError> {
     let names = BTreeSet::from([name.to_owned()]);
-    let _reserved = node.chains.reserve(names, &|| false)?;
+    let _reserved = node.chains.reserved.reserve(names, &|| false)?;
     let Some(running) = node.chains.get(name) else {
         return Ok(false);
     };

@@ -302,8 +302,8 @@ impl Engine {
     /// Ends everything; the object is of no use afterwards.
     pub fn close(&self) {
         self.call_off();
-        if self.node.chains.close() {
-            self.node.chains.wait_until_free();
+        if self.node.chains.reserved.close() {
+            self.node.chains.reserved.wait_until_free();
             deploy::down_all(&self.node);
             self.node.close();
         }

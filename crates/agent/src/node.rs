@@ -16,6 +16,7 @@ pub(crate) mod layout;
 pub(crate) mod ledger;
 pub(crate) mod ports;
 pub(crate) mod quiesce;
+pub(crate) mod reserved;
 pub(crate) mod sandbox;
 pub(crate) mod stages;
 pub(crate) mod workers;
@@ -39,6 +40,7 @@ use devices::Devices;
 use discipline::Disciplines;
 use ledger::NodeLedger;
 use ports::Port;
+use reserved::Reserved;
 use workers::Workers;
 
 /// Everything that an agent has.
@@ -46,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) chains: Chains,
     /// What was admitted.
     pub(crate) ledger: NodeLedger,
+    /// Interfaces that chains of a file are being planned for: whose worker gets their queues is decided there.
+    pub(crate) interfaces: Reserved,
     /// What running chains ask of the cores' idle states.
     pub(crate) latencies: CpuLatencies,
     pub(crate) parts: Parts,
@@ -99,6 +103,7 @@ impl Node {
         Ok(Self {
             chains: Chains::default(),
             ledger: NodeLedger::default(),
+            interfaces: Reserved::default(),
             latencies: CpuLatencies::default(),
             parts: Parts {
                 plane: Arc::new(plane),

@@ -37,6 +37,8 @@ const MOST_WAITING: usize = 48;
 const READERS: usize = 16;
 /// How long a client may leave the events of its stream unread before its work is cancelled.
 const UNREAD: Duration = Duration::from_secs(30);
+/// How long the last answers may take once the agent is to stop.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// How often a full stream is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(5);
 
@@ -160,7 +162,9 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
         .layer(DefaultBodyLimit::max(MAX_REQUEST))
         .with_state(Arc::clone(&shared));
     tracing::info!(socket = %path.display(), "agent ready");
-    let result = axum::serve(listener, router)
+    let ending = Arc::new(Notify::new());
+    let is_ending = Arc::clone(&ending);
+    let served = axum::serve(listener, router)
         .with_graceful_shutdown(async move {
             tokio::select! {
                 () = shared.stop.notified() => {}
@@ -169,8 +173,18 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             }
             // The server ends when all requests are answered.
             shared.engine.call_off();
+            is_ending.notify_one();
         })
-        .await;
+        .into_future();
+    // One who has sent half a request is not waited for.
+    let stalled = async {
+        ending.notified().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    let result = tokio::select! {
+        result = served => result,
+        () = stalled => Ok(()),
+    };
     let _ = std::fs::remove_file(&path);
     // An ordinary end leaves a clean machine.
     let _ = tokio::task::spawn_blocking(move || engine.close()).await;

@@ -243,10 +243,8 @@ impl Attachment {
 
     /// Detaches, pinned or not.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
-        match self.pin.take() {
-            Some(path) => pins::unpin(&path),
-            None => Ok(()),
-        }
+        // Dropping this detaches the link itself, whatever becomes of the pin.
+        self.pin.take().map_or(Ok(()), |path| pins::unpin(&path))
     }
 }
 

@@ -51,7 +51,15 @@ pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
 
 /// Pins an object.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
-    sys::pin(object, path).map_err(|cause| Error::Pin {
+    let pinned = match sys::pin(object, path) {
+        // The directory is this process' own: what is there is a pin that could not be removed when its object went.
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
+            unpin(path)?;
+            sys::pin(object, path)
+        }
+        pinned => pinned,
+    };
+    pinned.map_err(|cause| Error::Pin {
         action: "pin",
         path: path.to_path_buf(),
         cause,

@@ -9,7 +9,7 @@ use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
 use myelin_planner::admission::Site;
 use myelin_planner::{Costs, Machine, Plan, PortKind};
-use myelin_spec::{Mapping, ServiceChain};
+use myelin_spec::{Mapping, ServiceChain, Space};
 
 use crate::api::ApiError;
 use crate::deploy::revision;
@@ -139,8 +139,9 @@ impl File {
         } else {
             self.plan_between_ports(node, &chain, &location, costs)?
         };
-        if let Some(running) = &running {
-            revision::check_worker(running, &chain, &plan)?;
+        match &running {
+            Some(running) => revision::check_worker(running, &chain, &plan)?,
+            None => check_worker(node.chains, &chain, &location, &plan)?,
         }
         self.locations.insert(chain.name.clone(), location.clone());
         Ok(Planned {
@@ -234,6 +235,35 @@ impl File {
         let owner = owner.filter(|owner| *owner != chain.owner())?;
         Some((end.name.clone(), owner.clone()))
     }
+}
+
+/// Refuses a chain whose worker was given up while it served others.
+fn check_worker(
+    chains: &Chains,
+    chain: &ServiceChain,
+    location: &Location,
+    plan: &Plan,
+) -> Result<(), ApiError> {
+    if !plan.uses(Space::User) {
+        return Ok(());
+    }
+    let key = Key::of(chain, &location.made_by);
+    let has_lost_it = |running: &Arc<Running>| {
+        let form = running.form();
+        let mut workers = form.layout.workers().into_iter();
+        workers.any(|worker| worker.key == key && worker.has_failed())
+    };
+    let served: Vec<_> = chains.all().into_iter().filter(has_lost_it).collect();
+    if served.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = served.iter().map(|one| one.name.as_str()).collect();
+    Err(ApiError::failed(format!(
+        "{}: chain `{}`: the worker that would serve it kept dying and was given up: `myelin down {}` first",
+        chain.places.name,
+        chain.name,
+        names.join(" ")
+    )))
 }
 
 fn location_of(place: &crate::node::chains::Place) -> Location {

@@ -4,8 +4,8 @@
 //! readers never wait for the work.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Hook, Plane, Policer};
@@ -18,10 +18,8 @@ use crate::api::{ApiError, ChainSource, HostInfo};
 use crate::node::circuit::CircuitLease;
 use crate::node::layout::{Figures, FrontDoor, Layout};
 use crate::node::ports::{AtXdp, PortLease};
+use crate::node::reserved::Reserved;
 use crate::pool::{alone, lock};
-
-/// How often one who waits for a name looks whether the work is called off.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Where a chain lies.
 #[derive(Clone)]
@@ -348,79 +346,21 @@ pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
 /// All chains, by name.
 #[derive(Default)]
 pub(crate) struct Chains {
-    list: Mutex<List>,
-    freed: Condvar,
-}
-
-#[derive(Default)]
-struct List {
-    running: BTreeMap<String, Arc<Running>>,
-    reserved: BTreeSet<String>,
-    /// Nothing is reserved any more.
-    is_closed: bool,
-}
-
-/// Names that one request may change. Dropping it frees them.
-pub(crate) struct Reservation<'a> {
-    chains: &'a Chains,
-    names: BTreeSet<String>,
+    running: Mutex<BTreeMap<String, Arc<Running>>>,
+    /// Names of those that somebody is bringing up, changing or taking down.
+    pub(crate) reserved: Reserved,
 }
 
 impl Chains {
-    /// Reserves all these names, once nobody else has one of them.
-    ///
-    /// # Errors
-    /// The work was called off meanwhile, or the agent is stopping.
-    pub(crate) fn reserve(
-        &self,
-        names: BTreeSet<String>,
-        is_called_off: &dyn Fn() -> bool,
-    ) -> Result<Reservation<'_>, ApiError> {
-        let mut list = lock(&self.list);
-        loop {
-            if list.is_closed {
-                return Err(ApiError::failed("the agent is stopping"));
-            }
-            let Some(busy) = names.iter().find(|name| list.reserved.contains(*name)) else {
-                list.reserved.extend(names.iter().cloned());
-                return Ok(Reservation {
-                    chains: self,
-                    names,
-                });
-            };
-            if is_called_off() {
-                return Err(ApiError::failed(format!(
-                    "called off while it waited for another request that works on chain `{busy}`"
-                )));
-            }
-            let waited = self.freed.wait_timeout(list, LOOK_EVERY);
-            list = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// From now on nothing can be reserved; false when that was so already.
-    pub(crate) fn close(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.list).is_closed, true)
-    }
-
-    /// Waits until nothing is reserved.
-    pub(crate) fn wait_until_free(&self) {
-        let mut list = lock(&self.list);
-        while !list.reserved.is_empty() {
-            let waited = self.freed.wait_timeout(list, LOOK_EVERY);
-            list = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
     /// The chain of that name, if it runs.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Running>> {
-        lock(&self.list).running.get(name).cloned()
+        lock(&self.running).get(name).cloned()
     }
 
     /// As [`get`](Self::get), with an error that names the remedy.
     ///
     /// # Errors
-    /// No such chain runs, or the agent is stopping.
+    /// No such chain runs.
     pub(crate) fn expect(&self, name: &str) -> Result<Arc<Running>, ApiError> {
         self.get(name).ok_or_else(|| {
             ApiError::failed(format!(
@@ -431,33 +371,25 @@ impl Chains {
 
     /// All that run, by name.
     pub(crate) fn all(&self) -> Vec<Arc<Running>> {
-        lock(&self.list).running.values().cloned().collect()
+        lock(&self.running).values().cloned().collect()
     }
 
-    /// Names of those that run, and of those that are being worked on.
+    /// Names of those that run, and of those that somebody works on.
     pub(crate) fn names(&self) -> BTreeSet<String> {
-        let list = lock(&self.list);
-        list.running.keys().chain(&list.reserved).cloned().collect()
+        let mut names = self.reserved.names();
+        names.extend(lock(&self.running).keys().cloned());
+        names
     }
 
     /// Enters a chain that now runs, under a name that is reserved.
     pub(crate) fn insert(&self, running: Arc<Running>) {
         let name = running.name.clone();
-        lock(&self.list).running.insert(name, running);
+        lock(&self.running).insert(name, running);
     }
 
     /// Takes a chain out whose name is reserved.
     pub(crate) fn remove(&self, name: &str) -> Option<Arc<Running>> {
-        lock(&self.list).running.remove(name)
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        let mut list = lock(&self.chains.list);
-        list.reserved.retain(|name| !self.names.contains(name));
-        drop(list);
-        self.chains.freed.notify_all();
+        lock(&self.running).remove(name)
     }
 }
 
@@ -504,26 +436,5 @@ mod tests {
         assert_eq!(shaped_out(100, &of_htb), 76);
         // They are read one after the other.
         assert_eq!(shaped_out(10, &of_htb), 0);
-    }
-
-    #[test]
-    fn who_wants_a_reserved_name_waits_or_is_called_off() {
-        let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect();
-        let chains = Chains::default();
-        let held = chains.reserve(names(&["a", "b"]), &|| false).unwrap();
-        let other = chains.reserve(names(&["c"]), &|| false).unwrap();
-        let error = chains.reserve(names(&["b", "d"]), &|| true).err().unwrap();
-        assert!(error.message.contains("`b`"), "{error}");
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| chains.reserve(names(&["b", "d"]), &|| false).is_ok());
-            std::thread::sleep(Duration::from_millis(5));
-            assert!(!waits.is_finished());
-            drop(held);
-            assert!(waits.join().unwrap());
-        });
-        assert!(chains.close() && !chains.close());
-        assert!(chains.reserve(names(&["a"]), &|| false).is_err());
-        drop(other);
-        chains.wait_until_free();
     }
 }

@@ -29,6 +29,9 @@ use crate::node::ports::{Bound, PortLease};
 use crate::node::stages::Stages;
 use crate::pool::{Lease, Pool, lock};
 
+/// Deaths of a worker over DPDK count for that long: it takes seconds to start.
+const DEVICES_WINDOW: Duration = Duration::from_secs(30);
+
 /// Which worker serves a chain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -174,7 +177,11 @@ impl Worker {
                 users: BTreeMap::new(),
                 internal: None,
                 pipelines: Vec::new(),
-                deaths: Deaths::default(),
+                deaths: if devices.is_some() {
+                    Deaths::within(DEVICES_WINDOW)
+                } else {
+                    Deaths::default()
+                },
                 confinement: confinement.clone(),
                 journal: journal.clone(),
             }),
