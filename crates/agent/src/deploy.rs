@@ -233,6 +233,18 @@ fn none_may_run(node: &Node, chains: &[ServiceChain]) -> Result<(), ApiError> {
     })
 }
 
+/// The error of a step, with the chain that it is about where it does not name that itself.
+fn about(chain: &ServiceChain, error: ApiError) -> ApiError {
+    let name = format!("`{}`", chain.name);
+    if error.message.contains(&name) {
+        return error;
+    }
+    ApiError {
+        message: format!("{}: chain {name}: {}", chain.places.chain, error.message),
+        ..error
+    }
+}
+
 fn report(running: &Running, change: Change, rendering_ms: f64) -> ChainUp {
     let form = running.form();
     ChainUp {

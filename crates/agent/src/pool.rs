@@ -193,9 +193,14 @@ mod tests {
     struct Counted<'a>(&'a AtomicU32);
 
     impl<'a> Counted<'a> {
-        fn new(count: &'a AtomicU32) -> Result<Self, Infallible> {
+        fn new(count: &'a AtomicU32) -> Self {
             assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "two of one key");
-            Ok(Self(count))
+            Self(count)
+        }
+
+        fn acquire(pool: &Pool<u8, Self>, count: &'a AtomicU32) -> Lease<u8, Self> {
+            let made = pool.acquire(&7, || Ok::<_, Infallible>(Self::new(count)));
+            made.unwrap()
         }
     }
 
@@ -210,7 +215,7 @@ mod tests {
     fn the_first_makes_it_and_the_last_ends_it() {
         let count = AtomicU32::new(0);
         let pool = Pool::default();
-        let one = pool.acquire(&7, || Counted::new(&count)).unwrap();
+        let one = Counted::acquire(&pool, &count);
         let two = one.clone();
         let three = pool.share(&7).unwrap();
         assert_eq!(pool.members().len(), 1);
@@ -231,7 +236,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        drop(pool.acquire(&1, || Counted::new(&count)).unwrap());
+                        drop(Counted::acquire(&pool, &count));
                         drop(pool.members());
                     }
                 });

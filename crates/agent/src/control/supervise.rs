@@ -18,10 +18,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// seconds: each kind has a thread of its own.
 pub(crate) fn start(node: &Arc<Node>) {
     spawn(node, |node| {
-        workers(node, |worker| worker.devices.is_none())
+        workers(node, |worker| worker.devices.is_none());
     });
     spawn(node, |node| {
-        workers(node, |worker| worker.devices.is_some())
+        workers(node, |worker| worker.devices.is_some());
     });
     spawn(node, black_boxes);
 }

@@ -11,6 +11,7 @@ use myelin_planner::Plan;
 use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource};
+use crate::deploy::about;
 use crate::deploy::plan::Planned;
 use crate::node::Parts;
 use crate::node::chains::{Form, Place, Running, kernel_hook};
@@ -73,13 +74,7 @@ pub(crate) fn lay_out(
         policer: policer.as_ref(),
         is_called_off,
     };
-    let layout: Box<dyn Layout> = match plan.mapping {
-        _ if chain.is_over_dpdk() => Box::new(devices::lay_out(parts, job)?),
-        Mapping::Distributed => Box::new(distributed::lay_out(parts, job)?),
-        Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
-            Box::new(compact::lay_out(parts, job)?)
-        }
-    };
+    let layout = build(parts, job).map_err(|error| about(&chain, error))?;
     let form = Form {
         source: Arc::clone(source),
         generation,
@@ -104,6 +99,16 @@ pub(crate) fn lay_out(
         spi,
         place,
         running,
+    })
+}
+
+fn build(parts: &Parts, job: Job<'_>) -> Result<Box<dyn Layout>, ApiError> {
+    Ok(match job.plan.mapping {
+        _ if job.chain.is_over_dpdk() => Box::new(devices::lay_out(parts, job)?),
+        Mapping::Distributed => Box::new(distributed::lay_out(parts, job)?),
+        Mapping::Auto | Mapping::Compact | Mapping::Pipeline => {
+            Box::new(compact::lay_out(parts, job)?)
+        }
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
+use crate::deploy::about;
 use crate::deploy::plan::{Draft, Location, Planned};
 use crate::node::Parts;
 use crate::node::chains::{Place, Running};
@@ -30,7 +31,8 @@ pub(crate) fn place_all(parts: &Parts, drafts: Vec<Draft>) -> Result<Vec<Placed>
         Draft::Planned(planned) => {
             let place = match &planned.running {
                 Some(running) => running.place.clone(),
-                None => place(parts, &planned.chain, &planned.location)?,
+                None => place(parts, &planned.chain, &planned.location)
+                    .map_err(|error| about(&planned.chain, error))?,
             };
             let claims = claim(&planned, &place)?;
             Ok(Placed::At(planned, place, claims))

@@ -43,11 +43,14 @@ pub(crate) struct Discipline {
     link: Link,
     kind: Kind,
     /// By minor number; those that are being removed are among them until they are gone.
-    classes: Mutex<BTreeMap<u16, (u32, Shaping, Weak<Class>)>>,
+    classes: Mutex<BTreeMap<u16, Held>>,
     /// The latest departure that a class which is gone gave a packet, ns (CLOCK_MONOTONIC).
     latest_ns: Mutex<u64>,
     _made: Made,
 }
+
+/// A class, with the path identifier of its chain and what it holds that to.
+type Held = (u32, Shaping, Weak<Class>);
 
 /// A chain's class of a discipline, shared by its generations. Dropping it removes the class, once it is empty.
 pub(crate) struct Class {

@@ -48,25 +48,18 @@ impl Port {
             opposite,
             single_queue: queues == Some(1),
         };
-        let mut port = Self {
+        let is_foreign = opposite.is_none() && !link.promiscuous;
+        let promiscuous = is_foreign.then(|| make_promiscuous(link, journal));
+        let port = Self {
             door: plane.add_port(config).map_err(ApiError::failed)?,
             name: link.name.clone(),
             ifindex: link.index,
             queues: queues.unwrap_or(1),
             xdp_users: Mutex::default(),
             bound: Mutex::default(),
-            _promiscuous: None,
+            _promiscuous: promiscuous.transpose().map_err(ApiError::failed)?,
         };
         port.door.attach_tcx().map_err(ApiError::failed)?;
-        if opposite.is_none() && !link.promiscuous {
-            let name = link.name.clone();
-            let made = journal.guard(Resource::Promiscuous { name });
-            let made = made.map_err(ApiError::failed)?;
-            Netlink::open()
-                .and_then(|mut netlink| netlink.apply([link::promiscuous(&link.id(), true)]))
-                .map_err(ApiError::failed)?;
-            port._promiscuous = Some(made);
-        }
         Ok(port)
     }
 
@@ -156,6 +149,13 @@ impl Drop for Bound {
             }
         }
     }
+}
+
+fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<Made> {
+    let name = link.name.clone();
+    let made = journal.guard(Resource::Promiscuous { name })?;
+    Netlink::open()?.apply([link::promiscuous(&link.id(), true)])?;
+    Ok(made)
 }
 
 /// Queues that the interface receives on, where its driver tells.

@@ -165,7 +165,8 @@ impl Worker {
         if let Some(confinement) = &confinement {
             config.launcher = Some(Arc::clone(confinement) as Arc<_>);
         }
-        let handle = WorkerHandle::spawn(config).map_err(|error| explain(&confinement, error))?;
+        let handle =
+            WorkerHandle::spawn(config).map_err(|error| explain(confinement.as_ref(), error))?;
         Ok(Self {
             stats: handle.stats(),
             facts: handle.facts(),
@@ -298,7 +299,7 @@ impl Entry {
 
     /// What went wrong with its process.
     pub(crate) fn explain(&self, error: impl std::fmt::Display) -> ApiError {
-        explain(&self.confinement, error)
+        explain(self.confinement.as_ref(), error)
     }
 
     /// Sockets on every queue of a port, for receiving and transmitting; made once and shared by all chains of the worker, until
@@ -444,7 +445,7 @@ fn default_core() -> u32 {
     affinity::cores() - 1
 }
 
-fn explain(confinement: &Option<Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {
+fn explain(confinement: Option<&Arc<Confinement>>, error: impl std::fmt::Display) -> ApiError {
     match confinement {
         Some(confinement) => confinement.explain(error),
         None => ApiError::failed(error),

@@ -2,6 +2,7 @@
 
 use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::Plane;
+use myelin_packet::HopCounters;
 use myelin_packet::traffic::Profile;
 use myelin_policy::sla::Crossing;
 use myelin_spec::SandboxSpec;
@@ -95,7 +96,7 @@ impl Layout for BetweenDevices {
         let Some(chain) = stats.chain(self.spi, self.generation) else {
             return Figures {
                 door,
-                hops: vec![Default::default(); self.functions],
+                hops: vec![HopCounters::default(); self.functions],
                 ..Figures::default()
             };
         };
