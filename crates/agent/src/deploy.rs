@@ -17,13 +17,14 @@ mod switch_on;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use myelin_planner::Costs;
 use myelin_spec::ServiceChain;
 
-use crate::api::calibration_file;
-use crate::api::{ApiError, ChainSource, ChainUp, Change, FloodRequest, check_floods};
+use crate::api::{
+    ApiError, ChainSource, ChainUp, Change, FloodRequest, calibration_file, check_floods,
+};
 use crate::node::Node;
 use crate::node::chains::Running;
 use crate::node::cpu_latency;
@@ -53,15 +54,14 @@ pub(crate) struct Order<'a> {
 /// was before.
 pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError> {
     let start = Instant::now();
+    let called_off = order.is_called_off;
     let chains = order.source.parse()?;
     check_floods(order.floods, &chains)?;
     let costs = load_costs()?;
-    let called_off = order.is_called_off;
-    let names = chains
-        .iter()
-        .flat_map(|chain| [Some(chain.name.clone()), chain.reverse.clone()]);
-    let names = names.flatten().collect();
-    let reserved = node.chains.reserved.reserve(names, called_off)?;
+    let names: Vec<String> = chains.iter().map(|chain| chain.name.clone()).collect();
+    let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
+    let worked_on = names.iter().cloned().chain(reverses).collect();
+    let _reserved = node.chains.reserved.reserve(worked_on, called_off)?;
     let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
     let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
     let interfaces = node.interfaces.reserve(interfaces.collect(), called_off)?;
@@ -73,98 +73,70 @@ pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError
         circuits: &node.parts.circuits,
         ports: &node.parts.ports,
     };
-    let mut drafts = plan::plan(surveyed, chains, &costs)?;
-    let admission = admit::admit(&node.ledger, &costs, &mut drafts, order.force, called_off)?;
-    let latencies = cpu_latency::ask(drafts.iter().filter_map(plan::Draft::chain))?;
-    let placed = place::place_all(&node.parts, drafts)?;
+    let plan::Drafts {
+        mut planned,
+        unchanged,
+    } = plan::plan(surveyed, chains, &costs)?;
+    let admission = admit::admit(&node.ledger, &costs, &mut planned, order.force, called_off)?;
+    let latencies = cpu_latency::ask(planned.iter().map(|planned| &planned.chain))?;
+    let placed = for_all(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
     let source = Arc::new(order.source.clone());
-    let laid = lay_out_all(node, placed, &source, called_off)?;
-    let ups = switch_all_on(node, laid, start)?;
+    let laid = for_all(placed, |placed| {
+        lay_out::lay_out(&node.parts, placed, &source, called_off)
+    })?;
+    let mut ups = switch_all_on(node, laid, start)?;
     admission.settle();
     node.latencies.hold(latencies);
-    drop(reserved);
+    let as_they_are = unchanged.iter();
+    ups.extend(as_they_are.map(|running| report(running, Change::Unchanged, 0.0)));
+    ups.sort_by_key(|up| names.iter().position(|name| *name == up.chain));
     Ok(ups)
 }
 
-/// A chain of a file behind its front door.
-enum Stands {
-    Unchanged(Arc<Running>),
-    Laid(Box<lay_out::Laid>),
-}
-
-/// Lays out all chains of a file before packets are led to one of them: those that share a state must not be apart for longer than the
-/// steps at the front doors take.
-fn lay_out_all(
-    node: &Node,
-    placed: Vec<place::Placed>,
-    source: &Arc<ChainSource>,
-    is_called_off: &dyn Fn() -> bool,
-) -> Result<Vec<Stands>, ApiError> {
-    let mut all = Vec::with_capacity(placed.len());
-    for one in placed {
-        let stands = match one {
-            place::Placed::Unchanged(running) => Ok(Stands::Unchanged(running)),
-            place::Placed::At(planned, place, claims) => {
-                let laid = lay_out::lay_out(&node.parts, *planned, place, source, is_called_off);
-                drop(claims);
-                laid.map(|laid| Stands::Laid(Box::new(laid)))
-            }
-        };
-        match stands {
-            Ok(stands) => all.push(stands),
+/// Takes a step for all chains of a file. If it fails for one, what was made for those before is dropped, the newest first: it may lie on
+/// the ports of one before it.
+fn for_all<T, U>(
+    chains: Vec<T>,
+    mut step: impl FnMut(T) -> Result<U, ApiError>,
+) -> Result<Vec<U>, ApiError> {
+    let mut done = Vec::with_capacity(chains.len());
+    for chain in chains {
+        match step(chain) {
+            Ok(one) => done.push(one),
             Err(error) => {
                 tracing::info!(%error, "not deployed");
-                // The newest first: it may lie on the ports of one before it.
-                while all.pop().is_some() {}
+                while done.pop().is_some() {}
                 return Err(error);
             }
         }
     }
-    Ok(all)
+    Ok(done)
 }
 
-/// Leads the packets to all chains of a file, or to none, and retires the forms before.
+/// Leads the packets to all chains of a file, or to none, and retires the forms before. All of them stand by now: those that share a
+/// state are apart for no longer than the steps at the front doors take.
 fn switch_all_on(
     node: &Node,
-    stands: Vec<Stands>,
+    laid: Vec<lay_out::Laid>,
     start: Instant,
 ) -> Result<Vec<ChainUp>, ApiError> {
     let plane = &node.parts.plane;
-    let is_change = stands.iter().any(|one| match one {
-        Stands::Laid(laid) => laid.running.is_some(),
-        Stands::Unchanged(_) => false,
-    });
     // From here on packets see it.
+    let is_change = laid.iter().any(|laid| laid.running.is_some());
     let urgent = is_change.then(Urgent::begin);
     let mut switched = Vec::new();
-    let mut ups = Vec::new();
-    let mut stands = stands.into_iter();
-    while let Some(one) = stands.next() {
-        let laid = match one {
-            Stands::Unchanged(running) => {
-                ups.push(report(&running, Change::Unchanged, 0.0));
-                continue;
-            }
-            Stands::Laid(laid) => *laid,
-        };
+    let mut rest = laid.into_iter();
+    while let Some(laid) = rest.next() {
         match switch_on::switch_on(plane, laid) {
             Ok(done) => {
-                let (change, until) = if done.is_change {
-                    (Change::Changed, done.since)
-                } else {
-                    (Change::Created, Instant::now())
-                };
-                let rendering_ms = (until - start).as_secs_f64() * 1e3;
-                ups.push(report(&done.running, change, rendering_ms));
                 node.chains.insert(Arc::clone(&done.running));
                 switched.push(done);
             }
             Err(error) => {
                 drop(urgent);
                 tracing::info!(%error, "not deployed");
-                let mut rest: Vec<_> = stands.collect();
-                while rest.pop().is_some() {}
+                rest.rev().for_each(drop);
                 for done in switched.into_iter().rev() {
                     if let Some(running) = switch_on::switch_back(plane, done) {
                         take_down(node, running);
@@ -176,16 +148,26 @@ fn switch_all_on(
     }
     let took = retire::drain_former(plane, &switched);
     drop(urgent);
-    for (done, took) in switched.iter().zip(took) {
+    let report = |(done, took): (&switch_on::SwitchedOn, Option<Duration>)| {
         retire::retire_former(plane, &done.running);
-        let name = &done.running.name;
-        let exchange_ms = took.map(|took| took.as_secs_f64() * 1e3);
-        if let Some(up) = ups.iter_mut().find(|up| up.chain == *name) {
-            up.exchange_ms = exchange_ms;
-            tracing::info!(chain = name, generation = up.generation, exchange_ms, "up");
-        }
-    }
-    Ok(ups)
+        let change = if done.is_change {
+            Change::Changed
+        } else {
+            Change::Created
+        };
+        let rendering_ms = (done.since - start).as_secs_f64() * 1e3;
+        let mut up = report(&done.running, change, rendering_ms);
+        up.exchange_ms = took.map(|took| took.as_secs_f64() * 1e3);
+        tracing::info!(
+            chain = up.chain,
+            generation = up.generation,
+            rendering_ms,
+            exchange_ms = up.exchange_ms,
+            "up"
+        );
+        up
+    };
+    Ok(switched.iter().zip(took).map(report).collect())
 }
 
 /// Removes a chain; false when there is none of that name.

@@ -4,7 +4,7 @@ use myelin_planner::{Costs, Plan};
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
-use crate::deploy::plan::Draft;
+use crate::deploy::plan::Planned;
 use crate::node::ledger::{Admission, Candidate, NodeLedger};
 
 /// Enters the chains of a file into the ledger, all or none. With `force` what is refused is deployed as best effort.
@@ -14,18 +14,15 @@ use crate::node::ledger::{Admission, Candidate, NodeLedger};
 pub(crate) fn admit(
     ledger: &NodeLedger,
     costs: &Costs,
-    drafts: &mut [Draft],
+    planned: &mut [Planned],
     force: bool,
     is_called_off: &dyn Fn() -> bool,
 ) -> Result<Admission, ApiError> {
-    let candidates = drafts.iter_mut().filter_map(|draft| match draft {
-        Draft::Unchanged(_) => None,
-        Draft::Planned(planned) => Some(Candidate {
-            chain: &planned.chain,
-            plan: &mut planned.plan,
-            machine: &planned.machine,
-            site: &planned.site,
-        }),
+    let candidates = planned.iter_mut().map(|planned| Candidate {
+        chain: &planned.chain,
+        plan: &mut planned.plan,
+        machine: &planned.machine,
+        site: &planned.site,
     });
     let mut candidates: Vec<_> = candidates.collect();
     ledger.admit(costs, &mut candidates, is_called_off, |chain, plan| {

@@ -12,6 +12,7 @@ use myelin_spec::{Mapping, ServiceChain};
 
 use crate::api::{ApiError, ChainSource};
 use crate::deploy::about;
+use crate::deploy::place::Placed;
 use crate::deploy::plan::Planned;
 use crate::node::Parts;
 use crate::node::chains::{Form, Place, Running, kernel_hook};
@@ -48,11 +49,15 @@ pub(crate) struct Laid {
 /// What the system refused, or the chain is called off; then nothing of it is left.
 pub(crate) fn lay_out(
     parts: &Parts,
-    planned: Planned,
-    place: Place,
+    placed: Placed,
     source: &Arc<ChainSource>,
     is_called_off: &dyn Fn() -> bool,
 ) -> Result<Laid, ApiError> {
+    let Placed {
+        planned,
+        place,
+        claims,
+    } = placed;
     let Planned {
         chain,
         plan,
@@ -75,6 +80,8 @@ pub(crate) fn lay_out(
         is_called_off,
     };
     let layout = build(parts, job).map_err(|error| about(&chain, error))?;
+    // The worker's sockets hold the queues now.
+    drop(claims);
     let form = Form {
         source: Arc::clone(source),
         generation,
@@ -83,12 +90,8 @@ pub(crate) fn lay_out(
         chain,
         plan,
     };
-    let is_there = running.as_ref().is_some_and(|running| {
-        let mut is_there = false;
-        running.change(|versions| is_there = versions.at_xdp.is_some());
-        is_there
-    });
-    let at_xdp = if is_there {
+    let is_at_xdp = |running: &Arc<Running>| running.change(|one| one.at_xdp.is_some());
+    let at_xdp = if running.as_ref().is_some_and(is_at_xdp) {
         None
     } else {
         door_at_xdp(&form, &place, running.is_none())?

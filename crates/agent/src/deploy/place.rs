@@ -1,55 +1,43 @@
 //! Step 4 of the road: the ports that a chain lies between, and the end hosts behind them where the file names no interfaces.
 
-use std::sync::Arc;
-
 use myelin_spec::ServiceChain;
 
 use crate::api::ApiError;
 use crate::deploy::about;
-use crate::deploy::plan::{Draft, Location, Planned};
+use crate::deploy::plan::{Location, Planned};
 use crate::node::Parts;
-use crate::node::chains::{Place, Running};
+use crate::node::chains::Place;
 use crate::node::circuit::Circuit;
 use crate::node::ports::Bound;
 use crate::node::workers::Key;
 
-/// A chain of a file, with its ports.
-pub(crate) enum Placed {
-    /// It runs in this form already.
-    Unchanged(Arc<Running>),
-    /// Where it is to be laid out, with claims on the queues of its ports, which its worker takes over.
-    At(Box<Planned>, Place, Vec<Bound>),
+/// A chain with its ports.
+pub(crate) struct Placed {
+    pub(crate) planned: Planned,
+    pub(crate) place: Place,
+    /// Claims on the queues of its ports, until its worker has sockets there.
+    pub(crate) claims: Vec<Bound>,
 }
 
-/// Places all chains of a file.
+/// Places a chain, or finds the place that it has.
 ///
 /// # Errors
 /// What the system refused; then nothing that was made is left.
-pub(crate) fn place_all(parts: &Parts, drafts: Vec<Draft>) -> Result<Vec<Placed>, ApiError> {
-    let place_one = |draft| match draft {
-        Draft::Unchanged(running) => Ok(Placed::Unchanged(running)),
-        Draft::Planned(planned) => {
-            let place = match &planned.running {
-                Some(running) => running.place.clone(),
-                None => place(parts, &planned.chain, &planned.location)
-                    .map_err(|error| about(&planned.chain, error))?,
-            };
-            let claims = claim(&planned, &place)?;
-            Ok(Placed::At(planned, place, claims))
-        }
+pub(crate) fn place(parts: &Parts, planned: Planned) -> Result<Placed, ApiError> {
+    let found = || {
+        let place = match &planned.running {
+            Some(running) => running.place.clone(),
+            None => make(parts, &planned.chain, &planned.location)?,
+        };
+        let claims = claim(&planned, &place)?;
+        Ok((place, claims))
     };
-    let mut all = Vec::with_capacity(drafts.len());
-    for draft in drafts {
-        match place_one(draft) {
-            Ok(placed) => all.push(placed),
-            Err(error) => {
-                // The newest first: it may lie on the ports of one before it.
-                while all.pop().is_some() {}
-                return Err(error);
-            }
-        }
-    }
-    Ok(all)
+    let (place, claims) = found().map_err(|error| about(&planned.chain, error))?;
+    Ok(Placed {
+        planned,
+        place,
+        claims,
+    })
 }
 
 /// Claims the queues of the ports for the worker of a chain, as planned.
@@ -67,7 +55,7 @@ fn claim(planned: &Planned, place: &Place) -> Result<Vec<Bound>, ApiError> {
 ///
 /// # Errors
 /// The system refused, or the circuit has gone.
-fn place(parts: &Parts, chain: &ServiceChain, location: &Location) -> Result<Place, ApiError> {
+fn make(parts: &Parts, chain: &ServiceChain, location: &Location) -> Result<Place, ApiError> {
     let Location { made_by, is_turned } = location;
     if let (Some(ports), true) = (&chain.ports, chain.is_over_dpdk()) {
         return Ok(Place {

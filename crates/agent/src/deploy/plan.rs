@@ -20,22 +20,13 @@ use crate::node::ports::{Port, receive_queues};
 use crate::node::workers::Key;
 use crate::pool::Pool;
 
-/// What is to become of a chain of the file.
-pub(crate) enum Draft {
-    /// It runs in this form already.
-    Unchanged(Arc<Running>),
-    /// It comes up, or changes.
-    Planned(Box<Planned>),
-}
-
-impl Draft {
-    /// The chain that is to come up or to change.
-    pub(crate) fn chain(&self) -> Option<&ServiceChain> {
-        match self {
-            Self::Unchanged(_) => None,
-            Self::Planned(planned) => Some(&planned.chain),
-        }
-    }
+/// What is to become of the chains of a file.
+#[derive(Default)]
+pub(crate) struct Drafts {
+    /// They come up, or change.
+    pub(crate) planned: Vec<Planned>,
+    /// They run in this form already.
+    pub(crate) unchanged: Vec<Arc<Running>>,
 }
 
 /// A chain that is to come up or to change.
@@ -89,8 +80,8 @@ pub(crate) fn plan(
     node: Surveyed<'_>,
     chains: Vec<ServiceChain>,
     costs: &Costs,
-) -> Result<Vec<Draft>, ApiError> {
-    let mut drafts = Vec::with_capacity(chains.len());
+) -> Result<Drafts, ApiError> {
+    let mut drafts = Drafts::default();
     let mut file = File::default();
     for chain in chains {
         let running = node.chains.get(&chain.name);
@@ -100,14 +91,13 @@ pub(crate) fn plan(
             if revision::is_same(&was.chain, &chain) {
                 file.locations
                     .insert(chain.name, location_of(&running.place));
-                drafts.push(Draft::Unchanged(Arc::clone(running)));
+                drafts.unchanged.push(Arc::clone(running));
                 continue;
             }
             revision::check(running, &chain)?;
         }
         black_box::check(&chain)?;
-        let planned = file.plan(node, chain, running, costs)?;
-        drafts.push(Draft::Planned(Box::new(planned)));
+        drafts.planned.push(file.plan(node, chain, running, costs)?);
     }
     Ok(drafts)
 }

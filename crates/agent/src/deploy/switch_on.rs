@@ -35,12 +35,11 @@ pub(crate) fn switch_on(plane: &Plane, laid: Laid) -> Result<SwitchedOn, ApiErro
         place,
         running,
     } = laid;
-    let since = Instant::now();
     let Some(running) = running else {
         insert(&place, spi, &form)?;
         return Ok(SwitchedOn {
             running: Arc::new(Running::new(spi, place, form, at_xdp)),
-            since,
+            since: Instant::now(),
             is_change: false,
         });
     };
