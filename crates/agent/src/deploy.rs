@@ -4,8 +4,8 @@
 //! when a later one fails. Nothing is made before admission has said yes. A live change is the same road with a former form,
 //! `down` the way back.
 //!
-//! A request reserves the names of its chains first (`node::chains`), and works without any lock that others wait for: what takes long,
-//! a program that comes up or a worker that starts, holds up nobody but requests that need the same chain or worker.
+//! A request reserves the names of its chains first (`node::chains`) and holds no lock that other requests need. A step that takes
+//! long, such as a program that comes up or a worker that starts, delays only requests for the same chain or worker.
 
 mod admit;
 mod lay_out;

@@ -42,7 +42,7 @@ pub struct UpOptions<'a> {
     pub only_new: bool,
     /// Chains of the file that are going to be flooded.
     pub floods: &'a [FloodRequest],
-    /// Set when nobody wants it any more.
+    /// Set when the client has gone.
     pub cancelled: &'a AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Engine {
         self.busy.load(Ordering::Relaxed) > 0 || !self.node.chains.names().is_empty()
     }
 
-    /// Who this is.
+    /// The identity of this agent.
     pub fn info(&self) -> AgentInfo {
         let pid = std::process::id();
         AgentInfo {
@@ -128,7 +128,7 @@ impl Engine {
         self.called_off.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes one chain; waits for whoever works on it.
+    /// Removes one chain; waits for a request that works on it.
     ///
     /// # Errors
     /// There is none of that name.

@@ -80,7 +80,7 @@ fn lock(run_dir: &RunDir) -> Result<Flock<File>, ApiError> {
         .mode(0o600)
         .open(run_dir.lock())
         .map_err(failed)?;
-    // Who can open it can lock it. One that is there already may be open to others.
+    // Any process that can open the file can lock it. An older file may be open to others.
     file.set_permissions(Permissions::from_mode(0o600))
         .map_err(failed)?;
     let start = Instant::now();

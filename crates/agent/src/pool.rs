@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often one who waits for readers looks whether they are done.
+/// How often the last user checks whether all readers are done.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// All members, by key.
@@ -21,7 +21,7 @@ struct Slot<T>(Mutex<Shared<T>>);
 
 struct Shared<T> {
     users: u32,
-    /// `None` while nobody uses it: it is not made yet, or ended already.
+    /// `None` before the first user has made it, and after the last one has ended it.
     member: Option<Arc<T>>,
 }
 
@@ -107,7 +107,7 @@ impl<K: Ord + Clone, T> Pool<K, T> {
         members.collect()
     }
 
-    /// Removes a slot that holds nothing and that nobody waits for.
+    /// Removes an empty slot that no thread waits for.
     fn remove_unused(&self, key: &K, slot: &Arc<Slot<T>>) {
         let mut slots = lock(&self.0);
         // One reference is the caller's, one the list's. Further ones are made under the list's lock, which is held.
@@ -165,7 +165,7 @@ impl<K: Ord, T> Drop for Lease<K, T> {
     }
 }
 
-/// Waits until this is the only reference. Others are readers, and who supervises the member.
+/// Waits until this is the only reference: readers and the supervision hold others for a moment.
 pub(crate) fn alone<T>(mut shared: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(shared) {

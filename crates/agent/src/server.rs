@@ -127,7 +127,7 @@ pub(crate) fn serve(
 
 async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Result<(), ApiError> {
     let path = run_dir.socket();
-    // The lock on the run directory is held, so a socket that exists belongs to nobody.
+    // This agent holds the lock on the run directory, so a socket there is left over.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).map_err(|error| {
         ApiError::failed(format!(
@@ -176,7 +176,7 @@ async fn run(run_dir: &RunDir, engine: Arc<Engine>, options: ServeOptions) -> Re
             is_ending.notify_one();
         })
         .into_future();
-    // One who has sent half a request is not waited for.
+    // A client that has sent half a request does not delay the end.
     let stalled = async {
         ending.notified().await;
         tokio::time::sleep(LAST_ANSWERS).await;

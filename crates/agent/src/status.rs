@@ -1,4 +1,4 @@
-//! What `ps` shows of a chain, from the counters of the kernel and of its workers. Reading it waits for nobody.
+//! What `ps` shows of a chain, from the counters of the kernel and of its workers. Reading takes no lock that a request holds.
 
 pub(crate) mod flows;
 mod named;

@@ -1,7 +1,7 @@
 //! Whether a worker runs on the core that it was given, and what becomes of it when not.
 //!
 //! A core can be taken from a worker while it runs: unplugged, or put out of the set that its control group may use. The kernel then lets the worker
-//! run on the cores that are left, which are others'. There it takes only time that nobody else wants, so that what others were promised
+//! run on the cores that are left, which belong to other work. There it takes only time that is left over, so that what others were promised
 //! holds, until its own core is back.
 
 use myelin_linux::affinity;
@@ -9,7 +9,7 @@ use myelin_linux::sched::{self, Policy};
 use myelin_policy::sla::Binding;
 
 /// Looks where the forwarding thread of a worker may run, a process's main thread, and binds it to its core again if that was changed. `None` when it has
-/// just ended, which is somebody else's to look after.
+/// just ended: the supervision starts a new one.
 pub(crate) fn hold(pid: u32, core: u32) -> Option<Binding> {
     let cpu = core as usize;
     let cpus = affinity::get(pid).ok()?;

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A chain that has just come up waits for the next round.
 const YOUNG_S: f64 = 0.2;
 
-/// The monitor, for who asks it.
+/// The SLA monitor, shared with the requests that read it.
 pub(crate) type Shared = Arc<Mutex<SlaMonitor>>;
 
 /// Reads until the node is gone.
@@ -134,7 +134,7 @@ fn hold_cores(round: &mut Round, before: BTreeMap<u32, Held>) -> BTreeMap<u32, H
             worker.binding = held.binding;
         }
     }
-    // Who gives way to everybody may be too slow to be read at all, and must not wait for that.
+    // A thread with SCHED_IDLE may be too slow to be read at all, and must not wait for that.
     for (pid, mut held) in before {
         let is_read = round.readings.iter().any(|one| one.name == held.chain);
         let is_up = round.running.iter().any(|(name, _)| *name == held.chain);

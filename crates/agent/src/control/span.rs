@@ -1,4 +1,4 @@
-//! The account of one chain over a time that somebody chooses, a measurement for example.
+//! The account of one chain between two moments, for example of a measurement.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Starts workers, the processes behind them and black boxes again when they die, and gives up those that keep dying.
 //!
-//! A look passes by a worker that a request is working with, so that nobody's work holds up the restart of another one.
+//! The supervision skips a worker that a request holds, so no request delays the restart of another worker.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

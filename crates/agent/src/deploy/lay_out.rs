@@ -116,7 +116,7 @@ fn build(parts: &Parts, job: Job<'_>) -> Result<Box<dyn Layout>, ApiError> {
 }
 
 /// What holds a chain to its profile at the kernel's front door: that of the form before, if the profile is the same, so that a
-/// live change gives nobody a full bucket.
+/// live change does not fill the bucket.
 fn policer(
     parts: &Parts,
     chain: &ServiceChain,

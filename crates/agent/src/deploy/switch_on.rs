@@ -138,7 +138,7 @@ fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Inst
     if to.chain.matches == from.chain.matches {
         return Ok(since);
     }
-    // A list of masks is written again only when nobody reads it any more.
+    // A list of masks may be rewritten only when no program reads it.
     retire::wait_for_packets(plane);
     if let Err(error) = door.remove(&from.chain.matches) {
         if let Err(error) = door.remove(&to.chain.matches) {

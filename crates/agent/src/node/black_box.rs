@@ -350,7 +350,7 @@ impl State {
         if self.deaths.died(Instant::now()) {
             self.failed = true;
             self.cut_off();
-            // What it started would go on for nobody, and write without end.
+            // Its children would go on, and fill the log.
             if let Err(error) = self.confinement.clear() {
                 tracing::error!("{}: what it started is still there: {error}", self.title);
             }

@@ -1,7 +1,7 @@
-//! The chains of this node: those that run, and those that somebody is bringing up, changing or taking down.
+//! The chains of this node: those that run, and the names of those that a request works on.
 //!
-//! Who changes a chain reserves its name first, for as long as the work takes. The list itself is locked for single looks, so
-//! readers never wait for the work.
+//! A request reserves the name of a chain before it changes the chain, for as long as the work takes. The list is locked only while
+//! it is looked at, so readers never wait for the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,8 +98,8 @@ pub(crate) struct Running {
     versions: Mutex<Versions>,
 }
 
-/// What changes while a chain runs. Held for single looks; only who has reserved the chain's name writes, and the supervision
-/// when a process was given up.
+/// What changes while a chain runs. Two write it: the request that has reserved the chain's name, and the supervision when it gives
+/// up a process.
 pub(crate) struct Versions {
     pub(crate) form: Arc<Form>,
     /// The form before, while its last packets leave.
@@ -347,7 +347,7 @@ pub(crate) fn kernel_hook(plan: &Plan) -> Hook {
 #[derive(Default)]
 pub(crate) struct Chains {
     running: Mutex<BTreeMap<String, Arc<Running>>>,
-    /// Names of those that somebody is bringing up, changing or taking down.
+    /// Names of the chains that requests work on.
     pub(crate) reserved: Reserved,
 }
 
@@ -374,7 +374,7 @@ impl Chains {
         lock(&self.running).values().cloned().collect()
     }
 
-    /// Names of those that run, and of those that somebody works on.
+    /// Names of the chains that run, and of those that requests work on.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let mut names = self.reserved.names();
         names.extend(lock(&self.running).keys().cloned());

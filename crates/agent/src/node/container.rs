@@ -166,7 +166,7 @@ impl Container {
                 _ => {}
             }
         }
-        // The configuration holds the program's environment, which is nobody else's business.
+        // The configuration holds the program's environment, which only root may read.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700).create(&self.bundle)?;
         // This one is `/` inside, for whatever user.

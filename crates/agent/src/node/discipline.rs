@@ -67,7 +67,7 @@ impl Class {
     /// on; else a new one.
     ///
     /// # Errors
-    /// The interface has a discipline of somebody else, or the kernel refuses.
+    /// The interface has a discipline that Myelin did not make, or the kernel refuses.
     pub(crate) fn acquire(
         (plane, disciplines): (&Arc<Plane>, &Disciplines),
         ifindex: u32,

@@ -17,7 +17,7 @@ use myelin_policy::sla::Crossing;
 use crate::api::{BlackBoxStatus, SandboxStatus};
 use crate::node::workers::WorkerLease;
 
-/// What a generation counted, all read at about the same time. Reading it waits for nobody.
+/// What a generation counted, all read at about the same time. Reading takes no lock that a request holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
     pub(crate) door: DoorFigures,
@@ -39,7 +39,7 @@ pub(crate) struct DoorFigures {
     pub(crate) bytes: u64,
     pub(crate) policed: u64,
     pub(crate) policed_bytes: u64,
-    /// Found nobody to be handed to.
+    /// Packets dropped at the door, because nothing stood behind it.
     pub(crate) drops: u64,
     /// When the last packet came, ns (CLOCK_MONOTONIC); 0 where none did.
     pub(crate) last_ns: u64,
@@ -72,7 +72,7 @@ pub(crate) trait Layout: Send + Sync {
         None
     }
 
-    /// Who shapes, where anybody does: `worker`, or the queueing discipline's name.
+    /// What shapes the traffic, if anything does: `worker`, or the queueing discipline's name.
     fn shaped_by(&self) -> &'static str {
         "worker"
     }

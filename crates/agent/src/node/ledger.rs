@@ -1,7 +1,7 @@
 //! The node's ledger: what the running chains were promised, and what they take.
 //!
-//! A file's chains are decided in one step, all or none. While a chain changes its form, the ledger holds both forms: what one of
-//! them takes is nobody else's until the change is settled.
+//! A file's chains are decided in one step, all or none. While a chain changes its form, the ledger holds both forms, so no other
+//! chain is promised what one of them takes until the change is settled.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use myelin_spec::ServiceChain;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often one who waits for a change to be settled looks whether it is called off.
+/// How often a waiting request checks whether it was called off.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The ledger of a node; its clones are the same one.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::ApiError;
 use crate::pool::lock;
 
-/// How often one who waits for a name looks whether the work is called off.
+/// How often a waiting request checks whether it was called off.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The names that are reserved.
@@ -31,7 +31,7 @@ pub(crate) struct Reservation<'a> {
 }
 
 impl Reserved {
-    /// Reserves all these names, once nobody else has one of them.
+    /// Reserves all these names; waits while another request has one of them.
     ///
     /// # Errors
     /// The work was called off meanwhile, or the agent is stopping.

@@ -11,7 +11,7 @@ fn are_kept(chain: &ServiceChain) -> bool {
     kinds.any(|kind| kind.kernel.is_none() && !kind.is_black_box())
 }
 
-/// All counts of a form's functions. A worker that does not answer, or that somebody works with just now, has counted nothing.
+/// All counts of a form's functions. A worker that does not answer, or that a request holds, is left out.
 pub(super) fn of(spi: u32, form: &Form) -> Vec<NamedCount> {
     if !are_kept(&form.chain) {
         return Vec::new();

@@ -9,7 +9,7 @@ use myelin_spec::external::{EGRESS, INGRESS};
 /// The packet sockets of the calling thread's namespace.
 const SOCKETS: &str = "/proc/thread-self/net/packet";
 
-/// Whether somebody has taken both interfaces: by a packet socket, as a port of a bridge or a bond, by an XDP program, or by
+/// Whether the program has taken both interfaces: by a packet socket, as a port of a bridge or a bond, by an XDP program, or by
 /// promiscuous mode.
 pub(super) fn are_taken(netns: &Netns) -> myelin_linux::Result<bool> {
     netns.enter(|| {

@@ -59,7 +59,7 @@ impl Log {
         &self.path
     }
 
-    /// For the program; it writes to the end, whoever shortens the file.
+    /// A handle for the program, which appends even after the agent has shortened the file.
     pub(super) fn handle(&self) -> Result<OwnedFd, ApiError> {
         self.file.try_clone().map(OwnedFd::from).map_err(|error| {
             ApiError::failed(format!("cannot hold {}: {error}", self.path.display()))
@@ -85,7 +85,7 @@ impl Log {
         let is_long = self.file.metadata().is_ok_and(|data| data.len() > LONGEST);
         if is_long {
             let end = self.end(KEPT);
-            // It is a help to people; there is nobody to tell that it failed.
+            // The log only helps people: a failure to shorten it is not reported.
             let _ = self
                 .file
                 .set_len(0)
