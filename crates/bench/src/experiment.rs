@@ -111,8 +111,15 @@ pub struct Experiment {
     /// What it measures, one line.
     pub about: &'static str,
     pub(crate) run: fn(&Options, &Monitor<'_>) -> Result<Findings, Error>,
-    /// What its page shows of the rows.
-    pub(crate) plots: &'static [Plot],
+    /// What its page shows of the rows: a list of [`Plot`], YAML.
+    pub(crate) plots: &'static str,
+}
+
+impl Experiment {
+    pub(crate) fn plots(&self) -> Result<Vec<Plot>, Error> {
+        serde_saphyr::from_str(self.plots)
+            .map_err(|error| Error::Plots(self.name, error.to_string()))
+    }
 }
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.

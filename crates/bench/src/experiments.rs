@@ -2,7 +2,7 @@
 
 mod accounting;
 mod bound;
-mod calvin_advanced;
+pub(crate) mod calvin_advanced;
 mod calvin_bandwidth;
 mod calvin_chain;
 mod calvin_cpu;
@@ -10,7 +10,7 @@ mod calvin_technologies;
 mod chain_length;
 mod classifier;
 mod coding_loss;
-mod deploy;
+pub(crate) mod deploy;
 mod dpdk_port;
 mod firewall;
 mod framework;

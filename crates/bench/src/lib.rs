@@ -84,13 +84,14 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
 /// A self-contained page with the report's claims, the plots that its experiment declares, and all rows, UTF-8.
 ///
 /// # Errors
-/// [`Error::Unknown`] when the report is of no experiment; [`Error::Report`] when its rows cannot be drawn.
+/// [`Error::Unknown`] when the report is of no experiment; [`Error::Plots`] and [`Error::Report`] when its rows cannot be drawn.
 pub fn page(report: &Report<Row>) -> Result<String, Error> {
     let experiment = find(&report.experiment)?;
+    let plots = experiment.plots()?;
     Ok(myelin_report::experiment::page(
         report,
         experiment.about,
-        experiment.plots,
+        &plots,
     )?)
 }
 
@@ -106,6 +107,42 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    #[test]
+    fn every_experiment_declares_plots() {
+        for experiment in experiments() {
+            let plots = experiment.plots().unwrap();
+            assert!(!plots.is_empty(), "{}", experiment.name);
+            for plot in &plots {
+                assert!(!plot.title.is_empty() && !plot.table.is_empty() && !plot.along.is_empty());
+                assert!(!plot.values.is_empty(), "{}", plot.title);
+            }
+        }
+    }
+
+    #[test]
+    fn plots_have_the_bounds_and_shares_of_the_claims() {
+        use published::calvin::{BUDGET_US, CPU_SHARES};
+
+        let plots = |name| find(name).unwrap().plots().unwrap();
+        let lines: Vec<f64> = ["calvin-advanced", "calvin-chain", "deploy"]
+            .into_iter()
+            .flat_map(plots)
+            .filter_map(|plot| plot.line)
+            .map(|(_, at)| at)
+            .collect();
+        let bounds = [
+            experiments::calvin_advanced::BUDGET_US,
+            experiments::calvin_advanced::BUDGET_US,
+            BUDGET_US,
+            experiments::deploy::UP_BOUND_MS,
+            experiments::deploy::MEMORY_BOUND_MIB,
+        ];
+        assert_eq!(lines, bounds);
+        let published = plots("calvin-cpu").remove(0).published.unwrap();
+        let shares: Vec<f64> = published.points.iter().map(|point| point.value).collect();
+        assert_eq!(shares, CPU_SHARES.concat());
+    }
 
     #[test]
     fn names_are_unique_and_unknown_ones_are_refused() {

@@ -1,4 +1,4 @@
-//! What the papers published, one file a paper: the figures that claims are held beside and plots show beside ours.
+//! What the papers published, one file a paper: the figures that claims are held beside. Those that plots show beside ours stand in `plots/`.
 //!
 //! Only what a text or a table states is here. The texts at hand have no drawings, so nothing is read off one; where a text
 //! gives a ratio instead of a figure, the figure is computed from it and says so.
@@ -7,8 +7,6 @@ pub(crate) mod calvin;
 pub(crate) mod rate_control;
 
 use crate::Claim;
-
-pub(crate) use myelin_report::experiment::{Figure, FigurePoint};
 
 /// A published figure for a claim, and where it stands.
 #[derive(Debug, Clone, Copy)]

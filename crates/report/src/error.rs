@@ -18,9 +18,9 @@ pub enum Error {
     )]
     Field {
         /// The plot's title.
-        plot: &'static str,
+        plot: String,
         /// The table it is drawn from.
-        table: &'static str,
+        table: String,
         /// The field that is missing, or `table` where no row is of it.
         field: String,
     },

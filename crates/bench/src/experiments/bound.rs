@@ -7,7 +7,6 @@ mod verdict;
 use draw::{Judge, Kind, POOL, Pool, Set};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_planner::{Costs, Machine, PortKind};
-use myelin_report::experiment::{Kind as PlotKind, Plot};
 use stage::{Stage, Turns};
 use verdict::Verdict;
 
@@ -21,33 +20,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "bound",
     about: "random admissible sets of chains under the worst traffic that their profiles allow: longest delay against the worst-case bound",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/bound.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "How far the bound is above the worst",
-        caption: "Every chain of every set, sorted: its worst-case bound over the longest delay of its packets.",
-        table: "sorted",
-        along: "share_of_chains",
-        along_title: "share of the chains",
-        series: &["chains"],
-        values: &[("bound_over_worst", "")],
-        values_title: "bound / longest delay",
-        ..Plot::of(PlotKind::Lines)
-    },
-    Plot {
-        title: "Bound and worst, by the number of chains",
-        caption: "Medians over the chains of all sets with so many.",
-        table: "sets",
-        along: "chains_in_set",
-        along_title: "chains of the set",
-        series: &["chains"],
-        values: &[("bound_us", "bound"), ("worst_us", "longest delay")],
-        values_title: "us",
-        ..Plot::of(PlotKind::Lines)
-    },
-];
 
 /// Pools of each kind, of new functions each.
 const POOLS: usize = 4;

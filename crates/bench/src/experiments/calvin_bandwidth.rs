@@ -12,7 +12,6 @@
 
 use myelin_measure::bandwidth::{Carried, Ladder};
 use myelin_metrics::stats::{Estimate, PairedRatio};
-use myelin_report::experiment::{Kind, Plot};
 use serde_json::Value;
 
 use crate::published::calvin;
@@ -26,22 +25,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-bandwidth",
     about: "highest UDP rate without loss or reordering through one and two functions, by workers of batch 1 and 32, against the centralized approach (CALVIN, Fig. 12b)",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/calvin-bandwidth.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    title: "Goodput without loss by payload",
-    caption: "UDP payload that comes through whole and in order. The paper's CALVIN carried less than its centralized approach.",
-    table: "rates without loss",
-    panels: &["mode"],
-    along: "payload_bytes",
-    along_title: "UDP payload, bytes",
-    series: &["variant"],
-    values: &[("goodput_mbit_s", "")],
-    values_title: "goodput, Mbit/s",
-    published: Some(&calvin::BANDWIDTH),
-    ..Plot::of(Kind::Lines)
-}];
 
 /// UDP payloads, bytes.
 const PAYLOADS: [usize; 4] = [256, 512, 1024, 1400];

@@ -2,7 +2,6 @@
 
 use myelin_linux::pm_qos;
 use myelin_measure::Mode;
-use myelin_report::experiment::{Kind, Plot};
 
 use crate::manner::Manner;
 use crate::published::calvin;
@@ -14,43 +13,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-chain",
     about: "round trip through a kernel and a user-space function, compact and distributed, against the centralized approach",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/calvin-chain.yaml"),
 };
-
-const WITHIN: Plot = Plot {
-    panels: &["payload_bytes", "mode"],
-    ..Plot::ROUND_TRIPS
-};
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        caption: "A function in the kernel and one in user space. The paper's two stood in two virtual machines, its centralized one in a single machine of the same size.",
-        published: Some(&calvin::CHAIN_ROUND_TRIPS),
-        ..WITHIN
-    },
-    Plot {
-        title: "Distribution of round trips",
-        caption: "Share of packets that were back within a time; the marks are what the rows hold.",
-        kind: Kind::Distribution,
-        table: "cumulative distribution",
-        along: "rtt_us",
-        along_title: "round trip, us",
-        series: &["variant"],
-        values: &[("share", "")],
-        values_title: "",
-        line: Some(("350 us", calvin::BUDGET_US)),
-        published: Some(&calvin::CHAIN_DISTRIBUTION),
-        ..WITHIN
-    },
-    Plot {
-        title: "Share of packets within 350 us",
-        caption: "What the edge cloud may take of a millisecond (3GPP TR 22.804).",
-        values: &[("share_within_350us", "")],
-        values_title: "share of packets, 0 to 1",
-        published: Some(&calvin::CHAIN_WITHIN_BUDGET),
-        ..WITHIN
-    },
-];
 
 const MANNERS: [Manner; 3] = [
     Manner {

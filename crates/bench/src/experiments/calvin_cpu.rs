@@ -10,7 +10,6 @@ use std::time::Duration;
 use myelin_measure::cpu::{shares, together};
 use myelin_metrics::Shares;
 use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
-use myelin_report::experiment::{Kind, Plot};
 use serde_json::{Value, json};
 
 use crate::experiment::median_at_most;
@@ -25,26 +24,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-cpu",
     about: "CPU use by user, system, soft interrupts and idle of every technology, at a fixed rate and idle (CALVIN, Table I)",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/calvin-cpu.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    title: "CPU use by technology",
-    caption: "Shares of all cores, hosts included; `direct` is what the hosts cost alone. A polling worker has a core of its own.",
-    table: "CPU use",
-    panels: &["load"],
-    along: "variant",
-    values: &[
-        ("user_share", "user"),
-        ("system_share", "system"),
-        ("softirq_share", "interrupts"),
-        ("steal_share", "steal"),
-        ("idle_share", "idle"),
-    ],
-    values_title: "share of all cores, 0 to 1",
-    published: Some(&calvin::CPU_USE),
-    ..Plot::of(Kind::Stacked)
-}];
 
 const PAYLOAD: usize = 256;
 /// Between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms, as the kernel was configured (`CONFIG_HZ`).
@@ -267,7 +248,7 @@ impl Measured {
             };
             for (name, column, share) in TABLE_1 {
                 claims.push(Claim {
-                    source: Some(calvin::CPU_USE.source.to_owned()),
+                    source: Some("CALVIN, Table I".to_owned()),
                     id: format!("{name} share: {centralized} and {chain}"),
                     paper: json!({
                         "centralized_share": calvin::CPU_SHARES[0][column],

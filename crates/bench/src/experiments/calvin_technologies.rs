@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use myelin_measure::Mode;
-use myelin_report::experiment::Plot;
 use serde_json::Value;
 
 use crate::published::{Published, calvin};
@@ -17,20 +16,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-technologies",
     about: "round trip through FWD, ATS and XOR by every technology, inline and blocking (CALVIN, Fig. 11)",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/calvin-technologies.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    title: "Round trips by technology and function",
-    caption: "One function on the way to the server. The paper ran it in a virtual machine behind a software bridge, with a sleeping client on another node.",
-    panels: &["payload_bytes", "mode"],
-    along: "technology",
-    series: &["function"],
-    values: &[("rtt_mean_us", "")],
-    values_title: "round trip, mean, us",
-    published: Some(&calvin::TECHNOLOGIES),
-    ..Plot::ROUND_TRIPS
-}];
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 const INLINE: usize = 0;

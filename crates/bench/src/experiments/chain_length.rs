@@ -1,7 +1,6 @@
 //! `chain-length`: what each further function costs in each mapping.
 
 use myelin_measure::Mode;
-use myelin_report::experiment::{Kind, Plot};
 
 use crate::experiment::median_at_most;
 use crate::stand::Stand;
@@ -12,28 +11,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "chain-length",
     about: "round trips through 1 to 32 functions in every mapping, and what each further one adds",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/chain-length.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        caption: "Functions that forward, in each mapping. The processes of a pipeline share one core and sleep; the others poll or are in the kernel.",
-        kind: Kind::Lines,
-        along: "functions",
-        along_title: "functions in the chain",
-        series: &["layout"],
-        ..Plot::ROUND_TRIPS
-    },
-    Plot {
-        title: "Each further function",
-        caption: "From the shortest to the longest chain of each mapping.",
-        table: "each further function",
-        along: "layout",
-        values: &[("step_us", "")],
-        values_title: "added to the round trip, median, us",
-        ..Plot::ROUND_TRIPS
-    },
-];
 
 /// How functions are laid out: name, space, lines of the chain's `spec`, lengths. On a machine of few cores the processes
 /// of a long pipeline wait for each other.

@@ -10,7 +10,6 @@ use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
 use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 use serde_json::Value;
 
@@ -22,35 +21,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "coding-loss",
     about: "residual loss and in-order delay over links that lose 1 to 20 %, by themselves and in bursts: sliding window, block code, no code",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/coding-loss.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "Residual loss",
-        caption: "Share of packets that never come out, by the share that the link loses. One repair packet for four.",
-        table: "codes",
-        panels: &["losses"],
-        along: "loss_percent",
-        along_title: "loss of the link, %",
-        series: &["code"],
-        values: &[("residual_loss", "")],
-        values_title: "residual loss, 0 to 1",
-        ..Plot::of(Kind::Lines)
-    },
-    Plot {
-        title: "In-order delay",
-        caption: "From sending to coming out in order, of the packets that do; 99th percentile.",
-        table: "codes",
-        panels: &["losses"],
-        along: "loss_percent",
-        along_title: "loss of the link, %",
-        series: &["code"],
-        values: &[("in_order_delay_p99_us", "")],
-        values_title: "delay, us",
-        ..Plot::of(Kind::Lines)
-    },
-];
 
 /// Name, and the coder before the link; without one packets go as they are.
 const CODES: [(&str, Option<&str>); 3] = [

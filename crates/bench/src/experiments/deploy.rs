@@ -11,7 +11,6 @@ use myelin_linux::procfs;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_packet::rules::{Action, Rule};
 use myelin_planner::Machine;
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
@@ -23,39 +22,12 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "deploy",
     about: "time of plan, up and down of five functions, time to load them, and resident memory of agent and worker",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/deploy.yaml"),
 };
 
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "Times",
-        caption: "Up and down are whole calls to a running agent; loading is the kernel's part alone.",
-        table: "times",
-        along: "what",
-        series: &["step"],
-        values: &[("median_ms", "")],
-        values_title: "time, median, ms",
-        line: Some(("bound of up 100 ms", UP_BOUND_MS)),
-        ..Plot::of(Kind::Bars)
-    },
-    Plot {
-        title: "Memory",
-        caption: "After 80 000 probe packets through five functions in both spaces.",
-        table: "memory",
-        along: "process",
-        values: &[
-            ("resident_mib", "resident"),
-            ("proportional_mib", "proportional"),
-        ],
-        values_title: "memory, MiB",
-        line: Some(("bound 64 MiB", MEMORY_BOUND_MIB)),
-        ..Plot::of(Kind::Bars)
-    },
-];
-
 const PLAN_BOUND_MS: f64 = 20.0;
-const UP_BOUND_MS: f64 = 100.0;
-const MEMORY_BOUND_MIB: f64 = 64.0;
+pub(crate) const UP_BOUND_MS: f64 = 100.0;
+pub(crate) const MEMORY_BOUND_MIB: f64 = 64.0;
 const MIB: f64 = 1_048_576.0;
 
 const FIREWALL: &str =

@@ -6,7 +6,6 @@
 use std::path::Path;
 
 use myelin_measure::Mode;
-use myelin_report::experiment::{Kind, Plot};
 use serde_json::Value;
 
 use crate::reference::{self, Reference};
@@ -19,26 +18,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dpdk-port",
     about: "a function between devices of DPDK against a bare DPDK forwarder: round trip and packet rate",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/dpdk-port.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        series: &["variant", "batch"],
-        ..Plot::ROUND_TRIPS
-    },
-    Plot {
-        title: "Packet rate",
-        caption: "What arrives of more than the forwarder can take.",
-        table: "packet rates",
-        along: "payload_bytes",
-        along_title: "UDP payload, bytes",
-        series: &["variant", "batch"],
-        values: &[("rate_mpps", "")],
-        values_title: "million packets a second",
-        ..Plot::of(Kind::Bars)
-    },
-];
 
 const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
 /// What is compared, in this order for each of [`BATCHES`].

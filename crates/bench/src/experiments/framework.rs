@@ -8,7 +8,6 @@ use myelin_dataplane::umem::{Borrower, FrameMemory};
 use myelin_dataplane::{Forwarder, SocketId, Stats, Umem, UserChain, UserExit, UserSegment};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_packet::{Meta, parse};
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
 use crate::experiment::median_at_most;
@@ -19,33 +18,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "framework",
     about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and what each further one adds",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/framework.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "Chains in user space",
-        caption: "Functions that do nothing, run to completion in one thread: what remains is the framework's.",
-        table: "chains in user space",
-        along: "functions",
-        along_title: "functions in the chain",
-        series: &["batch"],
-        values: &[("packet_ns", "")],
-        values_title: "time of a packet, median, ns",
-        ..Plot::of(Kind::Lines)
-    },
-    Plot {
-        title: "Each further function",
-        caption: "Against the shortest chain.",
-        table: "chains in user space",
-        along: "functions",
-        along_title: "functions in the chain",
-        series: &["batch"],
-        values: &[("each_further_ns", "")],
-        values_title: "added to the time of a packet, median, ns",
-        ..Plot::of(Kind::Lines)
-    },
-];
 
 const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
 /// Packets at once, and the most nanoseconds that a further function may add to each.

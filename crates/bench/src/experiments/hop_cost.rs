@@ -1,7 +1,6 @@
 //! `hop-cost`: the round trip through one hop, by every way there is to make one.
 
 use myelin_measure::Mode;
-use myelin_report::experiment::Plot;
 
 use crate::reference::Reference;
 use crate::rounds::Rounds;
@@ -13,13 +12,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "hop-cost",
     about: "round trip through one function at tcx, at XDP and over AF_XDP, against cable, bridge, router and bare forwarders",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/hop-cost.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    caption: "Every variant takes the packets to the server its own way; replies pass a tc redirect to the peer, except through cable, bridge and router.",
-    ..Plot::ROUND_TRIPS
-}];
 
 const FORWARD: &str = "kind: forward";
 

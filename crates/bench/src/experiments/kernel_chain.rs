@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
 use myelin_measure::Mode;
 use myelin_packet::Match;
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};
@@ -19,30 +18,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "kernel-chain",
     about: "round trip and processing time of 1 to 32 kernel functions in one chain, at both hooks",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/kernel-chain.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        caption: "One deployed chain of so many functions that forward, in the kernel.",
-        kind: Kind::Lines,
-        along: "functions",
-        along_title: "functions in the chain",
-        series: &["hook"],
-        ..Plot::ROUND_TRIPS
-    },
-    Plot {
-        title: "Processing time",
-        caption: "The same chains by BPF_PROG_TEST_RUN: front door, functions and egress, without links and sockets.",
-        table: "test runs",
-        along: "functions",
-        along_title: "functions in the chain",
-        series: &["hook"],
-        values: &[("chain_ns", "")],
-        values_title: "time of a packet, median, ns",
-        ..Plot::of(Kind::Lines)
-    },
-];
 
 const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Most that 32 functions' round trip may be of one's.

@@ -8,7 +8,6 @@ use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{Capacity, Hook, Plane};
 use myelin_packet::routes::{Route, RouteTables};
 use myelin_packet::{MacAddr, Meta, Prefix, parse};
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
 use super::lookup::kernel_chain;
@@ -23,23 +22,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "look-ups",
     about: "processing time of router, load balancer and NAT in the kernel with 100 000 prefixes or flows: one hot flow, and flows drawn at random",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/look-ups.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    title: "Look-ups",
-    caption: "What the function costs beyond forwarding, beside the bare look-up of drawn keys in the same map.",
-    table: "look-ups",
-    panels: &["hook", "family"],
-    along: "function",
-    values: &[
-        ("hot_over_forward_ns", "one hot flow"),
-        ("drawn_over_forward_ns", "flows drawn at random"),
-        ("bare_look_up_ns", "bare look-up, drawn at random"),
-    ],
-    values_title: "time of a packet, median, ns",
-    ..Plot::of(Kind::Bars)
-}];
 
 /// Prefixes, or flows. Twin: `FLOWS` of `look_up.h`.
 const COUNT: u64 = 100_000;

@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, Port, PortConfig};
 use myelin_packet::{Meta, parse};
-use myelin_report::experiment::{Kind, Plot};
 use myelin_spec::{FunctionConfig, OnFailure};
 
 use super::{accounting, classifier, firewall};
@@ -16,58 +15,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "classifier",
     about: "processing time with 10 to 10 000 chains at a port, 10 to 1000 firewall rules, and what counting and stamping add",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/classifier.yaml"),
 };
-
-const CHAINS: Plot = Plot {
-    table: "chains at a port",
-    along: "chains",
-    along_title: "chains at the port",
-    series: &["hook", "programs_loaded"],
-    ..Plot::of(Kind::LogLines)
-};
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "Front door",
-        caption: "The search alone: what comes behind the door was measured in the same round and taken off. Where few programs are loaded, \
-                  all matches lead to them; where many are, each has its own, which costs cache misses.",
-        values: &[("door_ns", "")],
-        values_title: "time of a packet in the door, median, ns",
-        ..CHAINS
-    },
-    Plot {
-        title: "The packet's whole way",
-        caption: "Door, one function that forwards, and egress.",
-        values: &[("whole_way_ns", "")],
-        values_title: "time of a packet, median, ns",
-        ..CHAINS
-    },
-    Plot {
-        title: "Firewall",
-        caption: "In the kernel, without door and egress.",
-        table: "firewall rules",
-        along: "rules",
-        along_title: "rules",
-        series: &["hook"],
-        values: &[("firewall_ns", "")],
-        values_title: "time of a packet in the firewall, median, ns",
-        ..Plot::of(Kind::LogLines)
-    },
-    Plot {
-        title: "Counting, stamping and sojourn",
-        caption: "The difference between a door with and without accounting.",
-        table: "counting, stamping, sojourn",
-        along: "hook",
-        values: &[
-            ("all_ns", "all of it"),
-            ("clock_read_ns", "one read of the clock"),
-            ("beyond_two_reads_ns", "beyond two reads of the clock"),
-        ],
-        values_title: "time of a packet, median, ns",
-        ..Plot::of(Kind::Bars)
-    },
-];
 
 /// Runs on one packet before the next one's turn: enough that the clock's own cost does not count, few enough that a packet
 /// finds other packets' memory in the caches first.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use myelin_api::{ProbeOptions, ProbeRequest};
 use myelin_linux::procfs;
 use myelin_measure::Mode;
-use myelin_report::experiment::{Kind, Plot};
 
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};
@@ -18,37 +17,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "peers",
     about: "one and two functions behind Open vSwitch (system, afxdp and dpdk ports) and in Myelin: round trips, CPU time, memory",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/peers.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        caption: "One and two functions that forward, behind the ports of Open vSwitch and in the mappings of Myelin.",
-        panels: &["payload_bytes", "mode"],
-        ..Plot::ROUND_TRIPS
-    },
-    Plot {
-        title: "CPU time of a round trip",
-        caption: "Of all processes and the kernel together, hosts included, for a packet and its reply.",
-        table: "CPU time",
-        along: "variant",
-        values: &[("cpu_a_round_trip_us", "")],
-        values_title: "CPU time of a packet and its reply, median, us",
-        ..Plot::of(Kind::Bars)
-    },
-    Plot {
-        title: "Memory",
-        caption: "Two functions, after packets have passed.",
-        table: "memory",
-        along: "system",
-        values: &[
-            ("resident_mib", "resident"),
-            ("proportional_mib", "proportional"),
-        ],
-        values_title: "memory, MiB",
-        ..Plot::of(Kind::Bars)
-    },
-];
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 /// Number of functions, and whether replies pass them too.

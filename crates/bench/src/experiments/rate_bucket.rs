@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use myelin_metrics::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
 use myelin_packet::sojourn::Histogram;
-use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use crate::generator::{Stream, generate};
 use crate::published::rate_control;
@@ -16,66 +15,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-bucket",
     about: "throughput and delay over bucket sizes: one router and eight, in processes and in namespaces, policer wider than shaper",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/rate-bucket.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "One router: throughput",
-        caption: "Offered load and rate limit are the same; policer and shaper have the same bucket.",
-        table: "one router",
-        along: "bucket_packets",
-        along_title: "bucket of policer and shaper, packets",
-        series: &["routers"],
-        values: &[("kept", "")],
-        values_title: "share of the offered load",
-        ..Plot::of(PlotKind::Lines)
-    },
-    Plot {
-        title: "One router: delay",
-        caption: "The same; from the front door to the departure, the wait in the shaper included.",
-        table: "one router",
-        along: "bucket_packets",
-        along_title: "bucket of policer and shaper, packets",
-        series: &["routers"],
-        values: &[("sojourn_mean_us", "")],
-        values_title: "sojourn, mean, us",
-        ..Plot::of(PlotKind::Lines)
-    },
-    Plot {
-        title: "One router in a namespace: load",
-        caption: "The rate limit is the offered load.",
-        table: "load",
-        along: "of_capacity",
-        along_title: "offered load, of the capacity",
-        series: &["bucket_packets"],
-        values: &[("sojourn_mean_us", "")],
-        values_title: "sojourn, mean, us",
-        ..Plot::of(PlotKind::Lines)
-    },
-    Plot {
-        title: "Eight routers: throughput of the first",
-        caption: "Seven more are offered nearly three times their limit.",
-        table: "eight routers",
-        along: "bucket_packets",
-        along_title: "bucket of policer and shaper, packets",
-        series: &["routers"],
-        values: &[("kept", "")],
-        values_title: "share of the offered load",
-        ..Plot::of(PlotKind::Lines)
-    },
-    Plot {
-        title: "Eight routers: delay of the first",
-        caption: "With a policer of 20 packets, over the bucket of the shaper, which makes good a lateness of 4 ms.",
-        table: TOLERANT,
-        along: "shaper_packets",
-        along_title: "bucket of the shaper, packets",
-        series: &["routers"],
-        values: &[("sojourn_mean_us", "")],
-        values_title: "sojourn, mean, us",
-        ..Plot::of(PlotKind::Lines)
-    },
-];
 
 /// Buckets of Figs. 8 and 10, packets.
 const BUCKETS: [u64; 5] = [1, 5, 20, 50, 100];

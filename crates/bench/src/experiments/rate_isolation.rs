@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use myelin_metrics::stats::{PairedRatio, median_ci};
-use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use crate::generator::{Sent, Stream, generate};
 use crate::published::rate_control;
@@ -16,31 +15,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-isolation",
     about: "two routers on one core, one flooded at ten times its profile: what the other one keeps, without and with policing",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/rate-isolation.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "What the well-behaved router keeps",
-        caption: "Packets that left it, of those it was sent: its own rate, while the other router is silent, keeps to its profile, or is sent ten times as much.",
-        table: "two routers",
-        along: "case",
-        series: &["routers"],
-        values: &[("kept", "")],
-        values_title: "share of its packets, median",
-        ..Plot::of(PlotKind::Bars)
-    },
-    Plot {
-        title: "How long its packets take",
-        caption: "Sojourn from the front door to the egress, of those that left.",
-        table: "two routers",
-        along: "case",
-        series: &["routers"],
-        values: &[("sojourn_p99_us", "")],
-        values_title: "sojourn, p99, median of rounds, us",
-        ..Plot::of(PlotKind::Bars)
-    },
-];
 
 /// What the flooded router is sent, in profiles.
 const FLOOD: f64 = 10.0;

@@ -9,7 +9,6 @@ use std::process::Command;
 use myelin_kernel::Hook;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
-use myelin_report::experiment::{Kind as PlotKind, Plot};
 
 use super::policing;
 use crate::generator::pump;
@@ -24,31 +23,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-overhead",
     about: "throughput with nothing, policer, shaper, policer and shaper: ours against tc's; the policer's time by test runs",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/rate-overhead.yaml"),
 };
-
-const PLOTS: &[Plot] = &[
-    Plot {
-        title: "Throughput",
-        caption: "One core that sends and forwards; each router against itself without any control.",
-        table: "throughput",
-        along: "control",
-        series: &["router"],
-        values: &[("of_none", "")],
-        values_title: "rate, of that without control, median",
-        ..Plot::of(PlotKind::Bars)
-    },
-    Plot {
-        title: "The policer's time",
-        caption: "Front door, one function and egress by BPF_PROG_TEST_RUN, with a policer that never drops and one that always does.",
-        table: "policing, test runs",
-        along: "door",
-        series: &["hook", "bucket"],
-        values: &[("packet_ns", "")],
-        values_title: "time of a packet, median, ns",
-        ..Plot::of(PlotKind::Bars)
-    },
-];
 
 /// A rate that nothing here reaches, and a burst as the paper's.
 const PROFILE: &str = "rate: 10Mpps, burst: 1000";

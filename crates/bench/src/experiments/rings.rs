@@ -8,7 +8,6 @@ use std::time::Instant;
 use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
-use myelin_report::experiment::{Kind, Plot};
 
 use crate::reference::{self, RingThroughput};
 use crate::rounds::Rounds;
@@ -18,18 +17,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rings",
     about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, beside DPDK's rte_ring (SP/SC)",
     run,
-    plots: PLOTS,
+    plots: include_str!("../../plots/rings.yaml"),
 };
-
-const PLOTS: &[Plot] = &[Plot {
-    title: "Throughput",
-    caption: "One producer and one consumer, each on a core of its own.",
-    table: "rings",
-    along: "ring",
-    values: &[("throughput_mops", "")],
-    values_title: "throughput, median, million descriptors a second",
-    ..Plot::of(Kind::Bars)
-}];
 
 /// 64 bytes.
 const WORDS: usize = 8;

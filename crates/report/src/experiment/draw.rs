@@ -38,8 +38,8 @@ pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String
         .collect();
     let mut out = format!(
         "<section><h3>{}</h3>\n<p>{}</p>\n",
-        escape(plot.title),
-        prose(plot.caption)
+        escape(&plot.title),
+        prose(&plot.caption)
     );
     if own.is_empty() && rows.iter().any(|row| row.table() == "skipped") {
         out.push_str("<p class=\"soft\">Nothing was measured for it here.</p></section>\n");
@@ -70,12 +70,12 @@ pub(super) fn section(plot: &Plot, number: usize, rows: &[Row]) -> Result<String
         for panel in beside {
             out.push_str(&drawings.ours(panel)?);
         }
-        if let Some(paper) = plot.published {
+        if let Some(paper) = &plot.published {
             out.push_str(&drawings.papers(paper, beside[0].rows[0])?);
         }
         out.push_str("</div>\n");
     }
-    if let Some(paper) = plot.published {
+    if let Some(paper) = &plot.published {
         out.push_str(&sources(plot, paper));
     }
     out.push_str("</section>\n");
@@ -96,15 +96,15 @@ fn prose(text: &str) -> String {
 /// Every field that the plot names is in every row of its table.
 fn check(plot: &Plot, rows: &[&Row]) -> Result<(), Error> {
     let missing = |field: &str| Error::Field {
-        plot: plot.title,
-        table: plot.table,
+        plot: plot.title.clone(),
+        table: plot.table.clone(),
         field: field.to_owned(),
     };
     if rows.is_empty() {
         return Err(missing("table"));
     }
     let values = plot.values.iter().map(|(field, _)| field);
-    let fields = plot.panels.iter().chain(plot.series).chain([&plot.along]);
+    let fields = plot.panels.iter().chain(&plot.series).chain([&plot.along]);
     match fields
         .chain(values)
         .find(|field| rows.iter().any(|row| row.get(field).is_none()))
@@ -120,9 +120,9 @@ fn series_of(plot: &Plot, rows: &[&Row]) -> Vec<String> {
         .iter()
         .flat_map(|row| data(plot, row))
         .map(|datum| datum.series);
-    let points = plot.published.map_or(&[][..], |paper| paper.points);
+    let points = plot.published.iter().flat_map(|paper| &paper.points);
     let mut series: Vec<String> = Vec::new();
-    for name in ours.chain(points.iter().map(|point| point.series.to_owned())) {
+    for name in ours.chain(points.map(|point| point.series.clone())) {
         if !series.contains(&name) {
             series.push(name);
         }
@@ -174,12 +174,12 @@ fn label(row: &Row, field: &str) -> String {
 fn data(plot: &Plot, row: &Row) -> Vec<Datum> {
     let text = |field: &str| row.get(field).map_or_else(String::new, plain);
     let figure = |field: &str| row.get(field).and_then(Value::as_f64);
-    let along = text(plot.along);
-    let x = figure(plot.along);
-    let of_value = |(field, name): &(&str, &str)| {
+    let along = text(&plot.along);
+    let x = figure(&plot.along);
+    let of_value = |(field, name): &(String, String)| {
         let parts = plot.series.iter().map(|field| label(row, field));
         let parts: Vec<String> = parts
-            .chain([(*name).to_owned()])
+            .chain([name.clone()])
             .filter(|part| !part.is_empty())
             .collect();
         Some(Datum {
@@ -219,7 +219,7 @@ impl Drawings<'_> {
                 format!("Measured here: {heading}")
             };
         }
-        self.draw(&heading, self.plot.values_title, &data, false, "")
+        self.draw(&heading, &self.plot.values_title, &data, false, "")
     }
 
     /// What the paper has for the panels that such a row is in.
@@ -237,7 +237,7 @@ impl Drawings<'_> {
         if data.is_empty() {
             return Ok(String::new());
         }
-        let mut heading = paper.source.to_owned();
+        let mut heading = paper.source.clone();
         if let Some(field) = first {
             let _ = write!(heading, ": {}", label(row, field));
         }
@@ -245,7 +245,7 @@ impl Drawings<'_> {
             "{}. As the text states it, not read off the figure.",
             paper.about
         );
-        self.draw(&heading, paper.axis, &data, true, &caption)
+        self.draw(&heading, &paper.axis, &data, true, &caption)
     }
 
     fn draw(
@@ -290,7 +290,7 @@ impl Drawings<'_> {
             title: if distribution && published {
                 axis
             } else {
-                self.plot.along_title
+                &self.plot.along_title
             },
             scale: if self.plot.kind == Kind::Lines {
                 Scale::Linear
@@ -300,7 +300,7 @@ impl Drawings<'_> {
         };
         let y = AxisStyle {
             title: if distribution {
-                self.plot.values_title
+                &self.plot.values_title
             } else {
                 axis
             },
@@ -340,11 +340,11 @@ impl Drawings<'_> {
     }
 
     /// The declared line; a bound of ours says nothing about a paper's figures.
-    fn bound(&self, published: bool) -> Option<Bound<'static>> {
-        let (name, at) = self.plot.line.filter(|_| !published)?;
+    fn bound(&self, published: bool) -> Option<Bound<'_>> {
+        let (name, at) = self.plot.line.as_ref().filter(|_| !published)?;
         Some(Bound {
             name,
-            at,
+            at: *at,
             upright: self.plot.kind == Kind::Distribution,
         })
     }
@@ -401,13 +401,13 @@ impl Datum {
     fn published(kind: Kind, point: &FigurePoint) -> Self {
         let distribution = kind == Kind::Distribution;
         Self {
-            along: point.group.to_owned(),
+            along: point.group.clone(),
             x: if distribution {
                 point.value
             } else {
                 point.group.parse().unwrap_or(f64::NAN)
             },
-            series: point.series.to_owned(),
+            series: point.series.clone(),
             value: if distribution {
                 point.share
             } else {
@@ -442,7 +442,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
         .points
         .iter()
         .map(|point| {
-            let what = [point.group, point.series, point.panel];
+            let what = [point.group.as_str(), &point.series, &point.panel];
             let what: Vec<&str> = what.into_iter().filter(|part| !part.is_empty()).collect();
             let mut figure = number(point.value);
             if let Some((low, high)) = point.range {
@@ -451,7 +451,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
             if distribution {
                 let _ = write!(figure, " ({:.0} %)", point.share * 100.0);
             }
-            vec![what.join(", "), figure, point.how.to_owned()]
+            vec![what.join(", "), figure, point.how.clone()]
         })
         .collect();
     let of = if panelled { " by panel" } else { "" };
@@ -459,7 +459,7 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
         "{}{of}: only what its text states; nothing is read off a drawing.",
         paper.source
     );
-    let head = ["of", paper.axis, "as the text has it"];
+    let head = ["of", &paper.axis, "as the text has it"];
     format!(
         "<details><summary>Where the paper's figures come from</summary>\n{}</details>\n",
         table(&caption, &head, &rows)
@@ -468,32 +468,34 @@ fn sources(plot: &Plot, paper: &Figure) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    const PAPER: Figure = Figure {
-        source: "CALVIN, Fig. 11",
-        about: "Round trips",
-        axis: "round trip, us",
-        points: &[point("256", "FWD", 110.0), point("1400", "XOR", 120.0)],
-    };
-
-    const fn point(panel: &'static str, series: &'static str, value: f64) -> FigurePoint {
-        FigurePoint {
-            panel,
-            group: "XDP",
-            series,
-            value,
-            ..FigurePoint::NONE
+    /// A plot as its file has it, with a value of one of its keys replaced.
+    fn plot(wrong: Option<(&str, Value)>) -> Plot {
+        let point = |panel: &str, series: &str, value: f64| json!({ "panel": panel, "group": "XDP", "series": series, "value": value });
+        let mut plot = json!({
+            "title": "Round trips",
+            "caption": "Through `forward`.",
+            "table": "round trips",
+            "panels": ["payload_bytes", "mode"],
+            "along": "variant",
+            "series": ["function"],
+            "values": [["rtt_p50_us", ""]],
+            "values_title": "round trip, median, us",
+            "published": {
+                "source": "CALVIN, Fig. 11",
+                "about": "Round trips",
+                "axis": "round trip, us",
+                "points": [point("256", "FWD", 110.0), point("1400", "XOR", 120.0)],
+            },
+        });
+        if let Some((key, value)) = wrong {
+            plot[key] = value;
         }
+        serde_json::from_value(plot).unwrap()
     }
-
-    const PLOT: Plot = Plot {
-        caption: "Through `forward`.",
-        panels: &["payload_bytes", "mode"],
-        series: &["function"],
-        published: Some(&PAPER),
-        ..Plot::ROUND_TRIPS
-    };
 
     fn rows() -> Vec<Row> {
         let row = |payload: usize, mode: &str, function: &str| {
@@ -515,7 +517,7 @@ mod tests {
 
     #[test]
     fn drawings_of_a_panel_stand_beside_the_papers() {
-        let text = section(&PLOT, 0, &rows()).unwrap();
+        let text = section(&plot(None), 0, &rows()).unwrap();
         let at = |what: &str| {
             text.find(what)
                 .unwrap_or_else(|| panic!("{what} in {text}"))
@@ -560,13 +562,16 @@ mod tests {
             Kind::Distribution,
         ] {
             let plot = Plot {
-                title: "T",
-                table: "t",
-                along: "x",
-                values: &[("share", "a part"), ("other", "another")],
-                values_title: "share",
-                line: Some(("half", 0.5)),
-                ..Plot::of(kind)
+                title: "T".to_owned(),
+                kind,
+                table: "t".to_owned(),
+                along: "x".to_owned(),
+                values: [("share", "a part"), ("other", "another")]
+                    .map(|(field, name)| (field.to_owned(), name.to_owned()))
+                    .to_vec(),
+                values_title: "share".to_owned(),
+                line: Some(("half".to_owned(), 0.5)),
+                ..Plot::default()
             };
             let text = section(&plot, 3, &rows).unwrap();
             for part in ["a part", "another", "id=\"plot-3-0-t\"", "panels one"] {
@@ -580,32 +585,19 @@ mod tests {
     fn misspelt_fields_are_errors_and_skipped_subjects_are_not() {
         let rows = rows();
         for wrong in [
-            Plot {
-                along: "varaint",
-                ..PLOT
-            },
-            Plot {
-                series: &["functoin"],
-                ..PLOT
-            },
-            Plot {
-                panels: &["payload"],
-                ..PLOT
-            },
-            Plot {
-                values: &[("rtt_us", "")],
-                ..PLOT
-            },
-            Plot {
-                table: "round trip",
-                ..PLOT
-            },
+            ("along", json!("varaint")),
+            ("series", json!(["functoin"])),
+            ("panels", json!(["payload"])),
+            ("values", json!([["rtt_us", ""]])),
+            ("table", json!("round trip")),
         ] {
-            let error = section(&wrong, 0, &rows).unwrap_err().to_string();
+            let error = section(&plot(Some(wrong)), 0, &rows)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("\"Round trips\""), "{error}");
         }
         let skipped = [Row::of("skipped").with("variant", "DPDK")];
-        let text = section(&PLOT, 0, &skipped).unwrap();
+        let text = section(&plot(None), 0, &skipped).unwrap();
         assert!(text.contains("Nothing was measured") && !text.contains("<svg"));
     }
 }
