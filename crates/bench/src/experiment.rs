@@ -1,13 +1,14 @@
 //! What an experiment is: how it is run, what it reports to, what it finds and claims.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
-use myelin_metrics::stats::{Estimate, ROUNDS_NEEDED};
+use myelin_metrics::stats::{Estimate, PairedRatio, ROUNDS_NEEDED};
 use myelin_report::experiment::Plot;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::Error;
 
@@ -101,6 +102,44 @@ pub(crate) struct Findings {
     pub(crate) claims: Vec<Claim>,
     /// What else decides the figures: probe mode, packets a round.
     pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+impl Findings {
+    /// Nothing yet, with these settings.
+    pub(crate) fn with<const N: usize>(settings: [(&'static str, String); N]) -> Self {
+        Self {
+            settings: settings.into(),
+            ..Self::default()
+        }
+    }
+
+    /// A row that says why a subject cannot be had here.
+    pub(crate) fn skipped(field: &str, subject: impl Into<Value>, reason: &impl Display) -> Row {
+        Row::of("skipped")
+            .with(field, subject)
+            .with("reason", reason.to_string())
+    }
+
+    /// Claims that the ratio is at most `bound`.
+    pub(crate) fn at_most(&mut self, id: impl Into<String>, ratio: &PairedRatio, bound: f64) {
+        self.claims.push(Claim::ratio_at_most(id, (), ratio, bound));
+    }
+
+    /// Claims that the ratio is at least `bound`.
+    pub(crate) fn at_least(&mut self, id: impl Into<String>, ratio: &PairedRatio, bound: f64) {
+        self.claims
+            .push(Claim::ratio_at_least(id, (), ratio, bound));
+    }
+
+    /// Claims that the median is at most `bound`.
+    pub(crate) fn median_at_most(
+        &mut self,
+        id: impl Into<String>,
+        median: Option<Estimate>,
+        bound: f64,
+    ) {
+        self.claims.push(median_at_most(id, median, bound));
+    }
 }
 
 /// An experiment that can be run.

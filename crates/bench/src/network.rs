@@ -88,8 +88,7 @@ impl End {
 pub(crate) struct Network {
     pub(crate) client: End,
     pub(crate) server: End,
-    /// `None`: a cable.
-    pub(crate) middle: Option<Middle>,
+    pub(crate) middle: Middle,
 }
 
 /// The namespace between the ends, with a link to each.
@@ -128,26 +127,21 @@ impl Middle {
     }
 }
 
-impl Network {
-    /// Both ends on one veth pair.
-    pub(crate) fn direct() -> Result<Self, Error> {
-        let (client, server) = (End::new(1)?, End::new(2)?);
-        let mut netlink = Netlink::open_in(&client.netns)?;
-        netlink.apply([link::veth(
-            &end("eth0", None, client.mac),
-            &end("eth0", Some(&server), server.mac),
-        )?])?;
-        client.furnish(&server, server.mac)?;
-        server.furnish(&client, client.mac)?;
-        let network = Self {
-            client,
-            server,
-            middle: None,
-        };
-        wait_until_operational(&mut netlink, "eth0")?;
-        Ok(network)
-    }
+/// Client and server on one veth pair.
+pub(crate) fn cable() -> Result<(End, End), Error> {
+    let (client, server) = (End::new(1)?, End::new(2)?);
+    let mut netlink = Netlink::open_in(&client.netns)?;
+    netlink.apply([link::veth(
+        &end("eth0", None, client.mac),
+        &end("eth0", Some(&server), server.mac),
+    )?])?;
+    client.furnish(&server, server.mac)?;
+    server.furnish(&client, client.mac)?;
+    wait_until_operational(&mut netlink, "eth0")?;
+    Ok((client, server))
+}
 
+impl Network {
     /// Both ends on links to a third namespace, which does nothing with their frames yet. With `routed` the ends send to
     /// that namespace's links, as to a router; without, to each other.
     pub(crate) fn through(routed: bool) -> Result<Self, Error> {
@@ -212,17 +206,15 @@ impl Network {
         Ok(Self {
             client,
             server,
-            middle: Some(middle),
+            middle,
         })
     }
 
     /// Waits until the links in the middle carry frames.
     fn finished(self) -> Result<Self, Error> {
-        if let Some(middle) = &self.middle {
-            let mut netlink = Netlink::open_in(&middle.netns)?;
-            for port in [CLIENT_LINK, SERVER_LINK] {
-                wait_until_operational(&mut netlink, port)?;
-            }
+        let mut netlink = Netlink::open_in(&self.middle.netns)?;
+        for port in [CLIENT_LINK, SERVER_LINK] {
+            wait_until_operational(&mut netlink, port)?;
         }
         Ok(self)
     }

@@ -131,10 +131,7 @@ impl Routers {
         slas: &[String],
     ) -> Result<Self, Error> {
         let network = Network::through(false)?;
-        let middle = network
-            .middle
-            .as_ref()
-            .ok_or_else(|| ApiError::failed("a network without a middle"))?;
+        let middle = &network.middle;
         // The agent's links and sockets are those of the namespace between the hosts.
         let (stand, chains, workers) = middle.netns.enter(|| {
             let stand = Stand::open(program)?;
@@ -187,10 +184,8 @@ impl Routers {
         let work: Vec<&str> = self.work.iter().map(String::as_str).collect();
         let texts = texts(self.kind, &work, &self.chains, slas)?;
         self.signal(Signal::SIGCONT);
-        let changed = match &self.network.middle {
-            Some(middle) => middle.netns.enter(|| self.stand.up_all(texts))?,
-            None => Ok(Vec::new()),
-        };
+        let netns = &self.network.middle.netns;
+        let changed = netns.enter(|| self.stand.up_all(texts))?;
         self.signal(Signal::SIGSTOP);
         changed.map(drop)
     }

@@ -16,127 +16,113 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_linux::{link, neighbour, route, sysctl};
 
-use crate::network::{CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
+use crate::network::{self, CLIENT_LINK, Middle, Network, SERVER_LINK, sockets};
 use crate::reference::{Forwarding, Reference, Running};
 use crate::stand::{self, Stand};
 use crate::variant::{Variant, polling_core};
-use crate::{Error, Row, ebpf};
+use crate::{Error, Findings, Row, ebpf};
 
 /// Most frames at once: one, as the probe has one packet under way.
 pub(crate) const BATCH: u16 = 1;
 /// Frames at once where a layout is to show its best.
 pub(crate) const BEST_BATCH: u16 = 32;
 
+/// What a variant is made of, in the order in which it goes.
+type Parts = Vec<Box<dyn Any + Send>>;
+
+/// A variant of a network and of what stands in it, which goes before its links.
 fn of_network(
     name: &str,
     about: &str,
     network: Network,
-    mut parts: Vec<Box<dyn Any + Send>>,
+    mut parts: Parts,
+    pollers: Vec<u32>,
 ) -> Result<Variant, Error> {
     let sockets = network.sockets()?;
     parts.push(Box::new(network));
-    Variant::new(name, about, sockets, Vec::new(), parts)
+    Variant::new(name, about, sockets, pollers, parts)
 }
 
 /// A veth pair from client to server.
 pub(crate) fn direct() -> Result<Variant, Error> {
-    of_network(
-        "direct",
-        "veth pair between the two hosts",
-        Network::direct()?,
-        Vec::new(),
-    )
+    let (client, server) = network::cable()?;
+    let about = "veth pair between the two hosts";
+    let sockets = sockets(
+        (&client.netns, client.address),
+        (&server.netns, server.address),
+    )?;
+    let parts: Parts = vec![Box::new((client, server))];
+    Variant::new("direct", about, sockets, Vec::new(), parts)
 }
 
 /// A Linux bridge with the kernel's defaults.
 pub(crate) fn bridge() -> Result<Variant, Error> {
     let network = Network::through(false)?;
-    if let Some(middle) = &network.middle {
-        let mut netlink = Netlink::open_in(&middle.netns)?;
-        netlink.apply([link::bridge("bridge")?])?;
-        let bridge = netlink.link("bridge")?.id();
-        netlink.apply([
-            link::enslave(&middle.client, &bridge),
-            link::enslave(&middle.server, &bridge),
-            link::up(&bridge),
-        ])?;
-    }
-    of_network(
-        "bridge",
-        "Linux bridge in a namespace, both ways",
-        network,
-        Vec::new(),
-    )
+    let middle = &network.middle;
+    let mut netlink = Netlink::open_in(&middle.netns)?;
+    netlink.apply([link::bridge("bridge")?])?;
+    let bridge = netlink.link("bridge")?.id();
+    netlink.apply([
+        link::enslave(&middle.client, &bridge),
+        link::enslave(&middle.server, &bridge),
+        link::up(&bridge),
+    ])?;
+    let about = "Linux bridge in a namespace, both ways";
+    of_network("bridge", about, network, Vec::new(), Vec::new())
 }
 
 /// A namespace between the hosts that forwards as a Linux router does.
 pub(crate) fn kernel_router() -> Result<Network, Error> {
     let network = Network::through(true)?;
-    if let Some(middle) = &network.middle {
-        middle.netns.enter(|| {
-            for link in ["all", CLIENT_LINK, SERVER_LINK] {
-                sysctl::rp_filter(link, 0)?;
-            }
-            sysctl::set("net/ipv4/ip_forward", "1")?;
-            Netlink::open()?.apply(
-                [
-                    (&middle.client, &network.client),
-                    (&middle.server, &network.server),
-                ]
-                .into_iter()
-                .flat_map(|(link, end)| {
-                    [
-                        neighbour::permanent(link, end.address, end.mac),
-                        route::on_link(link, end.address, 32),
-                    ]
-                }),
-            )
-        })??;
-    }
+    let middle = &network.middle;
+    middle.netns.enter(|| {
+        for link in ["all", CLIENT_LINK, SERVER_LINK] {
+            sysctl::rp_filter(link, 0)?;
+        }
+        sysctl::set("net/ipv4/ip_forward", "1")?;
+        let sides = [
+            (&middle.client, &network.client),
+            (&middle.server, &network.server),
+        ];
+        Netlink::open()?.apply(sides.into_iter().flat_map(|(link, end)| {
+            [
+                neighbour::permanent(link, end.address, end.mac),
+                route::on_link(link, end.address, 32),
+            ]
+        }))
+    })??;
     Ok(network)
 }
 
 /// The kernel's IP forwarding.
 pub(crate) fn kernel_forwarding() -> Result<Variant, Error> {
-    of_network(
-        "kernel-forwarding",
-        "kernel IP forwarding through a namespace, both ways",
-        kernel_router()?,
-        Vec::new(),
-    )
+    let about = "kernel IP forwarding through a namespace, both ways";
+    let network = kernel_router()?;
+    of_network("kernel-forwarding", about, network, Vec::new(), Vec::new())
 }
 
 /// A bare redirect in both directions: what no chain at tcx can get below.
 pub(crate) fn tc_redirect() -> Result<Variant, Error> {
     let network = Network::through(false)?;
-    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
-    if let Some(middle) = &network.middle {
-        parts.push(Box::new(redirect(middle, Hook::Tcx, true)?));
-        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
-    }
-    of_network(
-        "tc-redirect",
-        "bare bpf_redirect_peer at tcx, both ways",
-        network,
-        parts,
-    )
+    let there = redirect(&network.middle, Hook::Tcx, true)?;
+    let parts: Parts = vec![Box::new(there), replies(&network)?];
+    let about = "bare bpf_redirect_peer at tcx, both ways";
+    of_network("tc-redirect", about, network, parts, Vec::new())
 }
 
 /// A bare XDP redirect to the server.
 pub(crate) fn xdp_redirect() -> Result<Variant, Error> {
     let network = Network::through(false)?;
-    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
-    if let Some(middle) = &network.middle {
-        parts.push(Box::new(redirect(middle, Hook::Xdp, true)?));
-        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
-        network.server.set_napi()?;
-    }
-    of_network(
-        "xdp-redirect",
-        "bare bpf_redirect at XDP to the server, replies redirected at tcx",
-        network,
-        parts,
-    )
+    let there = redirect(&network.middle, Hook::Xdp, true)?;
+    let parts: Parts = vec![Box::new(there), replies(&network)?];
+    network.server.set_napi()?;
+    let about = "bare bpf_redirect at XDP to the server, replies redirected at tcx";
+    of_network("xdp-redirect", about, network, parts, Vec::new())
+}
+
+/// A tc redirect of what comes from the server.
+fn replies(network: &Network) -> Result<Box<dyn Any + Send>, Error> {
+    Ok(Box::new(redirect(&network.middle, Hook::Tcx, false)?))
 }
 
 /// C programs that forward to the server one frame at a time (which, name, what it is), and a row for each that was not built.
@@ -148,11 +134,7 @@ pub(crate) fn references(
         match reference(*program, name, about, BATCH) {
             Ok(variant) => made.push(variant),
             Err(Error::Reference(reason @ crate::reference::Error::Absent { .. })) => {
-                skipped.push(
-                    Row::of("skipped")
-                        .with("variant", *name)
-                        .with("reason", reason.to_string()),
-                );
+                skipped.push(Findings::skipped("variant", *name, &reason));
             }
             Err(error) => return Err(error),
         }
@@ -169,79 +151,67 @@ pub(crate) fn reference(
 ) -> Result<Variant, Error> {
     reference.available()?;
     let network = Network::through(false)?;
-    let sockets = network.sockets()?;
-    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
-    let mut pollers = Vec::new();
-    if let Some(middle) = &network.middle {
-        let running = start(middle, reference, batch)?;
-        pollers.push(running.pid());
-        // The program goes before its links.
-        parts.push(Box::new(running));
-        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
-    }
-    parts.push(Box::new(network));
-    Variant::new(name, about, sockets, pollers, parts)
+    let forwarding = forwarding(batch, true)?;
+    let netns = &network.middle.netns;
+    let running = netns.enter(|| reference.start(&forwarding))??;
+    of_program(name, about, network, running)
 }
 
-fn start(middle: &Middle, reference: Reference, batch: u16) -> Result<Running, Error> {
-    let forwarding = Forwarding {
+/// What a reference program is to do here.
+fn forwarding(batch: u16, poll: bool) -> Result<Forwarding<'static>, Error> {
+    Ok(Forwarding {
         ingress: CLIENT_LINK,
         egress: SERVER_LINK,
         batch,
         core: Some(polling_core()?),
         both: false,
-        poll: true,
-    };
-    Ok(middle.netns.enter(|| reference.start(&forwarding))??)
+        poll,
+    })
+}
+
+fn of_program(
+    name: &str,
+    about: &str,
+    network: Network,
+    running: Running,
+) -> Result<Variant, Error> {
+    let pollers = vec![running.pid()];
+    // The program goes before its links.
+    let parts: Parts = vec![Box::new(running), replies(&network)?];
+    of_network(name, about, network, parts, pollers)
 }
 
 /// CALVIN's opponent: both functions in one place, with the kernel's stack in between; sleeping as published, or polling
 /// and taking several packets at once.
 pub(crate) fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
     let network = Network::through(false)?;
-    let sockets = network.sockets()?;
-    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
-    let mut pollers = Vec::new();
-    if let Some(middle) = &network.middle {
-        let forwarding = Forwarding {
-            ingress: CLIENT_LINK,
-            egress: SERVER_LINK,
-            batch: if poll { BEST_BATCH } else { BATCH },
-            core: Some(polling_core()?),
-            both: false,
-            poll,
-        };
-        let running = middle.netns.enter(|| {
-            let running = Reference::Centralized.start(&forwarding)?;
-            let mut netlink = Netlink::open()?;
-            let (first, second) = (
-                netlink.link("central0")?.id(),
-                netlink.link("central1")?.id(),
-            );
-            // The kernel takes what is addressed to it: the server's name is its own there.
-            netlink.apply([
-                link::mac(&first, network.server.mac),
-                link::no_ipv6_autoconfiguration(&first),
-                link::no_ipv6_autoconfiguration(&second),
-                link::up(&first),
-                link::up(&second),
-            ])?;
-            for link in ["all", "central0"] {
-                sysctl::rp_filter(link, 0)?;
-            }
-            sysctl::set("net/ipv4/ip_forward", "1")?;
-            netlink.apply([
-                neighbour::permanent(&second, network.server.address, network.server.mac),
-                route::on_link(&second, network.server.address, 32),
-            ])?;
-            Ok::<_, Error>(running)
-        })??;
-        pollers.push(running.pid());
-        parts.push(Box::new(running));
-        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
-    }
-    parts.push(Box::new(network));
-    Variant::new(name, about, sockets, pollers, parts)
+    let forwarding = forwarding(if poll { BEST_BATCH } else { BATCH }, poll)?;
+    let running = network.middle.netns.enter(|| {
+        let running = Reference::Centralized.start(&forwarding)?;
+        let mut netlink = Netlink::open()?;
+        let (first, second) = (
+            netlink.link("central0")?.id(),
+            netlink.link("central1")?.id(),
+        );
+        // The kernel takes what is addressed to it: the server's name is its own there.
+        netlink.apply([
+            link::mac(&first, network.server.mac),
+            link::no_ipv6_autoconfiguration(&first),
+            link::no_ipv6_autoconfiguration(&second),
+            link::up(&first),
+            link::up(&second),
+        ])?;
+        for link in ["all", "central0"] {
+            sysctl::rp_filter(link, 0)?;
+        }
+        sysctl::set("net/ipv4/ip_forward", "1")?;
+        netlink.apply([
+            neighbour::permanent(&second, network.server.address, network.server.mac),
+            route::on_link(&second, network.server.address, 32),
+        ])?;
+        Ok::<_, Error>(running)
+    })??;
+    of_program(name, about, network, running)
 }
 
 /// Redirects everything that comes in from the client to the server, or the other way round.
@@ -287,35 +257,29 @@ pub(crate) fn dpdk_chain(
     batch: u16,
 ) -> Result<Variant, Error> {
     let network = Network::through(false)?;
-    let sockets = network.sockets()?;
-    let mut parts: Vec<Box<dyn Any + Send>> = Vec::new();
-    let mut pollers = Vec::new();
-    if let Some(middle) = &network.middle {
-        // The links of all such chains have the same names, so each chain has an agent of its own.
-        let stand = Stand::open(program)?;
-        let chain = stand.place.chain_name(name);
-        let device =
-            |number, link| format!("{{ dpdk: \"net_af_xdp{number},iface={link},busy_budget=0\" }}");
-        let more = format!(
-            "  ports: {{ ingress: {}, egress: {} }}\n{}",
-            device(0, CLIENT_LINK),
-            device(1, SERVER_LINK),
-            worker("spin", batch)?
-        );
-        let text = stand::chain(&chain, &[(function, "user")], &more);
-        // The worker is started from here, so this is its namespace.
-        middle.netns.enter(|| {
-            stand.up(text)?;
-            // Replies are not the chain's: as with the reference they pass the redirect.
-            ebpf::detach_xdp(middle.server.index)
-        })??;
-        pollers = stand.workers(&chain)?;
-        // The worker goes before its links.
-        parts.push(Box::new(stand));
-        parts.push(Box::new(redirect(middle, Hook::Tcx, false)?));
-    }
-    parts.push(Box::new(network));
-    Variant::new(name, about, sockets, pollers, parts)
+    let middle = &network.middle;
+    // The links of all such chains have the same names, so each chain has an agent of its own.
+    let stand = Stand::open(program)?;
+    let chain = stand.place.chain_name(name);
+    let device =
+        |number, link| format!("{{ dpdk: \"net_af_xdp{number},iface={link},busy_budget=0\" }}");
+    let more = format!(
+        "  ports: {{ ingress: {}, egress: {} }}\n{}",
+        device(0, CLIENT_LINK),
+        device(1, SERVER_LINK),
+        worker("spin", batch)?
+    );
+    let text = stand::chain(&chain, &[(function, "user")], &more);
+    // The worker is started from here, so this is its namespace.
+    middle.netns.enter(|| {
+        stand.up(text)?;
+        // Replies are not the chain's: as with the reference they pass the redirect.
+        ebpf::detach_xdp(middle.server.index)
+    })??;
+    let pollers = stand.workers(&chain)?;
+    // The worker goes before its links.
+    let parts: Parts = vec![Box::new(stand), replies(&network)?];
+    of_network(name, about, network, parts, pollers)
 }
 
 /// A deployed chain whose functions replies pass as well, the same functions in the same order. Without workers.
@@ -334,7 +298,7 @@ pub(crate) fn chain_both_ways(
         .ok_or_else(|| ApiError::failed(format!("the agent did not deploy {chain}")))?;
     let (client, server) = (host(up, "client")?, host(up, "server")?);
     let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
-    let parts: Vec<Box<dyn Any + Send>> = vec![Box::new(Arc::clone(stand))];
+    let parts: Parts = vec![Box::new(Arc::clone(stand))];
     Variant::new(name, about, sockets, Vec::new(), parts)
 }
 

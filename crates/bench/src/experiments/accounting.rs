@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
 
-use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
 
@@ -48,10 +47,10 @@ pub(super) fn run(
             .with("clock_read_ns", rounds.median(clock).map(|e| e.value))
             .with_estimate("beyond_two_reads", "_ns", rounds.median(beyond)),
     );
-    findings.claims.push(median_at_most(
+    findings.median_at_most(
         format!("counting, stamping and sojourn beyond two clock reads, ns, {hook}"),
         rounds.median(beyond),
         BOUND_NS,
-    ));
+    );
     Ok(())
 }

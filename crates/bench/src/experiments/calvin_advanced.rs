@@ -152,27 +152,22 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         Effort::Whole => (50_000, 2000),
     };
     let cores = affinity::get(0)?.len();
-    let mut findings = Findings {
-        settings: vec![
+    let mut findings = Findings::with([
             ("packets", packets.to_string()),
             ("packets_a_round", a_round.to_string()),
             ("cores", cores.to_string()),
             ("payload", "readings of sensors as text, 256 different ones in turn".to_owned()),
             ("timed", "the function's call for one packet, less a reading of the clock; what it emits is copied".to_owned()),
-        ],
-        ..Findings::default()
-    };
+        ]);
     let mut cases: Vec<Option<&'static Case>> = Vec::new();
     for case in CASES {
         match Fed::function(&options.program, &diet(case, PAYLOADS[0])?)
             .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
         {
             Ok(_) => cases.push(Some(case)),
-            Err(error) => findings.rows.push(
-                Row::of("skipped")
-                    .with("function", case.name)
-                    .with("reason", error.to_string()),
-            ),
+            Err(error) => findings
+                .rows
+                .push(Findings::skipped("function", case.name, &error)),
         }
     }
     cases.push(None);
@@ -307,9 +302,7 @@ fn in_turns(
         if let (Some(ours), Some(plain)) = (find(name, PAYLOADS[1]), find(PLAIN_AES, PAYLOADS[1])) {
             let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
             let ratio = medians.ratio(plain, ours)?;
-            findings
-                .claims
-                .push(Claim::ratio_at_least(id, (), &ratio, PLAIN_AES_BOUND));
+            findings.at_least(id, &ratio, PLAIN_AES_BOUND);
         }
     }
     Ok(())

@@ -117,17 +117,14 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         rounds.extend(of_deployment);
         about = made.iter().map(About::of).collect();
     }
-    let mut findings = Findings {
-        settings: vec![
+    let mut findings = Findings::with([
             ("packets", packets.to_string()),
             ("deployments", deployments.to_string()),
             ("rate", "packets over the time from the first send to the last arrival, of the fastest trial without loss and reordering; where there was none, of the slowest one".to_owned()),
             ("claims", "rounds in which the centralized approach had no such trial count only where the chain had none either, and then as if it had carried nothing".to_owned()),
             ("receiver", "reads when all is sent".to_owned()),
             ("idle", "user-space functions poll; the published centralized approach sleeps".to_owned()),
-        ],
-        ..Findings::default()
-    };
+        ]);
     for index in 0..subjects {
         findings
             .rows

@@ -53,23 +53,28 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         .collect();
     let build = || Ok((build(options, monitor)?, ()));
     let measured = measure(build, deployments, &manners, options, monitor)?;
-    let mut findings = Findings {
-        settings: vec![
-            (
-                "probe_modes",
-                "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants".to_owned(),
-            ),
-            ("deployments", deployments.to_string()),
-            ("idle", "user-space functions poll; the published centralized approach sleeps".to_owned()),
-            ("worker_batch", variants::BEST_BATCH.to_string()),
-            (
-                "idle_states",
-                idle_driver.unwrap_or_else(|error| format!("not to be limited: {error}")),
-            ),
-            ("directions", "both functions take the packets to the server; replies pass a tc redirect to the peer".to_owned()),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        (
+            "probe_modes",
+            "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants"
+                .to_owned(),
+        ),
+        ("deployments", deployments.to_string()),
+        (
+            "idle",
+            "user-space functions poll; the published centralized approach sleeps".to_owned(),
+        ),
+        ("worker_batch", variants::BEST_BATCH.to_string()),
+        (
+            "idle_states",
+            idle_driver.unwrap_or_else(|error| format!("not to be limited: {error}")),
+        ),
+        (
+            "directions",
+            "both functions take the packets to the server; replies pass a tc redirect to the peer"
+                .to_owned(),
+        ),
+    ]);
     let at = |variant: usize, payload: usize, manner: usize| {
         (variant * PAYLOADS.len() + payload) * manners.len() + manner
     };

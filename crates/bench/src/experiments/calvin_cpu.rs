@@ -159,27 +159,24 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         Ok(1.0)
     })?;
     let about: Vec<About> = variants.iter().map(About::of).collect();
-    let mut findings = Findings {
-        settings: vec![
-            ("payload_bytes", PAYLOAD.to_string()),
-            (
-                "packets_per_s",
-                format!(
-                    "{:.0} to the server, as many back",
-                    1.0 / INTERVAL.as_secs_f64()
-                ),
+    let mut findings = Findings::with([
+        ("payload_bytes", PAYLOAD.to_string()),
+        (
+            "packets_per_s",
+            format!(
+                "{:.0} to the server, as many back",
+                1.0 / INTERVAL.as_secs_f64()
             ),
-            (
-                "window_ms",
-                format!(
-                    "{} at the fixed rate, {} idle",
-                    windows[0].as_millis(),
-                    windows[1].as_millis()
-                ),
+        ),
+        (
+            "window_ms",
+            format!(
+                "{} at the fixed rate, {} idle",
+                windows[0].as_millis(),
+                windows[1].as_millis()
             ),
-        ],
-        ..Findings::default()
-    };
+        ),
+    ]);
     let measured = Measured { about, seen };
     for (index, variant) in measured.about.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {

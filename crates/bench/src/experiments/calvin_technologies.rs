@@ -94,14 +94,15 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         options,
         monitor,
     )?;
-    let mut findings = Findings {
-        settings: vec![
-            ("probe_modes", "inline, blocking".to_owned()),
-            ("deployments", deployments.to_string()),
-            ("directions", "one function takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        ("probe_modes", "inline, blocking".to_owned()),
+        ("deployments", deployments.to_string()),
+        (
+            "directions",
+            "one function takes the packets to the server; replies pass a tc redirect to the peer"
+                .to_owned(),
+        ),
+    ]);
     for (variant_index, variant) in variants.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             for (mode_index, mode) in MODES.into_iter().enumerate() {
@@ -188,11 +189,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
                 made.push(finished(variant, DPDK_PORT, function));
             }
         }
-        Err(reason) => skipped.push(
-            Row::of("skipped")
-                .with("variant", DPDK_PORT)
-                .with("reason", reason.to_string()),
-        ),
+        Err(reason) => skipped.push(Findings::skipped("variant", DPDK_PORT, &reason)),
     }
     Ok((made, skipped))
 }
@@ -248,9 +245,7 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
             let at = |variant| subject(variant, payload_index, INLINE);
             let ratio = rounds.ratio(at(one), at(other))?;
             let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {}", MODES[INLINE]);
-            findings
-                .claims
-                .push(Claim::ratio_at_most(id, (), &ratio, DPDK_BOUND));
+            findings.at_most(id, &ratio, DPDK_BOUND);
         }
     }
     for (subject_name, reference_name, payload, published) in PUBLISHED {

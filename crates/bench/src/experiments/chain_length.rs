@@ -2,10 +2,9 @@
 
 use myelin_measure::Mode;
 
-use crate::experiment::median_at_most;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "chain-length",
@@ -52,13 +51,10 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         options,
         monitor,
     )?;
-    let mut findings = Findings {
-        settings: vec![
-            ("probe_mode", "inline".to_owned()),
-            ("deployments", deployments.to_string()),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        ("probe_mode", "inline".to_owned()),
+        ("deployments", deployments.to_string()),
+    ]);
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let at = |variant: usize| variant * PAYLOADS.len() + payload_index;
         let mut variant = 1;
@@ -81,9 +77,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                 {
                     let ratio = rounds.ratio(at(variant), at(0))?;
                     let id = format!("{layout}, two functions / direct, {payload} B");
-                    findings
-                        .claims
-                        .push(Claim::ratio_at_most(id, (), &ratio, *bound));
+                    findings.at_most(id, &ratio, *bound);
                 }
                 variant += 1;
             }
@@ -97,9 +91,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             );
             if let Some((_, bound)) = STEPS.iter().find(|(name, _)| *name == layout) {
                 let id = format!("{layout}, each further function, us, {payload} B");
-                findings
-                    .claims
-                    .push(median_at_most(id, rounds.median(step), *bound));
+                findings.median_at_most(id, rounds.median(step), *bound);
             }
         }
     }

@@ -12,7 +12,7 @@ use myelin_spec::FunctionConfig;
 use super::lookup::{Packets, kernel_chain, port};
 use crate::frames::{self, Scatter};
 use crate::rounds::Rounds;
-use crate::{Claim, Effort, Error, Findings, Monitor, Options, Row, ebpf};
+use crate::{Effort, Error, Findings, Monitor, Options, Row, ebpf};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
 /// Chains that are loaded where only the search is of interest. The matches lead to them in turn.
@@ -88,9 +88,7 @@ pub(super) fn run(
     ] {
         let ratio = rounds.ratio(subject, reference)?;
         let id = format!("{id}, 10000 chains / 10, {hook}");
-        findings
-            .claims
-            .push(Claim::ratio_at_most(id, (), &ratio, BOUND));
+        findings.at_most(id, &ratio, BOUND);
     }
     Ok(())
 }

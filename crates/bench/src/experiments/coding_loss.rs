@@ -57,19 +57,16 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         Effort::Whole => 40_000,
     };
     let cases = LOSSES.len() * LOSS_PERCENT.len();
-    let mut findings = Findings {
-        settings: vec![
-            ("packets_a_round", packets.to_string()),
-            ("spacing_us", (SPACING_NS / 1000).to_string()),
-            ("payload_bytes", PAYLOAD.to_string()),
-            ("redundancy", "0.25".to_owned()),
-            (
-                "clock",
-                "the experiment's own: delays are waiting, not work".to_owned(),
-            ),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        ("packets_a_round", packets.to_string()),
+        ("spacing_us", (SPACING_NS / 1000).to_string()),
+        ("payload_bytes", PAYLOAD.to_string()),
+        ("redundancy", "0.25".to_owned()),
+        (
+            "clock",
+            "the experiment's own: delays are waiting, not work".to_owned(),
+        ),
+    ]);
     let mut seen = vec![Vec::new(); cases * CODES.len()];
     let residual = Rounds::measure(
         "codes over lossy links",

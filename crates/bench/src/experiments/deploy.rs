@@ -14,7 +14,6 @@ use myelin_planner::Machine;
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
-use crate::experiment::median_at_most;
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 
@@ -53,10 +52,7 @@ const MIXED: [(&str, &str); 5] = [
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let repeats = options.rounds(30, 100);
-    let mut findings = Findings {
-        settings: vec![("repeats", repeats.to_string())],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([("repeats", repeats.to_string())]);
     plan(repeats, options, monitor, &mut findings)?;
     let agent = Agent::start(&options.program)?;
     for (name, functions) in [("kernel", &KERNEL), ("mixed", &MIXED)] {
@@ -83,9 +79,7 @@ fn plan(
     }
     findings.times("plan", "`myelin plan`, the whole process", &command);
     findings.times("plan", "parsing and planning alone", &library);
-    findings
-        .claims
-        .push(median_at_most("plan, ms", median(&command), PLAN_BOUND_MS));
+    findings.median_at_most("plan, ms", median(&command), PLAN_BOUND_MS);
     Ok(())
 }
 
@@ -145,11 +139,11 @@ fn up_and_down(
         &ups,
     );
     findings.times("down", &format!("five functions, {name}"), &downs);
-    findings.claims.push(median_at_most(
+    findings.median_at_most(
         format!("up, five functions, {name}, ms"),
         median(&ups),
         UP_BOUND_MS,
-    ));
+    );
     Ok(())
 }
 

@@ -30,15 +30,12 @@ const BURST: u16 = 32;
 const BOUND: f64 = 1.03;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![
+    let mut findings = Findings::with([
             ("probe_mode", "inline".to_owned()),
             ("devices", "net_af_xdp over virtual links, copy mode, no busy polling".to_owned()),
             ("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can".to_owned()),
             ("sent", format!("in bursts of {BURST}")),
-        ],
-        ..Findings::default()
-    };
+        ]);
     let absent = match (Reference::Dpdk.available(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
         (Err(error), _) => return Err(error.into()),
@@ -101,9 +98,7 @@ fn round_trips(
         }
         let ratio = rounds.ratio(at(1), at(0))?;
         let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
-        findings
-            .claims
-            .push(Claim::ratio_at_most(id, (), &ratio, BOUND));
+        findings.at_most(id, &ratio, BOUND);
         Ok(())
     })
 }

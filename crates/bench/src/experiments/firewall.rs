@@ -11,7 +11,7 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 use super::lookup::{Packets, kernel_chain};
 use crate::frames::{self, Scatter};
 use crate::rounds::Rounds;
-use crate::{Claim, Error, Findings, Monitor, Options, Row, ebpf};
+use crate::{Error, Findings, Monitor, Options, Row, ebpf};
 
 const COUNTS: [usize; 3] = [10, 100, 1000];
 /// Most that the most rules may cost of the fewest.
@@ -78,12 +78,7 @@ pub(super) fn run(
         );
     }
     let ratio = rounds.ratio(own[nothing - 1], own[0])?;
-    findings.claims.push(Claim::ratio_at_most(
-        format!("firewall, 1000 rules / 10, {hook}"),
-        (),
-        &ratio,
-        BOUND,
-    ));
+    findings.at_most(format!("firewall, 1000 rules / 10, {hook}"), &ratio, BOUND);
     Ok(())
 }
 

@@ -10,7 +10,6 @@ use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::FunctionConfig;
 
-use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::{Error, Experiment, Findings, Monitor, Options, Row, frames};
 
@@ -46,10 +45,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         monitor,
         |subject| Ok(ns_a_packet(&mut loops[subject])),
     )?;
-    let mut findings = Findings {
-        settings: vec![("packets_a_window", PACKETS.to_string())],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([("packets_a_window", PACKETS.to_string())]);
     for (subject, (batch, length)) in subjects().enumerate() {
         let one = subject - subject % LENGTHS.len();
         let more = f64::from(length) - 1.0;
@@ -70,7 +66,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             && length == LENGTHS[LENGTHS.len() - 1]
         {
             let id = format!("framework a user function and packet, ns, batch {batch}");
-            findings.claims.push(median_at_most(id, each, bound));
+            findings.median_at_most(id, each, bound);
         }
     }
     Ok(findings)

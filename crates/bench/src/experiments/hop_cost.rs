@@ -6,7 +6,7 @@ use crate::reference::Reference;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Measured, PAYLOADS, Variant, measure, polling_core};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Error, Experiment, Findings, Monitor, Options, Row, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "hop-cost",
@@ -41,16 +41,13 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         options,
         monitor,
     )?;
-    let mut findings = Findings {
-        settings: vec![
+    let mut findings = Findings::with([
             ("probe_mode", "inline".to_owned()),
             ("packets_a_round", options.packets().to_string()),
             ("deployments", deployments.to_string()),
             ("polling_core", polling_core()?.to_string()),
             ("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
-        ],
-        ..Findings::default()
-    };
+        ]);
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         for (index, variant) in variants.iter().enumerate() {
             let subject = index * PAYLOADS.len() + payload_index;
@@ -147,9 +144,7 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
             let at = |variant: usize| variant * PAYLOADS.len() + index;
             let ratio = rounds.ratio(at(subject_index), at(reference_index))?;
             let id = format!("{subject} / {reference}, {payload} B");
-            findings
-                .claims
-                .push(Claim::ratio_at_most(id, (), &ratio, bound));
+            findings.at_most(id, &ratio, bound);
         }
     }
     Ok(())

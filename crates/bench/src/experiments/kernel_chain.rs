@@ -8,11 +8,10 @@ use myelin_packet::Match;
 use myelin_spec::FunctionConfig;
 
 use super::lookup::{kernel_chain, port};
-use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
+use crate::{Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "kernel-chain",
@@ -35,13 +34,10 @@ fn deployments(options: &Options) -> usize {
 }
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![
-            ("probe_mode", "inline".to_owned()),
-            ("deployments", deployments(options).to_string()),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        ("probe_mode", "inline".to_owned()),
+        ("deployments", deployments(options).to_string()),
+    ]);
     for hook in Hook::ALL {
         test_runs(hook, options, monitor, &mut findings)?;
     }
@@ -91,9 +87,7 @@ fn round_trips(
         }
         let ratio = rounds.ratio(subject(LENGTHS.len() - 1), subject(0))?;
         let id = format!("32 functions / 1, {hook}, {payload} B");
-        findings
-            .claims
-            .push(Claim::ratio_at_most(id, (), &ratio, ROUND_TRIP_BOUND));
+        findings.at_most(id, &ratio, ROUND_TRIP_BOUND);
     }
     Ok(())
 }
@@ -154,11 +148,11 @@ fn test_runs(
                 ),
         );
         if length == 32 {
-            findings.claims.push(median_at_most(
+            findings.median_at_most(
                 format!("each further function, ns, {hook}"),
                 rounds.median(each),
                 FUNCTION_BOUND_NS,
-            ));
+            );
         }
     }
     Ok(())

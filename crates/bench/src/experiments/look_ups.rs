@@ -14,9 +14,8 @@ use super::lookup::kernel_chain;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
-use crate::experiment::median_at_most;
 use crate::rounds::Rounds;
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
+use crate::{Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "look-ups",
@@ -89,17 +88,16 @@ fn report(
             .with_estimate("bare_look_up", "_ns", rounds.median(bare))
             .with("times_bare_look_up", ratio.estimate.value),
     );
-    findings.claims.push(median_at_most(
+    findings.median_at_most(
         format!("{name}, {family}, {hook}, hot flow over forward, ns"),
         rounds.median(hot),
         HOT_BOUND_NS,
-    ));
-    findings.claims.push(Claim::ratio_at_most(
+    );
+    findings.at_most(
         format!("{name}, {family}, {hook}, drawn at random / bare look-up"),
-        (),
         &ratio,
         DRAWN_BOUND,
-    ));
+    );
     Ok(())
 }
 

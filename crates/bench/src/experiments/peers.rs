@@ -97,11 +97,9 @@ fn offered(monitor: &Monitor<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
         monitor.progress("looking for Open vSwitch", done, Ports::ALL.len())?;
         match passes(ports, monitor) {
             Ok(()) => offered.push(ports),
-            Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => skipped.push(
-                Row::of("skipped")
-                    .with("variant", switch(ports))
-                    .with("reason", reason.to_string()),
-            ),
+            Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => {
+                skipped.push(Findings::skipped("variant", switch(ports), &reason))
+            }
             Err(error) => return Err(error),
         }
     }
@@ -254,9 +252,7 @@ fn round_trips(
                     if let (Some(bound), (2, false), Mode::Inline) = (bound, shape, mode) {
                         let ratio = rounds.ratio(at(one), at(0))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
-                        findings
-                            .claims
-                            .push(Claim::ratio_at_most(id, (), &ratio, bound));
+                        findings.at_most(id, &ratio, bound);
                     }
                     for peer in offered.iter().map(|ports| switch(*ports)) {
                         let Some(other) = find(subjects, &peer, shape) else {
@@ -264,9 +260,7 @@ fn round_trips(
                         };
                         let ratio = rounds.ratio(at(one), at(other))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
-                        findings
-                            .claims
-                            .push(Claim::ratio_at_most(id, (), &ratio, 1.0));
+                        findings.at_most(id, &ratio, 1.0);
                     }
                 }
             }
@@ -308,9 +302,7 @@ fn processes(
                         pair(ours, &peer, shape)
                     );
                     let ratio = rounds.ratio(one, other)?;
-                    findings
-                        .claims
-                        .push(Claim::ratio_at_most(id, (), &ratio, 1.0));
+                    findings.at_most(id, &ratio, 1.0);
                 }
             }
         }

@@ -106,10 +106,7 @@ fn settings(kind: Kind) -> Vec<Setting> {
 }
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
     for kind in [Kind::Process, Kind::Namespace] {
         measure(kind, options, monitor, &mut findings)?;
     }

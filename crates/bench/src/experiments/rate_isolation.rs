@@ -99,10 +99,7 @@ const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
     for subject in &SUBJECTS {
         measure(subject, options, monitor, &mut findings)?;
     }
@@ -196,19 +193,17 @@ fn measure(
             &of(Turn::passed)?,
             KEPT_BOUND,
         )));
-    findings.claims.push(Claim::ratio_at_least(
+    findings.at_least(
         format!("{name}: came to the door beside a flooded neighbour, policed, of what was sent"),
-        (),
         &of(Turn::came)?,
         KEPT_BOUND,
-    ));
+    );
     let ratio = PairedRatio::new(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
-    findings.claims.push(Claim::ratio_at_most(
+    findings.at_most(
         format!("{name}: sojourn p99 beside a policed flood / alone"),
-        (),
         &ratio,
         SOJOURN_BOUND,
-    ));
+    );
     Ok(())
 }
 

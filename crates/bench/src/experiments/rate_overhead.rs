@@ -95,10 +95,7 @@ const SUBJECTS: [(&str, Control); 10] = [
 ];
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![("frame_bytes", crate::routers::FRAME_BYTES.to_string())],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
     policing::run(options, monitor, &mut findings)?;
     throughput(options, monitor, &mut findings)?;
     Ok(findings)
@@ -145,16 +142,15 @@ impl Linux {
     fn new(control: Control) -> Result<Self, Error> {
         let network = variants::kernel_router()?;
         let mut programs = vec![network.sink()?];
-        if let Some(middle) = &network.middle {
-            if control.polices() {
-                programs.push(middle.netns.enter(|| {
-                    let program = ebpf::tc_policer()?;
-                    ebpf::attach(program.as_fd(), Hook::Tcx, middle.client.index)
-                })??);
-            }
-            if control.shapes() {
-                middle.netns.enter(shape)??;
-            }
+        let middle = &network.middle;
+        if control.polices() {
+            programs.push(middle.netns.enter(|| {
+                let program = ebpf::tc_policer()?;
+                ebpf::attach(program.as_fd(), Hook::Tcx, middle.client.index)
+            })??);
+        }
+        if control.shapes() {
+            middle.netns.enter(shape)??;
         }
         let sender = network.client.netns.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id();
@@ -236,9 +232,7 @@ fn throughput(
         );
         let id = format!("{router}: throughput with {} / without", control.name());
         if router != "linux" && control == Control::Policer {
-            findings
-                .claims
-                .push(Claim::ratio_at_least(id, (), &ratio, POLICER_BOUND));
+            findings.at_least(id, &ratio, POLICER_BOUND);
         } else if router != "linux" && control == Control::Both {
             for published in rate_control::LEFT_BY_BOTH {
                 let bound = published.value;

@@ -11,7 +11,7 @@ use myelin_metrics::stats::{CONFIDENCE, median_ci};
 
 use crate::reference::{self, RingThroughput};
 use crate::rounds::Rounds;
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Error, Experiment, Findings, Monitor, Options, Row};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rings",
@@ -35,22 +35,17 @@ const OURS: usize = 0;
 const THEIRS: usize = 1;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings {
-        settings: vec![
-            ("ring_entries", ENTRIES.to_string()),
-            ("batch", BATCH.to_string()),
-        ],
-        ..Findings::default()
-    };
+    let mut findings = Findings::with([
+        ("ring_entries", ENTRIES.to_string()),
+        ("batch", BATCH.to_string()),
+    ]);
     let cores = two_cores()?;
     let mut theirs = match RingThroughput::start(cores, WINDOWS, BATCHES) {
         Ok(program) => Some(program),
         Err(error @ reference::Error::Absent { .. }) => {
-            findings.rows.push(
-                Row::of("skipped")
-                    .with("ring", "rte_ring")
-                    .with("reason", error.to_string()),
-            );
+            findings
+                .rows
+                .push(Findings::skipped("ring", "rte_ring", &error));
             None
         }
         Err(error) => return Err(error.into()),
@@ -87,12 +82,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     }
     if subjects > THEIRS {
         let ratio = rounds.ratio(OURS, THEIRS)?;
-        findings.claims.push(Claim::ratio_at_least(
-            "throughput / rte_ring SP/SC",
-            (),
-            &ratio,
-            BOUND,
-        ));
+        findings.at_least("throughput / rte_ring SP/SC", &ratio, BOUND);
     }
     Ok(findings)
 }

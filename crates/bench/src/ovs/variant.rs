@@ -79,12 +79,7 @@ impl Starting {
         } else {
             Network::through_to_server()?
         };
-        let middle = network.middle.as_ref().ok_or_else(|| {
-            Error::system(
-                "find the namespace between the hosts",
-                std::io::ErrorKind::NotFound.into(),
-            )
-        })?;
+        let middle = &network.middle;
         let names: Vec<_> = (1..=layout.functions)
             .map(|number| format!("f{number}"))
             .collect();

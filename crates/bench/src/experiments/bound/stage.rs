@@ -118,10 +118,7 @@ impl Stage {
     pub(super) fn new(program: &Path, pool: Pool) -> Result<Self, Error> {
         let network = Network::through(false)?;
         let core = polling_core()?;
-        let middle = network
-            .middle
-            .as_ref()
-            .ok_or_else(|| ApiError::failed("a network without a middle"))?;
+        let middle = &network.middle;
         // The agent's links and sockets are those of the namespace between the hosts.
         let (stand, names, mut servers) = middle.netns.enter(|| {
             let stand = Stand::open(program)?;
@@ -171,10 +168,8 @@ impl Stage {
                 frames::udp([10, 0, 0, 1], [10, 0, 0, 2], port(member.place), payload);
         }
         let text = self.pool.text(&self.names, &contracts);
-        match &self.network.middle {
-            Some(middle) => middle.netns.enter(|| self.stand.up_all(text))?.map(drop),
-            None => Ok(()),
-        }
+        let netns = &self.network.middle.netns;
+        netns.enter(|| self.stand.up_all(text))?.map(drop)
     }
 
     /// So many turns: all bursts at one instant, then each chain at its rate. `stall_ns`: for how long the serving core stands still.
