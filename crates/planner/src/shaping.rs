@@ -154,7 +154,7 @@ mod tests {
         let (bytes, mtu) = (16, 1500);
         Effect {
             longer: Longer { bytes, mtu },
-            ..Effect::NONE
+            ..Effect::default()
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
                 at_once,
             },
             longer: Longer { bytes, mtu },
-            ..Effect::NONE
+            ..Effect::default()
         }
     }
 

@@ -3,10 +3,11 @@
 
 use std::fmt;
 
-use crate::error::{Fault, Report, SpecErrors};
+use crate::error::{Fault, Report, Span};
+use crate::keys::field::Field;
+use crate::keys::{Readable, TEXT};
 use crate::printable::Printable;
-use crate::read;
-use crate::yaml::{Key, Node, Span, Value};
+use crate::yaml::{Key, Node, Value};
 use crate::{Match, Sla};
 
 /// All that is wrong with arguments, one fault a line: the argument, what was found, what was expected, what to write.
@@ -32,10 +33,7 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
         let parts = text.split(',').map(|part| scalar(part.trim())).collect();
         (key(name), node(Value::List(parts)))
     });
-    let entries = node(Value::Map(entries.collect()));
-    let mut report = Report::new("", "");
-    let sla = read::sla(&entries, &mut report);
-    finish(sla, report, |key| {
+    read(Value::Map(entries.collect()), Report::new("", ""), |key| {
         // A list's elements are numbered from zero, which says nothing here.
         format!("--{}", key.split('[').next().unwrap_or(key))
     })
@@ -46,39 +44,30 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
 /// # Errors
 /// A key or a value is not one, or no packet has them all.
 pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
-    let mut report = Report::new("", "");
+    let report = Report::new("", "");
+    let wrong = |found: String, help: &str| {
+        let fault = Fault::new(found, "KEY=VALUE, joined by commas", help);
+        report.add("", Span::START, fault);
+    };
     let mut entries: Vec<(Key, Node)> = Vec::new();
     for part in text.split(',') {
         let Some((name, value)) = part.split_once('=') else {
             let found = format!("`{}` has no `=`", Printable(part.trim()));
-            wrong(
-                &mut report,
-                found,
-                "write for example protocol=udp,destinationPort=9000",
-            );
+            wrong(found, "write for example protocol=udp,destinationPort=9000");
             continue;
         };
         let name = name.trim();
         if entries.iter().any(|(key, _)| key.name == name) {
             let found = format!("`{}` is given twice", Printable(name));
-            wrong(&mut report, found, "remove one of the two");
+            wrong(found, "remove one of the two");
             continue;
         }
         entries.push((key(name), scalar(value.trim())));
     }
-    let matches = read::packets(&node(Value::Map(entries)), &mut report);
-    finish(matches, report, |key| match key {
+    read(Value::Map(entries), report, |key| match key {
         "" => "--match".to_owned(),
         key => format!("--match {key}"),
     })
-}
-
-fn wrong(report: &mut Report<'_>, found: String, help: &str) {
-    report.add(
-        "",
-        Span::START,
-        Fault::new(found, "KEY=VALUE, joined by commas", help),
-    );
 }
 
 fn key(name: &str) -> Key {
@@ -99,28 +88,30 @@ fn node(value: Value) -> Node {
     }
 }
 
-/// `argument` names the argument that a key stands for.
-fn finish<T>(
-    value: Option<T>,
+/// Reads the value; `argument` names the argument that a key stands for.
+fn read<T: Readable>(
+    value: Value,
     report: Report<'_>,
     argument: impl Fn(&str) -> String,
 ) -> Result<T, ArgumentErrors> {
-    let told = |errors: SpecErrors| {
-        let line = |error: &crate::SpecError| {
-            format!(
-                "{}: {}; expected {}; {}",
-                argument(&error.key),
-                error.message,
-                error.expected,
-                error.help
-            )
-        };
-        ArgumentErrors(errors.iter().map(line).collect())
-    };
-    match (report.finish(), value) {
-        (None, Some(value)) => Ok(value),
-        (errors, _) => Err(errors.map_or_else(|| ArgumentErrors(Vec::new()), told)),
+    let read = T::read(&Field::top(&node(value), &report), &TEXT);
+    let errors = report.finish();
+    if let (None, Some(value)) = (&errors, read) {
+        return Ok(value);
     }
+    let line = |error: &crate::SpecError| {
+        let crate::SpecError {
+            message,
+            expected,
+            help,
+            ..
+        } = error;
+        format!(
+            "{}: {message}; expected {expected}; {help}",
+            argument(&error.key)
+        )
+    };
+    Err(ArgumentErrors(errors.iter().flatten().map(line).collect()))
 }
 
 #[cfg(test)]

@@ -4,17 +4,15 @@ use myelin_packet::Match;
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{BOOLEAN, DURATION, integer};
 use crate::error::Place;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
-use crate::keys::config;
-use crate::words::word_enum;
+use crate::keys::words::word_enum;
+use crate::keys::{BOOLEAN, DURATION, config, integer};
 
 /// Functions of one chain at most: the kernel allows 33 tail calls, which leave room for 32 functions.
 pub const MAX_FUNCTIONS: usize = 32;
 
-/// Characters of a name at most: network namespaces are named after chains.
-pub const MAX_NAME: usize = 32;
+pub use crate::keys::name::MAX_NAME;
 
 /// The owner of a chain that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";

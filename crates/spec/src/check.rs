@@ -5,7 +5,7 @@ use crate::error::{Fault, Place, Report};
 use crate::replies;
 
 /// Checks the chains against each other and completes the pairs of chains that are each other's reverse.
-pub(crate) fn file(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+pub(crate) fn file(chains: &mut [ServiceChain], report: &Report<'_>) {
     unique_names(chains, report);
     reverse_pairs(chains, report);
     replies::resolve(chains, report);
@@ -13,13 +13,13 @@ pub(crate) fn file(chains: &mut [ServiceChain], report: &mut Report<'_>) {
 }
 
 /// Reports a fault of `chain` at `place`.
-fn fault(report: &mut Report<'_>, chain: &str, key: &str, place: &Place, fault: Fault) {
-    report.object = format!("ServiceChain `{chain}`");
+fn fault(report: &Report<'_>, chain: &str, key: &str, place: &Place, fault: Fault) {
+    *report.object.borrow_mut() = format!("ServiceChain `{chain}`");
     report.add(key, report.span(place), fault);
 }
 
 /// Names are unique on a node whoever owns the chain: namespaces and links are named after it.
-fn unique_names(chains: &[ServiceChain], report: &mut Report<'_>) {
+fn unique_names(chains: &[ServiceChain], report: &Report<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let twin = chains[..index]
             .iter()
@@ -45,7 +45,7 @@ fn unique_names(chains: &[ServiceChain], report: &mut Report<'_>) {
 }
 
 /// Makes `reverse` mutual, and gives the ports of one chain of a pair, turned round, to one that names none.
-fn reverse_pairs(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+fn reverse_pairs(chains: &mut [ServiceChain], report: &Report<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];
         let Some(reverse) = chain.reverse.clone() else {
@@ -91,7 +91,7 @@ fn reverse_pairs(chains: &mut [ServiceChain], report: &mut Report<'_>) {
     }
 }
 
-fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &mut Report<'_>) {
+fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &Report<'_>) {
     chains[other].reverse = Some(chains[index].name.clone());
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
@@ -112,7 +112,7 @@ fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &mut Re
 }
 
 /// Two chains at one port must not claim the same packets equally.
-fn ties(chains: &[ServiceChain], report: &mut Report<'_>) {
+fn ties(chains: &[ServiceChain], report: &Report<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };
         let twin = chains[..index].iter().find(|other| {

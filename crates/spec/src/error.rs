@@ -1,11 +1,11 @@
 //! What is wrong with a chain file: each fault with its place, what was found, what was expected, and a remedy.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::files::{FileResolver, NoFiles};
-use crate::yaml::Span;
 
 /// A place in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -22,6 +22,26 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
+}
+
+/// Where a node stands in the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Line, from 1.
+    pub(crate) line: usize,
+    /// Column, from 1, in characters.
+    pub(crate) column: usize,
+    /// Characters that the node takes on that line; at least 1.
+    pub(crate) width: usize,
+}
+
+impl Span {
+    /// The very beginning of a text.
+    pub(crate) const START: Self = Self {
+        line: 1,
+        column: 1,
+        width: 1,
+    };
 }
 
 /// One fault of a chain file.
@@ -133,12 +153,16 @@ impl fmt::Display for SpecErrors {
 
 impl std::error::Error for SpecErrors {}
 
-/// What is wrong, without the place: found, expected, remedy.
-#[derive(Debug, Clone)]
-pub(crate) struct Fault {
-    pub(crate) message: String,
-    pub(crate) expected: String,
-    pub(crate) help: String,
+/// What is wrong, without the place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}; {help}")]
+pub struct Fault {
+    /// What was found.
+    pub message: String,
+    /// What the place takes.
+    pub expected: String,
+    /// What to do about it.
+    pub help: String,
 }
 
 impl Fault {
@@ -162,8 +186,8 @@ pub(crate) struct Report<'t> {
     /// Gives the files that it names.
     pub(crate) files: &'t dyn FileResolver,
     /// The object being read, as [`SpecError::object`] has it.
-    pub(crate) object: String,
-    errors: Vec<SpecError>,
+    pub(crate) object: RefCell<String>,
+    errors: RefCell<Vec<SpecError>>,
 }
 
 impl<'t> Report<'t> {
@@ -177,8 +201,16 @@ impl<'t> Report<'t> {
             file,
             text,
             files,
-            object: String::new(),
-            errors: Vec::new(),
+            object: RefCell::default(),
+            errors: RefCell::default(),
+        }
+    }
+
+    /// A file of which an object of `outer` names the path.
+    pub(crate) fn within(outer: &Report<'_>, file: &'t str, text: &'t str) -> Self {
+        Self {
+            object: outer.object.clone(),
+            ..Self::new(file, text)
         }
     }
 
@@ -204,11 +236,11 @@ impl<'t> Report<'t> {
         }
     }
 
-    pub(crate) fn add(&mut self, key: &str, span: Span, fault: Fault) {
+    pub(crate) fn add(&self, key: &str, span: Span, fault: Fault) {
         let line_text = self.text.lines().nth(span.line - 1).unwrap_or("");
-        self.errors.push(SpecError {
+        self.errors.borrow_mut().push(SpecError {
             place: self.place(span),
-            object: self.object.clone(),
+            object: self.object.borrow().clone(),
             key: key.to_owned(),
             message: fault.message,
             expected: fault.expected,
@@ -219,23 +251,24 @@ impl<'t> Report<'t> {
     }
 
     /// Takes over the faults of a file that this one names.
-    pub(crate) fn absorb(&mut self, other: Report<'_>) {
-        self.errors.extend(other.errors);
+    pub(crate) fn absorb(&self, other: Report<'_>) {
+        self.errors.borrow_mut().extend(other.errors.into_inner());
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.errors.len()
+        self.errors.borrow().len()
     }
 
     /// The faults of this file in the order of its lines; those of files it names follow.
-    pub(crate) fn finish(mut self) -> Option<SpecErrors> {
+    pub(crate) fn finish(self) -> Option<SpecErrors> {
         let file = one_line(self.file);
-        self.errors.sort_by_key(|error| {
+        let mut errors = self.errors.into_inner();
+        errors.sort_by_key(|error| {
             let own = error.place.file == file;
             let order = (error.place.line, error.place.column);
             (!own, if own { order } else { (0, 0) })
         });
-        (!self.errors.is_empty()).then_some(SpecErrors(self.errors))
+        (!errors.is_empty()).then_some(SpecErrors(errors))
     }
 }
 

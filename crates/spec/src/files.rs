@@ -9,9 +9,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{self, ConfigKey, ValueType};
-use crate::yaml::{self, Node, Value};
-
 /// Gives the contents of a file that a chain file names.
 pub trait FileResolver {
     /// The text of the file at `path`, which is as written in the chain file: relative paths start at that file's
@@ -100,64 +97,6 @@ impl FileResolver for NoFiles {
     }
 }
 
-/// A file that a chain file names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReferencedFile {
-    /// Its path, as written there.
-    pub path: String,
-    /// Whether it holds secrets ([`ValueType::SecretFile`]), so that nobody but its owner may have access to it.
-    pub is_secret: bool,
-}
-
-/// The files that a chain file names, each path once, in order.
-///
-/// Looks no further than needed to find them: a text with errors gives those that can be seen, and
-/// [`parse`](crate::parse) tells the errors.
-pub fn referenced_files(text: &str) -> Vec<ReferencedFile> {
-    let mut files: Vec<ReferencedFile> = Vec::new();
-    for document in yaml::load(text).unwrap_or_default() {
-        let functions = document.get("spec").and_then(|spec| spec.get("functions"));
-        let Some(Value::List(functions)) = functions.map(|node| &node.value) else {
-            continue;
-        };
-        for file in functions.iter().flat_map(named_by) {
-            match files.iter_mut().find(|known| known.path == file.path) {
-                Some(known) => known.is_secret |= file.is_secret,
-                None => files.push(file),
-            }
-        }
-    }
-    files
-}
-
-/// The files that one function names.
-fn named_by(function: &Node) -> Vec<ReferencedFile> {
-    let kind = function
-        .get("kind")
-        .and_then(text)
-        .and_then(catalogue::kind);
-    let (Some(kind), Some(config)) = (kind, function.get("config")) else {
-        return Vec::new();
-    };
-    let named = |key: &ConfigKey| {
-        let is_secret = match key.value {
-            ValueType::File => false,
-            ValueType::SecretFile => true,
-            _ => return None,
-        };
-        let path = config.get(key.key).and_then(text)?.to_owned();
-        Some(ReferencedFile { path, is_secret })
-    };
-    kind.config.iter().filter_map(named).collect()
-}
-
-fn text(node: &Node) -> Option<&str> {
-    match &node.value {
-        Value::Scalar(text) => Some(text),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,33 +118,5 @@ mod tests {
         let broken = r#"{"a": {"base64": "?"}}"#;
         let files: BTreeMap<String, FileContents> = serde_json::from_str(broken).unwrap();
         assert!(files.read_bytes("a").is_err());
-    }
-
-    #[test]
-    fn finds_each_file_once() {
-        let text = "
-spec:
-  functions:
-    - { kind: firewall, config: { rulesFile: a.yaml } }
-    - { kind: forward, config: { rulesFile: not-a-file-of-forward.yaml } }
-    - { kind: aes-encrypt, config: { keyFile: a.key } }
-    - { kind: firewall, config: { rulesFile: rules/b.yaml } }
-    - { kind: aes-decrypt, config: { keyFile: rules/b.yaml } }
----
-spec: { functions: [ { kind: firewall, config: { rulesFile: a.yaml } }, 3, { kind: firewall } ] }
----
-spec: nothing here
-";
-        let file = |path: &str, is_secret| ReferencedFile {
-            path: path.to_owned(),
-            is_secret,
-        };
-        let named = [
-            file("a.yaml", false),
-            file("a.key", true),
-            file("rules/b.yaml", true),
-        ];
-        assert_eq!(referenced_files(text), named);
-        assert_eq!(referenced_files("{ not yaml"), []);
     }
 }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::FunctionConfig;
-use crate::catalogue::Kind;
 use crate::error::Place;
 use crate::isolation::SandboxSpec;
-use crate::words::word_enum;
+use crate::keys::words::word_enum;
+use crate::kinds::FunctionConfig;
+use crate::kinds::catalogue::Kind;
 
 word_enum! {
     /// Where a function runs.

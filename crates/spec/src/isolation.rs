@@ -4,12 +4,11 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{ConfigKey, ValueType};
-use crate::error::{Fault, Place, Report};
-use crate::keys::config;
-use crate::read::field::Fields;
+use crate::error::Place;
+use crate::keys::field::Fields;
+use crate::keys::words::word_enum;
+use crate::keys::{ConfigKey, ValueType, config};
 use crate::units::{format_cpu_millicores, format_memory_bytes};
-use crate::words::word_enum;
 
 /// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less the pauses in between
 /// would pass 100 ms.
@@ -46,26 +45,19 @@ const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).like("256MiB");
 /// Beyond any machine.
 const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
-fn cpu(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
+fn cpu(fields: &Fields<'_>) -> Option<u32> {
     let range = MIN_CPU_MILLICORES.into()..=MAX_CPU_MILLICORES;
-    let cpu = limit(
-        fields,
-        &CPU.named("cpu", ""),
-        &range,
-        format_cpu_millicores,
-        report,
-    )?;
+    let cpu = limit(fields, &CPU.named("cpu", ""), &range, format_cpu_millicores)?;
     u32::try_from(cpu).ok()
 }
 
-fn memory(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
+fn memory(fields: &Fields<'_>) -> Option<u64> {
     let range = MIN_MEMORY_BYTES..=1 << 50;
     limit(
         fields,
         &MEMORY.named("memory", ""),
         &range,
         format_memory_bytes,
-        report,
     )
 }
 
@@ -74,21 +66,19 @@ fn limit(
     key: &ConfigKey,
     range: &RangeInclusive<u64>,
     format: fn(u64) -> String,
-    report: &mut Report<'_>,
 ) -> Option<u64> {
-    let value: Option<u64> = fields.value(key, report);
+    let value: Option<u64> = fields.value(key);
     let (field, value) = (fields.get(key.key)?, value?);
     if range.contains(&value) {
         return Some(value);
     }
     let (low, high) = (format(*range.start()), format(*range.end()));
     let bound = if value < *range.start() { &low } else { &high };
-    let fault = Fault::new(
+    field.fault(
         format!("{} is out of range", format(value)),
         format!("{low} to {high}"),
         format!("write {bound}, or remove the limit"),
     );
-    field.fault(report, fault);
     None
 }
 

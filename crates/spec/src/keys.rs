@@ -1,87 +1,84 @@
 //! Mappings of the chain file as structs: what each key is called, takes and means is said once.
 
-use crate::catalogue::{ConfigKey, ValueType};
-use crate::error::{Fault, Report};
+pub(crate) mod address;
+pub(crate) mod field;
+mod key;
+pub(crate) mod list_file;
+pub(crate) mod matching;
+pub(crate) mod name;
+pub(crate) mod words;
+
+use crate::error::{Report, Span};
 use crate::printable::Printable;
-use crate::read::field::{Field, Fields};
 use crate::units;
-use crate::yaml::{Node, Span, Value};
+use crate::yaml::{Node, Value};
+use field::{Field, Fields};
+pub(crate) use key::{BOOLEAN, DURATION, FILE, FLOWS, REVERSE_OF, TEXT, integer};
+pub use key::{ConfigKey, ValueType};
 
 /// A value that a key of the chain file may have.
 pub(crate) trait Readable: Sized {
     /// Reads it as `key` describes it; what is wrong with it is reported.
-    fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self>;
+    fn read(field: &Field<'_>, key: &ConfigKey) -> Option<Self>;
 }
 
 impl Fields<'_> {
     /// The value of a key. Where the key is not given it is the key's default, else the type's, as it is where the value is faulty.
-    pub(crate) fn value<T: Readable + Default>(
-        &self,
-        key: &ConfigKey,
-        report: &mut Report<'_>,
-    ) -> T {
+    pub(crate) fn value<T: Readable + Default>(&self, key: &ConfigKey) -> T {
         let given = self.get(key.key);
         let value = match &given {
-            Some(field) => T::read(field, key, report),
+            Some(field) => T::read(field, key),
             None => key.default.and_then(|text| {
                 let node = Node {
                     span: Span::START,
                     value: Value::Scalar(text.to_owned()),
                 };
-                T::read(&Field::top(&node), key, &mut Report::new("", text))
+                T::read(&Field::top(&node, &Report::new("", text)), key)
             }),
         };
         value.unwrap_or_default()
     }
 
     /// The value of one of these keys, as [`Self::value`] gives it.
-    pub(crate) fn of<T: Readable + Default>(
-        &self,
-        keys: &[ConfigKey],
-        name: &str,
-        report: &mut Report<'_>,
-    ) -> T {
+    pub(crate) fn of<T: Readable + Default>(&self, keys: &[ConfigKey], name: &str) -> T {
         let key = keys.iter().find(|key| key.key == name);
-        key.map_or_else(T::default, |key| self.value(key, report))
+        key.map_or_else(T::default, |key| self.value(key))
     }
 }
 
 /// The whole number that a value stands for, in the unit that the key's type has.
-fn number(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<u64> {
+fn number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
     let example = key.hint.or(key.default).unwrap_or_default();
     match key.value {
-        ValueType::Integer { min, max } => field.integer(report, min..=max, example),
-        ValueType::Cpu => field.quantity(report, units::parse_cpu_millicores, example),
-        ValueType::Memory => field.quantity(report, units::parse_memory_bytes, example),
-        ValueType::Percent => percent_ppm(field, report, example).map(u64::from),
-        ValueType::Number { max } => millionths(field, max, report).map(u64::from),
-        _ => field.quantity(report, units::parse_duration_ns, example),
+        ValueType::Integer { min, max } => field.integer(min..=max, example),
+        ValueType::Cpu => field.quantity(units::parse_cpu_millicores, example),
+        ValueType::Memory => field.quantity(units::parse_memory_bytes, example),
+        ValueType::Percent => {
+            const PPM_PER_PERCENT: f64 = 10_000.0;
+            let percent = percent(field, example)?;
+            Some((percent * PPM_PER_PERCENT).round() as u64)
+        }
+        ValueType::Number { max } => millionths(field, max).map(u64::from),
+        _ => field.quantity(units::parse_duration_ns, example),
     }
 }
 
-/// A percentage in millionths.
-fn percent_ppm(field: &Field<'_>, report: &mut Report<'_>, example: &str) -> Option<u32> {
-    const PPM_PER_PERCENT: f64 = 10_000.0;
-    let help = format!("write for example {example}");
-    let text = field.text(report, "a percentage (0% to 100%)", &help)?;
-    let percent = units::parse_percent(text).map_err(|error| field.unit_fault(report, error));
-    Some((percent.ok()? * PPM_PER_PERCENT).round() as u32)
+/// A percentage, as the number before the sign.
+pub(crate) fn percent(field: &Field<'_>, example: &str) -> Option<f64> {
+    field.unit(units::parse_percent, "a percentage (0% to 100%)", example)
 }
 
 /// Numbers with decimals are kept in so many parts of one.
 pub(crate) const PARTS: u32 = 1_000_000;
 
 /// A number with up to six decimals in millionths, read exactly.
-fn millionths(field: &Field<'_>, max: u32, report: &mut Report<'_>) -> Option<u32> {
+fn millionths(field: &Field<'_>, max: u32) -> Option<u32> {
     const HELP: &str = "write for example 0.25, which is one packet for four";
     let expected = format!("a number from 0 to {max} with up to six decimals");
-    let text = field.text(report, &expected, HELP)?;
-    let parts = parts(text).filter(|&parts| parts <= max * PARTS);
-    if parts.is_none() {
-        let message = format!("found `{}`", Printable(text));
-        field.fault(report, Fault::new(message, expected, HELP));
-    }
-    parts
+    field.parsed(&expected, HELP, |text| {
+        let parts = parts(text).filter(|&parts| parts <= max * PARTS);
+        parts.ok_or_else(|| format!("found `{}`", Printable(text)))
+    })
 }
 
 fn parts(text: &str) -> Option<u32> {
@@ -100,8 +97,8 @@ fn parts(text: &str) -> Option<u32> {
 macro_rules! readable_numbers {
     ($($type:ty),*) => { $(
         impl Readable for $type {
-            fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
-                Self::try_from(number(field, key, report)?).ok()
+            fn read(field: &Field<'_>, key: &ConfigKey, ) -> Option<Self> {
+                Self::try_from(number(field, key)?).ok()
             }
         }
     )* };
@@ -109,14 +106,21 @@ macro_rules! readable_numbers {
 readable_numbers!(u8, u16, u32, u64);
 
 impl Readable for bool {
-    fn read(field: &Field<'_>, _: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
-        field.word(report, &[("true", true), ("false", false)])
+    fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
+        field.word(&[("true", true), ("false", false)])
+    }
+}
+
+/// A name ([`name::label`]).
+impl Readable for String {
+    fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
+        name::label(field)
     }
 }
 
 impl<T: Readable> Readable for Option<T> {
-    fn read(field: &Field<'_>, key: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
-        T::read(field, key, report).map(Some)
+    fn read(field: &Field<'_>, key: &ConfigKey) -> Option<Self> {
+        T::read(field, key).map(Some)
     }
 }
 
@@ -146,18 +150,15 @@ macro_rules! config {
 
         impl $name {
             /// The keys of the mapping.
-            pub(crate) const KEYS: &'static [$crate::catalogue::ConfigKey] = &[
+            pub(crate) const KEYS: &'static [$crate::keys::ConfigKey] = &[
                 $($value.named($key, concat!($($doc),*)), $($also,)*)*
             ];
 
             /// Reads the mapping; what is wrong with it is reported, and then the value says nothing.
-            pub(crate) fn read(
-                fields: &$crate::read::field::Fields<'_>,
-                report: &mut $crate::error::Report<'_>,
-            ) -> Self {
+            pub(crate) fn of(fields: &$crate::keys::field::Fields<'_>) -> Self {
                 Self {
-                    $($field: $crate::keys::config!(@field fields, report, $value.named($key, "") $(, $from)?),)*
-                    $($($own: $own_from(fields, report),)*)?
+                    $($field: $crate::keys::config!(@field fields, $value.named($key, "") $(, $from)?),)*
+                    $($($own: $own_from(fields),)*)?
                 }
             }
         }
@@ -165,15 +166,22 @@ macro_rules! config {
         /// What a file need not say.
         impl Default for $name {
             fn default() -> Self {
-                Self::read(
-                    &$crate::read::field::Fields::NONE,
-                    &mut $crate::error::Report::new("", ""),
-                )
+                let report = $crate::error::Report::new("", "");
+                Self::of(&$crate::keys::field::Fields::none(&report))
+            }
+        }
+
+        impl $crate::keys::Readable for $name {
+            fn read(
+                field: &$crate::keys::field::Field<'_>,
+                _: &$crate::keys::ConfigKey,
+            ) -> Option<Self> {
+                field.map(Self::KEYS).map(|fields| Self::of(&fields))
             }
         }
     };
-    (@field $fields:ident, $report:ident, $key:expr) => { $fields.value(&$key, $report) };
-    (@field $fields:ident, $report:ident, $key:expr, $from:path) => { $from($fields, $report) };
+    (@field $fields:ident, $key:expr) => { $fields.value(&$key) };
+    (@field $fields:ident, $key:expr, $from:path) => { $from($fields) };
 }
 pub(crate) use config;
 
@@ -181,7 +189,7 @@ pub(crate) use config;
 macro_rules! keys {
     ($(#[$attribute:meta])* $name:ident { $($(#[doc = $doc:literal])* $key:literal = $value:expr;)* }) => {
         $(#[$attribute])*
-        pub(crate) const $name: &[$crate::catalogue::ConfigKey] =
+        pub(crate) const $name: &[$crate::keys::ConfigKey] =
             &[$($value.named($key, concat!($($doc),*))),*];
     };
 }

@@ -5,6 +5,7 @@
 //! schema, the pages in `docs/functions`, the planner's costs and the reports come from it. Start reading at [`xor`].
 
 pub mod aes;
+pub mod catalogue;
 pub mod compression;
 pub mod dpi;
 pub mod external;
@@ -15,6 +16,7 @@ pub mod load_balancer;
 pub mod lossy_link;
 pub mod monitor;
 pub mod nat;
+mod prelude;
 pub mod rlnc;
 pub mod router;
 pub mod timestamp;
@@ -24,8 +26,9 @@ pub mod xor;
 use myelin_packet::FlowState;
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{ConfigKey, Kind, State, integer};
 use crate::effect::Effect;
+use crate::keys::{ConfigKey, integer};
+use catalogue::{Kind, State};
 
 pub use aes::Cipher;
 pub use compression::{CompressionAlgorithm, Dictionary};
@@ -57,7 +60,7 @@ macro_rules! kinds {
         }
 
         /// Every kind, in the order in which they are shown.
-        pub(crate) static KINDS: &[&Kind] = &[$(&$kind),*];
+        static KINDS: &[&Kind] = &[$(&$kind),*];
     };
 }
 
@@ -140,7 +143,8 @@ const fn mtu(max: u16) -> ConfigKey {
 mod tests {
     use std::collections::BTreeMap;
 
-    use crate::catalogue::{ValueType, kinds};
+    use super::catalogue::kinds;
+    use crate::keys::ValueType;
     use crate::{FunctionConfig, Source, SpecErrors, parse};
 
     const KEY: &str = "5ec2e7005ec2e7005ec2e7005ec2e700";
@@ -196,7 +200,7 @@ mod tests {
             ValueType::Addresses => "198.51.100.7",
             ValueType::Command => "[true]",
             ValueType::Percent => "5%",
-            ValueType::Backends => "[]",
+            ValueType::Backends(_) => "[]",
             _ => "1",
         }
     }

@@ -30,7 +30,6 @@
 //! Start reading at [`chain`].
 
 pub mod arguments;
-pub mod catalogue;
 pub mod chain;
 mod check;
 mod dpdk;
@@ -49,7 +48,6 @@ pub mod secret;
 pub mod shaping;
 pub mod suggest;
 pub mod units;
-mod words;
 mod yaml;
 
 pub use chain::{
@@ -58,18 +56,18 @@ pub use chain::{
 };
 pub use dpdk::DpdkDevice;
 pub use effect::{Effect, Longer, Made};
-pub use error::{Place, SpecError, SpecErrors};
-pub use files::{FileContents, FileResolver, NoFiles, ReferencedFile, referenced_files};
+pub use error::{Fault, Place, SpecError, SpecErrors};
+pub use files::{FileContents, FileResolver, NoFiles};
 pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};
 pub use isolation::{Isolation, Limits, SandboxSpec};
 pub use kinds::*;
 pub use myelin_packet::Match;
+pub use read::{ReferencedFile, referenced_files};
 pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 
-use error::{Fault, Report};
-use yaml::Span;
+use error::{Report, Span};
 
 /// Where a text comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,13 +91,10 @@ pub fn parse(
     source: &Source,
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
-    let mut report = Report::with_files(&source.name, text, files);
+    let report = Report::with_files(&source.name, text, files);
     let mut chains = Vec::new();
     match yaml::load(text) {
-        Err(error) => {
-            let fault = Fault::new(error.message, error.expected, error.help);
-            report.add("", error.span, fault);
-        }
+        Err((span, fault)) => report.add("", span, fault),
         Ok(documents) if documents.is_empty() => {
             let fault = Fault::new(
                 "the file holds no object",
@@ -110,11 +105,11 @@ pub fn parse(
         }
         Ok(documents) => {
             for (index, node) in documents.iter().enumerate() {
-                chains.extend(read::document(node, index + 1, &mut report));
+                chains.extend(read::document(node, index + 1, &report));
             }
         }
     }
-    check::file(&mut chains, &mut report);
+    check::file(&mut chains, &report);
     match report.finish() {
         Some(errors) => Err(errors),
         None => Ok(chains),

@@ -2,29 +2,24 @@
 //!
 //! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
 
-pub(crate) mod address;
-pub(crate) mod chain;
-pub(crate) mod field;
-pub(crate) mod function;
+mod chain;
+mod files;
+mod function;
 mod isolation;
-pub(crate) mod list_file;
-pub(crate) mod matching;
-mod name;
 mod ports;
 mod profile;
 mod sla;
-mod worker;
 
-use field::Field;
-use myelin_packet::Match;
+pub use files::{ReferencedFile, referenced_files};
+pub(crate) use function::KEYS as FUNCTION_KEYS;
 
-use crate::catalogue::{ConfigKey, ValueType};
-use crate::chain::{ServiceChain, Sla};
+use crate::chain::ServiceChain;
 use crate::error::{Fault, Report};
-use crate::keys::keys;
+use crate::keys::field::Field;
+use crate::keys::{ConfigKey, ValueType, keys};
 use crate::printable::Printable;
 use crate::suggest::nearest;
-use crate::yaml::{Node, Value};
+use crate::yaml::Node;
 
 const API_VERSION: &str = "myelin.dev/v1alpha1";
 const CHAIN: &str = "ServiceChain";
@@ -44,79 +39,50 @@ keys! {
     }
 }
 
-/// Reads an SLA that stands alone.
-pub(crate) fn sla(node: &Node, report: &mut Report<'_>) -> Option<Sla> {
-    sla::read(&Field::top(node), report)
-}
-
-/// Reads a match that stands alone.
-pub(crate) fn packets(node: &Node, report: &mut Report<'_>) -> Option<Match> {
-    matching::read(&Field::top(node), report)
-}
-
 /// Reads one document; `number` counts from 1.
-pub(crate) fn document(
-    node: &Node,
-    number: usize,
-    report: &mut Report<'_>,
-) -> Option<ServiceChain> {
-    report.object = object(node, number);
+pub(crate) fn document(node: &Node, number: usize, report: &Report<'_>) -> Option<ServiceChain> {
+    *report.object.borrow_mut() = object(node, number);
     // The kind decides which keys are known, so it is looked at first.
-    let kind = node.get("kind").and_then(|kind| match &kind.value {
-        Value::Scalar(text) => Some((text.as_str(), kind.span)),
-        _ => None,
-    });
-    match kind {
-        Some((TOPOLOGY, span)) => {
-            let fault = Fault::new(
-                "`Topology` is not supported by this release",
-                format!("`kind: {CHAIN}`"),
-                "remove the object; a chain without `spec.ports` gets a client and a server by itself",
-            );
-            report.add("kind", span, fault);
-            return None;
-        }
-        Some((other, span)) if other != CHAIN => {
-            let help = match nearest(other, &[CHAIN, TOPOLOGY]) {
+    if let Some(node) = node.get("kind")
+        && let Some(kind) = node.text()
+        && kind != CHAIN
+    {
+        let (message, help) = if kind == TOPOLOGY {
+            let help = "remove the object; a chain without `spec.ports` gets a client and a server by itself";
+            (
+                "`Topology` is not supported by this release".to_owned(),
+                help.to_owned(),
+            )
+        } else {
+            let help = match nearest(kind, &[CHAIN, TOPOLOGY]) {
                 Some(near) => format!("write `kind: {near}`"),
                 None => format!("write `kind: {CHAIN}`, or remove the object"),
             };
-            let message = format!("unknown kind `{}`", Printable(other));
-            report.add(
-                "kind",
-                span,
-                Fault::new(message, format!("`kind: {CHAIN}`"), help),
-            );
-            return None;
-        }
-        _ => {}
+            (format!("unknown kind `{}`", Printable(kind)), help)
+        };
+        let fault = Fault::new(message, format!("`kind: {CHAIN}`"), help);
+        report.add("kind", node.span, fault);
+        return None;
     }
     let before = report.count();
-    let top = Field::top(node).map(report, KEYS)?;
-    let expected = format!("`apiVersion: {API_VERSION}`");
-    let version = top.required(report, "apiVersion", &expected, API_VERSION);
-    if let Some(version) = version {
-        version.word(report, &[(API_VERSION, ())]);
+    let top = Field::top(node, report).map(KEYS)?;
+    for (key, word) in [("apiVersion", API_VERSION), ("kind", CHAIN)] {
+        if let Some(field) = top.required(key, &format!("`{key}: {word}`"), word) {
+            field.word(&[(word, ())]);
+        }
     }
-    if let Some(kind) = top.required(report, "kind", &format!("`kind: {CHAIN}`"), CHAIN) {
-        kind.word(report, &[(CHAIN, ())]);
-    }
-    chain::read(&top, report).filter(|_| report.count() == before)
+    chain::read(&top).filter(|_| report.count() == before)
 }
 
 /// What errors call the object: its kind and name, else its number.
 fn object(node: &Node, number: usize) -> String {
     let name = node
         .get("metadata")
-        .and_then(|metadata| metadata.get("name"));
-    match name.map(|name| &name.value) {
-        Some(Value::Scalar(text)) => {
-            let kind = match node.get("kind").map(|kind| &kind.value) {
-                Some(Value::Scalar(text)) => text,
-                _ => "object",
-            };
-            format!("{} `{}`", Printable(kind), Printable(text))
-        }
-        _ => format!("object {number}"),
-    }
+        .and_then(|metadata| metadata.get("name"))
+        .and_then(Node::text);
+    let kind = node.get("kind").and_then(Node::text).unwrap_or("object");
+    name.map_or_else(
+        || format!("object {number}"),
+        |name| format!("{} `{}`", Printable(kind), Printable(name)),
+    )
 }

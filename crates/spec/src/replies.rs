@@ -5,7 +5,7 @@ use crate::error::{Fault, Report};
 
 /// Checks each of them against the function it names, and gives both what they have in common: the configuration of the
 /// one that owns the state, and the space that either is pinned to.
-pub(crate) fn resolve(chains: &mut [ServiceChain], report: &mut Report<'_>) {
+pub(crate) fn resolve(chains: &mut [ServiceChain], report: &Report<'_>) {
     for index in 0..chains.len() {
         for position in 0..chains[index].functions.len() {
             let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
@@ -15,7 +15,7 @@ pub(crate) fn resolve(chains: &mut [ServiceChain], report: &mut Report<'_>) {
                 Ok(found) => join(chains, (index, position), found),
                 Err(what) => {
                     let chain = &chains[index];
-                    report.object = format!("ServiceChain `{}`", chain.name);
+                    *report.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
                     let place = report.span(&chain.functions[position].place);
                     report.add("spec.functions", place, what);
                 }

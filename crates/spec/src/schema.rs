@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::catalogue::{ConfigKey, Kind, ValueType, kinds};
 use crate::chain::MAX_FUNCTIONS;
-use crate::kinds::{dpi, firewall, load_balancer, router};
+use crate::keys::{ConfigKey, ValueType};
+use crate::kinds::catalogue::{Kind, kinds};
 use crate::read;
 
 /// The schema of one document of a chain file: a ServiceChain, with the configuration of each kind of function.
@@ -75,13 +75,12 @@ fn value(value: ValueType) -> Value {
         ValueType::Command => list(text()),
         ValueType::Environment => json!({ "type": "object", "additionalProperties": text() }),
         ValueType::AnyMap => json!({ "type": "object" }),
-        ValueType::Map(keys) => object(keys),
+        ValueType::Map(keys) | ValueType::Mirror(keys) => object(keys),
         ValueType::TextOrMap(keys) => or(text(), object(keys)),
-        ValueType::Rules => list(object(firewall::RULE_KEYS)),
-        ValueType::Routes => list(object(router::ROUTE_KEYS)),
-        ValueType::Backends => list(object(load_balancer::BACKEND_KEYS)),
-        ValueType::Patterns => list(or(text(), object(dpi::PATTERN_KEYS))),
-        ValueType::Mirror => object(dpi::MIRROR_KEYS),
+        ValueType::Rules(keys) | ValueType::Routes(keys) | ValueType::Backends(keys) => {
+            list(object(keys))
+        }
+        ValueType::Patterns(keys) => list(or(text(), object(keys))),
         ValueType::Functions => {
             let one_of: Vec<_> = kinds().map(function).collect();
             let mut functions = list(json!({ "oneOf": one_of }));
@@ -94,7 +93,7 @@ fn value(value: ValueType) -> Value {
 
 /// An element of `spec.functions` of that kind.
 fn function(kind: &Kind) -> Value {
-    let mut function = object(read::function::KEYS);
+    let mut function = object(read::FUNCTION_KEYS);
     function["title"] = json!(kind.name);
     function["description"] = json!(kind.description);
     function["properties"]["kind"] = json!({ "const": kind.name });

@@ -6,19 +6,8 @@
 
 use std::time::Duration;
 
+use crate::error::Fault;
 use crate::printable::Printable;
-
-/// A quantity that cannot be read: what was found, what was expected, and what to write instead.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found}; {remedy}")]
-pub struct UnitError {
-    /// What is wrong with the text, naming the text.
-    pub found: String,
-    /// What the place takes, with its units.
-    pub expected: String,
-    /// What to write instead.
-    pub remedy: String,
-}
 
 /// A rate as a chain's SLA states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,12 +137,12 @@ static PERCENT: Dimension = Dimension {
 };
 
 /// Reads a duration, in nanoseconds.
-pub fn parse_duration_ns(text: &str) -> Result<u64, UnitError> {
+pub fn parse_duration_ns(text: &str) -> Result<u64, Fault> {
     parse(text, &DURATION)
 }
 
 /// Reads a duration.
-pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
+pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
     parse_duration_ns(text).map(Duration::from_nanos)
 }
 
@@ -162,19 +151,9 @@ pub fn format_duration_ns(ns: u64) -> String {
     format(ns, DURATION.units)
 }
 
-/// Reads a packet rate, in packets a second.
-pub fn parse_packet_rate_pps(text: &str) -> Result<u64, UnitError> {
-    parse(text, &PACKET_RATE)
-}
-
 /// Writes a rate of `pps` packets a second.
 pub fn format_packet_rate_pps(pps: u64) -> String {
     format(pps, PACKET_RATE.units)
-}
-
-/// Reads a bit rate, in bits a second.
-pub fn parse_bit_rate_bps(text: &str) -> Result<u64, UnitError> {
-    parse(text, &BIT_RATE)
 }
 
 /// Writes a rate of `bps` bits a second.
@@ -183,7 +162,7 @@ pub fn format_bit_rate_bps(bps: u64) -> String {
 }
 
 /// Reads a rate in packets or in bits a second, as its unit says.
-pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
+pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     match split(text) {
         Some((_, suffix)) if find(PACKET_RATE.units, suffix).is_some() => {
             parse(text, &PACKET_RATE).map(Rate::Packets)
@@ -201,7 +180,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
 }
 
 /// Reads a size, in bits.
-pub fn parse_size_bits(text: &str) -> Result<u64, UnitError> {
+pub fn parse_size_bits(text: &str) -> Result<u64, Fault> {
     parse(text, &SIZE)
 }
 
@@ -211,7 +190,7 @@ pub fn format_size_bits(bits: u64) -> String {
 }
 
 /// Reads a share of the processor, in thousandths of a core.
-pub fn parse_cpu_millicores(text: &str) -> Result<u64, UnitError> {
+pub fn parse_cpu_millicores(text: &str) -> Result<u64, Fault> {
     parse(text, &CPU)
 }
 
@@ -221,7 +200,7 @@ pub fn format_cpu_millicores(millicores: u64) -> String {
 }
 
 /// Reads an amount of memory, in bytes.
-pub fn parse_memory_bytes(text: &str) -> Result<u64, UnitError> {
+pub fn parse_memory_bytes(text: &str) -> Result<u64, Fault> {
     parse(text, &MEMORY)
 }
 
@@ -234,59 +213,51 @@ pub fn format_memory_bytes(bytes: u64) -> String {
 }
 
 /// Reads a percentage, as the number before the sign: `0.1%` is 0.1.
-pub fn parse_percent(text: &str) -> Result<f64, UnitError> {
+pub fn parse_percent(text: &str) -> Result<f64, Fault> {
     let split = split(text);
-    let Some((number, suffix)) = split else {
+    let Some((number, _)) = split.filter(|(_, suffix)| find(PERCENT.units, suffix).is_some())
+    else {
         return Err(not_a_quantity(text, split, &PERCENT, &[PERCENT.units]));
     };
-    if find(PERCENT.units, suffix).is_none() {
-        return Err(not_a_quantity(text, split, &PERCENT, &[PERCENT.units]));
-    }
-    match number.parse::<f64>() {
-        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
-        _ => Err(UnitError {
-            found: format!("{} is more than 100%", quote(text)),
-            expected: PERCENT.expected.into(),
-            remedy: format!("write for example {}", PERCENT.example),
-        }),
-    }
-}
-
-/// Writes a percentage.
-pub fn format_percent(percent: f64) -> String {
-    format!("{percent}%")
+    let value = number.parse().ok();
+    value
+        .filter(|value| (0.0..=100.0).contains(value))
+        .ok_or_else(|| {
+            let message = format!("{} is more than 100%", quote(text));
+            Fault::new(
+                message,
+                PERCENT.expected,
+                format!("write for example {}", PERCENT.example),
+            )
+        })
 }
 
 /// A number of base units, read exactly.
-fn parse(text: &str, dimension: &Dimension) -> Result<u64, UnitError> {
+fn parse(text: &str, dimension: &Dimension) -> Result<u64, Fault> {
     let split = split(text);
     let unit = split.and_then(|(number, suffix)| Some((number, find(dimension.units, suffix)?)));
     let Some((number, unit)) = unit else {
         return Err(not_a_quantity(text, split, dimension, &[dimension.units]));
     };
-    let error = |found: String, remedy: String| UnitError {
-        found,
-        expected: dimension.expected.into(),
-        remedy,
-    };
     let base = dimension.units[0].spellings[0];
-    match scaled(number, unit.factor) {
-        Scaled::Whole(value) => Ok(value),
-        Scaled::Fraction => Err(error(
+    let (message, help) = match scaled(number, unit.factor) {
+        Scaled::Whole(value) => return Ok(value),
+        Scaled::Fraction => (
             format!("{} is finer than 1{base}", quote(text)),
             format!(
                 "write a whole number of {base}, for example {}",
                 dimension.example
             ),
-        )),
-        Scaled::TooLarge => Err(error(
-            format!("{} is too large", quote(text)),
-            format!(
-                "write at most {}",
-                format(u64::MAX, &dimension.units[..4.min(dimension.units.len())])
-            ),
-        )),
-    }
+        ),
+        Scaled::TooLarge => {
+            let units = &dimension.units[..4.min(dimension.units.len())];
+            (
+                format!("{} is too large", quote(text)),
+                format!("write at most {}", format(u64::MAX, units)),
+            )
+        }
+    };
+    Err(Fault::new(message, dimension.expected, help))
 }
 
 /// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal number.
@@ -367,22 +338,20 @@ fn not_a_quantity(
     split: Option<(&str, &str)>,
     dimension: &Dimension,
     alternatives: &[&'static [Unit]],
-) -> UnitError {
-    let (found, remedy) = match split {
-        None if text.trim().starts_with('-') => (
-            format!("{} is negative", quote(text)),
-            format!("write for example {}", dimension.example),
-        ),
+) -> Fault {
+    let example = || format!("write for example {}", dimension.example);
+    let (message, help) = match split {
+        None if text.trim().starts_with('-') => (format!("{} is negative", quote(text)), example()),
         None => (
             format!("{} is not a number with a unit", quote(text)),
-            format!("write for example {}", dimension.example),
+            example(),
         ),
         Some((number, "")) => {
-            let offers: Vec<_> = dimension
+            let offers = dimension
                 .offered
                 .iter()
-                .map(|unit| format!("{number}{unit}"))
-                .collect();
+                .map(|unit| format!("{number}{unit}"));
+            let offers: Vec<_> = offers.collect();
             (
                 format!("{number} has no unit"),
                 format!("write {}", offers.join(" or ")),
@@ -394,25 +363,14 @@ fn not_a_quantity(
                 .flat_map(|units| units.iter())
                 .flat_map(|unit| unit.spellings)
                 .find(|spelling| spelling.eq_ignore_ascii_case(suffix));
-            let remedy = near.map_or_else(
-                || format!("write for example {}", dimension.example),
-                |spelling| format!("write {number}{spelling}"),
-            );
+            let unit = Printable(suffix);
             (
-                format!(
-                    "{} has the unknown unit `{}`",
-                    quote(text),
-                    Printable(suffix)
-                ),
-                remedy,
+                format!("{} has the unknown unit `{unit}`", quote(text)),
+                near.map_or_else(example, |spelling| format!("write {number}{spelling}")),
             )
         }
     };
-    UnitError {
-        found,
-        expected: dimension.expected.into(),
-        remedy,
-    }
+    Fault::new(message, dimension.expected, help)
 }
 
 fn quote(text: &str) -> String {
@@ -455,7 +413,6 @@ mod tests {
         assert_eq!(format_packet_rate_pps(20_000), "20kpps");
         assert_eq!(format_bit_rate_bps(1_050_000_000), "1.05Gbit");
         assert_eq!(format_size_bits(64_000), "64kbit");
-        assert_eq!(format_percent(0.1), "0.1%");
         // However many zeros.
         assert_eq!(parse_duration_ns("01.50000000000000000000us"), Ok(1500));
     }
@@ -473,7 +430,7 @@ mod tests {
         assert_eq!(format_cpu_millicores(500), "500m");
         assert_eq!(format_cpu_millicores(1500), "1.5cores");
         let error = parse_cpu_millicores("0.5").unwrap_err();
-        assert_eq!(error.remedy, "write 0.5cores");
+        assert_eq!(error.help, "write 0.5cores");
         for (text, bytes) in [
             ("256MiB", 256 << 20),
             ("1.5GiB", 3 << 29),
@@ -511,40 +468,40 @@ mod tests {
     #[test]
     fn wrong_units_are_named_and_near_ones_offered() {
         assert_eq!(
-            parse_duration_ns("3min").unwrap_err().found,
+            parse_duration_ns("3min").unwrap_err().message,
             "`3min` has the unknown unit `min`"
         );
-        assert_eq!(parse_duration_ns("3US").unwrap_err().remedy, "write 3us");
-        assert_eq!(parse_rate("20Kpps").unwrap_err().remedy, "write 20kpps");
-        assert_eq!(parse_rate("20mbit").unwrap_err().remedy, "write 20Mbit");
+        assert_eq!(parse_duration_ns("3US").unwrap_err().help, "write 3us");
+        assert_eq!(parse_rate("20Kpps").unwrap_err().help, "write 20kpps");
+        assert_eq!(parse_rate("20mbit").unwrap_err().help, "write 20Mbit");
     }
 
     #[test]
     fn refuses_what_is_no_whole_number_of_base_units() {
         assert_eq!(
-            parse_duration_ns("0.5ns").unwrap_err().found,
+            parse_duration_ns("0.5ns").unwrap_err().message,
             "`0.5ns` is finer than 1ns"
         );
         assert_eq!(
-            parse_duration_ns("1.2345us").unwrap_err().found,
+            parse_duration_ns("1.2345us").unwrap_err().message,
             "`1.2345us` is finer than 1ns"
         );
         assert_eq!(
-            parse_size_bits("0.3B").unwrap_err().found,
+            parse_size_bits("0.3B").unwrap_err().message,
             "`0.3B` is finer than 1bit"
         );
         assert_eq!(
-            parse_size_bits("0.55B").unwrap_err().found,
+            parse_size_bits("0.55B").unwrap_err().message,
             "`0.55B` is finer than 1bit"
         );
         assert_eq!(
             parse_duration_ns("99999999999999999999s")
                 .unwrap_err()
-                .found,
+                .message,
             "`99999999999999999999s` is too large"
         );
         assert_eq!(
-            parse_duration_ns("-3us").unwrap_err().found,
+            parse_duration_ns("-3us").unwrap_err().message,
             "`-3us` is negative"
         );
         for text in ["", ".", "1.", ".5us", "1.2.3us", "us", "1e3us"] {
@@ -562,9 +519,7 @@ mod tests {
         #[test]
         fn rates_round_trip(rate: u64) {
             prop_assert_eq!(parse_rate(&format_packet_rate_pps(rate)), Ok(Rate::Packets(rate)));
-            prop_assert_eq!(parse_packet_rate_pps(&format_packet_rate_pps(rate)), Ok(rate));
             prop_assert_eq!(parse_rate(&format_bit_rate_bps(rate)), Ok(Rate::Bits(rate)));
-            prop_assert_eq!(parse_bit_rate_bps(&format_bit_rate_bps(rate)), Ok(rate));
         }
 
         #[test]
@@ -574,7 +529,7 @@ mod tests {
 
         #[test]
         fn percentages_round_trip(percent in 0.0..=100.0_f64) {
-            prop_assert_eq!(parse_percent(&format_percent(percent)), Ok(percent));
+            prop_assert_eq!(parse_percent(&format!("{percent}%")), Ok(percent));
         }
 
         /// Reading exactly equals reading by arithmetic on thousandths, where no digit is lost.

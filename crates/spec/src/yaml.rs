@@ -9,25 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-/// Where a node stands in the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Line, from 1.
-    pub(crate) line: usize,
-    /// Column, from 1, in characters.
-    pub(crate) column: usize,
-    /// Characters that the node takes on that line; at least 1.
-    pub(crate) width: usize,
-}
-
-impl Span {
-    /// The very beginning of a text.
-    pub(crate) const START: Self = Self {
-        line: 1,
-        column: 1,
-        width: 1,
-    };
-}
+use crate::error::{Fault, Span};
 
 /// What a node holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +36,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// The text that the node is, if it is one.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The value of `key`, where the node is a mapping that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
@@ -66,14 +56,8 @@ impl Node {
     }
 }
 
-/// Text that is no YAML.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SyntaxError {
-    pub(crate) span: Span,
-    pub(crate) message: String,
-    pub(crate) expected: &'static str,
-    pub(crate) help: &'static str,
-}
+/// Text that is no YAML: where, and why.
+type SyntaxError = (Span, Fault);
 
 /// Reads all documents of `text`; empty ones are left out.
 pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
@@ -100,7 +84,6 @@ pub(crate) fn load(text: &str) -> Result<Vec<Node>, SyntaxError> {
 enum Raw {
     Null,
     Number,
-    Bool(bool),
     Text(String),
     List(Vec<Spanned<Raw>>),
     Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
@@ -130,7 +113,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
-        Ok(Raw::Bool(value))
+        Ok(Raw::Text(value.to_string()))
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Raw, E> {
@@ -157,10 +140,6 @@ impl<'de> Visitor<'de> for RawVisitor {
         Ok(Raw::Text(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Raw, E> {
-        Ok(Raw::Text(value))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = seq.next_element()? {
@@ -179,11 +158,15 @@ impl<'de> Visitor<'de> for RawVisitor {
 }
 
 fn convert(raw: Spanned<Raw>, text: &str) -> Result<Node, SyntaxError> {
-    let location = raw.defined;
+    let written = source_text(raw.defined, text);
+    let first_line = written.and_then(|written| written.lines().next());
+    let span = span(
+        raw.defined,
+        first_line.map_or(1, |line| line.chars().count()),
+    );
     let value = match raw.value {
         Raw::Null => Value::Null,
-        Raw::Number => Value::Scalar(source_text(location, text).unwrap_or_default()),
-        Raw::Bool(value) => Value::Scalar(value.to_string()),
+        Raw::Number => Value::Scalar(written.unwrap_or_default().to_owned()),
         Raw::Text(value) => Value::Scalar(value),
         Raw::List(items) => {
             let items: Result<_, _> = items.into_iter().map(|item| convert(item, text)).collect();
@@ -197,42 +180,32 @@ fn convert(raw: Spanned<Raw>, text: &str) -> Result<Node, SyntaxError> {
             Value::Map(entries?)
         }
     };
-    Ok(Node {
-        span: span(location, text),
-        value,
-    })
+    Ok(Node { span, value })
 }
 
 fn convert_key(raw: Spanned<Raw>, text: &str) -> Result<Key, SyntaxError> {
-    let span = span(raw.defined, text);
-    let name = match raw.value {
-        Raw::Text(name) => name,
-        Raw::Number => source_text(raw.defined, text).unwrap_or_default(),
-        Raw::Bool(value) => value.to_string(),
-        Raw::Null | Raw::List(_) | Raw::Map(_) => {
-            return Err(SyntaxError {
-                span,
-                message: "a key is not a plain word".into(),
-                expected: "keys that are words, as in `name: tactile`",
-                help: "write the key as one word, followed by a colon and a space",
-            });
+    let Node { span, value } = convert(raw, text)?;
+    match value {
+        Value::Scalar(name) => Ok(Key { name, span }),
+        Value::Null | Value::List(_) | Value::Map(_) => {
+            let fault = Fault::new(
+                "a key is not a plain word",
+                "keys that are words, as in `name: tactile`",
+                "write the key as one word, followed by a colon and a space",
+            );
+            Err((span, fault))
         }
-    };
-    Ok(Key { name, span })
+    }
 }
 
 /// The text of a node, where the parser says which bytes it takes.
-fn source_text(location: Location, text: &str) -> Option<String> {
+fn source_text(location: Location, text: &str) -> Option<&str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let len = usize::try_from(location.span().byte_len()?).ok()?;
-    let slice = text.get(start..start.checked_add(len)?)?;
-    Some(slice.trim().to_owned())
+    Some(text.get(start..start.checked_add(len)?)?.trim())
 }
 
-fn span(location: Location, text: &str) -> Span {
-    let width = source_text(location, text).map_or(1, |slice| {
-        slice.lines().next().unwrap_or("").chars().count()
-    });
+fn span(location: Location, width: usize) -> Span {
     Span {
         line: (location.line() as usize).max(1),
         column: (location.column() as usize).max(1),
@@ -243,8 +216,8 @@ fn span(location: Location, text: &str) -> Span {
 fn syntax_error(error: &Error) -> SyntaxError {
     let error = error.without_snippet();
     let location = error.location().unwrap_or(Location::UNKNOWN);
-    let (message, expected, help) = match error {
-        Error::DuplicateMappingKey { key, .. } => (
+    let fault = match error {
+        Error::DuplicateMappingKey { key, .. } => Fault::new(
             key.as_ref().map_or_else(
                 || "a key is given twice".to_owned(),
                 |key| format!("the key `{key}` is given twice"),
@@ -252,22 +225,13 @@ fn syntax_error(error: &Error) -> SyntaxError {
             "each key once in a mapping",
             "remove one of the two, or put their values together",
         ),
-        _ => (
-            UserMessageFormatter.format_message(error).into_owned(),
+        _ => Fault::new(
+            UserMessageFormatter.format_message(error),
             "well-formed YAML",
             "check indentation (spaces, never tabs), the space after each colon, and that brackets and quotes are closed",
         ),
     };
-    SyntaxError {
-        span: Span {
-            line: (location.line() as usize).max(1),
-            column: (location.column() as usize).max(1),
-            width: 1,
-        },
-        message,
-        expected,
-        help,
-    }
+    (span(location, 1), fault)
 }
 
 #[cfg(test)]
@@ -321,13 +285,9 @@ mod tests {
             ("a: !foo 3", 1, 9, "unsupported tag `!foo`"),
         ];
         for (text, line, column, words) in cases {
-            let error = load(text).unwrap_err();
-            assert_eq!(
-                (error.span.line, error.span.column),
-                (line, column),
-                "{text}"
-            );
-            assert!(error.message.contains(words), "{}", error.message);
+            let (span, fault) = load(text).unwrap_err();
+            assert_eq!((span.line, span.column), (line, column), "{text}");
+            assert!(fault.message.contains(words), "{fault}");
         }
     }
 

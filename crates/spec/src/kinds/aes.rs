@@ -1,17 +1,8 @@
 //! `aes-encrypt` and `aes-decrypt`.
 
 use super::mtu;
-use crate::FunctionConfig;
-use crate::catalogue::{
-    Class, ConfigKey, DefaultCost, Kind, State, Touches, ValueType, cost, integer,
-};
-use crate::effect::{Effect, Longer};
-use crate::error::{Fault, Report};
-use crate::keys::config;
-use crate::printable::Printable;
-use crate::read::field::Fields;
+use super::prelude::*;
 use crate::secret::SecretKey;
-use crate::words::word_enum;
 
 /// Keys in one key file at most.
 const MAX_KEYS: usize = 16;
@@ -154,14 +145,14 @@ pub static AES_ENCRYPT: Kind = Kind {
         ),
         ("sessions-begun", "sessions that began"),
     ],
-    read: |fields, report| FunctionConfig::AesEncrypt(AesEncryptConfig::read(fields, report)),
+    read: |fields| FunctionConfig::AesEncrypt(AesEncryptConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::AesEncrypt(config) => Effect {
             longer: Longer::by(config.cipher.added_bytes(), config.mtu),
             caution: config.cipher.caution(),
-            ..Effect::NONE
+            ..Effect::default()
         },
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -205,60 +196,62 @@ pub static AES_DECRYPT: Kind = Kind {
         ("sessions-begun", "sessions that began"),
         ("sessions-forgotten", "sessions that were put out"),
     ],
-    read: |fields, report| FunctionConfig::AesDecrypt(AesDecryptConfig::read(fields, report)),
+    read: |fields| FunctionConfig::AesDecrypt(AesDecryptConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::AesDecrypt(config) => Effect {
             caution: config.cipher.caution(),
-            ..Effect::NONE
+            ..Effect::default()
         },
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
 
 /// The keys of the key file. Faults tell its lines by their number and never show what they hold.
-fn keys(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<SecretKey> {
-    read_keys(fields, report).unwrap_or_default()
+fn keys(fields: &Fields<'_>) -> Vec<SecretKey> {
+    fields
+        .get("keyFile")
+        .and_then(|field| read_keys(&field, fields))
+        .unwrap_or_default()
 }
 
-fn read_keys(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<SecretKey>> {
+fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
     const FILE: &str =
         "the path of a readable key file, relative to the directory of the chain file";
     const EXPECTED: &str =
         "32 or 64 hexadecimal digits a line, blank lines, and comments after `#`";
-    let field = fields.get("keyFile")?;
-    let path = field.text(report, FILE, "write for example tactile.key")?;
+    let path = field.text(FILE, "write for example tactile.key")?;
+    let shown = Printable(path);
     // What is wrong with the cipher is told where that is read.
-    let cipher: Cipher = fields.value(&CIPHER.named("cipher", ""), &mut Report::new("", ""));
-    let fault = match report
-        .files
-        .read(path)
-        .map(|text| parse_keys(&text, cipher))
-    {
+    let cipher = fields
+        .get("cipher")
+        .and_then(|field| field.node.text())
+        .and_then(|word| Cipher::WORDS.iter().find(|(name, _)| *name == word));
+    let cipher = cipher.map_or_else(Cipher::default, |(_, cipher)| *cipher);
+    let read = field.report.files.read(path);
+    match read.map(|text| parse_keys(&text, cipher)) {
         Ok(Ok(keys)) => return Some(keys),
-        Ok(Err(what)) => Fault::new(
-            format!("`{}`: {what}", Printable(path)),
+        Ok(Err(what)) => field.fault(
+            format!("`{shown}`: {what}"),
             EXPECTED,
             format!("make a key with `openssl rand -hex {}`", cipher.key_len()),
         ),
-        Err(reason) => Fault::new(
-            format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
+        Err(reason) => field.fault(
+            format!("cannot read `{shown}`: {}", Printable(&reason)),
             FILE,
             "correct the path, or make the file with `(umask 077; openssl rand -hex 32 > FILE)`",
         ),
-    };
-    field.fault(report, fault);
+    }
     None
 }
 
 /// The keys, or what is wrong with their file.
 fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
     let mut keys: Vec<SecretKey> = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let digits = line.split('#').next().unwrap_or_default().trim();
-        if digits.is_empty() {
-            continue;
-        }
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    for (number, digits) in (1..).zip(lines).filter(|(_, digits)| !digits.is_empty()) {
         let length = digits.chars().count();
         if !KEY_LENGTHS.contains(&(length / 2)) || length % 2 != 0 {
             return Err(format!(
@@ -267,11 +260,10 @@ fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
         }
         let key = SecretKey::from_hex(digits)
             .ok_or_else(|| format!("line {number} holds something else than digits"))?;
-        if key.expose().len() < cipher.key_len() {
+        let (length, needed) = (key.expose().len(), cipher.key_len());
+        if length < needed {
             return Err(format!(
-                "line {number} has a key of {} bytes, {cipher} needs {}",
-                key.expose().len(),
-                cipher.key_len()
+                "line {number} has a key of {length} bytes, {cipher} needs {needed}"
             ));
         }
         if keys.contains(&key) {

@@ -8,14 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::mtu;
-use crate::FunctionConfig;
-use crate::catalogue::{Class, FILE, Kind, State, Touches, cost, integer};
-use crate::effect::{Effect, Longer};
-use crate::error::{Fault, Report};
-use crate::keys::config;
-use crate::printable::Printable;
-use crate::read::field::Fields;
-use crate::words::word_enum;
+use super::prelude::*;
 
 /// Lengths of dictionaries, bytes. What is shorter helps no algorithm; of one for LZ4 the last 64 KiB are used.
 const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
@@ -85,10 +78,10 @@ pub static COMPRESS: Kind = Kind {
         ("bytes-out", "bytes of payloads after"),
         ("too-long", "dropped: with the mark it would pass the MTU"),
     ],
-    read: |fields, report| FunctionConfig::Compress(CompressConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Compress(CompressConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::Compress(config) => longer(MARK_BYTES, config.mtu),
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -122,11 +115,11 @@ pub static DECOMPRESS: Kind = Kind {
         ),
         ("too-long", "dropped: it would be longer than the MTU"),
     ],
-    read: |fields, report| FunctionConfig::Decompress(DecompressConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Decompress(DecompressConfig::of(fields)),
     effect: |config| match config {
         // Any packet may become as long as one can be.
         FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -134,7 +127,7 @@ pub static DECOMPRESS: Kind = Kind {
 fn longer(bytes: u64, mtu: u16) -> Effect {
     Effect {
         longer: Longer::by(bytes, mtu),
-        ..Effect::NONE
+        ..Effect::default()
     }
 }
 
@@ -176,22 +169,23 @@ impl<'de> Deserialize<'de> for Dictionary {
     }
 }
 
-fn dictionary(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Dictionary> {
+fn dictionary(fields: &Fields<'_>) -> Option<Dictionary> {
     const EXPECTED: &str = "the path of a readable file of 8 bytes to 128 KiB, relative to the directory of the chain file";
     let field = fields.get("dictionary")?;
-    let path = field.text(report, EXPECTED, "write for example telemetry.dict")?;
-    let (message, help) = match report.files.read_bytes(path) {
+    let path = field.text(EXPECTED, "write for example telemetry.dict")?;
+    let shown = Printable(path);
+    let (message, help) = match field.report.files.read_bytes(path) {
         Ok(bytes) if DICTIONARY.contains(&bytes.len()) => return Some(Dictionary::new(bytes)),
         Ok(bytes) => (
-            format!("`{}` has {} bytes", Printable(path), bytes.len()),
+            format!("`{shown}` has {} bytes", bytes.len()),
             "make one with `zstd --train --maxdict=65536`, or remove the key",
         ),
         Err(reason) => (
-            format!("cannot read `{}`: {}", Printable(path), Printable(&reason)),
+            format!("cannot read `{shown}`: {}", Printable(&reason)),
             "correct the path, or make the file readable",
         ),
     };
-    field.fault(report, Fault::new(message, EXPECTED, help));
+    field.fault(message, EXPECTED, help);
     None
 }
 

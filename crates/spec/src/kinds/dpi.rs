@@ -6,18 +6,11 @@ use myelin_packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
 use super::DEFAULT_MTU;
-use crate::FunctionConfig;
-use crate::catalogue::{
-    BOOLEAN, Class, ConfigKey, FILE, Kind, State, TEXT, Touches, ValueType, cost, integer,
-};
-use crate::effect::{Effect, Longer, Made, PARTS};
-use crate::error::{Fault, Report};
-use crate::keys::{Readable, config, keys};
-use crate::read::address::{host, mac};
-use crate::read::field::{Field, Fields};
-use crate::read::list_file;
-use crate::words::word_enum;
-use crate::yaml::Span;
+use super::prelude::*;
+use crate::effect::PARTS;
+use crate::error::{Report, Span};
+use crate::keys::address::host;
+use crate::keys::list_file;
 use pattern::BadPattern;
 
 mod pattern;
@@ -91,14 +84,14 @@ config! {
         /// match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }. A literal writes \xNN for any byte,
         /// \\ for a backslash, \/ for a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
         /// regular expressions, of 1024 bytes each
-        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns).or("[]"), from lists,
+        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).or("[]"), from lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
         /// the DSCP of marked packets
         "dscp" dscp: u8 = integer(0, 63, "a DSCP").or("8");
         /// where copies go: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }; as TZSP over UDP, to port 37008
         /// unless `port` says otherwise, out of the chain's egress; `source` is the address they come from; Ethernet
         /// addresses that are left out are the packet's
-        "mirror" mirror: Option<MirrorConfig> = ConfigKey::new(ValueType::Mirror), from mirror;
+        "mirror" mirror: Option<MirrorConfig> = ConfigKey::new(ValueType::Mirror(MIRROR_KEYS)), from mirror;
         /// fragments are dropped, or inspected each by itself, so that a pattern spread over two of them is not seen
         "fragments" fragments: DpiFragments = DpiFragments::KEY.or("drop");
     }
@@ -171,13 +164,13 @@ pub static DPI: Kind = Kind {
         ("fragments-dropped", "dropped: a fragment"),
         ("failed-dropped", "dropped: the library failed to scan it"),
     ],
-    read: |fields, report| {
-        let before = report.count();
-        let config = DpiConfig::read(fields, report);
+    read: |fields| {
+        let before = fields.report.count();
+        let config = DpiConfig::of(fields);
         // What was not read is no reason to complain of what is missing then.
-        if report.count() == before {
-            check_amount(&config, fields, report);
-            check_mirror(&config, fields, report);
+        if fields.report.count() == before {
+            check_amount(&config, fields);
+            check_mirror(&config, fields);
         }
         FunctionConfig::Dpi(config)
     },
@@ -190,9 +183,9 @@ pub static DPI: Kind = Kind {
                 at_once: 0,
             },
             longer: Longer::by(MIRROR_BYTES, DEFAULT_MTU),
-            ..Effect::NONE
+            ..Effect::default()
         },
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -240,99 +233,72 @@ pub struct MirrorConfig {
     pub source_mac: Option<MacAddr>,
 }
 
-fn lists(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<PatternList> {
-    let (action, nocase) = (fields.value(&ACTION, report), fields.value(&NOCASE, report));
-    let in_list = fields
-        .get("patterns")
-        .map(|field| list(&field, action, nocase, report));
+fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
+    let (action, nocase) = (fields.value(&ACTION), fields.value(&NOCASE));
+    let in_list = fields.get("patterns").map(|field| PatternList {
+        file: field.report.place(field.span).file,
+        patterns: field
+            .list(PATTERNS)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|item| listed(item, action, nocase))
+            .collect(),
+    });
     let in_file = fields
         .get("patternsFile")
-        .and_then(|field| file(&field, action, nocase, report));
+        .and_then(|field| file(&field, action, nocase));
     in_list.into_iter().chain(in_file).collect()
-}
-
-fn list(
-    field: &Field<'_>,
-    action: DpiAction,
-    nocase: bool,
-    report: &mut Report<'_>,
-) -> PatternList {
-    let items = field.list(report, PATTERNS).unwrap_or_default();
-    let patterns = items
-        .iter()
-        .filter_map(|item| listed(item, action, nocase, report))
-        .collect();
-    PatternList {
-        file: report.place(field.span).file,
-        patterns,
-    }
 }
 
 /// An element of `patterns`; `action` and `nocase` are of those that say nothing. What is wrong with it is told of the whole: its
 /// quotes and escapes are YAML's as well.
-fn listed(
-    field: &Field<'_>,
-    action: DpiAction,
-    nocase: bool,
-    report: &mut Report<'_>,
-) -> Option<Pattern> {
-    let fields = if field.is_map() {
-        Some(field.map(report, PATTERN_KEYS)?)
-    } else {
-        None
-    };
-    let own = |key: &str| fields.as_ref().and_then(|fields| fields.get(key));
-    let own_action = own("action").and_then(|field| field.word(report, DpiAction::WORDS));
-    let nocase_field = own("nocase");
-    let own_nocase = nocase_field
-        .as_ref()
-        .and_then(|field| bool::read(field, &NOCASE, report));
-    let text_field = match &fields {
-        Some(fields) => fields.required(report, "pattern", PATTERN, "cmd.exe")?,
-        None => field.clone(),
-    };
-    let text = text_field.text(report, PATTERN, EXAMPLE)?;
-    let pattern = pattern::parse(
-        text,
-        text_field.span.line,
+fn listed(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
+    if !field.is_map() {
+        return parse(field, action, nocase);
+    }
+    let fields = field.map(PATTERN_KEYS)?;
+    let own_action: Option<_> = fields.of(PATTERN_KEYS, "action");
+    let own_nocase: Option<_> = fields.of(PATTERN_KEYS, "nocase");
+    let text = fields.required("pattern", PATTERN, "cmd.exe")?;
+    let pattern = parse(
+        &text,
         own_action.unwrap_or(action),
         own_nocase.unwrap_or(nocase),
-    )
-    .map_err(|bad| text_field.fault(report, bad.fault))
-    .ok()?;
-    if let Some(field) = nocase_field.filter(|_| !pattern.literal) {
-        let fault = Fault::new(
+    )?;
+    if let Some(field) = fields.get("nocase").filter(|_| !pattern.literal) {
+        field.fault(
             "`nocase` of a regular expression",
             "`nocase` beside a literal",
             "remove it, and write the flag i behind the last slash where letters shall match in either case",
         );
-        field.fault(report, fault);
         return None;
     }
     Some(pattern)
 }
 
+fn parse(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
+    let text = field.text(PATTERN, EXAMPLE)?;
+    pattern::parse(text, field.span.line, action, nocase)
+        .map_err(|bad| field.add(bad.fault))
+        .ok()
+}
+
 /// The patterns of a file, one a line.
-fn file(
-    field: &Field<'_>,
-    action: DpiAction,
-    nocase: bool,
-    report: &mut Report<'_>,
-) -> Option<PatternList> {
-    let (path, text) = list_file::text(field, report, "rules/ids.patterns")?;
-    let mut inner = Report::new(path, &text);
-    inner.object.clone_from(&report.object);
+fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternList> {
+    const BLANKS: [char; 3] = [' ', '\t', '\r'];
+    let (path, text) = list_file::text(field, "rules/ids.patterns")?;
+    let inner = Report::within(field.report, path, &text);
     let mut patterns = Vec::new();
     for (line, number) in text.lines().zip(1..) {
-        let text = line.trim_matches([' ', '\t', '\r']);
+        let text = line.trim_matches(BLANKS);
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
         match pattern::parse(text, number, action, nocase) {
             Ok(pattern) => patterns.push(pattern),
             Err(BadPattern { at, fault }) => {
-                let indented = line.chars().count()
-                    - line.trim_start_matches([' ', '\t', '\r']).chars().count();
+                // Blanks are one byte each.
+                let indented = line.len() - line.trim_start_matches(BLANKS).len();
                 let span = Span {
                     line: number,
                     column: 1 + indented + at,
@@ -346,102 +312,84 @@ fn file(
             break;
         }
     }
-    let list = PatternList {
-        file: inner.place(Span::START).file,
-        patterns,
-    };
-    report.absorb(inner);
-    Some(list)
+    let file = inner.place(Span::START).file;
+    field.report.absorb(inner);
+    Some(PatternList { file, patterns })
 }
 
-fn check_amount(config: &DpiConfig, fields: &Fields<'_>, report: &mut Report<'_>) {
-    let count = config.patterns().count();
-    let regexes = config
-        .patterns()
-        .filter(|(_, pattern)| !pattern.literal)
-        .count();
-    let bytes: usize = config
-        .patterns()
-        .map(|(_, pattern)| pattern.regex.len())
-        .sum();
+fn check_amount(config: &DpiConfig, fields: &Fields<'_>) {
+    let (mut count, mut regexes, mut bytes) = (0, 0, 0);
+    for (_, pattern) in config.patterns() {
+        count += 1;
+        regexes += usize::from(!pattern.literal);
+        bytes += pattern.regex.len();
+    }
     let expected = format!("1 to {MAX_PATTERNS} patterns, in `patterns` and `patternsFile`");
-    let Some(field) = fields
+    let listed = fields
         .get("patternsFile")
-        .or_else(|| fields.get("patterns"))
-    else {
-        fields.required(report, "patterns", &expected, "[ cmd.exe ]");
+        .or_else(|| fields.get("patterns"));
+    let Some(field) = listed else {
+        fields.required("patterns", &expected, "[ cmd.exe ]");
         return;
     };
-    let fault = if count == 0 {
+    if count == 0 {
         let help = "write for example patterns: [ cmd.exe ]";
-        Fault::new("there is no pattern", expected, help)
+        field.fault("there is no pattern", expected, help);
     } else if count > MAX_PATTERNS {
-        Fault::new(
-            format!("more than {MAX_PATTERNS} patterns"),
-            expected,
-            "split them over two functions",
-        )
+        let message = format!("more than {MAX_PATTERNS} patterns");
+        field.fault(message, expected, "split them over two functions");
     } else if regexes > MAX_REGEXES {
-        Fault::new(
+        field.fault(
             format!("{regexes} regular expressions"),
             format!("at most {MAX_REGEXES} regular expressions in one dpi; literals do not count"),
             "write those that are plain text as literals, or split them over two functions",
-        )
+        );
     } else if bytes > MAX_TOTAL_BYTES {
-        Fault::new(
+        field.fault(
             format!("patterns of {bytes} bytes in all, as regular expressions"),
             format!("at most {MAX_TOTAL_BYTES} bytes in one dpi"),
             "look for shorter parts, or split the patterns over two functions",
-        )
-    } else {
-        return;
-    };
-    field.fault(report, fault);
+        );
+    }
 }
 
-fn check_mirror(config: &DpiConfig, fields: &Fields<'_>, report: &mut Report<'_>) {
+fn check_mirror(config: &DpiConfig, fields: &Fields<'_>) {
     let mirrors = config
         .patterns()
         .any(|(_, pattern)| pattern.action == DpiAction::Mirror);
     if mirrors && config.mirror.is_none() {
-        fields.required(
-            report,
-            "mirror",
-            "where the copies of `action: mirror` go",
-            "{ address: 10.0.0.9, source: 10.0.0.1 }",
-        );
+        let example = "{ address: 10.0.0.9, source: 10.0.0.1 }";
+        fields.required("mirror", "where the copies of `action: mirror` go", example);
     } else if let Some(field) = fields.get("mirror").filter(|_| !mirrors) {
-        let fault = Fault::new(
+        field.fault(
             "no pattern has the action `mirror`",
             "`mirror` beside `action: mirror`",
             "remove `mirror`, or write `action: mirror`",
         );
-        field.fault(report, fault);
     }
 }
 
-fn mirror(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<MirrorConfig> {
+fn mirror(fields: &Fields<'_>) -> Option<MirrorConfig> {
     let field = fields.get("mirror")?;
-    let fields = field.map(report, MIRROR_KEYS)?;
-    let mut address = |key: &str, example: &str| {
+    let fields = field.map(MIRROR_KEYS)?;
+    let address = |key: &str, example: &str| {
         let what = "an address of one host";
-        host(&fields, key, what, (example, example), report)
+        host(&fields, key, what, (example, example))
     };
     let (address, source) = (
         address("address", "10.0.0.9"),
         address("source", "10.0.0.1"),
     );
-    let port = fields.value(&PORT.named("port", ""), report);
-    let mac_address = mac(&fields, "mac", report);
-    let source_mac = mac(&fields, "sourceMac", report);
+    let port = fields.value(&PORT.named("port", ""));
+    let mac_address = fields.of(MIRROR_KEYS, "mac");
+    let source_mac = fields.of(MIRROR_KEYS, "sourceMac");
     let (address, source) = (address?, source?);
     if address.is_ipv4() != source.is_ipv4() {
-        let fault = Fault::new(
+        field.fault(
             format!("copies from {source} to {address}"),
             "`source` and `address` of one family",
             "write two IPv4 or two IPv6 addresses",
         );
-        field.fault(report, fault);
         return None;
     }
     Some(MirrorConfig {

@@ -1,13 +1,7 @@
 //! `external`: a program that Myelin knows nothing of, a black box.
 
+use super::prelude::*;
 use std::collections::BTreeMap;
-
-use crate::FunctionConfig;
-use crate::catalogue::{Class, ConfigKey, DURATION, Kind, State, Touches, ValueType, cost};
-use crate::error::{Fault, Report};
-use crate::keys::config;
-use crate::printable::Printable;
-use crate::read::field::{Field, Fields};
 
 /// The interface in a black box's namespace where packets come in.
 pub const INGRESS: &str = "ingress";
@@ -77,39 +71,38 @@ pub static EXTERNAL: Kind = Kind {
                   namespace of its own. Nothing is known of what it does; it is started, watched, limited and, when it \
                   ends, started again. Needs `mapping: distributed`, which is chosen by itself.",
     example: "{ name: bump, kind: external, config: { command: [bump-in-the-wire, \"{ingress}\", \"{egress}\"] } }",
-    read: |fields, report| FunctionConfig::External(ExternalConfig::read(fields, report)),
+    read: |fields| FunctionConfig::External(ExternalConfig::of(fields)),
     ..Kind::BASE
 };
 
-fn startup(fields: &Fields<'_>, report: &mut Report<'_>) -> u64 {
-    let startup_ns = fields.value(&STARTUP.named("startup", ""), report);
+fn startup(fields: &Fields<'_>) -> u64 {
+    let startup_ns = fields.value(&STARTUP.named("startup", ""));
     if let Some(field) = fields
         .get("startup")
         .filter(|_| startup_ns > MAX_STARTUP_NS)
     {
-        let fault = Fault::new(
+        field.fault(
             "longer than a chain waits for its function",
             "at most 60s",
             "write 60s or less",
         );
-        field.fault(report, fault);
     }
     startup_ns
 }
 
-fn command(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<String> {
+fn command(fields: &Fields<'_>) -> Vec<String> {
     let Some(field) = fields.get("command") else {
         return Vec::new();
     };
-    let Some(items) = field.list(report, COMMAND) else {
+    let Some(items) = field.list(COMMAND) else {
         return Vec::new();
     };
-    let words: Vec<_> = items.iter().map(|item| word(item, report)).collect();
+    let words: Vec<_> = items.iter().map(|item| word(item)).collect();
     match (items.first(), words.first()) {
         (Some(first), Some(Some(program)))
             if !program.starts_with('/') && (program.is_empty() || program.contains('/')) =>
         {
-            let fault = Fault::new(
+            first.fault(
                 format!(
                     "`{}` is neither an absolute path nor a plain name",
                     Printable(program)
@@ -117,47 +110,43 @@ fn command(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<String> {
                 "a program such as `/usr/bin/python3`, or `python3`, which is looked for in PATH",
                 "the program is started by the agent, in the directory `/`: write its whole path",
             );
-            first.fault(report, fault);
         }
-        (None, _) => field.fault(report, Fault::new("an empty list", COMMAND, EXAMPLE)),
+        (None, _) => field.fault("an empty list", COMMAND, EXAMPLE),
         _ => {}
     }
     words.into_iter().flatten().collect()
 }
 
 /// What the system can hand to a program.
-fn word(field: &Field<'_>, report: &mut Report<'_>) -> Option<String> {
+fn word(field: &Field<'_>) -> Option<String> {
     const WORDS: &str = "a text without a zero byte";
-    let text = field.text(report, WORDS, "write it in quotes")?;
+    let text = field.text(WORDS, "write it in quotes")?;
     if text.contains('\0') {
-        field.fault(report, Fault::new("a zero byte", WORDS, "remove it"));
+        field.fault("a zero byte", WORDS, "remove it");
         return None;
     }
     Some(text.to_owned())
 }
 
-fn environment(fields: &Fields<'_>, report: &mut Report<'_>) -> BTreeMap<String, String> {
+fn environment(fields: &Fields<'_>) -> BTreeMap<String, String> {
     let Some(field) = fields.get("environment") else {
         return BTreeMap::new();
     };
     let mut environment = BTreeMap::new();
-    for (name, value) in field.entries(report, "names and their values, such as { LEVEL: 3 }") {
-        let Some(text) = word(&value, report) else {
+    for (name, value) in field.entries("names and their values, such as { LEVEL: 3 }") {
+        let Some(text) = word(&value) else {
             continue;
         };
         let message = if name.is_empty() || name.contains(['=', '\0']) {
-            format!("`{}` is not the name of a variable", Printable(&name))
+            format!("`{}` is not the name of a variable", Printable(name))
         } else if name.starts_with(RESERVED) {
-            format!("`{}` is set by Myelin", Printable(&name))
+            format!("`{}` is set by Myelin", Printable(name))
         } else {
-            environment.insert(name, text);
+            environment.insert(name.to_owned(), text);
             continue;
         };
         let expected = format!("a name without `=` that does not begin with `{RESERVED}`");
-        value.fault(
-            report,
-            Fault::new(message, expected, "rename the variable, or remove it"),
-        );
+        value.fault(message, expected, "rename the variable, or remove it");
     }
     environment
 }

@@ -2,14 +2,9 @@
 
 use myelin_packet::rules::{Action, MAX_RULES, Rule};
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, ConfigKey, FILE, Kind, State, TEXT, Touches, ValueType, cost};
-use crate::error::Report;
-use crate::keys::{Readable, config, keys};
-use crate::read::field::{Field, Fields};
-use crate::read::list_file::Listed;
-use crate::read::matching;
-use crate::words::word_enum;
+use super::prelude::*;
+use crate::keys::list_file::Listed;
+use crate::keys::matching;
 
 word_enum! {
     /// What a firewall does with fragments when one of its rules names a port, which a fragment does not show.
@@ -43,7 +38,7 @@ config! {
         /// rules, first match wins: { action: allow|deny, source: PREFIX, destination: PREFIX, protocol:
         /// udp|tcp|icmp|icmpv6|NUMBER, sourcePort: PORT|"FROM-TO", destinationPort: PORT|"FROM-TO" }; a field left out
         /// fits every packet; at most 1024 with those of rulesFile
-        "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules).or("[]"), from rules, with RULES_FILE;
+        "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules(RULE_KEYS)).or("[]"), from rules, with RULES_FILE;
         /// what happens to a packet that no rule matches
         "default" default: Action = ACTION.or("allow");
         /// fragments show no ports: when a rule names one, drop them, or match them as packets without ports
@@ -88,37 +83,32 @@ pub static FIREWALL: Kind = Kind {
     config: FirewallConfig::KEYS,
     description: "Lets packets pass or drops them by prefix, protocol and port; the cost hardly depends on the number of rules.",
     example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
-    read: |fields, report| FunctionConfig::Firewall(FirewallConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Firewall(FirewallConfig::of(fields)),
     ..Kind::BASE
 };
 
 impl Readable for Action {
-    fn read(field: &Field<'_>, _: &ConfigKey, report: &mut Report<'_>) -> Option<Self> {
-        field.word(report, &[("allow", Self::Allow), ("deny", Self::Deny)])
+    fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
+        field.word(&[("allow", Self::Allow), ("deny", Self::Deny)])
     }
 }
 
-fn rules(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<Rule> {
-    RULES.read(fields, report, rule)
+fn rules(fields: &Fields<'_>) -> Vec<Rule> {
+    RULES.read(fields, rule)
 }
 
-fn rule(field: &Field<'_>, report: &mut Report<'_>) -> Option<Rule> {
-    let fields = field.map(report, RULE_KEYS)?;
+fn rule(field: &Field<'_>) -> Option<Rule> {
+    let fields = field.map(RULE_KEYS)?;
     let action = fields
-        .required(report, "action", "allow or deny", "deny")
-        .and_then(|field| Action::read(&field, &ACTION, report));
-    let source = matching::prefix(&fields, "source", report);
-    let destination = matching::prefix(&fields, "destination", report);
-    let protocol = matching::protocol(&fields, report);
-    let source_ports = matching::ports(&fields, "sourcePort", report);
-    let destination_ports = matching::ports(&fields, "destinationPort", report);
-    let names_ports = source_ports.is_some() || destination_ports.is_some();
-    matching::check(&fields, source, destination, protocol, names_ports, report);
+        .required("action", "allow or deny", "deny")
+        .and_then(|field| Action::read(&field, &ACTION));
+    let packets = matching::packets(&fields, |key| matching::ports(&fields, key));
+    let [source_ports, destination_ports] = packets.ports;
     Some(Rule {
         action: action?,
-        source,
-        destination,
-        protocol,
+        source: packets.source,
+        destination: packets.destination,
+        protocol: packets.protocol,
         source_ports,
         destination_ports,
     })

@@ -1,11 +1,7 @@
 //! `flow-tracker`.
 
+use super::prelude::*;
 use myelin_packet::FlowState;
-
-use crate::FunctionConfig;
-use crate::catalogue::{Class, DURATION, FLOWS, Kind, REVERSE_OF, State, Touches, cost};
-use crate::keys::config;
-use crate::words::word_enum;
 
 word_enum! {
     /// What happens to a TCP segment that belongs to no known connection and opens none.
@@ -74,7 +70,7 @@ pub static FLOW_TRACKER: Kind = Kind {
     description: "Follows each flow through new, established, closing and closed, and counts what both sides send; `myelin ps \
                   --flows` shows them. Sees one direction, unless a `flow-tracker` with `reverseOf` stands in the reverse chain.",
     example: "{ name: connections, kind: flow-tracker, config: { invalid: drop } }",
-    read: |fields, report| FunctionConfig::FlowTracker(FlowTrackerConfig::read(fields, report)),
+    read: |fields| FunctionConfig::FlowTracker(FlowTrackerConfig::of(fields)),
     flow_lifetime_ns: |config, is_tcp, state| match config {
         FunctionConfig::FlowTracker(config) => Some(config.lifetime_ns(is_tcp, state?)),
         _ => None,

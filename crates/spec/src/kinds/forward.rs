@@ -1,7 +1,6 @@
 //! `forward`.
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, Kind, State, Touches, cost};
+use super::prelude::*;
 
 /// `forward`.
 pub static FORWARD: Kind = Kind {
@@ -15,6 +14,6 @@ pub static FORWARD: Kind = Kind {
     description: "Hands packets on unchanged: the least a function can do, and so the baseline of every other.",
     example: "{ name: pass-on, kind: forward }",
     kernel_constants: Some(|_| Vec::new()),
-    read: |_, _| FunctionConfig::Forward,
+    read: |_| FunctionConfig::Forward,
     ..Kind::BASE
 };

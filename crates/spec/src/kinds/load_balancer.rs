@@ -6,14 +6,8 @@ use myelin_packet::MacAddr;
 use myelin_packet::maglev::{Backend, MAX_BACKENDS, MAX_WEIGHT, MaglevTable};
 use serde::{Deserialize, Serialize};
 
-use crate::FunctionConfig;
-use crate::catalogue::{
-    Class, ConfigKey, DURATION, Kind, REVERSE_OF, State, TEXT, Touches, ValueType, cost, integer,
-};
-use crate::error::{Fault, Report};
-use crate::keys::{config, keys};
-use crate::read::address::{host, mac};
-use crate::read::field::{Field, Fields};
+use super::prelude::*;
+use crate::keys::address::host;
 
 const BACKENDS: &str = "a list of backends such as { address: 10.0.0.11 }";
 /// Its share of flows.
@@ -25,7 +19,7 @@ config! {
         /// where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC };
         /// `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an
         /// empty list every packet is dropped
-        "backends" backends: Vec<BackendSpec> = ConfigKey::new(ValueType::Backends).required(), from backends;
+        "backends" backends: Vec<BackendSpec> = ConfigKey::new(ValueType::Backends(BACKEND_KEYS)).required(), from backends;
         /// how long a flow without packets stays with its backend
         "timeout" timeout_ns: u64 = DURATION.or("300s");
         /// flows it keeps; when one more comes, it forgets one that has not been used for long
@@ -99,7 +93,7 @@ pub static LOAD_BALANCER: Kind = Kind {
                   keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \
                   answers their source back. Drops packets without ports, and answers of no living flow.",
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
-    read: |fields, report| FunctionConfig::LoadBalancer(LoadBalancerConfig::read(fields, report)),
+    read: |fields| FunctionConfig::LoadBalancer(LoadBalancerConfig::of(fields)),
     flow_lifetime_ns: |config, _, _| match config {
         FunctionConfig::LoadBalancer(config) => Some(config.timeout_ns),
         _ => None,
@@ -107,51 +101,43 @@ pub static LOAD_BALANCER: Kind = Kind {
     ..Kind::BASE
 };
 
-fn backends(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<BackendSpec> {
+fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     let Some(field) = fields.get("backends") else {
         return Vec::new();
     };
-    let items = field.list(report, BACKENDS).unwrap_or_default();
+    let items = field.list(BACKENDS).unwrap_or_default();
     if items.len() > MAX_BACKENDS {
-        let fault = Fault::new(
+        field.fault(
             format!("{} backends", items.len()),
             format!("at most {MAX_BACKENDS} backends of one load balancer"),
             "let a load balancer send to other load balancers",
         );
-        field.fault(report, fault);
     }
     let mut backends: Vec<BackendSpec> = Vec::with_capacity(items.len());
     for item in &items {
-        let Some(backend) = backend(item, report) else {
+        let Some(backend) = backend(item) else {
             continue;
         };
         let mut others = backends.iter();
         if others.any(|other| other.address == backend.address) {
-            let fault = Fault::new(
+            item.fault(
                 format!("{} is named twice", backend.address),
                 "each backend once",
                 "remove one of the two, and raise the weight of the other",
             );
-            item.fault(report, fault);
         }
         backends.push(backend);
     }
     backends
 }
 
-fn backend(field: &Field<'_>, report: &mut Report<'_>) -> Option<BackendSpec> {
-    let fields = field.map(report, BACKEND_KEYS)?;
+fn backend(field: &Field<'_>) -> Option<BackendSpec> {
+    let fields = field.map(BACKEND_KEYS)?;
     let examples = ("10.0.0.11", "10.0.0.11 or 2001:db8::11");
-    let address = host(
-        &fields,
-        "address",
-        "the address of one host",
-        examples,
-        report,
-    );
+    let address = host(&fields, "address", "the address of one host", examples);
     Some(BackendSpec {
-        weight: fields.value(&WEIGHT.named("weight", ""), report),
-        mac: mac(&fields, "mac", report),
+        weight: fields.value(&WEIGHT.named("weight", "")),
+        mac: fields.of(BACKEND_KEYS, "mac"),
         address: address?,
     })
 }

@@ -1,10 +1,6 @@
 //! `lossy-link`.
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, ConfigKey, Kind, State, Touches, ValueType, cost, integer};
-use crate::error::{Fault, Report};
-use crate::keys::config;
-use crate::read::field::Fields;
+use super::prelude::*;
 
 /// Most packets that a burst of losses may have in the mean.
 const MAX_BURST: u64 = 1000;
@@ -36,29 +32,28 @@ pub static LOSSY_LINK: Kind = Kind {
     description: "A link that loses packets, to try a chain against: each by itself, or in bursts (Gilbert's model). What is lost \
                   counts as dropped by it.",
     example: "{ name: radio, kind: lossy-link, config: { loss: 5%, burst: 3 } }",
-    read: |fields, report| {
-        let config = LossyLinkConfig::read(fields, report);
-        check(config, fields, report);
+    read: |fields| {
+        let config = LossyLinkConfig::of(fields);
+        check(config, fields);
         FunctionConfig::LossyLink(config)
     },
     ..Kind::BASE
 };
 
 /// Between two bursts at least one packet comes through, so bursts bound the share that can be lost.
-fn check(config: LossyLinkConfig, fields: &Fields<'_>, report: &mut Report<'_>) {
+fn check(config: LossyLinkConfig, fields: &Fields<'_>) {
     let (Some(burst), Some(loss)) = (config.burst.map(u64::from), fields.get("loss")) else {
         return;
     };
     let most_ppm = u64::from(ALL_PPM) * burst / (burst + 1);
     if config.loss_ppm < ALL_PPM && u64::from(config.loss_ppm) > most_ppm {
         let most = most_ppm as f64 / 10_000.0;
-        let fault = Fault::new(
+        loss.fault(
             format!("bursts of {burst} cannot lose as much"),
             format!(
                 "at most {most}% with `burst: {burst}`, as at least one packet comes through between two bursts"
             ),
             "make `burst` longer, or leave it out",
         );
-        loss.fault(report, fault);
     }
 }

@@ -1,8 +1,6 @@
 //! `monitor`.
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, FLOWS, Kind, State, Touches, cost};
-use crate::keys::config;
+use super::prelude::*;
 
 config! {
     /// Configuration of a `monitor` function.
@@ -26,6 +24,6 @@ pub static MONITOR: Kind = Kind {
     config: MonitorConfig::KEYS,
     description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
     example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",
-    read: |fields, report| FunctionConfig::Monitor(MonitorConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Monitor(MonitorConfig::of(fields)),
     ..Kind::BASE
 };

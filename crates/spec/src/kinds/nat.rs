@@ -3,16 +3,10 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use crate::FunctionConfig;
-use crate::catalogue::{
-    Class, ConfigKey, DURATION, Kind, REVERSE_OF, State, Touches, ValueType, cost, integer,
-};
-use crate::error::{Fault, Report};
-use crate::keys::config;
-use crate::printable::Printable;
-use crate::read::address::is_host;
-use crate::read::field::{Field, Fields};
-use crate::read::matching;
+use super::prelude::*;
+use crate::error::Report;
+use crate::keys::address::is_host;
+use crate::keys::matching;
 
 /// External addresses of one `nat` at most, both families together.
 pub const MAX_ADDRESSES: usize = 16;
@@ -84,73 +78,64 @@ pub static NAT: Kind = Kind {
                   IPv6; in the reverse chain a `nat` with `reverseOf` gives the replies their destination back. Drops fragments, \
                   everything else that it cannot translate, and replies to no living mapping.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
-    read: |fields, report| FunctionConfig::Nat(NatConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Nat(NatConfig::of(fields)),
     ..Kind::BASE
 };
 
-fn first_port(fields: &Fields<'_>, report: &mut Report<'_>) -> u16 {
-    let ports = ports(fields, report);
+fn first_port(fields: &Fields<'_>) -> u16 {
+    let ports = ports(fields);
     if let (Some(field), 0) = (fields.get("ports"), *ports.start()) {
-        let fault = Fault::new(
+        field.fault(
             "port 0 is no port of a packet",
             "a port or a range of ports, 1 to 65535",
             "begin the range at 1 or above",
         );
-        field.fault(report, fault);
     }
     *ports.start()
 }
 
 /// Faults are told with the first one.
-fn last_port(fields: &Fields<'_>, _: &mut Report<'_>) -> u16 {
-    *ports(fields, &mut Report::new("", "")).end()
+fn last_port(fields: &Fields<'_>) -> u16 {
+    *ports(&fields.silent(&Report::new("", ""))).end()
 }
 
-fn ports(fields: &Fields<'_>, report: &mut Report<'_>) -> RangeInclusive<u16> {
-    matching::ports(fields, "ports", report).unwrap_or(1024..=65_535)
+fn ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
+    matching::ports(fields, "ports").unwrap_or(1024..=65_535)
 }
 
-fn addresses(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<IpAddr> {
+fn addresses(fields: &Fields<'_>) -> Vec<IpAddr> {
     let Some(field) = fields.get("address") else {
         return Vec::new();
     };
-    if !field.is_list() {
-        return address(&field, report).into_iter().collect();
-    }
-    let items = field.list(report, ADDRESSES).unwrap_or_default();
+    let items = field.one_or_list(ADDRESSES);
     if items.is_empty() || items.len() > MAX_ADDRESSES {
-        let fault = Fault::new(
+        field.fault(
             format!("{} addresses", items.len()),
             format!("1 to {MAX_ADDRESSES} external addresses"),
             EXAMPLE,
         );
-        field.fault(report, fault);
     }
     let mut addresses = Vec::new();
     for item in &items {
-        let Some(address) = address(item, report) else {
+        let Some(address) = address(item) else {
             continue;
         };
         if addresses.contains(&address) {
-            let fault = Fault::new(
+            item.fault(
                 format!("{address} is named twice"),
                 "addresses that differ",
                 "remove one of the two",
             );
-            item.fault(report, fault);
         }
         addresses.push(address);
     }
     addresses
 }
 
-fn address(field: &Field<'_>, report: &mut Report<'_>) -> Option<IpAddr> {
-    let text = field.text(report, ADDRESSES, EXAMPLE)?;
-    let message = match text.parse() {
-        Ok(address) if is_host(&address) => return Some(address),
-        Ok(address) => format!("{address} is not the address of a host"),
-        Err(_) => format!("`{}` is not an address", Printable(text)),
-    };
-    field.fault(report, Fault::new(message, ADDRESSES, EXAMPLE));
-    None
+fn address(field: &Field<'_>) -> Option<IpAddr> {
+    field.parsed(ADDRESSES, EXAMPLE, |text| match text.parse() {
+        Ok(address) if is_host(&address) => Ok(address),
+        Ok(address) => Err(format!("{address} is not the address of a host")),
+        Err(_) => Err(format!("`{}` is not an address", Printable(text))),
+    })
 }

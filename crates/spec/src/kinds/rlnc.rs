@@ -4,13 +4,7 @@
 //! Xeon with AVX-512 and GFNI: the least of `cargo bench -p myelin-functions --bench rlnc`, less those of `forward`.
 
 use super::mtu;
-use crate::FunctionConfig;
-use crate::catalogue::{
-    Class, Coding, ConfigKey, DURATION, Kind, State, Touches, ValueType, cost, integer,
-};
-use crate::effect::{Effect, Longer, Made};
-use crate::keys::config;
-use crate::words::word_enum;
+use super::prelude::*;
 
 word_enum! {
     /// Which source packets a repair packet is made of.
@@ -136,7 +130,7 @@ impl RlncEncodeConfig {
                 },
             },
             longer: Longer::by(CODING_BYTES, self.mtu),
-            ..Effect::NONE
+            ..Effect::default()
         }
     }
 }
@@ -159,7 +153,7 @@ impl RlncRecodeConfig {
                 at_once: 0,
             },
             longer: Longer::by(CODING_BYTES + u64::from(self.window), self.mtu),
-            ..Effect::NONE
+            ..Effect::default()
         }
     }
 }
@@ -179,7 +173,7 @@ impl RlncDecodeConfig {
         Effect {
             released: EQUATIONS,
             held_ns: (self.delivery == RlncDelivery::InOrder).then_some(self.timeout_ns),
-            ..Effect::NONE
+            ..Effect::default()
         }
     }
 }
@@ -211,10 +205,10 @@ pub static RLNC_ENCODE: Kind = Kind {
         ),
         ("no-room", "dropped: no room in its buffer"),
     ],
-    read: |fields, report| FunctionConfig::RlncEncode(RlncEncodeConfig::read(fields, report)),
+    read: |fields| FunctionConfig::RlncEncode(RlncEncodeConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::RlncEncode(config) => config.effect(),
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -243,10 +237,10 @@ pub static RLNC_RECODE: Kind = Kind {
         ("malformed", "dropped: no packet of an encoder"),
         ("too-long", "recoded packets that would pass the MTU"),
     ],
-    read: |fields, report| FunctionConfig::RlncRecode(RlncRecodeConfig::read(fields, report)),
+    read: |fields| FunctionConfig::RlncRecode(RlncRecodeConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::RlncRecode(config) => config.effect(),
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };
@@ -279,10 +273,10 @@ pub static RLNC_DECODE: Kind = Kind {
         ("corrupt", "worked out, but no valid UDP packet"),
         ("reset", "new beginnings after jumps of the numbers"),
     ],
-    read: |fields, report| FunctionConfig::RlncDecode(RlncDecodeConfig::read(fields, report)),
+    read: |fields| FunctionConfig::RlncDecode(RlncDecodeConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::RlncDecode(config) => config.effect(),
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };

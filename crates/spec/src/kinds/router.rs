@@ -6,18 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use myelin_packet::Prefix;
 use myelin_packet::routes::{MAX_ROUTES, Route};
 
-use crate::FunctionConfig;
-use crate::catalogue::{
-    Class, ConfigKey, FILE, Kind, State, TEXT, Touches, ValueType, cost, integer,
-};
-use crate::effect::Effect;
-use crate::error::{Fault, Place, Report};
-use crate::keys::{config, keys};
-use crate::printable::Printable;
-use crate::read::address::{is_host, mac};
-use crate::read::field::{Field, Fields};
-use crate::read::list_file::Listed;
-use crate::read::matching;
+use super::prelude::*;
+use crate::error::{Place, Report};
+use crate::keys::address::is_host;
+use crate::keys::list_file::Listed;
+use crate::keys::matching;
 
 const ROUTES: Listed = Listed {
     keys: ["routes", "routesFile"],
@@ -37,7 +30,7 @@ config! {
         /// routes, the longest prefix wins: { prefix: PREFIX, mac: MAC, sourceMac: MAC }; `mac` is the next hop's Ethernet
         /// address and becomes the frame's destination, `sourceMac` its source; what is left out stays; at most 131072 with those of
         /// routesFile, of both address families
-        "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes).or("[]"), from routes, with ROUTES_FILE;
+        "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).or("[]"), from routes, with ROUTES_FILE;
         /// the router's own addresses, at most one of each family: a router in user space tells the sender of a packet
         /// whose time ran out (ICMP time exceeded) from the one of the packet's family; without it, it does not
         "addresses" address_v4: Option<Ipv4Addr> = ConfigKey::new(ValueType::Addresses).or("[]"), from address_v4;
@@ -76,80 +69,73 @@ pub static ROUTER: Kind = Kind {
                   (hop limit) down. Drops packets without a route, and those whose time to live is used up; these \
                   senders are told from user space only.",
     example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
-    read: |fields, report| FunctionConfig::Router(RouterConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Router(RouterConfig::of(fields)),
     effect: |_| Effect {
         answers_senders: true,
-        ..Effect::NONE
+        ..Effect::default()
     },
     ..Kind::BASE
 };
 
-fn routes(fields: &Fields<'_>, report: &mut Report<'_>) -> Vec<Route> {
+fn routes(fields: &Fields<'_>) -> Vec<Route> {
     // The prefixes that have a route already, and where.
     let mut seen: HashMap<Prefix, Place> = HashMap::new();
-    ROUTES.read(fields, report, |item, report| {
-        let route = route(item, report)?;
-        if let Some(twin) = seen.insert(route.prefix, report.place(item.span)) {
-            let fault = Fault::new(
+    ROUTES.read(fields, |item| {
+        let route = route(item)?;
+        if let Some(twin) = seen.insert(route.prefix, item.report.place(item.span)) {
+            item.fault(
                 format!("{} already has a route, {twin}", route.prefix),
                 "each prefix once",
                 "remove one of the two routes",
             );
-            item.fault(report, fault);
         }
         Some(route)
     })
 }
 
-fn route(field: &Field<'_>, report: &mut Report<'_>) -> Option<Route> {
-    let fields = field.map(report, ROUTE_KEYS)?;
+fn route(field: &Field<'_>) -> Option<Route> {
+    let fields = field.map(ROUTE_KEYS)?;
     fields.required(
-        report,
         "prefix",
         "the destinations, as an address or a prefix",
         "10.0.0.0/8",
     );
-    let prefix = matching::prefix(&fields, "prefix", report);
+    let prefix = matching::prefix(&fields, "prefix");
     Some(Route {
         prefix: prefix?,
-        mac: mac(&fields, "mac", report),
-        source_mac: mac(&fields, "sourceMac", report),
+        mac: fields.of(ROUTE_KEYS, "mac"),
+        source_mac: fields.of(ROUTE_KEYS, "sourceMac"),
     })
 }
 
-fn address_v4(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Ipv4Addr> {
-    addresses(fields, report).0
+fn address_v4(fields: &Fields<'_>) -> Option<Ipv4Addr> {
+    addresses(fields).0
 }
 
 /// Faults are told with the IPv4 address.
-fn address_v6(fields: &Fields<'_>, _: &mut Report<'_>) -> Option<Ipv6Addr> {
-    addresses(fields, &mut Report::new("", "")).1
+fn address_v6(fields: &Fields<'_>) -> Option<Ipv6Addr> {
+    addresses(&fields.silent(&Report::new("", ""))).1
 }
 
-fn addresses(fields: &Fields<'_>, report: &mut Report<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+fn addresses(fields: &Fields<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     const LIST: &str = "a list of addresses, at most one of each family";
     const EXPECTED: &str = "an address of one host, IPv4 or IPv6";
     const HELP: &str = "write for example 10.0.0.254 or 2001:db8::1";
     let mut own = (None, None);
-    let listed = fields
-        .get("addresses")
-        .and_then(|field| field.list(report, LIST));
+    let listed = fields.get("addresses").and_then(|field| field.list(LIST));
     for item in listed.unwrap_or_default() {
-        let Some(text) = item.text(report, EXPECTED, HELP) else {
-            continue;
-        };
-        let taken = match text.parse::<IpAddr>().ok().filter(is_host) {
+        let address = item.parsed(EXPECTED, HELP, |text| {
+            let address = text.parse().ok().filter(is_host);
+            address.ok_or_else(|| format!("`{}` is not an address of one host", Printable(text)))
+        });
+        let taken = match address {
             Some(IpAddr::V4(address)) => own.0.replace(address).is_some(),
             Some(IpAddr::V6(address)) => own.1.replace(address).is_some(),
-            None => {
-                let message = format!("`{}` is not an address of one host", Printable(text));
-                item.fault(report, Fault::new(message, EXPECTED, HELP));
-                continue;
-            }
+            None => false,
         };
-        if taken {
+        if let (true, Some(text)) = (taken, item.node.text()) {
             let message = format!("`{}` is the second address of its family", Printable(text));
-            item.fault(report, Fault::new(message, LIST, "remove one of the two"));
+            item.fault(message, LIST, "remove one of the two");
         }
     }
     own

@@ -1,9 +1,7 @@
 //! `timestamp`.
 
 use super::DEFAULT_MTU;
-use crate::FunctionConfig;
-use crate::catalogue::{Class, Kind, State, Touches, cost};
-use crate::effect::{Effect, Longer};
+use super::prelude::*;
 
 /// What it appends, bytes: two stamps.
 const STAMPS: u64 = 16;
@@ -22,10 +20,10 @@ pub static TIMESTAMP: Kind = Kind {
                   are not UDP, fragments, and packets that would become longer than 1500 bytes.",
     example: "{ name: clock, kind: timestamp }",
     kernel_constants: Some(|_| Vec::new()),
-    read: |_, _| FunctionConfig::Timestamp,
+    read: |_| FunctionConfig::Timestamp,
     effect: |_| Effect {
         longer: Longer::by(STAMPS, DEFAULT_MTU),
-        ..Effect::NONE
+        ..Effect::default()
     },
     ..Kind::BASE
 };

@@ -1,9 +1,6 @@
 //! `work`: takes time and does nothing else, for experiments.
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, DefaultCost, Kind, State, Touches, cost, integer};
-use crate::effect::Effect;
-use crate::keys::config;
+use super::prelude::*;
 
 config! {
     /// Configuration of a `work` function.
@@ -52,16 +49,16 @@ pub static WORK: Kind = Kind {
         }
         _ => Vec::new(),
     }),
-    read: |fields, report| FunctionConfig::Work(WorkConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Work(WorkConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::Work(config) => Effect {
             busy: DefaultCost {
                 per_packet_ns: f64::from(config.cycles) / NOMINAL_GHZ,
                 per_byte_ns: f64::from(config.cycles_per_byte) / NOMINAL_GHZ,
             },
-            ..Effect::NONE
+            ..Effect::default()
         },
-        _ => Effect::NONE,
+        _ => Effect::default(),
     },
     ..Kind::BASE
 };

@@ -1,8 +1,6 @@
 //! `xor`.
 
-use crate::FunctionConfig;
-use crate::catalogue::{Class, Kind, State, Touches, cost, integer};
-use crate::keys::config;
+use super::prelude::*;
 
 config! {
     /// Configuration of an `xor` function.
@@ -31,6 +29,6 @@ pub static XOR: Kind = Kind {
         FunctionConfig::Xor(config) => vec![u64::from_ne_bytes([config.key; 8])],
         _ => Vec::new(),
     }),
-    read: |fields, report| FunctionConfig::Xor(XorConfig::read(fields, report)),
+    read: |fields| FunctionConfig::Xor(XorConfig::of(fields)),
     ..Kind::BASE
 };

@@ -1,14 +1,14 @@
 //! Reads a `ServiceChain`.
 
-use super::field::{Field, Fields};
-use super::{function, isolation, matching, name, ports, sla, worker};
-use crate::catalogue::{ConfigKey, DURATION, TEXT, ValueType};
+use super::{function, isolation, ports, sla};
 use crate::chain::{
-    Classify, DEFAULT_NAMESPACE, Hook, Mapping, OnFailure, Places, ServiceChain, Sla, WorkerSpec,
+    Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Places, Ports, ServiceChain,
+    WorkerSpec,
 };
-use crate::error::{Place, Report};
+use crate::error::Place;
 use crate::isolation::Isolation;
-use crate::keys::keys;
+use crate::keys::field::Fields;
+use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
 use crate::units::parse_duration_ns;
 
 keys! {
@@ -56,108 +56,96 @@ keys! {
 }
 
 /// Reads the chain of one document; `None` when anything in it is wrong.
-pub(super) fn read(top: &Fields<'_>, report: &mut Report<'_>) -> Option<ServiceChain> {
+pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
+    let report = top.report;
     let before = report.count();
-    let metadata = metadata(top, report);
-    let spec = top.required(
-        report,
-        "spec",
-        "what the chain does",
-        "{ match: {}, functions: [ ... ] }",
-    )?;
-    let fields = spec.map(report, KEYS)?;
-
-    let matches = fields
-        .required(
-            report,
-            "match",
-            "the traffic that the chain takes (`match: {}` takes all)",
-            "{ destination: 10.0.0.2, protocol: udp }",
-        )
-        .and_then(|field| matching::read(&field, report));
-    let isolation = fields.get("isolation");
-    let of_chain = fields.of(KEYS, "isolation", report);
-    let functions = fields
-        .required(
-            report,
-            "functions",
-            "the functions in order",
-            "[ { name: pass-on, kind: forward } ]",
-        )
-        .and_then(|field| function::read(&field, of_chain, report));
-    let place = |key: &str, report: &Report<'_>| {
-        report.place(fields.get(key).map_or(fields.span, |field| field.span))
-    };
-    let places = Places {
-        chain: report.place(top.span),
-        name: metadata
-            .as_ref()
-            .map_or(report.place(top.span), |metadata| metadata.place.clone()),
-        matches: place("match", report),
-        mapping: place("mapping", report),
-        hook: place("hook", report),
-        ports: place("ports", report),
-        reverse: place("reverse", report),
-        sla: place("sla", report),
-        worker: place("worker", report),
-    };
-    let sla = fields
-        .get("sla")
-        .and_then(|field| sla::read(&field, report));
-    let mapping = fields.of(KEYS, "mapping", report);
-    let classify = fields.of(KEYS, "classify", report);
-    let hook = fields.of(KEYS, "hook", report);
-    let on_failure = fields.of(KEYS, "onFailure", report);
-    let between = fields
-        .get("ports")
-        .and_then(|field| ports::read(&field, report));
-    let reverse = fields
-        .get("reverse")
-        .and_then(|field| name::label(&field, report));
-    let worker = fields
-        .get("worker")
-        .and_then(|field| worker::read(&field, report));
-    ports::check(&fields, between.as_ref(), worker.as_ref(), report);
+    let metadata = metadata(top);
+    let example = "{ match: {}, functions: [ ... ] }";
+    let fields = top
+        .required("spec", "what the chain does", example)?
+        .map(KEYS)?;
+    fields.required(
+        "match",
+        "the traffic that the chain takes (`match: {}` takes all)",
+        "{ destination: 10.0.0.2, protocol: udp }",
+    );
+    let isolation = fields.of(KEYS, "isolation");
+    let example = "[ { name: pass-on, kind: forward } ]";
+    let functions = fields.required("functions", "the functions in order", example);
+    let functions = functions.and_then(|field| function::read(&field, isolation));
+    let mapping = fields.of(KEYS, "mapping");
+    let ports: Option<Ports> = fields.of(KEYS, "ports");
+    let worker = worker(&fields);
+    ports::check(&fields, ports.as_ref(), &worker);
+    let own = functions.as_deref().unwrap_or_default();
+    let container = fields
+        .get("isolation")
+        .filter(|_| isolation == Isolation::Container);
+    isolation::check(own, container.as_ref(), mapping, ports.as_ref(), report);
+    // Zero is a limit like others: a core then polls for work.
     let cpu_latency_ns = fields
         .get("cpuLatency")
-        .and_then(|field| cpu_latency_ns(&field, report));
-
-    let contains = isolation.filter(|_| of_chain == Isolation::Container);
-    isolation::check(
-        functions.as_deref().unwrap_or_default(),
-        contains.as_ref(),
+        .and_then(|field| field.unit(parse_duration_ns, "a number with a unit", "0us"));
+    // Everything is read before anything is given up, so that all faults are told.
+    let matches: Option<_> = fields.of(KEYS, "match");
+    let chain = ServiceChain {
+        places: places(top, &fields, metadata.as_ref()),
+        name: String::new(),
+        namespace: String::new(),
+        matches: matches.unwrap_or_default(),
+        functions: functions.unwrap_or_default(),
+        sla: fields.of(KEYS, "sla"),
         mapping,
-        between.as_ref(),
-        report,
-    );
-
+        classify: fields.of(KEYS, "classify"),
+        hook: fields.of(KEYS, "hook"),
+        ports,
+        reverse: fields.of(KEYS, "reverse"),
+        on_failure: fields.of(KEYS, "onFailure"),
+        worker,
+        cpu_latency_ns,
+    };
     let Metadata {
         name, namespace, ..
-    } = metadata?;
-    let chain = ServiceChain {
+    } = metadata.filter(|_| report.count() == before)?;
+    Some(ServiceChain {
         name,
         namespace,
-        matches: matches?,
-        functions: functions?,
-        sla: sla.unwrap_or_else(Sla::default),
-        mapping,
-        classify,
-        hook,
-        ports: between,
-        reverse,
-        on_failure,
-        worker: worker.unwrap_or_else(WorkerSpec::default),
-        cpu_latency_ns,
-        places,
-    };
-    (report.count() == before).then_some(chain)
+        ..chain
+    })
 }
 
-/// Zero is a limit like others: a core then polls for work.
-fn cpu_latency_ns(field: &Field<'_>, report: &mut Report<'_>) -> Option<u64> {
-    let text = field.text(report, "a number with a unit", "write for example 0us")?;
-    let value = parse_duration_ns(text).map_err(|error| field.unit_fault(report, error));
-    value.ok()
+fn worker(spec: &Fields<'_>) -> WorkerSpec {
+    let Some(fields) = spec
+        .get("worker")
+        .and_then(|field| field.map(WorkerSpec::KEYS))
+    else {
+        return WorkerSpec::default();
+    };
+    let worker = WorkerSpec::of(&fields);
+    if let Some(spin) = fields.get("spin").filter(|_| worker.idle != Idle::Adaptive) {
+        spin.fault(
+            format!("`spin` has no effect with `idle: {}`", worker.idle),
+            "`spin` only with `idle: adaptive`",
+            "remove `spin`, or write `idle: adaptive`",
+        );
+    }
+    worker
+}
+
+fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> Places {
+    let chain = top.report.place(top.span);
+    let place = |key| spec.place_of(key);
+    Places {
+        name: metadata.map_or_else(|| chain.clone(), |metadata| metadata.place.clone()),
+        chain,
+        matches: place("match"),
+        mapping: place("mapping"),
+        hook: place("hook"),
+        ports: place("ports"),
+        reverse: place("reverse"),
+        sla: place("sla"),
+        worker: place("worker"),
+    }
 }
 
 struct Metadata {
@@ -168,28 +156,19 @@ struct Metadata {
 }
 
 /// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object; nothing here reads them.
-fn metadata(top: &Fields<'_>, report: &mut Report<'_>) -> Option<Metadata> {
-    let field = top.required(
-        report,
-        "metadata",
-        "the name of the chain",
-        "{ name: tactile }",
-    )?;
-    let fields = field.map(report, METADATA_KEYS)?;
-    for key in ["labels", "annotations"] {
-        if let Some(field) = fields.get(key) {
-            field.any_map(report, "a mapping of words to words");
-        }
+fn metadata(top: &Fields<'_>) -> Option<Metadata> {
+    let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
+    let fields = field.map(METADATA_KEYS)?;
+    for field in ["labels", "annotations"]
+        .iter()
+        .filter_map(|key| fields.get(key))
+    {
+        field.any_map("a mapping of words to words");
     }
-    let name = name::required(&fields, "name", "tactile", report);
-    let place = report.place(fields.get("name").map_or(fields.span, |field| field.span));
-    let namespace = match fields.get("namespace") {
-        Some(field) => name::label(&field, report)?,
-        None => DEFAULT_NAMESPACE.to_owned(),
-    };
+    let namespace = fields.of(METADATA_KEYS, "namespace");
     Some(Metadata {
-        name: name?,
+        name: name::required(&fields, "name", "tactile")?,
         namespace,
-        place,
+        place: fields.place_of("name"),
     })
 }

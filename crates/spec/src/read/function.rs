@@ -1,14 +1,13 @@
 //! Reads `spec.functions`.
 
-use super::field::{Field, Fields};
-use super::{isolation, name};
-use crate::FunctionConfig;
-use crate::catalogue::{self, ConfigKey, Kind, REVERSE_OF, TEXT, ValueType};
+use super::isolation;
 use crate::chain::MAX_FUNCTIONS;
-use crate::error::{Fault, Report};
 use crate::function::{FunctionSpec, Space};
 use crate::isolation::{Isolation, Limits};
-use crate::keys::keys;
+use crate::keys::field::{Field, Fields};
+use crate::keys::{ConfigKey, REVERSE_OF, TEXT, ValueType, keys, name};
+use crate::kinds::FunctionConfig;
+use crate::kinds::catalogue::{self, Kind};
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::{Node, Value};
@@ -34,12 +33,8 @@ keys! {
 }
 const FUNCTIONS: &str = "a list of functions such as { name: pass-on, kind: forward }";
 
-pub(super) fn read(
-    field: &Field<'_>,
-    isolation: Isolation,
-    report: &mut Report<'_>,
-) -> Option<Vec<FunctionSpec>> {
-    let items = field.list(report, FUNCTIONS)?;
+pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<FunctionSpec>> {
+    let items = field.list(FUNCTIONS)?;
     if items.is_empty() || items.len() > MAX_FUNCTIONS {
         let count = items.len();
         let help = match count {
@@ -47,18 +42,15 @@ pub(super) fn read(
             _ => "split the chain into two, one after the other",
         };
         let expected = format!("1 to {MAX_FUNCTIONS} functions");
-        field.fault(
-            report,
-            Fault::new(format!("{count} functions"), expected, help),
-        );
+        field.fault(format!("{count} functions"), expected, help);
     }
     let mut functions: Vec<FunctionSpec> = Vec::new();
     for item in &items {
-        let Some(function) = function(item, isolation, report) else {
+        let Some(function) = function(item, isolation) else {
             continue;
         };
         if let Some(twin) = functions.iter().find(|other| other.name == function.name) {
-            let fault = Fault::new(
+            item.fault(
                 format!(
                     "the function `{}` was already named on line {}",
                     function.name, twin.place.line
@@ -66,30 +58,23 @@ pub(super) fn read(
                 "names that differ within a chain",
                 "rename one of the two",
             );
-            item.fault(report, fault);
         }
         functions.push(function);
     }
     Some(functions)
 }
 
-fn function(
-    field: &Field<'_>,
-    of_chain: Isolation,
-    report: &mut Report<'_>,
-) -> Option<FunctionSpec> {
-    let fields = field.map(report, KEYS)?;
-    let name = name::required(&fields, "name", "coder", report);
-    let kind = kind(&fields, report);
+fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
+    let fields = field.map(KEYS)?;
+    let name = name::required(&fields, "name", "coder");
+    let kind = kind(&fields);
     let space = fields.get("space");
-    let pin = space
-        .as_ref()
-        .and_then(|space| space.word(report, Space::WORDS));
+    let pin = space.as_ref().and_then(|space| space.word(Space::WORDS));
     if let (Some(kind), Some(pin), Some(space)) = (kind, pin, &space) {
-        check_pin(kind, pin, space, report);
+        check_pin(kind, pin, space);
     }
-    let sandbox = isolation::read(&fields, kind, pin, of_chain, report);
-    let (config, reverse_of) = config(kind?, &fields, report)?;
+    let sandbox = isolation::read(&fields, kind, pin, of_chain);
+    let (config, reverse_of) = config(kind?, &fields)?;
     Some(FunctionSpec {
         name: name?,
         config,
@@ -97,15 +82,15 @@ fn function(
         paired: false,
         space: pin,
         sandbox,
-        place: report.place(field.span),
+        place: field.report.place(field.span),
     })
 }
 
-fn kind(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<&'static Kind> {
+fn kind(fields: &Fields<'_>) -> Option<&'static Kind> {
     let names: Vec<_> = catalogue::kinds().map(|kind| kind.name).collect();
     let expected = format!("one of {}", names.join(", "));
-    let field = fields.required(report, "kind", &expected, "forward")?;
-    let text = field.text(report, &expected, "write for example `forward`")?;
+    let field = fields.required("kind", &expected, "forward")?;
+    let text = field.text(&expected, "write for example `forward`")?;
     let kind = catalogue::kind(text);
     if kind.is_none() {
         let help = match nearest(text, &names) {
@@ -113,29 +98,24 @@ fn kind(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<&'static Kind> {
             None => "`myelin functions` lists the kinds and their configuration".to_owned(),
         };
         let message = format!("unknown kind `{}`", Printable(text));
-        field.fault(report, Fault::new(message, expected, help));
+        field.fault(message, expected, help);
     }
     kind
 }
 
-fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>, report: &mut Report<'_>) {
+fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>) {
     let spaces: Vec<_> = kind.spaces().collect();
     if let Some(other) = spaces.first().filter(|_| !spaces.contains(&pin)) {
-        let fault = Fault::new(
+        field.fault(
             format!("`{}` does not exist in the {pin} space", kind.name),
             format!("`space: {other}`"),
             format!("remove `space`, or write `space: {other}`"),
         );
-        field.fault(report, fault);
     }
 }
 
 /// Reads the configuration by the keys that the catalogue gives for the kind.
-fn config(
-    kind: &Kind,
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
-) -> Option<(FunctionConfig, Option<String>)> {
+fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<String>)> {
     // A configuration that is not given is an empty one.
     let empty = Node {
         span: fields.span,
@@ -144,8 +124,8 @@ fn config(
     let field = fields
         .get("config")
         .unwrap_or_else(|| fields.stand_in("config", &empty));
-    let config = field.map(report, kind.config)?;
-    let reverse_of = reverse_of(kind, &config, report);
+    let config = field.map(kind.config)?;
+    let reverse_of = reverse_of(kind, &config);
     let missing = kind
         .config
         .iter()
@@ -153,40 +133,39 @@ fn config(
     let mut complete = true;
     for key in missing {
         complete = false;
-        let fault = Fault::new(
+        field.fault(
             format!("the {} needs `{}`", kind.name, key.key),
             format!("`{}`: {}", key.key, key.doc),
             format!("write for example {}", kind.example),
         );
-        field.fault(report, fault);
     }
     // The configuration of a reply side comes with the other side's: see `check`.
-    let config = (kind.read)(&config, report);
+    let config = (kind.read)(&config);
     complete.then_some((config, reverse_of))
 }
 
 /// The function that this one undoes. The key stands alone.
-fn reverse_of(kind: &Kind, config: &Fields<'_>, report: &mut Report<'_>) -> Option<String> {
+fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
     let field = config
         .get(REVERSE_OF.key)
         .filter(|_| kind.config.contains(&REVERSE_OF))?;
     let others = kind.config.iter().filter(|key| key.key != REVERSE_OF.key);
     for other in others.filter_map(|key| config.get(key.key).map(|field| (key, field))) {
         let (key, field) = other;
-        let fault = Fault::new(
+        field.fault(
             format!("`{}` beside `reverseOf`", key.key),
             "`reverseOf` alone: the configuration is that of the function it names",
             format!("remove `{}`", key.key),
         );
-        field.fault(report, fault);
     }
-    name::label(&field, report)
+    name::label(&field)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FORWARD;
+    use crate::error::Report;
+    use crate::kinds::FORWARD;
     use crate::yaml;
 
     #[test]
@@ -194,25 +173,19 @@ mod tests {
         let mut kernel_only = FORWARD.clone();
         kernel_only.user = None;
         let documents = yaml::load("user").unwrap();
-        let mut report = Report::new("file", "user");
+        let report = Report::new("file", "user");
         check_pin(
             &kernel_only,
             Space::User,
-            &Field::top(&documents[0]),
-            &mut report,
+            &Field::top(&documents[0], &report),
         );
         let errors = report.finish().unwrap();
         let error = errors.iter().next().unwrap();
         assert_eq!(error.message, "`forward` does not exist in the user space");
         assert_eq!(error.help, "remove `space`, or write `space: kernel`");
 
-        let mut report = Report::new("file", "user");
-        check_pin(
-            &FORWARD,
-            Space::User,
-            &Field::top(&documents[0]),
-            &mut report,
-        );
+        let report = Report::new("file", "user");
+        check_pin(&FORWARD, Space::User, &Field::top(&documents[0], &report));
         assert_eq!(report.finish(), None);
     }
 }

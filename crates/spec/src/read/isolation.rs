@@ -1,13 +1,15 @@
 //! Reads what keeps a function apart: `isolation`, `limits` and `rootfs`.
 
-use super::field::{Field, Fields};
-use crate::EXTERNAL;
-use crate::catalogue::Kind;
 use crate::chain::{Mapping, PortDriver, Ports};
-use crate::error::{Fault, Place, Report};
+use crate::error::{Fault, Report};
 use crate::function::{FunctionSpec, Space};
 use crate::isolation::{Isolation, Limits, SandboxSpec};
+use crate::keys::field::{Field, Fields};
+use crate::kinds::EXTERNAL;
+use crate::kinds::catalogue::Kind;
 use crate::printable::Printable;
+
+use super::function::KEYS;
 
 /// What a function says, on top of its chain's isolation.
 pub(super) fn read(
@@ -15,36 +17,43 @@ pub(super) fn read(
     kind: Option<&Kind>,
     pin: Option<Space>,
     of_chain: Isolation,
-    report: &mut Report<'_>,
 ) -> SandboxSpec {
-    let isolation = fields.get("isolation");
-    let own = isolation
-        .as_ref()
-        .and_then(|field| field.word(report, Isolation::WORDS));
-    let limits = fields.get("limits");
-    let sandbox = SandboxSpec {
-        isolation: own.unwrap_or(of_chain),
-        limits: limits
-            .as_ref()
-            .and_then(|field| field.map(report, Limits::KEYS))
-            .map(|fields| Limits::read(&fields, report))
-            .unwrap_or_default(),
-        rootfs: fields
-            .get("rootfs")
-            .and_then(|field| read_rootfs(&field, report)),
-        asked_at: None,
+    let own: Option<Isolation> = fields.of(KEYS, "isolation");
+    let isolation = own.unwrap_or(of_chain);
+    let limits: Limits = fields.of(KEYS, "limits");
+    let rootfs = fields.get("rootfs");
+    if let Some(field) = &rootfs {
+        check_rootfs(field, kind, isolation);
+    }
+    let asked = if own == Some(Isolation::Container) {
+        fields
+            .get("isolation")
+            .map(|field| ("isolation: container", field))
+    } else if limits.any() {
+        fields.get("limits").map(|field| ("limits", field))
+    } else {
+        None
     };
-    if let (Some(field), Isolation::Process) = (fields.get("rootfs"), sandbox.isolation) {
-        let fault = Fault::new(
+    if let Some((what, field)) = &asked {
+        check_space(what, field, kind, pin);
+    }
+    SandboxSpec {
+        isolation,
+        limits,
+        rootfs: rootfs.and_then(|field| read_rootfs(&field)),
+        asked_at: asked.map(|(_, field)| field.report.place(field.span)),
+    }
+}
+
+fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
+    if isolation == Isolation::Process {
+        field.fault(
             "`rootfs` without a container",
             "`rootfs` only with `isolation: container`",
             "write `isolation: container`, or remove `rootfs`",
         );
-        field.fault(report, fault);
-    } else if let (Some(field), Some(kind)) = (fields.get("rootfs"), kind)
-        && kind.name != EXTERNAL.name
-    {
-        let fault = Fault::new(
+    } else if let Some(kind) = kind.filter(|kind| **kind != EXTERNAL) {
+        field.fault(
             format!("`rootfs` for a function of the kind `{}`", kind.name),
             format!(
                 "`rootfs` only for the kind `{}`: all others run in Myelin's own worker, from the host's files",
@@ -52,52 +61,31 @@ pub(super) fn read(
             ),
             "remove `rootfs`",
         );
-        field.fault(report, fault);
-    }
-    let asked = isolation
-        .filter(|_| own == Some(Isolation::Container))
-        .map(|field| ("isolation: container", field))
-        .or_else(|| {
-            limits
-                .filter(|_| sandbox.limits.any())
-                .map(|field| ("limits", field))
-        });
-    if let Some((what, field)) = &asked {
-        check_space(what, field, kind, pin, report);
-    }
-    SandboxSpec {
-        asked_at: asked.map(|(_, field)| report.place(field.span)),
-        ..sandbox
     }
 }
 
+/// The key of what a function asks for.
+fn key_of(what: &str) -> &str {
+    what.split(':').next().unwrap_or(what)
+}
+
 /// Who asks for a process of its own cannot stand in the kernel.
-fn check_space(
-    what: &str,
-    field: &Field<'_>,
-    kind: Option<&Kind>,
-    pin: Option<Space>,
-    report: &mut Report<'_>,
-) {
+fn check_space(what: &str, field: &Field<'_>, kind: Option<&Kind>, pin: Option<Space>) {
     let kernel_only = kind.is_some_and(|kind| kind.user.is_none());
     if pin != Some(Space::Kernel) && !kernel_only {
         return;
     }
-    let help = if kernel_only {
-        format!("remove `{}`", what.split(':').next().unwrap_or(what))
+    let move_it = if kernel_only {
+        ""
     } else {
-        format!(
-            "write `space: user`, or remove `{}`",
-            what.split(':').next().unwrap_or(what)
-        )
+        "write `space: user`, or "
     };
-    let fault = Fault::new(
+    field.fault(
         format!("`{what}` for a function in the kernel"),
         "a function in user space: one in the kernel runs in the thread that brings the packet and has no process of its \
          own, to be contained or limited",
-        help,
+        format!("{move_it}remove `{}`", key_of(what)),
     );
-    field.fault(report, fault);
 }
 
 /// What does not go with the chain's mapping and ports. `of_chain` is where `spec.isolation` asks for a container.
@@ -106,7 +94,7 @@ pub(super) fn check(
     of_chain: Option<&Field<'_>>,
     mapping: Mapping,
     ports: Option<&Ports>,
-    report: &mut Report<'_>,
+    report: &Report<'_>,
 ) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let obstacle = match mapping {
@@ -119,47 +107,34 @@ pub(super) fn check(
     };
     let fault = |what: &str| {
         let help = if over_dpdk {
-            "remove it, or put the chain between interfaces".to_owned()
+            "remove it, or put the chain between interfaces"
         } else {
-            "write `mapping: distributed` or `mapping: auto`, or remove it".to_owned()
+            "write `mapping: distributed` or `mapping: auto`, or remove it"
         };
-        let message = format!("`{what}` with {obstacle}");
-        Fault::new(
-            message,
-            "a sandbox for each function (`mapping: distributed`)",
-            help,
-        )
+        let expected = "a sandbox for each function (`mapping: distributed`)";
+        Fault::new(format!("`{what}` with {obstacle}"), expected, help)
     };
     if let Some(field) = of_chain {
-        field.fault(report, fault("isolation: container"));
+        field.add(fault("isolation: container"));
     }
     for (index, function) in functions.iter().enumerate() {
         if let (Some(place), Some(what)) = (&function.sandbox.asked_at, function.sandbox.demand()) {
-            report_at(report, index, what, place, fault(what));
+            let key = format!("spec.functions[{index}].{}", key_of(what));
+            report.add(&key, report.span(place), fault(what));
         }
     }
 }
 
-fn report_at(report: &mut Report<'_>, index: usize, what: &str, place: &Place, fault: Fault) {
-    let key = what.split(':').next().unwrap_or(what);
-    report.add(
-        &format!("spec.functions[{index}].{key}"),
-        report.span(place),
-        fault,
-    );
-}
-
-fn read_rootfs(field: &Field<'_>, report: &mut Report<'_>) -> Option<String> {
+fn read_rootfs(field: &Field<'_>) -> Option<String> {
     let expected = "the path of a directory with a root file system";
-    let text = field.text(report, expected, "write for example /srv/rootfs")?;
+    let text = field.text(expected, "write for example /srv/rootfs")?;
     if !text.starts_with('/') {
         // Only files that the client reads are found from the chain file.
-        let fault = Fault::new(
+        field.fault(
             format!("`{}` is not an absolute path", Printable(text)),
             expected,
             "write the path from / on: the agent looks there, and it runs in another directory than you",
         );
-        field.fault(report, fault);
         return None;
     }
     Some(text.to_owned())

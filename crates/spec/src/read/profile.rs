@@ -2,9 +2,9 @@
 
 use myelin_packet::traffic::Bucket;
 
-use super::field::{Field, whole_number};
 use crate::chain::Sla;
-use crate::error::{Fault, Report};
+use crate::error::Fault;
+use crate::keys::field::{Field, whole_number};
 use crate::printable::Printable;
 use crate::units::{self, Rate};
 
@@ -59,7 +59,7 @@ impl Of {
     }
 
     /// A rate's unit says whether it counts packets. A burst in packets is a bare number: packets are its unit.
-    fn read(self, text: &str) -> Result<Rate, units::UnitError> {
+    fn parse(self, text: &str) -> Result<Rate, Fault> {
         match (self, whole_number(text)) {
             (Self::Rate, _) => units::parse_rate(text),
             (Self::Burst, Some(packets)) => Ok(Rate::Packets(packets)),
@@ -68,111 +68,87 @@ impl Of {
                 Ok(Rate::Packets(u64::MAX))
             }
             (Self::Burst, None) if text.parse::<f64>().is_ok() => {
-                let bare = |error: units::UnitError| units::UnitError {
-                    found: format!("{} and is no whole number of packets", error.found),
-                    expected: format!("a whole number of packets, or {}", error.expected),
-                    remedy: format!("{}, or a whole number", error.remedy),
+                let bare = |fault: Fault| Fault {
+                    message: format!("{} and is no whole number of packets", fault.message),
+                    expected: format!("a whole number of packets, or {}", fault.expected),
+                    help: format!("{}, or a whole number", fault.help),
                 };
                 units::parse_size_bits(text).map(Rate::Bits).map_err(bare)
             }
             (Self::Burst, None) => units::parse_size_bits(text).map(Rate::Bits),
         }
     }
-}
 
-pub(super) fn read(field: &Field<'_>, of: Of, report: &mut Report<'_>) -> Quantity {
-    let before = report.count();
-    let mut quantity = Quantity::default();
-    let example = of.example();
-    let parts = if field.is_list() {
-        field.list(report, of.expected()).unwrap_or_default()
-    } else {
-        vec![field.clone()]
-    };
-    if parts.is_empty() {
-        let fault = Fault::new(
-            "the list is empty",
-            of.expected(),
-            format!("write for example {example}"),
-        );
-        field.fault(report, fault);
-    }
-    for part in parts {
-        let Some(text) = part.text(
-            report,
-            of.expected(),
-            &format!("write for example {example}"),
-        ) else {
-            continue;
-        };
-        let (slot, value, counted) = match of.read(text) {
-            Ok(Rate::Packets(value)) => (&mut quantity.packets, value, "packets"),
-            Ok(Rate::Bits(value)) => (&mut quantity.bits, value, "bits"),
-            Err(error) => {
-                part.unit_fault(report, error);
-                continue;
-            }
-        };
-        let most = of.most();
+    /// Why a bucket cannot have the value that `text` writes.
+    fn refuse(self, text: &str, value: u64, counted: &str) -> Option<Fault> {
+        let shown = Printable(text);
+        let example = format!("write for example {}", self.example());
+        let remove = format!("{example}, or remove the key");
         if value == 0 {
-            let fault = Fault::new(
-                format!("`{}` lets no packet through", Printable(text)),
-                "more than zero",
-                format!("write for example {example}, or remove the key"),
-            );
-            part.fault(report, fault);
-        } else if value > most {
-            let fault = Fault::new(
-                format!(
-                    "`{}` is more than a token bucket can count",
-                    Printable(text)
-                ),
-                format!("at most {}", of.format(most, counted)),
-                format!("write for example {example}, or remove the key"),
-            );
-            part.fault(report, fault);
-        } else if counted == "bits" && matches!(of, Of::Burst) && value < MIN_FRAME_BITS {
-            let fault = Fault::new(
-                format!(
-                    "`{}` is less than the smallest frame, so no packet ever conforms",
-                    Printable(text)
-                ),
+            let message = format!("`{shown}` lets no packet through");
+            Some(Fault::new(message, "more than zero", remove))
+        } else if value > self.most() {
+            let message = format!("`{shown}` is more than a token bucket can count");
+            let expected = format!("at most {}", self.format(self.most(), counted));
+            Some(Fault::new(message, expected, remove))
+        } else if counted == "bits" && matches!(self, Self::Burst) && value < MIN_FRAME_BITS {
+            Some(Fault::new(
+                format!("`{shown}` is less than the smallest frame, so no packet ever conforms"),
                 "at least 480bit (a frame of 60 B), and 12112bit for full frames",
-                format!("write for example {example}"),
-            );
-            part.fault(report, fault);
-        } else if slot.replace(value).is_some() {
-            let fault = Fault::new(
-                format!("`{}` is the second one in {counted}", Printable(text)),
-                of.expected(),
-                "remove one of the two",
-            );
-            part.fault(report, fault);
+                example,
+            ))
+        } else {
+            None
         }
     }
-    quantity.faulty = report.count() > before;
-    quantity
+}
+
+impl Quantity {
+    pub(super) fn read(field: &Field<'_>, of: Of) -> Self {
+        let before = field.report.count();
+        let mut quantity = Self::default();
+        let (expected, example) = (of.expected(), format!("write for example {}", of.example()));
+        let parts = field.one_or_list(expected);
+        if parts.is_empty() && field.node.text().is_none() {
+            field.fault("the list is empty", expected, example.clone());
+        }
+        for part in parts {
+            let Some(text) = part.text(expected, &example) else {
+                continue;
+            };
+            let (slot, value, counted) = match of.parse(text) {
+                Ok(Rate::Packets(value)) => (&mut quantity.packets, value, "packets"),
+                Ok(Rate::Bits(value)) => (&mut quantity.bits, value, "bits"),
+                Err(fault) => {
+                    part.add(fault);
+                    continue;
+                }
+            };
+            if let Some(fault) = of.refuse(text, value, counted) {
+                part.add(fault);
+            } else if slot.replace(value).is_some() {
+                let message = format!("`{}` is the second one in {counted}", Printable(text));
+                part.fault(message, expected, "remove one of the two");
+            }
+        }
+        quantity.faulty = field.report.count() > before;
+        quantity
+    }
 }
 
 /// Neither policer nor shaper has anything to hold the traffic to without a rate.
-pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
+pub(super) fn check_rate(rate: &Quantity, field: &Field<'_>) {
     if rate.packets.is_none() && rate.bits.is_none() && !rate.faulty {
-        let fault = Fault::new(
+        field.fault(
             "it has no effect without a rate",
             "`rate` too",
             "add for example `rate: 20kpps`, or remove the key",
         );
-        field.fault(report, fault);
     }
 }
 
 /// A burst limits nothing without the rate that it goes beyond. Of a rate that could not be read that has been told already.
-pub(super) fn check_burst(
-    burst: &Quantity,
-    field: &Field<'_>,
-    rate: &Quantity,
-    report: &mut Report<'_>,
-) {
+pub(super) fn check_burst(burst: &Quantity, field: &Field<'_>, rate: &Quantity) {
     if rate.faulty {
         return;
     }
@@ -182,19 +158,18 @@ pub(super) fn check_burst(
     ];
     for (burst, rate, counted, example) in cases {
         if burst.is_some() && rate.is_none() {
-            let fault = Fault::new(
+            field.fault(
                 format!("a burst in {counted} has no effect without a rate in {counted}"),
                 format!("`rate` in {counted} too"),
                 format!("add for example {example} to `rate`, or remove the burst"),
             );
-            field.fault(report, fault);
         }
     }
 }
 
 /// The policer's burst is the profile's, also one that the file leaves out, or a wider one: a narrower one would drop what
 /// conforms. `burst` is what could be read of the profile's: where that is not all, nobody knows what the file leaves out.
-pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>, report: &mut Report<'_>) {
+pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>) {
     let (policing, profile) = (sla.policing_profile(), sla.profile());
     let cases = [
         (policing.packets, profile.packets, burst.packets, "packets"),
@@ -207,7 +182,7 @@ pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>, report
         let bursts = policing.zip(profile).map(|(a, b)| (a.burst(), b.burst()));
         if let Some((policing, burst)) = bursts.filter(|(policing, burst)| policing < burst) {
             let [policing, burst] = [policing, burst].map(|value| Of::Burst.format(value, counted));
-            let fault = Fault::new(
+            field.fault(
                 format!(
                     "the policer's burst of {policing} is below the profile's {burst}, so it would drop what conforms"
                 ),
@@ -216,7 +191,6 @@ pub(super) fn check_wider(sla: &Sla, burst: &Quantity, field: &Field<'_>, report
                     "write {burst} or more, give the profile a smaller `burst`, or remove the key"
                 ),
             );
-            field.fault(report, fault);
         }
     }
 }

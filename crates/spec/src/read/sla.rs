@@ -1,13 +1,10 @@
 //! Reads `spec.sla`.
 
-use super::field::Field;
-use super::profile::{self, Of};
-use crate::catalogue::{ConfigKey, DURATION, TEXT, ValueType, integer};
+use super::profile::{self, Of, Quantity};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
-use crate::error::{Fault, Report};
-use crate::keys::{config, keys};
+use crate::keys::field::Field;
+use crate::keys::{ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, percent};
 use crate::printable::Printable;
-use crate::units;
 
 const QUANTITY: ConfigKey = ConfigKey::new(ValueType::TextOrList);
 const PERCENT: ConfigKey = ConfigKey::new(ValueType::Percent);
@@ -48,92 +45,61 @@ config! {
     }
 }
 
-pub(super) fn read(field: &Field<'_>, report: &mut Report<'_>) -> Option<Sla> {
-    let fields = field.map(report, KEYS)?;
-    let duration = |key: &str, report: &mut Report<'_>| {
-        fields
-            .get(key)?
-            .quantity(report, units::parse_duration_ns, "350us")
-    };
-    let quantity = |key: &str, of: Of, report: &mut Report<'_>| {
-        let field = fields.get(key);
-        let read = field.as_ref().map(|field| profile::read(field, of, report));
-        (read.unwrap_or_default(), field)
-    };
-    let (rate, _) = quantity("rate", Of::Rate, report);
-    let (burst, burst_field) = quantity("burst", Of::Burst, report);
-    let (policing, policing_field) = quantity("policingBurst", Of::Burst, report);
-    for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
-        if let Some(field) = field {
-            profile::check_burst(of, field, &rate, report);
+impl Readable for Sla {
+    fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
+        let fields = field.map(KEYS)?;
+        let quantity = |key: &str, of: Of| {
+            let field = fields.get(key);
+            let read = field.as_ref().map(|field| Quantity::read(field, of));
+            (read.unwrap_or_default(), field)
+        };
+        let (rate, _) = quantity("rate", Of::Rate);
+        let (burst, burst_field) = quantity("burst", Of::Burst);
+        let (policing, policing_field) = quantity("policingBurst", Of::Burst);
+        for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
+            if let Some(field) = field {
+                profile::check_burst(of, field, &rate);
+            }
         }
-    }
-    let shaper_field = fields.get("shaper");
-    let shaper = shaper_field
-        .as_ref()
-        .and_then(|field| field.map(report, Shaper::KEYS))
-        .map(|fields| Shaper::read(&fields, report))
-        .unwrap_or_default();
-    let enforce_field = fields.get("enforce");
-    let enforce = enforce_field
-        .as_ref()
-        .and_then(|field| field.word(report, Enforce::WORDS));
-    let asked = enforce_field.filter(|_| {
-        matches!(
+        let shaper: Shaper = fields.of(KEYS, "shaper");
+        let enforce = fields.of(KEYS, "enforce");
+        let is_asked = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
+        let asked = fields.get("enforce").filter(|_| is_asked);
+        if let Some(field) = asked.or(fields.get("shaper")) {
+            profile::check_rate(&rate, &field);
+        }
+        let sla = Self {
+            rate_pps: rate.packets,
+            rate_bps: rate.bits,
+            burst_packets: burst.packets,
+            burst_bits: burst.bits,
+            policing_burst_packets: policing.packets,
+            policing_burst_bits: policing.bits,
             enforce,
-            Some(Enforce::Both | Enforce::Policer | Enforce::Shaper)
-        )
-    });
-    if let Some(field) = asked.or(shaper_field) {
-        profile::check_rate(&rate, &field, report);
+            shaper_queue: shaper.queue,
+            shaper_delay_ns: shaper.delay_ns,
+            shaper_tolerance_ns: shaper.tolerance_ns,
+            latency_ns: fields.of(KEYS, "latency"),
+            percentile: fields
+                .get("percentile")
+                .and_then(|field| percentile(&field))
+                .unwrap_or(Self::default().percentile),
+            loss_percent: fields.get("loss").and_then(|field| percent(&field, "0.1%")),
+            round_trip_ns: fields.of(KEYS, "roundTrip"),
+        };
+        if let Some(field) = &policing_field {
+            profile::check_wider(&sla, &burst, field);
+        }
+        Some(sla)
     }
-    let sla = Sla {
-        rate_pps: rate.packets,
-        rate_bps: rate.bits,
-        burst_packets: burst.packets,
-        burst_bits: burst.bits,
-        policing_burst_packets: policing.packets,
-        policing_burst_bits: policing.bits,
-        enforce: enforce.unwrap_or_default(),
-        shaper_queue: shaper.queue,
-        shaper_delay_ns: shaper.delay_ns,
-        shaper_tolerance_ns: shaper.tolerance_ns,
-        latency_ns: duration("latency", report),
-        percentile: fields
-            .get("percentile")
-            .and_then(|field| percentile(&field, report))
-            .unwrap_or(Sla::default().percentile),
-        loss_percent: fields.get("loss").and_then(|field| loss(&field, report)),
-        round_trip_ns: duration("roundTrip", report),
-    };
-    if let Some(field) = &policing_field {
-        profile::check_wider(&sla, &burst, field, report);
-    }
-    Some(sla)
 }
 
-fn percentile(field: &Field<'_>, report: &mut Report<'_>) -> Option<f64> {
-    const EXPECTED: &str = "a percentile: a number above 0, at most 100, without a unit";
-    const HELP: &str = "write for example 99 or 99.9";
-    let text = field.text(report, EXPECTED, HELP)?;
-    let value = text
-        .parse::<f64>()
-        .ok()
-        .filter(|value| *value > 0.0 && *value <= 100.0);
-    if value.is_none() {
-        let message = format!("`{}` is not a percentile", Printable(text));
-        field.fault(report, Fault::new(message, EXPECTED, HELP));
-    }
-    value
-}
-
-fn loss(field: &Field<'_>, report: &mut Report<'_>) -> Option<f64> {
-    let text = field.text(
-        report,
-        "a percentage (0% to 100%)",
-        "write for example 0.1%",
-    )?;
-    units::parse_percent(text)
-        .map_err(|error| field.unit_fault(report, error))
-        .ok()
+fn percentile(field: &Field<'_>) -> Option<f64> {
+    let expected = "a percentile: a number above 0, at most 100, without a unit";
+    field.parsed(expected, "write for example 99 or 99.9", |text| {
+        let value = text.parse().ok();
+        value
+            .filter(|value| *value > 0.0 && *value <= 100.0)
+            .ok_or_else(|| format!("`{}` is not a percentile", Printable(text)))
+    })
 }

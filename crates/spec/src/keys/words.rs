@@ -19,8 +19,8 @@ macro_rules! word_enum {
 
             /// A key whose value is one of the words.
             #[allow(dead_code, reason = "not every such enum is the value of a key")]
-            pub(crate) const KEY: $crate::catalogue::ConfigKey =
-                $crate::catalogue::ConfigKey::new($crate::catalogue::ValueType::Choice(&[$($word),+]));
+            pub(crate) const KEY: $crate::keys::ConfigKey =
+                $crate::keys::ConfigKey::new($crate::keys::ValueType::Choice(&[$($word),+]));
 
             /// The word.
             pub const fn as_str(self) -> &'static str {
@@ -32,11 +32,10 @@ macro_rules! word_enum {
 
         impl $crate::keys::Readable for $name {
             fn read(
-                field: &$crate::read::field::Field<'_>,
-                _: &$crate::catalogue::ConfigKey,
-                report: &mut $crate::error::Report<'_>,
+                field: &$crate::keys::field::Field<'_>,
+                _: &$crate::keys::ConfigKey,
             ) -> Option<Self> {
-                field.word(report, Self::WORDS)
+                field.word(Self::WORDS)
             }
         }
 

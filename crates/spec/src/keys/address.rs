@@ -1,0 +1,48 @@
+//! Reads addresses of hosts and of stations.
+
+use std::net::IpAddr;
+
+use myelin_packet::MacAddr;
+
+use super::field::{Field, Fields};
+use super::{ConfigKey, Readable};
+use crate::printable::Printable;
+
+/// Whether packets may come from the address and go to it (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
+pub(crate) fn is_host(address: &IpAddr) -> bool {
+    !address.is_unspecified()
+        && !address.is_multicast()
+        && !address.is_loopback()
+        && *address != IpAddr::from([255; 4])
+}
+
+/// Reads the address of one host, which must be given. The examples are of what to add and of what to write instead.
+pub(crate) fn host(
+    fields: &Fields<'_>,
+    key: &str,
+    what: &str,
+    (missing, wrong): (&str, &str),
+) -> Option<IpAddr> {
+    let expected = format!("{what}, IPv4 or IPv6");
+    let help = format!("write for example {wrong}");
+    let field = fields.required(key, &expected, missing)?;
+    field.parsed(&expected, &help, |text| {
+        let address = text.parse().ok().filter(is_host);
+        address.ok_or_else(|| format!("`{}` is not {what}", Printable(text)))
+    })
+}
+
+/// The Ethernet address of one station.
+impl Readable for MacAddr {
+    fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
+        const EXPECTED: &str = "the Ethernet address of one station";
+        const HELP: &str = "write for example \"02:00:00:00:00:01\"";
+        field.parsed(EXPECTED, HELP, |text| match text.parse::<Self>() {
+            Ok(mac) if mac.is_station() => Ok(mac),
+            Ok(mac) => Err(format!(
+                "{mac} is no station's: a group's address, or none at all"
+            )),
+            Err(_) => Err(format!("`{}` is not an Ethernet address", Printable(text))),
+        })
+    }
+}

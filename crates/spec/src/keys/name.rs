@@ -1,0 +1,61 @@
+//! Names: of chains, owners, functions and interfaces.
+
+use super::field::{Field, Fields};
+use crate::printable::Printable;
+
+/// Characters of a name at most: network namespaces are named after chains.
+pub const MAX_NAME: usize = 32;
+
+/// Longest name of an interface: the kernel's IFNAMSIZ without the closing zero.
+const MAX_INTERFACE: usize = 15;
+
+/// Reads a name that must be given.
+pub(crate) fn required(fields: &Fields<'_>, key: &str, example: &str) -> Option<String> {
+    label(&fields.required(key, "a name", example)?)
+}
+
+/// Reads a DNS label (RFC 1123, section 2.1), shorter than DNS allows.
+pub(crate) fn label(field: &Field<'_>) -> Option<String> {
+    let expected =
+        format!("a name of a-z, 0-9 and `-`, at most {MAX_NAME} characters, no `-` at either end");
+    let text = field.text(&expected, "write for example tactile")?;
+    let plain = text
+        .bytes()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-');
+    let ends_in_dash = text.starts_with('-') || text.ends_with('-');
+    if plain && (1..=MAX_NAME).contains(&text.len()) && !ends_in_dash {
+        return Some(text.to_owned());
+    }
+    let message = if plain && text.len() > MAX_NAME {
+        format!("`{}` has {} characters", Printable(text), text.len())
+    } else {
+        format!("`{}` is not a name", Printable(text))
+    };
+    let mended: String = text
+        .to_ascii_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(MAX_NAME)
+        .collect();
+    let mended = Some(mended.trim_matches('-')).filter(|name| !name.is_empty());
+    let help = format!("write for example {}", mended.unwrap_or("tactile"));
+    field.fault(message, expected, help);
+    None
+}
+
+/// Reads the name of an interface.
+pub(crate) fn interface(field: &Field<'_>) -> Option<String> {
+    const EXPECTED: &str = "the name of an interface, at most 15 characters";
+    const HELP: &str = "write for example eth1; `ip link` lists the interfaces";
+    field.parsed(EXPECTED, HELP, |text| {
+        // What the kernel's dev_valid_name() takes.
+        let is_valid = (1..=MAX_INTERFACE).contains(&text.len())
+            && text != "."
+            && text != ".."
+            && !text
+                .contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
+        is_valid
+            .then(|| text.to_owned())
+            .ok_or_else(|| format!("`{}` cannot be the name of an interface", Printable(text)))
+    })
+}

@@ -1,0 +1,12 @@
+//! The words of every description.
+
+pub(super) use super::FunctionConfig;
+pub(super) use super::catalogue::{Class, Coding, Kind, State, Touches};
+pub(super) use crate::effect::{DefaultCost, Effect, Longer, Made, cost};
+pub(super) use crate::keys::field::{Field, Fields};
+pub(super) use crate::keys::words::word_enum;
+pub(super) use crate::keys::{
+    BOOLEAN, ConfigKey, DURATION, FILE, FLOWS, REVERSE_OF, Readable, TEXT, ValueType, config,
+    integer, keys,
+};
+pub(super) use crate::printable::Printable;
