@@ -4,11 +4,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use myelin_functions::{Discard, Packet, Verdict, instantiate};
+use myelin_packet::fixtures::nsh::decapsulate;
 use myelin_packet::{Meta, checksum, nsh, parse};
 use myelin_spec::{FunctionConfig, XorConfig};
 
 fuzz_target!(|frame: &[u8]| {
-    let _ = nsh::decapsulate(frame);
+    let _ = decapsulate(frame);
     if let Some((bytes, frame)) = frame.split_first_chunk() {
         // Metadata of any bytes must not point outside the frame either.
         if let Some(headers) = Meta::from_bytes(bytes).headers(frame) {
@@ -35,7 +36,7 @@ fuzz_target!(|frame: &[u8]| {
         frame,
     ]
     .concat();
-    let (context, inner) = nsh::decapsulate(&encapsulated).expect("what was encapsulated");
+    let (context, inner) = decapsulate(&encapsulated).expect("what was encapsulated");
     assert_eq!((context.position, inner), (4, frame));
 
     let mut buffer = frame.to_vec();

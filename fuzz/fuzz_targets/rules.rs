@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use myelin_packet::classifier::{TupleSpace, most_specific};
+use myelin_packet::classifier::TupleSpace;
+use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::rules::{Action, Rule, RuleTables, first_match};
 use myelin_packet::{FiveTuple, Match, Prefix};
 

@@ -94,7 +94,8 @@ pub(crate) fn lay_out(
     let at_xdp = if running.as_ref().is_some_and(is_at_xdp) {
         None
     } else {
-        door_at_xdp(&form, &place, running.is_none())?
+        let attached = door_at_xdp(&form, &place, running.is_none());
+        attached.map_err(|error| about(&form.chain, error))?
     };
     Ok(Laid {
         at_xdp,

@@ -1,0 +1,146 @@
+//! Clients that stall, and a black box that takes a minute to start, hold up nobody else.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use myelin_api::{
+    Client, PREFIX, ProbeOptions, ProbeRequest, RunDir, RunRequest, UpRequest, VERSION,
+    VERSION_HEADER,
+};
+
+use crate::common::chains::KERNEL;
+use crate::common::{Myelin, skip_unless_root, wait_for};
+use crate::forms::{black_box, source};
+use crate::waiting::{begin_up, sleeps};
+
+/// How much longer something may take on a machine where others work too.
+const SLACK: Duration = Duration::from_millis(100);
+/// A list is asked for so often, a chain brought up so often; medians count.
+const LISTS: usize = 20;
+const UPS: usize = 9;
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// How long a list of the chains takes, and how long a chain takes to come up.
+fn times(client: &Client, request: &UpRequest, name: &str) -> [Duration; 2] {
+    let lists = (0..LISTS).map(|_| timed(|| drop(client.list().expect("a list"))));
+    let ups = (0..UPS).map(|_| {
+        let time = timed(|| drop(client.up(request).expect("a chain")));
+        client.down(name).expect("its end");
+        time
+    });
+    [median(lists.collect()), median(ups.collect())]
+}
+
+/// A request of which only the first bytes of so many are sent.
+fn send(run_dir: &RunDir, path: &str, body: &[u8], length: usize) -> UnixStream {
+    let mut socket = UnixStream::connect(run_dir.socket()).expect("the agent");
+    write!(
+        socket,
+        "POST {PREFIX}{path} HTTP/1.1\r\nhost: myelin\r\ncontent-type: application/json\r\n\
+         {VERSION_HEADER}: {VERSION}\r\ncontent-length: {length}\r\n\r\n"
+    )
+    .expect("a head");
+    socket.write_all(body).expect("a body");
+    socket
+}
+
+/// A whole request, whose answer nobody reads.
+fn send_all(run_dir: &RunDir, path: &str, request: &impl serde::Serialize) -> UnixStream {
+    let body = serde_json::to_vec(request).expect("JSON");
+    send(run_dir, path, &body, body.len())
+}
+
+#[test]
+fn stalled_clients_and_a_slow_black_box_hold_up_nobody() {
+    if skip_unless_root() {
+        return;
+    }
+    let myelin = Myelin::new();
+    let measured = myelin.file(KERNEL);
+    myelin.ok(&["up", measured.to_str().expect("a path")]);
+    let run_dir = RunDir::resolve(Some(&myelin.run_dir()));
+    let client = Client::connect(&run_dir).expect("an agent").expect("it");
+    let request = UpRequest {
+        source: source(&myelin, &KERNEL.replace("@k", "@o")),
+        force: false,
+    };
+    let other = myelin.chain("o");
+    let before = times(&client, &request, &other);
+
+    // Half a request, three times; five streams of events that nobody reads.
+    let mut stalled = Vec::new();
+    for path in ["/chains", "/probe", "/run"] {
+        stalled.push(send(&run_dir, path, b"{ \"name\":", 1000));
+    }
+    let options = ProbeOptions {
+        modes: vec!["blocking".into()],
+        payloads: vec![64],
+        interval_us: 20_000,
+        count: 1000,
+        repeats: 1000,
+    };
+    for chain in ["r", "s"] {
+        let run = RunRequest {
+            source: source(&myelin, &KERNEL.replace("@k", &format!("@{chain}"))),
+            options: options.clone(),
+            force: false,
+            floods: Vec::new(),
+        };
+        stalled.push(send_all(&run_dir, "/run", &run));
+    }
+    for _ in 0..3 {
+        let probe = ProbeRequest {
+            chain: myelin.chain("k"),
+            options: options.clone(),
+        };
+        stalled.push(send_all(&run_dir, "/probe", &probe));
+    }
+    let are_up = || client.list().expect("a list").len() == 3;
+    wait_for("the chains of `run`", are_up);
+    assert!(are_up());
+    let slow = black_box("w", 9001, "sleep, 7336.25", "60s");
+    let waiting = begin_up(&myelin, &myelin.file(&slow.text), "7336.25");
+    let pid = crate::common::sh("pgrep -fx 'sleep 7336.25'");
+    let pid: serde_json::Value = pid.trim().parse::<u64>().expect("a number").into();
+
+    let during = times(&client, &request, &other);
+    println!("a list, an `up`: {before:?} before, {during:?} during the stall");
+    assert!(during[0] <= 3 * before[0] + SLACK, "{before:?} {during:?}");
+    assert!(
+        during[1] <= 3 * before[1] / 2 + SLACK,
+        "{before:?} {during:?}"
+    );
+
+    // `down --all` begins: what waits is called off.
+    let start = Instant::now();
+    let mut all = myelin
+        .command(&["down", "--all"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a client");
+    while crate::common::is_alive(&pid) && start.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begun = start.elapsed();
+    println!("`down --all` has called off what waited after {begun:?}");
+    assert!(begun < 10 * SLACK, "{begun:?}");
+    let output = waiting.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("called off"), "{said}");
+    assert!(all.wait().expect("its end").success());
+    assert!(!sleeps("7336.25"));
+    drop(stalled);
+    myelin.assert_clean();
+}
