@@ -209,7 +209,7 @@ fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
             esi += 1;
         }
         for repair in repairs.iter().filter(|_| repaired) {
-            let Ok(Coded::Repair { id, symbol }) = Coded::parse(black_box(repair)) else {
+            let Some(Coded::Repair { id, symbol }) = Coded::parse(black_box(repair)) else {
                 continue;
             };
             decoder.repair(id, symbol, 0, &mut sink);

@@ -245,7 +245,7 @@ mod tests {
 
     /// That the repair packet is the sum that its identifier says, byte by byte.
     fn check_sum(packet: &[u8], units: &[Vec<u8>], next: u32) -> Result<(), TestCaseError> {
-        let Ok(Coded::Repair { id, symbol }) = Coded::parse(packet) else {
+        let Some(Coded::Repair { id, symbol }) = Coded::parse(packet) else {
             return Err(TestCaseError::fail("not a repair packet"));
         };
         let mut coefficients = vec![0; id.count.into()];

@@ -30,4 +30,4 @@ pub use kernel::{Kernel, Term};
 pub use recoder::Recoder;
 pub use redundancy::Redundancy;
 pub use tinymt32::TinyMt32;
-pub use wire::{Coded, MAX_WINDOW, RepairId, WireError};
+pub use wire::{Coded, MAX_WINDOW, RepairId};

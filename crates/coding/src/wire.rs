@@ -35,20 +35,6 @@ const SOURCE: u8 = 0xa1;
 const REPAIR: u8 = 0xa2;
 const RECODED: u8 = 0xa3;
 
-/// Why a payload is not that of a coded packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
-    /// The last byte names no type, or there is none.
-    #[error("the payload does not end with the type of a coded packet")]
-    Type,
-    /// A header or the symbol does not fit.
-    #[error("the coded packet is cut short")]
-    Short,
-    /// The combination is of no source symbol, or of more than [`MAX_WINDOW`].
-    #[error("a combination of {0} source symbols, 1 to {MAX_WINDOW} are possible")]
-    Window(u16),
-}
-
 /// RFC 8681's Repair FEC Payload ID: of which source symbols a repair symbol is made, and how.
 ///
 /// For a block code, which is a window that does not slide, `first` is the block's first symbol.
@@ -73,7 +59,7 @@ impl RepairId {
         [k0, k1, n0, n1, e0, e1, e2, e3]
     }
 
-    fn parse(bytes: [u8; REPAIR_ID_LEN]) -> Result<Self, WireError> {
+    fn parse(bytes: [u8; REPAIR_ID_LEN]) -> Option<Self> {
         let [k0, k1, n0, n1, e0, e1, e2, e3] = bytes;
         let counted = u16::from_be_bytes([n0, n1]);
         let id = Self {
@@ -82,8 +68,7 @@ impl RepairId {
             count: counted & 0x0fff,
             first: u32::from_be_bytes([e0, e1, e2, e3]),
         };
-        check_count(id.count)?;
-        Ok(id)
+        is_possible(id.count).then_some(id)
     }
 }
 
@@ -116,54 +101,45 @@ pub enum Coded<'a> {
 }
 
 impl<'a> Coded<'a> {
-    /// What `payload`, of any bytes, is.
-    pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
-        let (kind, rest) = payload.split_last().ok_or(WireError::Type)?;
+    /// What `payload`, of any bytes, is; `None` when it is that of no coded packet.
+    pub fn parse(payload: &'a [u8]) -> Option<Self> {
+        let (kind, rest) = payload.split_last()?;
         match *kind {
             SOURCE => {
-                let (payload, esi) = rest.split_last_chunk().ok_or(WireError::Short)?;
+                let (payload, esi) = rest.split_last_chunk()?;
                 let esi = u32::from_be_bytes(*esi);
-                Ok(Self::Source { esi, payload })
+                Some(Self::Source { esi, payload })
             }
             REPAIR => {
-                let (id, symbol) = rest.split_first_chunk().ok_or(WireError::Short)?;
+                let (id, symbol) = rest.split_first_chunk()?;
                 let id = RepairId::parse(*id)?;
-                check_symbol(symbol)?;
-                Ok(Self::Repair { id, symbol })
+                is_symbol(symbol).then_some(Self::Repair { id, symbol })
             }
             RECODED => {
-                let (head, rest) = rest.split_first_chunk::<5>().ok_or(WireError::Short)?;
+                let (head, rest) = rest.split_first_chunk::<5>()?;
                 let [e0, e1, e2, e3, count] = *head;
-                check_count(count.into())?;
-                let (coefficients, symbol) = rest
-                    .split_at_checked(count.into())
-                    .ok_or(WireError::Short)?;
-                check_symbol(symbol)?;
+                let (coefficients, symbol) = rest.split_at_checked(count.into())?;
                 let first = u32::from_be_bytes([e0, e1, e2, e3]);
-                Ok(Self::Recoded {
+                let is_whole = is_possible(count.into()) && is_symbol(symbol);
+                is_whole.then_some(Self::Recoded {
                     first,
                     coefficients,
                     symbol,
                 })
             }
-            _ => Err(WireError::Type),
+            _ => None,
         }
     }
 }
 
-fn check_count(count: u16) -> Result<(), WireError> {
-    if count == 0 || usize::from(count) > MAX_WINDOW {
-        return Err(WireError::Window(count));
-    }
-    Ok(())
+/// Whether so many source symbols can be combined.
+fn is_possible(count: u16) -> bool {
+    (1..=MAX_WINDOW).contains(&count.into())
 }
 
 /// Even an empty unit has its information.
-fn check_symbol(symbol: &[u8]) -> Result<(), WireError> {
-    if symbol.len() < ADUI_LEN {
-        return Err(WireError::Short);
-    }
-    Ok(())
+fn is_symbol(symbol: &[u8]) -> bool {
+    symbol.len() >= ADUI_LEN
 }
 
 /// What follows the payload of source packet `esi`.
@@ -243,28 +219,22 @@ mod tests {
         };
         let bytes = [0x12, 0x34, 0xf0, 0x08, 0xde, 0xad, 0xbe, 0xef];
         assert_eq!(id.to_bytes(), bytes);
-        assert_eq!(RepairId::parse(bytes), Ok(id));
+        assert_eq!(RepairId::parse(bytes), Some(id));
     }
 
     #[test]
     fn what_is_no_coded_packet_is_refused() {
-        for (payload, error) in [
-            (&[][..], WireError::Type),
-            (&[0], WireError::Type),
-            (&[0, 0, 0, SOURCE], WireError::Short),
-            (
-                &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, REPAIR],
-                WireError::Window(0),
-            ),
-            (
-                &[0, 0, 0, 65, 0, 0, 0, 0, 0, 0, 0, REPAIR],
-                WireError::Window(65),
-            ),
-            (&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, REPAIR], WireError::Short),
-            (&[0, 0, 0, 0, 0, 7, 7, 7, RECODED], WireError::Window(0)),
-            (&[0, 0, 0, 0, 1, 7, 7, 7, RECODED], WireError::Short),
+        for payload in [
+            &[][..],
+            &[0],
+            &[0, 0, 0, SOURCE],
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, REPAIR],
+            &[0, 0, 0, 65, 0, 0, 0, 0, 0, 0, 0, REPAIR],
+            &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, REPAIR],
+            &[0, 0, 0, 0, 0, 7, 7, 7, RECODED],
+            &[0, 0, 0, 0, 1, 7, 7, 7, RECODED],
         ] {
-            assert_eq!(Coded::parse(payload), Err(error), "{payload:?}");
+            assert_eq!(Coded::parse(payload), None, "{payload:?}");
         }
     }
 
@@ -287,20 +257,20 @@ mod tests {
             *payload.last_mut().unwrap() = kind;
             let mut again = vec![0; 200];
             let len = match Coded::parse(&payload) {
-                Ok(Coded::Source { esi, payload }) => {
+                Some(Coded::Source { esi, payload }) => {
                     again[..payload.len()].copy_from_slice(payload);
                     again[payload.len()..][..SOURCE_TRAILER_LEN].copy_from_slice(&source_trailer(esi));
                     payload.len() + SOURCE_TRAILER_LEN
                 }
-                Ok(Coded::Repair { id, symbol }) => {
+                Some(Coded::Repair { id, symbol }) => {
                     let fill = |out: &mut [u8]| out.copy_from_slice(symbol);
                     write_repair(&mut again, id, symbol.len(), fill).unwrap()
                 }
-                Ok(Coded::Recoded { first, coefficients, symbol }) => {
+                Some(Coded::Recoded { first, coefficients, symbol }) => {
                     let fill = |out: &mut [u8]| out.copy_from_slice(symbol);
                     write_recoded(&mut again, first, coefficients, symbol.len(), fill).unwrap()
                 }
-                Err(_) => return Ok(()),
+                None => return Ok(()),
             };
             prop_assert_eq!(&again[..len], &payload);
         }

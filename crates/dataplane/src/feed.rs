@@ -211,7 +211,7 @@ fn place<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet
         .get_mut(HEADROOM..HEADROOM + frame.len())?
         .copy_from_slice(frame);
     let meta = Meta::new(stamp_ns, 1, 1, 0, &parse(frame).ok()?);
-    Packet::new(buffer, HEADROOM, frame.len(), meta, 0).ok()
+    Packet::new(buffer, HEADROOM, frame.len(), meta, 0)
 }
 
 /// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in an Ethernet frame, with its checksums.

@@ -394,13 +394,8 @@ pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
     let Ok(header) = nsh::encapsulate(packet.meta(), packet.bytes()) else {
         return false;
     };
-    match packet.push_front(header.len()) {
-        Ok(room) => {
-            room.copy_from_slice(&header);
-            true
-        }
-        Err(_) => false,
-    }
+    let room = packet.push_front(header.len());
+    room.map(|room| room.copy_from_slice(&header)).is_some()
 }
 
 /// Puts the NSH header in front of what goes back to the sender: position 0, which no packet goes on to from a function.

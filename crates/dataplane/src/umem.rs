@@ -318,12 +318,11 @@ impl FrameMemory {
     pub(crate) fn open(&self, buffer: Buffer, meta: Meta) -> Result<Packet<'_>, Buffer> {
         let Buffer { frame, offset, len } = buffer;
         let number = frame.0;
-        Packet::new(self.own(frame), offset as usize, len as usize, meta, number).map_err(|_| {
-            Buffer {
-                frame: Frame(number),
-                offset,
-                len,
-            }
+        let packet = Packet::new(self.own(frame), offset as usize, len as usize, meta, number);
+        packet.ok_or(Buffer {
+            frame: Frame(number),
+            offset,
+            len,
         })
     }
 

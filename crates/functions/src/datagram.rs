@@ -212,9 +212,9 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     u16::try_from(end).ok()?;
     let len = packet.len();
     match end.cmp(&len) {
-        Ordering::Less => packet.trim_tail(len - end).ok(),
+        Ordering::Less => packet.trim_tail(len - end),
         Ordering::Equal => Some(()),
-        Ordering::Greater => packet.extend_tail(end - len).ok().map(|_| ()),
+        Ordering::Greater => packet.extend_tail(end - len).map(|_| ()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! A packet as a function sees it.
 
-use std::fmt;
-
 use myelin_packet::{Headers, Meta};
 
 /// One packet in its buffer, with its metadata.
@@ -21,60 +19,10 @@ pub struct Packet<'a> {
 // One cache line each in a batch.
 const _: () = assert!(size_of::<Packet<'_>>() == 64);
 
-/// Why a packet cannot be made or cannot grow or shrink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PacketError {
-    /// The frame does not lie in the buffer.
-    #[error("frame of {len} bytes at {start} does not lie in its buffer of {buffer} bytes")]
-    OutsideBuffer {
-        /// Offset of the frame in the buffer, bytes.
-        start: usize,
-        /// Length of the frame, bytes.
-        len: usize,
-        /// Length of the buffer, bytes.
-        buffer: usize,
-    },
-    /// The offsets in the metadata cannot be those of the frame.
-    #[error("metadata does not belong to the frame of {len} bytes: {meta:?}")]
-    ForeignMeta {
-        /// Length of the frame, bytes.
-        len: usize,
-        /// What was given.
-        meta: Meta,
-    },
-    /// There is less room, or less packet, than asked for.
-    #[error("{asked} bytes asked for at the packet's {end}, {available} available")]
-    Room {
-        /// Which end.
-        end: End,
-        /// Bytes asked for.
-        asked: usize,
-        /// Bytes there are.
-        available: usize,
-    },
-}
-
-/// An end of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Where the Ethernet header is.
-    Front,
-    /// Where the payload ends.
-    Tail,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Front => "front",
-            Self::Tail => "tail",
-        })
-    }
-}
-
 impl<'a> Packet<'a> {
     /// The packet of `len` bytes at `start` of `buffer`, with the metadata that came with it.
-    /// `token` is the caller's own, to know the buffer again.
+    /// `token` is the caller's own, to know the buffer again. `None` when the frame does not lie in the buffer, or the metadata's
+    /// offsets cannot be those of the frame.
     #[inline]
     pub fn new(
         buffer: &'a mut [u8],
@@ -82,26 +30,13 @@ impl<'a> Packet<'a> {
         len: usize,
         meta: Meta,
         token: u32,
-    ) -> Result<Self, PacketError> {
-        let outside = PacketError::OutsideBuffer {
-            start,
-            len,
-            buffer: buffer.len(),
-        };
-        let frame = start
-            .checked_add(len)
-            .and_then(|end| buffer.get(start..end))
-            .ok_or(outside)?;
-        let headers = meta
-            .headers(frame)
-            .ok_or(PacketError::ForeignMeta { len, meta })?;
-        let (Ok(start), Ok(len)) = (start.try_into(), len.try_into()) else {
-            return Err(outside);
-        };
-        Ok(Self {
+    ) -> Option<Self> {
+        let frame = buffer.get(start..start.checked_add(len)?)?;
+        let headers = meta.headers(frame)?;
+        Some(Self {
+            start: start.try_into().ok()?,
+            len: len.try_into().ok()?,
             buffer,
-            start,
-            len,
             token,
             headers,
             meta,
@@ -192,27 +127,27 @@ impl<'a> Packet<'a> {
         self.buffer.len() - self.start as usize - self.len as usize
     }
 
-    /// Grows the frame by `n` bytes in front and gives them, with whatever they held before.
-    pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], PacketError> {
-        let grown = room(End::Front, n, self.headroom())?;
+    /// Grows the frame by `n` bytes in front and gives them, with whatever they held before; `None` when there is less room.
+    pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
+        let grown = room(n, self.headroom())?;
         self.start -= grown;
         self.len += grown;
-        Ok(&mut self.bytes_mut()[..n])
+        Some(&mut self.bytes_mut()[..n])
     }
 
-    /// Grows the frame by `n` bytes at the tail and gives them, with whatever they held before.
-    pub fn extend_tail(&mut self, n: usize) -> Result<&mut [u8], PacketError> {
-        let grown = room(End::Tail, n, self.tailroom())?;
+    /// Grows the frame by `n` bytes at the tail and gives them, with whatever they held before; `None` when there is less room.
+    pub fn extend_tail(&mut self, n: usize) -> Option<&mut [u8]> {
+        let grown = room(n, self.tailroom())?;
         let old_len = self.len();
         self.len += grown;
-        Ok(&mut self.bytes_mut()[old_len..])
+        Some(&mut self.bytes_mut()[old_len..])
     }
 
-    /// Takes `n` bytes off the tail.
-    pub fn trim_tail(&mut self, n: usize) -> Result<(), PacketError> {
-        let cut = room(End::Tail, n, self.len())?;
-        self.len -= cut;
-        Ok(())
+    /// Takes `n` bytes off the tail; `None` when the frame has fewer.
+    #[must_use]
+    pub fn trim_tail(&mut self, n: usize) -> Option<()> {
+        self.len -= room(n, self.len())?;
+        Some(())
     }
 
     /// Notes that the payload ends there, after a function replaced it and corrected the lengths in the headers.
@@ -223,16 +158,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-fn room(end: End, asked: usize, available: usize) -> Result<u32, PacketError> {
+/// `asked` bytes, if as many are there.
+fn room(asked: usize, available: usize) -> Option<u32> {
     // What is available fits in 32 bits or is more than a frame can be.
-    u32::try_from(asked)
-        .ok()
-        .filter(|_| asked <= available)
-        .ok_or(PacketError::Room {
-            end,
-            asked,
-            available,
-        })
+    u32::try_from(asked).ok().filter(|_| asked <= available)
 }
 
 #[cfg(test)]
@@ -287,24 +216,11 @@ mod tests {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
-        let refused = |end, asked, available| {
-            Err(PacketError::Room {
-                end,
-                asked,
-                available,
-            })
-        };
         for asked in [HEADROOM + 1, usize::MAX, 1 << 32] {
-            assert_eq!(
-                packet.push_front(asked).map(|_| ()),
-                refused(End::Front, asked, HEADROOM)
-            );
-            assert_eq!(
-                packet.extend_tail(asked).map(|_| ()),
-                refused(End::Tail, asked, 32)
-            );
+            assert_eq!(packet.push_front(asked), None);
+            assert_eq!(packet.extend_tail(asked), None);
         }
-        assert_eq!(packet.trim_tail(107), refused(End::Tail, 107, 106));
+        assert_eq!(packet.trim_tail(107), None);
         assert_eq!(packet.bytes(), frame);
     }
 
@@ -325,17 +241,8 @@ mod tests {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         for (start, len) in [(HEADROOM, 139), (203, 0), (usize::MAX, 2), (0, usize::MAX)] {
-            let error = Packet::new(&mut buffer, start, len, meta, 0).unwrap_err();
-            assert_eq!(
-                error,
-                PacketError::OutsideBuffer {
-                    start,
-                    len,
-                    buffer: 202
-                }
-            );
+            assert!(Packet::new(&mut buffer, start, len, meta, 0).is_none());
         }
-        let error = Packet::new(&mut buffer, HEADROOM, frame.len() - 1, meta, 0).unwrap_err();
-        assert_eq!(error, PacketError::ForeignMeta { len: 105, meta });
+        assert!(Packet::new(&mut buffer, HEADROOM, frame.len() - 1, meta, 0).is_none());
     }
 }

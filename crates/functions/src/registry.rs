@@ -63,32 +63,29 @@ pub fn instantiate(config: &FunctionConfig) -> Result<Box<dyn Function>, Error> 
 impl States {
     /// An instance of a function, with the state that is its own.
     pub fn instantiate(&mut self, instance: &FunctionInstance) -> Result<Box<dyn Function>, Error> {
+        let key = instance.state.as_ref();
         Ok(match &instance.config {
             FunctionConfig::Forward => Box::new(Forward),
             FunctionConfig::Xor(config) => Box::new(Xor::new(*config)),
             FunctionConfig::Firewall(config) => Box::new(Firewall::new(config)?),
             FunctionConfig::Nat(config) => {
                 let shape = FunctionConfig::Nat(config.shape());
-                let make = || Mappings::new(config);
-                let mappings = self.get(instance.state.as_ref(), &shape, make);
+                let mappings = self.get(key, &shape, || Mappings::new(config));
                 Box::new(Nat::new(config, instance.side, mappings))
             }
             FunctionConfig::LoadBalancer(config) => {
                 let shape = FunctionConfig::LoadBalancer(config.shape());
-                let make = || Affinity::new(config.flows as usize);
-                let affinity = self.get(instance.state.as_ref(), &shape, make);
+                let affinity = self.get(key, &shape, || Affinity::new(config.flows as usize));
                 Box::new(LoadBalancer::new(config, instance.side, affinity))
             }
             FunctionConfig::Router(config) => Box::new(Router::new(config)?),
             FunctionConfig::Monitor(config) => {
-                let make = || MonitorState::new(*config);
-                let state = self.get(instance.state.as_ref(), &instance.config, make);
+                let state = self.get(key, &instance.config, || MonitorState::new(*config));
                 Box::new(Monitor::new(state))
             }
             FunctionConfig::FlowTracker(config) => {
                 let shape = FunctionConfig::FlowTracker(config.shape());
-                let make = || FlowTrackerState::new(*config);
-                let state = self.get(instance.state.as_ref(), &shape, make);
+                let state = self.get(key, &shape, || FlowTrackerState::new(*config));
                 Box::new(FlowTracker::new(*config, state))
             }
             FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
@@ -99,19 +96,19 @@ impl States {
                 let shape = FunctionConfig::AesEncrypt(config.shape());
                 // Only this can fail; it is dropped when the state of a former generation goes on.
                 let session = Session::new(config)?;
-                let session = self.get(instance.state.as_ref(), &shape, || session);
+                let session = self.get(key, &shape, || session);
                 Box::new(AesEncrypt::new(config, session))
             }
             FunctionConfig::AesDecrypt(config) => {
                 let shape = FunctionConfig::AesDecrypt(config.shape());
-                let make = || Sessions::new(config.sessions.into(), config.replay_window);
-                let sessions = self.get(instance.state.as_ref(), &shape, make);
+                let sessions = self.get(key, &shape, || {
+                    Sessions::new(config.sessions.into(), config.replay_window)
+                });
                 Box::new(AesDecrypt::new(config, sessions)?)
             }
             FunctionConfig::Dpi(config) => {
                 let shape = FunctionConfig::Dpi(config.shape());
-                let make = || Patterns::new(config);
-                let patterns = self.get(instance.state.as_ref(), &shape, make);
+                let patterns = self.get(key, &shape, || Patterns::new(config));
                 Box::new(Dpi::new(config, patterns)?)
             }
             FunctionConfig::Compress(config) => {
@@ -122,20 +119,17 @@ impl States {
             }
             FunctionConfig::RlncEncode(config) => {
                 let shape = FunctionConfig::RlncEncode(config.shape());
-                let make = || EncodeState::new(config);
-                let state = self.get(instance.state.as_ref(), &shape, make);
+                let state = self.get(key, &shape, || EncodeState::new(config));
                 Box::new(Encode::new(config, state))
             }
             FunctionConfig::RlncRecode(config) => {
                 let shape = FunctionConfig::RlncRecode(config.shape());
-                let make = || RecodeState::new(config);
-                let state = self.get(instance.state.as_ref(), &shape, make);
+                let state = self.get(key, &shape, || RecodeState::new(config));
                 Box::new(Recode::new(config, state))
             }
             FunctionConfig::RlncDecode(config) => {
                 let shape = FunctionConfig::RlncDecode(config.shape());
-                let make = || DecodeState::new(config);
-                let state = self.get(instance.state.as_ref(), &shape, make);
+                let state = self.get(key, &shape, || DecodeState::new(config));
                 Box::new(Decode::new(config, state))
             }
         })

@@ -290,7 +290,7 @@ impl Stage {
             buffer[HEADROOM..HEADROOM + frame.len()].copy_from_slice(&frame);
             let Ok(headers) = parse(&frame) else { continue };
             let meta = Meta::new(now_ns, 1, 1, 0, &headers);
-            let Ok(packet) = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0) else {
+            let Some(packet) = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0) else {
                 continue;
             };
             let mut batch = Batch::with_capacity(1);

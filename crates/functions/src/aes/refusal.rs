@@ -34,43 +34,24 @@ pub enum Refusal {
     SessionsFull,
 }
 
+/// Every reason, with the name of its counter.
+const NAMES: [(Refusal, &str); 13] = [
+    (Refusal::Fragment, "fragment"),
+    (Refusal::NotUdp, "not-udp"),
+    (Refusal::Surplus, "surplus"),
+    (Refusal::TooLong, "too-long"),
+    (Refusal::NoRoom, "no-room"),
+    (Refusal::NoSession, "no-session"),
+    (Refusal::TooShort, "too-short"),
+    (Refusal::UnknownKey, "unknown-key"),
+    (Refusal::NotAuthentic, "not-authentic"),
+    (Refusal::Replayed, "replayed"),
+    (Refusal::TooOld, "too-old"),
+    (Refusal::PutOut, "put-out"),
+    (Refusal::SessionsFull, "sessions-full"),
+];
+
 impl Refusal {
-    /// Every reason.
-    const ALL: [Self; 13] = [
-        Self::Fragment,
-        Self::NotUdp,
-        Self::Surplus,
-        Self::TooLong,
-        Self::NoRoom,
-        Self::NoSession,
-        Self::TooShort,
-        Self::UnknownKey,
-        Self::NotAuthentic,
-        Self::Replayed,
-        Self::TooOld,
-        Self::PutOut,
-        Self::SessionsFull,
-    ];
-
-    /// The name of its counter.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fragment => "fragment",
-            Self::NotUdp => "not-udp",
-            Self::Surplus => "surplus",
-            Self::TooLong => "too-long",
-            Self::NoRoom => "no-room",
-            Self::NoSession => "no-session",
-            Self::TooShort => "too-short",
-            Self::UnknownKey => "unknown-key",
-            Self::NotAuthentic => "not-authentic",
-            Self::Replayed => "replayed",
-            Self::TooOld => "too-old",
-            Self::PutOut => "put-out",
-            Self::SessionsFull => "sessions-full",
-        }
-    }
-
     /// Whether only what grows packets has it.
     fn is_of_growth(self) -> bool {
         matches!(self, Self::TooLong | Self::NoRoom)
@@ -96,7 +77,7 @@ impl From<NoDatagram> for Refusal {
 
 /// Dropped packets by reason.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Refusals([u64; Refusal::ALL.len()]);
+pub(crate) struct Refusals([u64; NAMES.len()]);
 
 impl Refusals {
     /// What becomes of a packet; counts why it is dropped.
@@ -125,8 +106,8 @@ impl Refusals {
     }
 
     fn read(&self, wanted: impl Fn(Refusal) -> bool, sink: &mut dyn FnMut(&'static str, u64)) {
-        for refusal in Refusal::ALL.into_iter().filter(|refusal| wanted(*refusal)) {
-            sink(refusal.name(), self.0[refusal as usize]);
+        for (refusal, name) in NAMES.into_iter().filter(|(refusal, _)| wanted(*refusal)) {
+            sink(name, self.0[refusal as usize]);
         }
     }
 }

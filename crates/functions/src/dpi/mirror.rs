@@ -6,11 +6,11 @@
 
 use std::net::IpAddr;
 
-use myelin_packet::checksum::{checksum, fold, sum};
+use myelin_packet::checksum::{fold, sum};
 use myelin_packet::five_tuple::UDP;
 use myelin_spec::MirrorConfig;
 
-use crate::Packet;
+use crate::{Packet, ip_header};
 
 /// Longest IP packet that is sent, bytes.
 const MTU: usize = 1500;
@@ -18,7 +18,6 @@ const MTU: usize = 1500;
 const MAX_ETHERNET_LEN: usize = 22;
 const UDP_LEN: usize = 8;
 const TZSP_LEN: usize = 9;
-const TIME_TO_LIVE: u8 = 64;
 
 /// Writes copies.
 #[derive(Debug)]
@@ -54,7 +53,8 @@ impl Mirror {
         copy.extend_from_slice(source_mac.as_ref().map_or(&frame[6..12], |mac| &mac.0));
         copy.extend_from_slice(tags);
         copy.extend_from_slice(&ether_type.to_be_bytes());
-        let addresses = write_ip(copy, &self.config, udp_len);
+        let ends = (self.config.source, self.config.address);
+        let addresses = ip_header::write(copy, ends, UDP, 0, udp_len);
 
         let udp = copy.len();
         let port = self.config.port.to_be_bytes();
@@ -74,39 +74,5 @@ impl Mirror {
         };
         copy[udp + 6..udp + 8].copy_from_slice(&whole.to_be_bytes());
         Some(copy)
-    }
-}
-
-/// Writes the IP header in front of a datagram of `length` bytes and gives the sum of its addresses.
-fn write_ip(copy: &mut Vec<u8>, config: &MirrorConfig, length: u16) -> u64 {
-    let ip = copy.len();
-    match (config.source, config.address) {
-        (IpAddr::V4(source), IpAddr::V4(address)) => {
-            copy.extend_from_slice(&[0x45, 0]);
-            copy.extend_from_slice(&(20 + length).to_be_bytes());
-            // Never fragmented, so it needs no number (RFC 6864).
-            copy.extend_from_slice(&[0, 0, 0x40, 0, TIME_TO_LIVE, UDP, 0, 0]);
-            copy.extend_from_slice(&source.octets());
-            copy.extend_from_slice(&address.octets());
-            let header = checksum(&copy[ip..]);
-            copy[ip + 10..ip + 12].copy_from_slice(&header.to_be_bytes());
-            sum(&copy[ip + 12..])
-        }
-        (source, address) => {
-            copy.extend_from_slice(&[0x60, 0, 0, 0]);
-            copy.extend_from_slice(&length.to_be_bytes());
-            copy.extend_from_slice(&[UDP, TIME_TO_LIVE]);
-            copy.extend_from_slice(&octets(source));
-            copy.extend_from_slice(&octets(address));
-            sum(&copy[ip + 8..])
-        }
-    }
-}
-
-/// An address as one of IPv6.
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }

@@ -120,7 +120,7 @@ impl Work {
     ) -> Option<Verdict> {
         let mut datagram = datagram(packet)?;
         let mut source = None;
-        if let Coded::Source { esi, .. } = Coded::parse(packet.payload()).ok()? {
+        if let Coded::Source { esi, .. } = Coded::parse(packet.payload())? {
             datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
             source = Some(esi);
         }
@@ -157,7 +157,7 @@ impl Work {
         }
         let mut sink = |packet: Delivered<'_>| sender.send(packet);
         if source.is_none() {
-            match Coded::parse(packet.payload()).ok()? {
+            match Coded::parse(packet.payload())? {
                 Coded::Repair { id, symbol } => decoder.repair(id, symbol, self.now_ns, &mut sink),
                 Coded::Recoded {
                     first,

@@ -89,7 +89,7 @@ impl Work {
     ) -> Option<Verdict> {
         let mut datagram = datagram(packet)?;
         let carrier = Carrier::of(packet, &datagram)?;
-        match Coded::parse(packet.payload()).ok()? {
+        match Coded::parse(packet.payload())? {
             Coded::Source { esi, .. } => {
                 // The unit is the packet without its trailer, which is put back.
                 datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;

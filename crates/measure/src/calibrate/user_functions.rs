@@ -53,7 +53,8 @@ fn once(function: &mut dyn Function, bytes: usize) -> Result<f64, ApiError> {
     let meta = Meta::new(1, 1, 0, 0, &headers);
     let length = frame.len();
     let mut batch = Batch::with_capacity(1);
-    batch.push(Packet::new(&mut frame, 0, length, meta, 0).map_err(ApiError::failed)?);
+    let packet = Packet::new(&mut frame, 0, length, meta, 0);
+    batch.push(packet.ok_or_else(|| ApiError::failed("a packet that does not fit its buffer"))?);
     let start = Instant::now();
     for _ in 0..REPEAT {
         std::hint::black_box(
