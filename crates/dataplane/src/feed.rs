@@ -42,16 +42,34 @@ pub struct Diet {
 pub struct Feed {
     function: Box<dyn Function>,
     after: Option<Box<dyn Function>>,
-    link: Option<LossyLink>,
     source: Vec<Vec<u8>>,
     produced: usize,
-    /// Frames that wait for the function, the next one last.
-    waiting: Vec<Vec<u8>>,
-    /// Frames to be used again.
-    spare: Vec<Vec<u8>>,
+    queue: Queue,
     buffer: Vec<u8>,
     emitted: Emitted,
     clock_ns: u64,
+}
+
+/// Frames on their way to the function.
+struct Queue {
+    link: Option<LossyLink>,
+    /// The next one last.
+    waiting: Vec<Vec<u8>>,
+    /// Frames to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Queue {
+    /// Keeps a frame for the function, if the link does not lose it.
+    fn put(&mut self, frame: &[u8]) {
+        if self.link.as_mut().is_some_and(LossyLink::loses) {
+            return;
+        }
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(frame);
+        self.waiting.push(kept);
+    }
 }
 
 /// Copies what is emitted, as a worker does.
@@ -110,15 +128,17 @@ impl Feed {
         Ok(Self {
             function: instantiate(&diet.function)?,
             after: diet.after.as_ref().map(instantiate).transpose()?,
-            link: diet.link.map(LossyLink::new),
             source: (0..PAYLOADS)
                 .map(|number| frame(&telemetry(number, diet.payload_bytes)))
                 .collect(),
             produced: 0,
-            waiting: Vec::with_capacity(MOST_EMITTED + 1),
-            spare: (0..=2 * MOST_EMITTED)
-                .map(|_| Vec::with_capacity(BUFFER))
-                .collect(),
+            queue: Queue {
+                link: diet.link.map(LossyLink::new),
+                waiting: Vec::with_capacity(MOST_EMITTED + 1),
+                spare: (0..=2 * MOST_EMITTED)
+                    .map(|_| Vec::with_capacity(BUFFER))
+                    .collect(),
+            },
             buffer: vec![0; BUFFER],
             emitted: Emitted::new(),
             clock_ns,
@@ -127,14 +147,14 @@ impl Feed {
 
     /// Feeds one packet. `None` when the source gave nothing that the function could be fed with: everything was lost or refused.
     pub fn feed(&mut self) -> Option<Fed> {
-        if self.waiting.is_empty() {
+        if self.queue.waiting.is_empty() {
             // Each packet may be lost; a thousand in a row are no accident.
             (0..1000).find(|_| {
                 self.produce();
-                !self.waiting.is_empty()
+                !self.queue.waiting.is_empty()
             })?;
         }
-        let frame = self.waiting.pop()?;
+        let frame = self.queue.waiting.pop()?;
         let now_ns = monotonic_ns();
         let mut packet = place(&mut self.buffer, &frame, now_ns)?;
         packet.set_position(0);
@@ -151,7 +171,7 @@ impl Feed {
         let after = monotonic_ns();
         let came_out = batch.len() + self.emitted.count;
         drop(batch);
-        self.spare.push(frame);
+        self.queue.spare.push(frame);
         Some(Fed {
             ns: (after - before).saturating_sub(self.clock_ns),
             came_out,
@@ -163,7 +183,7 @@ impl Feed {
         let source = &self.source[self.produced % self.source.len()];
         self.produced += 1;
         let Some(after) = &mut self.after else {
-            put_aside(&mut self.waiting, &mut self.spare, &mut self.link, source);
+            self.queue.put(source);
             return;
         };
         let Some(packet) = place(&mut self.buffer, source, monotonic_ns()) else {
@@ -174,35 +194,14 @@ impl Feed {
         self.emitted.count = 0;
         after.process_batch(&mut batch, &mut self.emitted);
         for packet in batch.packets() {
-            put_aside(
-                &mut self.waiting,
-                &mut self.spare,
-                &mut self.link,
-                packet.bytes(),
-            );
+            self.queue.put(packet.bytes());
         }
         for frame in &self.emitted.frames[..self.emitted.count] {
-            put_aside(&mut self.waiting, &mut self.spare, &mut self.link, frame);
+            self.queue.put(frame);
         }
         // The next one is taken from the end.
-        self.waiting.reverse();
+        self.queue.waiting.reverse();
     }
-}
-
-/// Keeps a frame for the function, if the link does not lose it.
-fn put_aside(
-    waiting: &mut Vec<Vec<u8>>,
-    spare: &mut Vec<Vec<u8>>,
-    link: &mut Option<LossyLink>,
-    frame: &[u8],
-) {
-    if link.as_mut().is_some_and(LossyLink::loses) {
-        return;
-    }
-    let mut kept = spare.pop().unwrap_or_default();
-    kept.clear();
-    kept.extend_from_slice(frame);
-    waiting.push(kept);
 }
 
 /// A frame in a buffer, as a packet.

@@ -93,19 +93,6 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(())
     }
 
-    /// Takes a generation of a chain out, after the packets that have arrived are processed and those that wait in its shaper
-    /// have left. All chains are served meanwhile.
-    pub fn undeploy(&mut self, spi: u32, generation: u16, stats: &Stats) {
-        self.drain();
-        let until_ns = (self.timer.clock)().saturating_add(MAX_DRAIN_NS);
-        while self.waiting(spi, generation) > 0 && (self.timer.clock)() < until_ns {
-            self.release();
-            self.turn();
-        }
-        self.remove_segments(spi, generation);
-        stats.release(spi, generation);
-    }
-
     /// A forwarder without ports and chains that takes `batch_size` packets at once. `clock` reads CLOCK_MONOTONIC, ns.
     pub(crate) fn new(
         memory: &'m FrameMemory,

@@ -229,11 +229,11 @@ impl WorkerHandle {
         let Some(row) = self.stats.door_row(spi) else {
             return Err(self.chain_error(key, "is one too many: a worker holds 4096"));
         };
-        let request = Request::LeadChain { chain, row };
-        self.ask(&request)?;
-        if let Request::LeadChain { chain, row } = request {
-            self.led.insert(spi, (chain, row));
-        }
+        self.ask(&Request::LeadChain {
+            chain: chain.clone(),
+            row,
+        })?;
+        self.led.insert(spi, (chain, row));
         Ok(())
     }
 
@@ -325,11 +325,6 @@ impl WorkerHandle {
     /// How it was started.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
-    }
-
-    /// How often it was started anew.
-    pub fn restarts(&self) -> u64 {
-        self.facts.restarts()
     }
 
     fn process(&mut self) -> Result<&mut Process, Error> {

@@ -24,7 +24,6 @@ use crate::handle::WorkerHandle;
 use crate::port::FramePool;
 use crate::ring_link::RingLink;
 use crate::ring_port::Side;
-use crate::stats::ChainStats;
 
 mod reader;
 mod runs;
@@ -226,7 +225,8 @@ impl Pipeline {
         let deadline = Instant::now() + DRAIN_TIME;
         let mut calm = 0;
         while calm < 3 && Instant::now() < deadline {
-            let empty = self.rings().iter().all(|ring| ring.occupancy == 0);
+            let mut rings = self.hops.iter();
+            let empty = rings.all(|hop| hop.link.occupancy() == 0);
             calm = if empty { calm + 1 } else { 0 };
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -261,15 +261,6 @@ impl Pipeline {
         &mut self.stages
     }
 
-    /// The rings, now.
-    pub fn rings(&self) -> Vec<RingStatus> {
-        let hops = self.hops.iter();
-        hops.filter_map(|hop| {
-            RingStatus::of(&hop.link, self.position(hop.from), self.position(hop.to))
-        })
-        .collect()
-    }
-
     fn position(&self, stage: Option<usize>) -> Option<u8> {
         stage.and_then(|index| self.positions.get(index).copied())
     }
@@ -291,11 +282,6 @@ impl Pipeline {
                 })
                 .collect(),
         }
-    }
-
-    /// What the chain did in all its processes together.
-    pub fn stats(&self, head: &WorkerHandle) -> Option<ChainStats> {
-        self.reader(head).stats()
     }
 }
 

@@ -32,6 +32,11 @@ impl RingLink {
         Ok(Arc::new(Self { ring, bell }))
     }
 
+    /// Descriptors in it; none where it cannot be looked at.
+    pub(crate) fn occupancy(&self) -> u32 {
+        self.ring.observer().map_or(0, |ring| ring.occupancy())
+    }
+
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.ring.fd(), self.bell.as_fd()]
     }

@@ -1,13 +1,15 @@
 //! Shared memory: anonymous files (`memfd`) and their mappings, seen as atomic integers or as raw bytes.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
@@ -43,24 +45,16 @@ impl Mapping {
         len: usize,
         populate: bool,
     ) -> io::Result<Self> {
-        let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
-        // SAFETY: the kernel chooses a fresh range (null hint, no MAP_FIXED), so no existing memory is replaced.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                fd.as_raw_fd(),
-                offset.cast_signed(),
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(start.cast())
-            .map(|start| Self { start, len })
-            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let mut flags = MapFlags::MAP_SHARED;
+        flags.set(MapFlags::MAP_POPULATE, populate);
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let length = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the kernel chooses a fresh range (no address, no MAP_FIXED), so no existing memory is replaced.
+        let start = unsafe { mmap(None, length, access, flags, fd, offset.cast_signed()) }?;
+        Ok(Self {
+            start: start.cast(),
+            len,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -105,11 +105,6 @@ impl Umem {
         self.frame_size
     }
 
-    /// The longest packet that fits behind the [`HEADROOM`], bytes, Ethernet header included.
-    pub fn max_packet(&self) -> u32 {
-        self.frame_size - HEADROOM
-    }
-
     /// The shared file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

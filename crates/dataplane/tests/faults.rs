@@ -52,7 +52,7 @@ fn replaced(bind_late: bool) {
         drain(&server);
         echo(&client, &server, &[round; 100], &[round; 100]).unwrap();
     }
-    assert_eq!(path.worker.restarts(), 8);
+    assert_eq!(path.worker.facts().restarts(), 8);
     let forth = path.worker.stats().chain(FORTH, 0).unwrap();
     assert!(
         forth.positions[0].packets_in >= 8,

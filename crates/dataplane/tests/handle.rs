@@ -136,7 +136,10 @@ fn a_restart_brings_all_chains_back_or_no_process() {
     assert_eq!(worker.facts().pid(), 0);
     worker.restart().unwrap();
     assert!(worker.is_alive());
-    assert_eq!((worker.restarts(), worker.facts().pid()), (2, worker.pid()));
+    assert_eq!(
+        (worker.facts().restarts(), worker.facts().pid()),
+        (2, worker.pid())
+    );
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Piped {
             wait_until(sound),
             "{:?} {:?} {:?}",
             self.path.audit(),
-            self.pipeline.rings(),
+            self.pipeline.reader(&self.path.worker).rings(),
             self.path.worker.stats().worker()
         );
     }
@@ -83,9 +83,9 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
             echo(&client, &server, &sent, &expected).unwrap();
         }
         let head = &piped.path.worker;
-        let left = || piped.pipeline.stats(head).unwrap().transmitted == 100;
+        let left = || piped.pipeline.reader(head).stats().unwrap().transmitted == 100;
         assert!(wait_until(left));
-        let stats = piped.pipeline.stats(head).unwrap();
+        let stats = piped.pipeline.reader(head).stats().unwrap();
         for position in &stats.positions {
             assert_eq!((position.packets_in, position.packets_out()), (100, 100));
         }
@@ -96,7 +96,7 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
             "nothing is that fast"
         );
         // Anybody can see what went through the rings: forth, on, home, and the home of the first stage, which had nothing to send.
-        let rings = piped.pipeline.rings();
+        let rings = piped.pipeline.reader(&piped.path.worker).rings();
         let through: Vec<_> = rings.iter().map(|r| (r.from, r.to, r.enqueued)).collect();
         assert_eq!(
             through,
@@ -138,7 +138,7 @@ fn frames_of_dropped_packets_come_home() {
     // Many times as many as there are frames.
     flood(&piped.path, &client, 30_000);
     piped.assert_all_frames_accounted();
-    let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
+    let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
     let firewall = stats.positions[1];
     assert!(
         firewall.drops > 10_000 && firewall.packets_out() == 0,
@@ -188,7 +188,7 @@ fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
         assert_eq!(piped.pid(1 - stage), other, "the other stage lives on");
     }
     assert_eq!(piped.path.worker.pid(), head);
-    let stats = piped.pipeline.stats(&piped.path.worker).unwrap();
+    let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
     // A batch of a killed stage at most each time, where no ring was full.
     let missing = stats.positions[0].packets_out() - stats.transmitted - stats.transmit_drops;
     assert!(missing <= 8 * 64, "{missing} {stats:?}");
@@ -265,8 +265,8 @@ fn an_idle_pipeline_sleeps() {
             .collect();
         panic!(
             "{error} {:?} {:?} {:?} {stages:?} {:?}",
-            piped.pipeline.rings(),
-            piped.pipeline.stats(head).unwrap().positions,
+            piped.pipeline.reader(&piped.path.worker).rings(),
+            piped.pipeline.reader(head).stats().unwrap().positions,
             head.stats().worker(),
             piped.path.audit()
         );

@@ -11,6 +11,14 @@ pub enum Verdict {
     Drop,
 }
 
+impl From<Option<()>> for Verdict {
+    /// What was done goes on; what could not be done ends here.
+    #[inline]
+    fn from(done: Option<()>) -> Self {
+        done.map_or(Self::Drop, |()| Self::Forward)
+    }
+}
+
 /// A service function.
 ///
 /// Implement [`process`](Self::process) alone. State is the function's own; an instance belongs to

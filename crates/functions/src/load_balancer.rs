@@ -260,14 +260,12 @@ impl Function for LoadBalancer {
             .affinity
             .enter()
             .and_then(|mut affinity| self.handle(&mut affinity, packet));
-        verdict(done)
+        done.into()
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
         match self.affinity.enter() {
-            Some(mut affinity) => {
-                batch.retain(|packet| verdict(self.handle(&mut affinity, packet)))
-            }
+            Some(mut affinity) => batch.retain(|packet| self.handle(&mut affinity, packet).into()),
             None => batch.retain(|_| Verdict::Drop),
         }
     }
@@ -289,12 +287,5 @@ impl Function for LoadBalancer {
             record.last_ns = flow.last_ns;
             record
         });
-    }
-}
-
-fn verdict(done: Option<()>) -> Verdict {
-    match done {
-        Some(()) => Verdict::Forward,
-        None => Verdict::Drop,
     }
 }

@@ -89,23 +89,16 @@ impl Function for Nat {
             .mappings
             .enter()
             .and_then(|mut mappings| self.translate(&mut mappings, packet));
-        verdict(translated)
+        translated.into()
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
         match self.mappings.enter() {
             Some(mut mappings) => {
-                batch.retain(|packet| verdict(self.translate(&mut mappings, packet)))
+                batch.retain(|packet| self.translate(&mut mappings, packet).into())
             }
             None => batch.retain(|_| Verdict::Drop),
         }
-    }
-}
-
-fn verdict(translated: Option<()>) -> Verdict {
-    match translated {
-        Some(()) => Verdict::Forward,
-        None => Verdict::Drop,
     }
 }
 

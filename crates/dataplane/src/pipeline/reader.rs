@@ -23,20 +23,6 @@ pub struct RingStatus {
     pub dequeued: u64,
 }
 
-impl RingStatus {
-    pub(super) fn of(link: &RingLink, from: Option<u8>, to: Option<u8>) -> Option<Self> {
-        let ring = link.ring.observer().ok()?;
-        Some(Self {
-            from,
-            to,
-            capacity: ring.capacity(),
-            occupancy: ring.occupancy(),
-            enqueued: ring.enqueued(),
-            dequeued: ring.dequeued(),
-        })
-    }
-}
-
 /// Positions of the functions whose processes send and receive; `None` for the first process.
 pub(super) type RingEnds = (Option<u8>, Option<u8>);
 
@@ -60,7 +46,18 @@ impl PipelineReader {
     pub fn rings(&self) -> Vec<RingStatus> {
         let rings = self.rings.iter();
         rings
-            .filter_map(|((from, to), link)| RingStatus::of(link, *from, *to))
+            .filter_map(|(ends, link)| {
+                let (from, to) = *ends;
+                let ring = link.ring.observer().ok()?;
+                Some(RingStatus {
+                    from,
+                    to,
+                    capacity: ring.capacity(),
+                    occupancy: ring.occupancy(),
+                    enqueued: ring.enqueued(),
+                    dequeued: ring.dequeued(),
+                })
+            })
             .collect()
     }
 

@@ -17,19 +17,35 @@ pub(super) struct Run {
     pub(super) shaping: Option<Shaping>,
 }
 
+impl Run {
+    fn new(process: Option<usize>, first_position: u8) -> Self {
+        Self {
+            process,
+            first_position,
+            functions: Vec::new(),
+            exit: None,
+            shaping: None,
+        }
+    }
+}
+
+/// The run of that process at a position: the last one, if that is the first process' too, else a new one.
+fn run_at(runs: &mut Vec<Run>, process: Option<usize>, position: u8) -> &mut Run {
+    let goes_on = |last: &Run| last.process.is_none() && process.is_none() && last.exit.is_none();
+    if !runs.last().is_some_and(goes_on) {
+        runs.push(Run::new(process, position));
+    }
+    let last = runs.len() - 1;
+    &mut runs[last]
+}
+
 /// Which process runs which functions, and the positions of those that get a process of their own.
 pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
     let mut runs: Vec<Run> = Vec::new();
     let mut stages = Vec::new();
     for (index, segment) in chain.segments.iter().enumerate() {
         // Packets come in at the sockets of the first process.
-        runs.push(Run {
-            process: None,
-            first_position: segment.first_position,
-            functions: Vec::new(),
-            exit: None,
-            shaping: None,
-        });
+        run_at(&mut runs, None, segment.first_position);
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
             let process = if is_first || function.config.stays_at_sockets() {
@@ -38,33 +54,14 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
                 stages.push(position);
                 Some(stages.len() - 1)
             };
-            match runs.last_mut() {
-                Some(last) if last.process.is_none() && process.is_none() => {
-                    last.functions.push(function.clone());
-                }
-                _ => runs.push(Run {
-                    process,
-                    first_position: position,
-                    functions: vec![function.clone()],
-                    exit: None,
-                    shaping: None,
-                }),
-            }
+            let run = run_at(&mut runs, process, position);
+            run.functions.push(function.clone());
         }
+        // They leave from there too.
         let end = segment.first_position + segment.functions.len() as u8;
-        match runs.last_mut() {
-            Some(last) if last.process.is_none() => {
-                last.exit = Some(segment.exit);
-                last.shaping = segment.shaping;
-            }
-            _ => runs.push(Run {
-                process: None,
-                first_position: end,
-                functions: Vec::new(),
-                exit: Some(segment.exit),
-                shaping: segment.shaping,
-            }),
-        }
+        let run = run_at(&mut runs, None, end);
+        run.exit = Some(segment.exit);
+        run.shaping = segment.shaping;
     }
     (runs, stages)
 }

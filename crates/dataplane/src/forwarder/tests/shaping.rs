@@ -35,6 +35,21 @@ fn at(us: u64) {
     NOW_NS.set(START_NS + us * US);
 }
 
+/// Takes a generation out as a worker's control thread does: after its packets have left.
+fn undeploy(
+    forwarder: &mut Forwarder<'_, MemoryPort>,
+    (spi, generation): (u32, u16),
+    stats: &Stats,
+) {
+    forwarder.drain();
+    while forwarder.waiting(spi, generation) > 0 {
+        forwarder.release();
+        forwarder.turn();
+    }
+    forwarder.remove_segments(spi, generation);
+    stats.release(spi, generation);
+}
+
 #[test]
 fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
     let stats = Stats::create().unwrap();
@@ -205,7 +220,7 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
     at(1100);
     forwarder.release();
     assert_eq!((forwarder.waiting(1, 0), forwarder.waiting(1, 1)), (0, 1));
-    forwarder.undeploy(1, 0, &stats);
+    undeploy(&mut forwarder, (1, 0), &stats);
     at(2200);
     assert_eq!(forwarder.release(), 1);
     let seen = of_shaper(&stats, 1);
@@ -226,7 +241,7 @@ fn a_chain_that_goes_lets_its_queue_leave_first() {
         inject(&mut forwarder, &meta_of(&packet, 1, 0), &packet);
     }
     forwarder.turn();
-    forwarder.undeploy(1, 0, &stats);
+    undeploy(&mut forwarder, (1, 0), &stats);
     assert_eq!(sent(&mut forwarder).len(), 5);
     assert!(!forwarder.is_shaping());
     assert_eq!(frames(&forwarder), FRAMES as usize);
