@@ -97,3 +97,44 @@ fn is_error(kind: Option<&u8>, protocol: u8) -> bool {
 
 // What is read without a check lies in every frame that was parsed.
 const _: () = assert!(ETHERNET_LEN == 14);
+
+#[cfg(test)]
+mod tests {
+    use myelin_packet::checksum::checksum;
+    use myelin_packet::fixtures::build;
+    use myelin_packet::parse;
+
+    use super::*;
+
+    #[test]
+    fn headers_and_checksums_of_a_message_are_right() {
+        let v4 = build::udp(build::client_v4(), build::server_v4(), b"quoted");
+        let v6 = build::udp(build::client_v6(), build::server_v6(), b"quoted");
+        for (frame, from, ip, icmp) in [
+            (v4, "10.0.0.254", [0x45, PRECEDENCE], [11, 0]),
+            (v6, "fd00::fe", [0x60, 0], [3, 0]),
+        ] {
+            let (asked, from) = (parse(&frame).unwrap(), from.parse().unwrap());
+            let mut message = Vec::new();
+            assert!(write(&frame, &asked, from, &mut message));
+            let headers = parse(&message).unwrap();
+            let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
+            assert_eq!(usize::from(headers.end), message.len());
+            assert_eq!(
+                (&message[l3..l3 + 2], &message[l4..l4 + 2]),
+                (&ip[..], &icmp[..])
+            );
+            let (tuple, theirs) = (headers.five_tuple(&message), asked.five_tuple(&frame));
+            assert_eq!((tuple.source, tuple.destination), (from, theirs.source));
+            if from.is_ipv4() {
+                assert_eq!(checksum(&message[l3..l4]), 0);
+                assert_eq!(checksum(&message[l4..]), 0);
+            } else {
+                let length = (message.len() - l4) as u64;
+                let pseudo_header = sum(&message[l3 + 8..l3 + 40]) + length + u64::from(ICMPV6);
+                assert_eq!(fold(pseudo_header + sum(&message[l4..])), 0xffff);
+            }
+            assert_eq!(message[l4 + ICMP_LEN..], frame[asked.l3.into()..]);
+        }
+    }
+}
