@@ -77,8 +77,8 @@ pub enum Error {
     #[error("the experiment's own chain file: {0}; please report it")]
     Snippet(String),
     /// The agent's answer.
-    #[error("{0}")]
-    Agent(ApiError),
+    #[error(transparent)]
+    Agent(#[from] ApiError),
     /// The kernel room's.
     #[error(transparent)]
     Kernel(#[from] myelin_kernel::Error),
@@ -103,12 +103,6 @@ pub enum Error {
     /// A C reference's.
     #[error(transparent)]
     Reference(#[from] reference::Error),
-}
-
-impl From<ApiError> for Error {
-    fn from(error: ApiError) -> Self {
-        Self::Agent(error)
-    }
 }
 
 impl Error {

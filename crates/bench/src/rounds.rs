@@ -91,6 +91,11 @@ impl Rounds {
     }
 }
 
+/// Shares as ratios to one.
+pub(crate) fn to_one(shares: &[f64]) -> Result<PairedRatio, Error> {
+    Ok(PairedRatio::new(shares, &vec![1.0; shares.len()])?)
+}
+
 /// The order of a round: it starts with another subject each time, and every other round runs backwards, so that nobody
 /// always comes first, nor always after the same one.
 fn order(round: usize, subjects: usize) -> impl Iterator<Item = usize> {

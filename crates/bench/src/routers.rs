@@ -16,9 +16,10 @@ use myelin_packet::sojourn::Histogram;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::generator::{Sent, Stream, generate};
 use crate::network::{CLIENT_LINK, Network, SERVER_LINK, SERVER_PORT};
 use crate::stand::{self, Stand};
-use crate::variant::polling_core;
+use crate::variant::{polling_core, probing_core};
 use crate::{Error, frames};
 
 /// Bytes of the paper's packets, and of ours, with the Ethernet header.
@@ -111,7 +112,7 @@ impl Figures {
         self.packets_in + self.policed
     }
 
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
+    fn since(&self, earlier: &Self) -> Self {
         Self {
             packets_in: self.packets_in - earlier.packets_in,
             policed: self.policed - earlier.policed,
@@ -196,13 +197,40 @@ impl Routers {
     }
 
     /// Runs something while the routers' processes run too.
-    pub(crate) fn running<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    fn running<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.signal(Signal::SIGCONT);
         let done = what();
         // What is under way comes through.
         std::thread::sleep(DRAIN);
         self.signal(Signal::SIGSTOP);
         done
+    }
+
+    /// Sends to the routers side by side for so long, each `(rate, cluster, burst)` as [`Stream`] has them: what was sent, and what all of them did.
+    pub(crate) fn turn(
+        &self,
+        streams: &[(f64, usize, u64)],
+        duration: Duration,
+    ) -> Result<(Vec<Sent>, Vec<Figures>), Error> {
+        let before = self.figures()?;
+        let streams: Vec<Stream<'_>> = streams
+            .iter()
+            .zip(&self.senders)
+            .map(|(&(rate_pps, cluster, burst), sender)| Stream {
+                sender,
+                rate_pps,
+                cluster,
+                burst,
+            })
+            .collect();
+        let core = probing_core()?;
+        let sent = self.running(|| generate(&streams, duration, core))?;
+        let after = self.figures()?;
+        let did = after.iter().zip(&before);
+        Ok((
+            sent,
+            did.map(|(after, before)| after.since(before)).collect(),
+        ))
     }
 
     /// What each did so far.

@@ -2,13 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use myelin_kernel::{Capacity, Hook, LoadedChain, Plane};
+use myelin_kernel::{Hook, LoadedChain};
 use myelin_packet::Prefix;
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
-use super::lookup::{Packets, kernel_chain};
+use super::lookup::{Packets, kernel_chain, small_plane};
 use crate::frames::{self, Scatter};
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Monitor, Options, Row, ebpf};
@@ -25,13 +25,7 @@ pub(super) fn run(
     monitor: &Monitor<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let plane = Plane::create(
-        None,
-        Capacity {
-            matches: 64,
-            ..Capacity::default()
-        },
-    )?;
+    let plane = small_plane()?;
     let load = |spi, function| plane.load_chain(&kernel_chain(hook, spi, &[function]));
     let mut subjects: Vec<(LoadedChain, Packets)> = Vec::new();
     for (index, count) in COUNTS.into_iter().enumerate() {

@@ -2,12 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
+use myelin_kernel::Hook;
 use myelin_measure::Mode;
-use myelin_packet::Match;
 use myelin_spec::FunctionConfig;
 
-use super::lookup::{kernel_chain, port};
+use super::lookup::Door;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};
@@ -92,46 +91,21 @@ fn round_trips(
     Ok(())
 }
 
-/// A front door with one chain behind it. The fields' order is that of the end.
-struct Bench {
-    _chain: LoadedChain,
-    port: Port,
-    _plane: Plane,
-}
-
 fn test_runs(
     hook: Hook,
     options: &Options,
     monitor: &Monitor<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let mut benches = Vec::new();
-    for length in LENGTHS {
-        let plane = Plane::create(
-            None,
-            Capacity {
-                matches: 64,
-                ..Capacity::default()
-            },
-        )?;
-        let port = port(&plane)?;
-        let chain = plane.load_chain(&kernel_chain(
-            hook,
-            1,
-            &vec![FunctionConfig::Forward; length],
-        ))?;
-        port.insert(&Match::default(), &chain)?;
-        benches.push(Bench {
-            _chain: chain,
-            port,
-            _plane: plane,
-        });
-    }
+    let doors = LENGTHS
+        .iter()
+        .map(|&length| Door::new(hook, false, None, &vec![FunctionConfig::Forward; length]))
+        .collect::<Result<Vec<_>, _>>()?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let rounds = options.rounds(40, 200);
     let stage = format!("test runs at {hook}");
-    let mut rounds = Rounds::measure(&stage, benches.len(), rounds, monitor, |subject| {
-        let program = benches[subject].port.program(hook)?;
+    let mut rounds = Rounds::measure(&stage, doors.len(), rounds, monitor, |subject| {
+        let program = doors[subject].port.program(hook)?;
         ebpf::mean_ns(program.as_fd(), hook, &frame, RUNS)
     })?;
     for (index, length) in LENGTHS.into_iter().enumerate() {

@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use myelin_kernel::test_run::{self, TestRun};
-use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, Port, PortConfig};
-use myelin_packet::{Meta, parse};
+use myelin_kernel::{
+    Capacity, ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Port, PortConfig,
+};
+use myelin_packet::traffic::Profile;
+use myelin_packet::{Match, Meta, parse};
 use myelin_spec::{FunctionConfig, OnFailure};
 
 use super::{accounting, classifier, firewall};
@@ -22,7 +25,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// finds other packets' memory in the caches first.
 const RUNS: u32 = 64;
 /// The loopback interface: no packet of a test run reaches it.
-pub(crate) const OUT: u32 = 1;
+const OUT: u32 = 1;
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
@@ -36,12 +39,58 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 
 /// A port that only test runs reach.
 pub(crate) fn port(plane: &Plane) -> Result<Port, Error> {
-    Ok(plane.add_port(PortConfig {
+    Ok(plane.add_port(port_config(false))?)
+}
+
+fn port_config(single_queue: bool) -> PortConfig {
+    PortConfig {
         name: "lo".into(),
         ifindex: OUT,
         opposite: None,
-        single_queue: false,
-    })?)
+        single_queue,
+    }
+}
+
+/// A front door of test runs with one chain behind it, which takes all packets. The fields' order is that of the end.
+pub(crate) struct Door {
+    _chain: LoadedChain,
+    pub(crate) port: Port,
+    _plane: Plane,
+}
+
+impl Door {
+    /// `single_queue`: of the port; `profile`: what the chain is held to.
+    pub(crate) fn new(
+        hook: Hook,
+        single_queue: bool,
+        profile: Option<&Profile>,
+        functions: &[FunctionConfig],
+    ) -> Result<Self, Error> {
+        let plane = small_plane()?;
+        let port = plane.add_port(port_config(single_queue))?;
+        let chain = plane.load_chain(&ChainConfig {
+            policer: profile
+                .map(|profile| plane.policer(profile))
+                .transpose()?
+                .flatten(),
+            ..kernel_chain(hook, 1, functions)
+        })?;
+        port.insert(&Match::default(), &chain)?;
+        Ok(Self {
+            _chain: chain,
+            port,
+            _plane: plane,
+        })
+    }
+}
+
+/// A plane of a few chains.
+pub(crate) fn small_plane() -> Result<Plane, Error> {
+    let capacity = Capacity {
+        matches: 64,
+        ..Capacity::default()
+    };
+    Ok(Plane::create(None, capacity)?)
 }
 
 /// A chain of kernel functions that ends in a redirect.

@@ -2,12 +2,11 @@
 
 use std::os::fd::AsFd;
 
-use myelin_kernel::{Capacity, ChainConfig, Hook, LoadedChain, Plane, Port, PortConfig};
-use myelin_packet::Match;
+use myelin_kernel::Hook;
 use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
 
-use super::lookup::{OUT, kernel_chain};
+use super::lookup::Door;
 use crate::rounds::Rounds;
 use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
 
@@ -23,43 +22,6 @@ struct Subject {
     hook: Hook,
     single_queue: bool,
     profile: Option<Profile>,
-}
-
-/// A front door with one chain behind it. The fields' order is that of the end.
-struct Bench {
-    _chain: LoadedChain,
-    port: Port,
-    _plane: Plane,
-}
-
-impl Subject {
-    fn bench(&self) -> Result<Bench, Error> {
-        let capacity = Capacity {
-            matches: 64,
-            ..Capacity::default()
-        };
-        let plane = Plane::create(None, capacity)?;
-        let port = plane.add_port(PortConfig {
-            name: "lo".into(),
-            ifindex: OUT,
-            opposite: None,
-            single_queue: self.single_queue,
-        })?;
-        let policer = match &self.profile {
-            Some(profile) => plane.policer(profile)?,
-            None => None,
-        };
-        let chain = plane.load_chain(&ChainConfig {
-            policer,
-            ..kernel_chain(self.hook, 1, &[FunctionConfig::Forward])
-        })?;
-        port.insert(&Match::default(), &chain)?;
-        Ok(Bench {
-            _chain: chain,
-            port,
-            _plane: plane,
-        })
-    }
 }
 
 /// A profile in packets and bits at once: as good as none, or one that lets next to nothing through.
@@ -99,14 +61,22 @@ pub(super) fn run(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let subjects = subjects();
-    let benches: Vec<Bench> = subjects
+    let doors = subjects
         .iter()
-        .map(Subject::bench)
-        .collect::<Result<_, _>>()?;
+        .map(|subject| {
+            let profile = subject.profile.as_ref();
+            Door::new(
+                subject.hook,
+                subject.single_queue,
+                profile,
+                &[FunctionConfig::Forward],
+            )
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     let programs = subjects
         .iter()
-        .zip(&benches)
-        .map(|(subject, bench)| Ok(bench.port.program(subject.hook)?))
+        .zip(&doors)
+        .map(|(subject, door)| Ok(door.port.program(subject.hook)?))
         .collect::<Result<Vec<_>, Error>>()?;
     let at_xdp: Vec<_> = subjects
         .iter()

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use myelin_metrics::stats::{CONFIDENCE, PairedRatio, mean_ci, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use myelin_packet::sojourn::Histogram;
 
-use crate::generator::{Stream, generate};
 use crate::published::rate_control;
+use crate::rounds::to_one;
 use crate::routers::{Kind, Routers};
-use crate::variant::probing_core;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -183,17 +182,8 @@ fn sla(kind: Kind, setting: &Setting, number: usize, capacity_pps: f64) -> Strin
 }
 
 fn capacity(routers: &Routers) -> Result<f64, Error> {
-    let before = routers.figures()?;
-    let streams = [Stream {
-        sender: routers.sender(0),
-        rate_pps: 1e9,
-        cluster: 1,
-        burst: u64::MAX,
-    }];
-    let core = probing_core()?;
-    routers.running(|| generate(&streams, SEARCH, core))?;
-    let did = routers.figures()?[0].since(&before[0]);
-    Ok(did.packets_out as f64 / SEARCH.as_secs_f64())
+    let (_, did) = routers.turn(&[(1e9, 1, u64::MAX)], SEARCH)?;
+    Ok(did[0].packets_out as f64 / SEARCH.as_secs_f64())
 }
 
 fn turn(
@@ -202,28 +192,13 @@ fn turn(
     capacity_pps: f64,
     shown: &mut Shown,
 ) -> Result<(), Error> {
-    let before = routers.figures()?;
     let others = (MANY - 1) as f64;
-    let streams: Vec<Stream<'_>> = (0..setting.routers)
-        .map(|number| {
-            let (share, burst) = if number == 0 {
-                // Evenly, as the paper's generator; what it could not send in time it does not send at once.
-                (setting.load, 1)
-            } else {
-                (OTHERS_OFFERED / others, u64::MAX)
-            };
-            Stream {
-                sender: routers.sender(number),
-                rate_pps: share * capacity_pps,
-                cluster: 1,
-                burst,
-            }
-        })
-        .collect();
-    let core = probing_core()?;
-    let sent = routers.running(|| generate(&streams, TURN, core))?;
-    let after = routers.figures()?;
-    let first = after[0].since(&before[0]);
+    // The first one evenly, as the paper's generator; what it could not send in time it does not send at once.
+    let mut streams = vec![(setting.load * capacity_pps, 1, 1)];
+    let other = (OTHERS_OFFERED / others * capacity_pps, 1, u64::MAX);
+    streams.resize(setting.routers, other);
+    let (sent, did) = routers.turn(&streams, TURN)?;
+    let first = &did[0];
     shown
         .kept
         .push((first.packets_out as f64 / sent[0].packets.max(1) as f64).max(1e-6));
@@ -233,11 +208,7 @@ fn turn(
     shown.sojourn.merge(&first.sojourn);
     shown.policed += first.policed;
     if setting.routers > 1 {
-        let out: u64 = after[1..]
-            .iter()
-            .zip(&before[1..])
-            .map(|(after, before)| after.since(before).packets_out)
-            .sum();
+        let out: u64 = did[1..].iter().map(|other| other.packets_out).sum();
         // Their buckets were full at the start.
         let limit = OTHERS_LIMIT * capacity_pps * TURN.as_secs_f64();
         let allowed = limit + others * OTHERS_BUCKET as f64;
@@ -274,7 +245,6 @@ fn claims(
     shown: &[Shown],
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let to_one = |figures: &[f64]| PairedRatio::new(figures, &vec![1.0; figures.len()]);
     for (setting, shown) in settings.iter().zip(shown) {
         let name = format!(
             "{}: {}, policer {}, shaper {}",

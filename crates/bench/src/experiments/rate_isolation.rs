@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use myelin_metrics::stats::{PairedRatio, median_ci};
 
-use crate::generator::{Sent, Stream, generate};
+use crate::generator::Sent;
 use crate::published::rate_control;
-use crate::rounds::Rounds;
+use crate::rounds::{Rounds, to_one};
 use crate::routers::{Figures, Kind, Routers};
-use crate::variant::probing_core;
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -152,7 +151,8 @@ fn measure(
         monitor,
         |case| {
             let place = if CASES[case].policed { &policed } else { &free };
-            let turn = turn(place, CASES[case].sent.map(|share| share * rate_pps))?;
+            let rates_pps = CASES[case].sent.map(|share| share * rate_pps);
+            let turn = turn(place, rates_pps, TURN)?;
             let kept = turn.did[1].packets_out as f64 / turn.sent[1].packets.max(1) as f64;
             turns[case].push(turn);
             // A share of nothing at all would be no figure.
@@ -170,7 +170,7 @@ fn measure(
             .push(with_figures(row, &turns[number], &kept, number));
     }
     let name = kind.name();
-    let unpoliced = share(&kept, UNPOLICED)?;
+    let unpoliced = to_one(&kept.sorted(UNPOLICED))?;
     findings
         .claims
         .push(rate_control::KEPT_UNPOLICED.beside(Claim::ratio_at_most(
@@ -249,15 +249,6 @@ fn p99_us(turns: &[Turn]) -> Vec<f64> {
         .collect()
 }
 
-/// The share of a case as a ratio to one.
-fn share(kept: &Rounds, case: usize) -> Result<PairedRatio, Error> {
-    to_one(&kept.sorted(case))
-}
-
-fn to_one(shares: &[f64]) -> Result<PairedRatio, Error> {
-    Ok(PairedRatio::new(shares, &vec![1.0; shares.len()])?)
-}
-
 /// The two routers, each with an SLA of its burst.
 fn routers(
     options: &Options,
@@ -270,7 +261,7 @@ fn routers(
 
 /// What one router is sent, and puts through, when it is sent as much as goes, packets a second.
 fn capacity(routers: &Routers) -> Result<(f64, f64), Error> {
-    let turn = turn_of(routers, [1e9, 0.0], SEARCH)?;
+    let turn = turn(routers, [1e9, 0.0], SEARCH)?;
     let a_second = |packets: u64| packets as f64 / SEARCH.as_secs_f64();
     Ok((
         a_second(turn.sent[0].packets),
@@ -278,29 +269,11 @@ fn capacity(routers: &Routers) -> Result<(f64, f64), Error> {
     ))
 }
 
-fn turn(routers: &Routers, rates_pps: [f64; 2]) -> Result<Turn, Error> {
-    turn_of(routers, rates_pps, TURN)
-}
-
-fn turn_of(routers: &Routers, rates_pps: [f64; 2], duration: Duration) -> Result<Turn, Error> {
-    let before = routers.figures()?;
-    let streams: Vec<Stream<'_>> = rates_pps
-        .into_iter()
-        .enumerate()
-        .map(|(number, rate_pps)| Stream {
-            sender: routers.sender(number),
-            rate_pps,
-            cluster: if number == 0 { 1 } else { CLUSTER as usize },
-            burst: if number == 0 { u64::MAX } else { CLUSTER },
-        })
-        .collect();
-    let core = probing_core()?;
-    let sent = routers.running(|| generate(&streams, duration, core))?;
-    let after = routers.figures()?;
-    let did = after
-        .iter()
-        .zip(&before)
-        .map(|(after, before)| after.since(before))
-        .collect();
+fn turn(routers: &Routers, rates_pps: [f64; 2], duration: Duration) -> Result<Turn, Error> {
+    let streams = [
+        (rates_pps[0], 1, u64::MAX),
+        (rates_pps[1], CLUSTER as usize, CLUSTER),
+    ];
+    let (sent, did) = routers.turn(&streams, duration)?;
     Ok(Turn { sent, did })
 }

@@ -64,10 +64,8 @@ impl Control {
 
     fn enforce(self) -> &'static str {
         match self {
-            Self::None => "none",
-            Self::Policer => "policer",
-            Self::Shaper => "shaper",
             Self::Both => "both",
+            other => other.name(),
         }
     }
 
