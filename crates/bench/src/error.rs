@@ -94,9 +94,9 @@ pub enum Error {
     /// Rounds that cannot be compared.
     #[error(transparent)]
     Ratio(#[from] myelin_metrics::stats::RatioError),
-    /// The declarations of plots that cannot be read.
-    #[error("the plots of experiment `{0}`: {1}; please report it")]
-    Plots(&'static str, String),
+    /// A file of plots or cases that cannot be read: the experiment, and what is wrong.
+    #[error("the data of experiment `{0}`: {1}; please report it")]
+    Data(&'static str, String),
     /// The page's.
     #[error(transparent)]
     Report(#[from] myelin_report::Error),

@@ -8,6 +8,7 @@ use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
 use myelin_metrics::stats::{Estimate, PairedRatio, ROUNDS_NEEDED};
 use myelin_report::experiment::Plot;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::Error;
@@ -156,9 +157,16 @@ pub struct Experiment {
 
 impl Experiment {
     pub(crate) fn plots(&self) -> Result<Vec<Plot>, Error> {
-        serde_saphyr::from_str(self.plots)
-            .map_err(|error| Error::Plots(self.name, error.to_string()))
+        read(self.name, self.plots)
     }
+}
+
+/// Reads a list that an experiment has in a file of data.
+pub(crate) fn read<T: DeserializeOwned>(
+    experiment: &'static str,
+    text: &str,
+) -> Result<Vec<T>, Error> {
+    serde_saphyr::from_str(text).map_err(|error| Error::Data(experiment, error.to_string()))
 }
 
 /// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.

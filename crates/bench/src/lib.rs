@@ -84,7 +84,7 @@ pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Repor
 /// A self-contained page with the report's claims, the plots that its experiment declares, and all rows, UTF-8.
 ///
 /// # Errors
-/// [`Error::Unknown`] when the report is of no experiment; [`Error::Plots`] and [`Error::Report`] when its rows cannot be drawn.
+/// [`Error::Unknown`] when the report is of no experiment; [`Error::Data`] and [`Error::Report`] when its rows cannot be drawn.
 pub fn page(report: &Report<Row>) -> Result<String, Error> {
     let experiment = find(&report.experiment)?;
     let plots = experiment.plots()?;

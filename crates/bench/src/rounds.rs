@@ -85,6 +85,11 @@ impl Rounds {
         mean_ci(&self.0[subject], CONFIDENCE)
     }
 
+    /// [`Rounds::ratio`] without its interval.
+    pub(crate) fn times(&self, subject: usize, reference: usize) -> Result<f64, Error> {
+        Ok(self.ratio(subject, reference)?.estimate.value)
+    }
+
     /// Median of the rounds' ratios.
     pub(crate) fn ratio(&self, subject: usize, reference: usize) -> Result<PairedRatio, Error> {
         Ok(PairedRatio::new(&self.0[subject], &self.0[reference])?)
@@ -94,6 +99,16 @@ impl Rounds {
 /// Shares as ratios to one.
 pub(crate) fn to_one(shares: &[f64]) -> Result<PairedRatio, Error> {
     Ok(PairedRatio::new(shares, &vec![1.0; shares.len()])?)
+}
+
+/// The smallest of figures in ascending order that a share of all do not exceed; without figures no number.
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let place = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(place.saturating_sub(1).min(last))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// The order of a round: it starts with another subject each time, and every other round runs backwards, so that nobody
@@ -110,11 +125,21 @@ fn order(round: usize, subjects: usize) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_figures() {
+        let figures: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(quantile(&figures, 0.99), 99.0);
+        assert_eq!(quantile(&figures, 0.5), 50.0);
+        assert_eq!(quantile(&[7.0], 0.99), 7.0);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
 
     #[test]
     fn every_round_has_every_subject_and_no_fixed_neighbours() {

@@ -10,15 +10,16 @@ use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
 use myelin_spec::LossyLinkConfig;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::experiment::median_at_most;
 use crate::published::{Published, calvin};
 use crate::reference::Fed;
-use crate::rounds::Rounds;
+use crate::rounds::{Rounds, quantile};
 use crate::snippet::config;
 use crate::variant::PAYLOADS;
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, experiment};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-advanced",
@@ -35,86 +36,18 @@ const PLAIN_AES_BOUND: f64 = 25.0;
 const MOST_PARALLEL: usize = 9;
 
 /// A function that is measured.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Case {
-    name: &'static str,
+    name: String,
     /// `kind` and `config`.
-    function: &'static str,
+    function: String,
     /// The same of what its packets come through, and the share that is lost behind that, millionths.
-    after: Option<(&'static str, u32)>,
+    after: Option<(String, u32)>,
     /// What its 99th percentile may be, us, with as many in parallel as there are cores.
     budget_us: f64,
 }
 
-const CASES: &[Case] = &[
-    Case {
-        name: WINDOW_ENCODE,
-        function: WINDOW,
-        after: None,
-        budget_us: FAST_BUDGET_US,
-    },
-    Case {
-        name: "sliding window, decode at 10 % loss",
-        function: "kind: rlnc-decode",
-        after: Some((WINDOW, 100_000)),
-        budget_us: BUDGET_US,
-    },
-    Case {
-        name: "block code, encode",
-        function: BLOCK,
-        after: None,
-        budget_us: FAST_BUDGET_US,
-    },
-    Case {
-        name: "block code, decode at 10 % loss",
-        function: "kind: rlnc-decode",
-        after: Some((BLOCK, 100_000)),
-        budget_us: BUDGET_US,
-    },
-    Case {
-        name: AES_GCM,
-        function: "kind: aes-encrypt, config: { keyFile: key }",
-        after: None,
-        budget_us: FAST_BUDGET_US,
-    },
-    Case {
-        name: "AES-GCM, decrypt",
-        function: "kind: aes-decrypt, config: { keyFile: key }",
-        after: Some(("kind: aes-encrypt, config: { keyFile: key }", 0)),
-        budget_us: FAST_BUDGET_US,
-    },
-    Case {
-        name: AES_CTR,
-        function: "kind: aes-encrypt, config: { keyFile: key, cipher: aes-128-ctr }",
-        after: None,
-        budget_us: FAST_BUDGET_US,
-    },
-    Case {
-        name: "LZ4, compress",
-        function: "kind: compress, config: { algorithm: lz4 }",
-        after: None,
-        budget_us: BUDGET_US,
-    },
-    Case {
-        name: "LZ4, decompress",
-        function: "kind: decompress",
-        after: Some(("kind: compress, config: { algorithm: lz4 }", 0)),
-        budget_us: BUDGET_US,
-    },
-    Case {
-        name: "Zstandard, compress",
-        function: "kind: compress, config: { algorithm: zstd }",
-        after: None,
-        budget_us: BUDGET_US,
-    },
-    Case {
-        name: "10 000 patterns",
-        function: "kind: dpi, config: { patternsFile: patterns }",
-        after: None,
-        budget_us: BUDGET_US,
-    },
-];
-const WINDOW: &str = "kind: rlnc-encode, config: { code: window, window: 8, redundancy: 0.25 }";
-const BLOCK: &str = "kind: rlnc-encode, config: { code: block, block: 32, redundancy: 0.25 }";
 const WINDOW_ENCODE: &str = "sliding window, encode";
 const AES_GCM: &str = "AES-GCM, encrypt";
 const AES_CTR: &str = "AES-CTR, encrypt";
@@ -123,16 +56,21 @@ const PATTERNS: u32 = 10_000;
 /// Packets whose mean counts as one figure of a run.
 const BATCH: usize = 500;
 
+fn cases() -> Result<Vec<Case>, Error> {
+    let text = include_str!("../../cases/calvin-advanced.yaml");
+    experiment::read(EXPERIMENT.name, text)
+}
+
 /// A subject of the rounds: a case, or the plain program behind them, and a payload.
 #[derive(Clone, Copy)]
-struct Subject {
-    case: Option<&'static Case>,
+struct Subject<'a> {
+    case: Option<&'a Case>,
     payload: usize,
 }
 
-impl Subject {
-    fn name(&self) -> &'static str {
-        self.case.map_or(PLAIN_AES, |case| case.name)
+impl Subject<'_> {
+    fn name(&self) -> &str {
+        self.case.map_or(PLAIN_AES, |case| &case.name)
     }
 
     /// That many processes, idle.
@@ -159,19 +97,22 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             ("payload", "readings of sensors as text, 256 different ones in turn".to_owned()),
             ("timed", "the function's call for one packet, less a reading of the clock; what it emits is copied".to_owned()),
         ]);
-    let mut cases: Vec<Option<&'static Case>> = Vec::new();
-    for case in CASES {
+    let all = cases()?;
+    let mut cases: Vec<Option<&Case>> = Vec::new();
+    for case in &all {
         match Fed::function(&options.program, &diet(case, PAYLOADS[0])?)
             .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
         {
             Ok(_) => cases.push(Some(case)),
-            Err(error) => findings
-                .rows
-                .push(Findings::skipped("function", case.name, &error)),
+            Err(error) => {
+                findings
+                    .rows
+                    .push(Findings::skipped("function", case.name.as_str(), &error))
+            }
         }
     }
     cases.push(None);
-    let subjects: Vec<Subject> = cases
+    let subjects: Vec<Subject<'_>> = cases
         .iter()
         .flat_map(|case| {
             PAYLOADS.map(|payload| Subject {
@@ -187,7 +128,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 
 /// The paper's figure: 1 to 9 of each at once.
 fn in_parallel(
-    subjects: &[Subject],
+    subjects: &[Subject<'_>],
     packets: u32,
     options: &Options,
     monitor: &Monitor<'_>,
@@ -253,7 +194,7 @@ fn in_parallel(
 
 /// All functions in turns: budgets, and encryption against the plain program.
 fn in_turns(
-    subjects: &[Subject],
+    subjects: &[Subject<'_>],
     (packets, cores): (u32, usize),
     options: &Options,
     monitor: &Monitor<'_>,
@@ -309,7 +250,7 @@ fn in_turns(
 }
 
 /// What the paper says of a case.
-fn published(subject: &Subject, parallel: usize) -> Option<Published> {
+fn published(subject: &Subject<'_>, parallel: usize) -> Option<Published> {
     match (subject.name(), subject.payload, parallel) {
         (WINDOW_ENCODE, 1400, MOST_PARALLEL) => Some(calvin::WINDOW_CODING_US),
         (AES_CTR | AES_GCM | PLAIN_AES, 1400, 1) => Some(calvin::AES_US),
@@ -333,28 +274,18 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// Of figures in ascending order.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let place = (share * sorted.len() as f64).ceil() as usize;
-    sorted
-        .get(place.saturating_sub(1).min(last))
-        .copied()
-        .unwrap_or(f64::NAN)
-}
-
 fn in_us(ns: Estimate) -> Estimate {
     ns.scaled(1e-3)
 }
 
 fn diet(case: &Case, payload_bytes: usize) -> Result<Diet, Error> {
     let files = files();
-    let after = case.after.map(|(after, _)| config(after, &files));
+    let after = case.after.as_ref().map(|(after, _)| config(after, &files));
     Ok(Diet {
-        function: config(case.function, &files)?,
+        function: config(&case.function, &files)?,
         after: after.transpose()?,
-        link: case.after.map(|(_, loss_ppm)| LossyLinkConfig {
-            loss_ppm,
+        link: case.after.as_ref().map(|(_, loss_ppm)| LossyLinkConfig {
+            loss_ppm: *loss_ppm,
             burst: None,
             seed: Some(1),
         }),
@@ -378,23 +309,13 @@ fn files() -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
 
     #[test]
     fn every_case_is_a_function() {
-        for case in CASES {
+        for case in &cases().unwrap() {
             diet(case, 256).unwrap();
         }
-    }
-
-    #[test]
-    fn quantiles_are_those_of_the_figures() {
-        let figures: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(quantile(&figures, 0.99), 99.0);
-        assert_eq!(quantile(&figures, 0.5), 50.0);
-        assert_eq!(quantile(&[7.0], 0.99), 7.0);
-        assert!(quantile(&[], 0.5).is_nan());
     }
 }

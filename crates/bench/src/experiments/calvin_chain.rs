@@ -150,7 +150,7 @@ fn rows(
                 .with("share_within_350us", all.share_within(calvin::BUDGET_US))
                 .with(
                     "times_direct",
-                    measured.rounds.ratio(at(index), at(DIRECT))?.estimate.value,
+                    measured.rounds.times(at(index), at(DIRECT))?,
                 )
                 .with("what", variant.about.as_str()),
         );

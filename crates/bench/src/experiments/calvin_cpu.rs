@@ -10,6 +10,7 @@ use std::time::Duration;
 use myelin_measure::cpu::{shares, together};
 use myelin_metrics::Shares;
 use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::experiment::median_at_most;
@@ -18,7 +19,9 @@ use crate::reference::Reference;
 use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Variant, Window};
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{
+    Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, experiment, variants,
+};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-cpu",
@@ -35,79 +38,26 @@ const IDLE_BOUND: f64 = 0.01;
 /// What the functions are loaded with.
 const LOADS: [(&str, Option<Duration>); 2] = [("fixed rate", Some(INTERVAL)), ("idle", None)];
 
-/// Chains: name, what it is, mapping, spaces of its functions, what the worker does while it has nothing to do.
-const CHAINS: [(&str, &str, &str, &[&str], &str); 10] = [
-    (
-        "tcx",
-        "kernel function at tcx",
-        "compact\n  hook: tcx",
-        &["kernel"],
-        "adaptive",
-    ),
-    (
-        "XDP compact",
-        "kernel function at XDP",
-        "compact\n  hook: xdp",
-        &["kernel"],
-        "adaptive",
-    ),
-    (
-        "XDP distributed",
-        "kernel function at XDP in a namespace of its own",
-        "distributed\n  hook: xdp",
-        &["kernel"],
-        "adaptive",
-    ),
-    (
-        "AF_XDP polling",
-        "user-space function, polling",
-        "compact",
-        &["user"],
-        "spin",
-    ),
-    (
-        "AF_XDP adaptive",
-        "user-space function, polls for 50 us, then sleeps",
-        "compact",
-        &["user"],
-        "adaptive",
-    ),
-    (
-        "AF_XDP sleeping",
-        "user-space function, sleeps",
-        "compact",
-        &["user"],
-        "sleep",
-    ),
-    (
-        "CALVIN compact polling",
-        "kernel and user-space function, polling",
-        "compact",
-        &["kernel", "user"],
-        "spin",
-    ),
-    (
-        "CALVIN compact sleeping",
-        "kernel and user-space function, sleeps",
-        "compact",
-        &["kernel", "user"],
-        "sleep",
-    ),
-    (
-        "CALVIN distributed polling",
-        "kernel and user-space function, polling",
-        "distributed",
-        &["kernel", "user"],
-        "spin",
-    ),
-    (
-        "CALVIN distributed sleeping",
-        "kernel and user-space function, sleeps",
-        "distributed",
-        &["kernel", "user"],
-        "sleep",
-    ),
-];
+/// A chain of functions that forward.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chain {
+    name: String,
+    /// What it is.
+    about: String,
+    mapping: String,
+    hook: Option<String>,
+    /// Those of its functions.
+    spaces: Vec<String>,
+    /// What its worker does while it has nothing to do.
+    idle: String,
+}
+
+fn chains() -> Result<Vec<Chain>, Error> {
+    let text = include_str!("../../cases/calvin-cpu.yaml");
+    experiment::read(EXPERIMENT.name, text)
+}
+
 const AS_PUBLISHED: &str = "centralized, as published";
 const AT_ITS_BEST: &str = "centralized, at its best";
 
@@ -144,7 +94,8 @@ fn interrupts(shares: &Shares) -> f64 {
 }
 
 fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let (variants, skipped) = build(options, monitor)?;
+    let chains = chains()?;
+    let (variants, skipped) = build(&chains, options, monitor)?;
     let windows = match options.effort {
         Effort::Trial | Effort::Quick => [Duration::from_millis(60), Duration::from_millis(25)],
         Effort::Whole => [Duration::from_millis(300), Duration::from_millis(200)],
@@ -193,7 +144,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         }
     }
     findings.rows.extend(skipped);
-    findings.claims.extend(measured.idle_claims());
+    findings.claims.extend(measured.idle_claims(&chains));
     findings.claims.extend(measured.table_1());
     Ok(findings)
 }
@@ -222,12 +173,12 @@ impl Measured {
     }
 
     /// Chains with a worker that may sleep cost nothing while nothing comes.
-    fn idle_claims(&self) -> Vec<Claim> {
-        let sleeping = CHAINS
-            .into_iter()
-            .filter(|(.., spaces, idle)| spaces.contains(&"user") && *idle != "spin");
+    fn idle_claims(&self, chains: &[Chain]) -> Vec<Claim> {
+        let has_worker = |chain: &&Chain| chain.spaces.iter().any(|space| space == "user");
+        let sleeping = chains.iter().filter(has_worker);
         sleeping
-            .filter_map(|(name, ..)| {
+            .filter(|chain| chain.idle != "spin")
+            .filter_map(|Chain { name, .. }| {
                 let median = median_ci(&self.cores(self.find(name)?, 1), CONFIDENCE);
                 let id = format!("idle worker, cores, {name}");
                 Some(median_at_most(id, median, IDLE_BOUND))
@@ -262,28 +213,33 @@ impl Measured {
 }
 
 /// Every variant that can be had here, and a row for each that cannot.
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+fn build(
+    chains: &[Chain],
+    options: &Options,
+    monitor: &Monitor<'_>,
+) -> Result<(Vec<Variant>, Vec<Row>), Error> {
     let stand = Stand::open(&options.program)?;
     let mut made = vec![
         variants::direct()?,
         variants::bridge()?.named("Linux bridge"),
         variants::kernel_forwarding()?.named("kernel forwarding"),
     ];
-    for (name, about, mapping, spaces, idle) in CHAINS {
+    for chain in chains {
         monitor.check()?;
+        let spaces = chain.spaces.iter();
         let functions: Vec<_> = spaces
-            .iter()
-            .map(|space| ("kind: forward", *space))
+            .map(|space| ("kind: forward", space.as_str()))
             .collect();
-        let more = format!("  mapping: {mapping}\n{}", variants::worker(idle, 1)?);
-        let chain = variants::chain(
-            &stand,
-            &format!("c{}", made.len()),
-            about,
-            &functions,
-            &more,
-        )?;
-        made.push(chain.named(name));
+        let hook = chain.hook.iter().map(|hook| format!("  hook: {hook}\n"));
+        let more = format!(
+            "  mapping: {}\n{}{}",
+            chain.mapping,
+            hook.collect::<String>(),
+            variants::worker(&chain.idle, 1)?
+        );
+        let name = format!("c{}", made.len());
+        let made_of = variants::chain(&stand, &name, &chain.about, &functions, &more)?;
+        made.push(made_of.named(&chain.name));
     }
     let (programs, skipped) = variants::references(&[
         (Reference::Dpdk, "DPDK", "DPDK over net_af_xdp, polling"),
@@ -313,8 +269,9 @@ mod tests {
 
     #[test]
     fn pairs_are_variants_and_shares_are_whole() {
+        let chains = chains().unwrap();
         let named = |name: &str| {
-            name.starts_with("centralized") || CHAINS.iter().any(|(chain, ..)| *chain == name)
+            name.starts_with("centralized") || chains.iter().any(|chain| chain.name == name)
         };
         assert!(PAIRS.iter().all(|(one, other)| named(one) && named(other)));
         for shares in calvin::CPU_SHARES {

@@ -116,10 +116,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                         .with("payload_bytes", payload)
                         .with("mode", mode.to_string())
                         .with_estimate("rtt_mean", "_us", rounds.mean(at(variant_index)))
-                        .with(
-                            "times_direct",
-                            rounds.ratio(at(variant_index), at(0))?.estimate.value,
-                        )
+                        .with("times_direct", rounds.times(at(variant_index), at(0))?)
                         .with("what", variant.about.as_str()),
                 );
             }

@@ -67,10 +67,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                         .with("functions", *length)
                         .with("payload_bytes", payload)
                         .with_estimate("rtt_p50", "_us", rounds.median(at(variant)))
-                        .with(
-                            "times_direct",
-                            rounds.ratio(at(variant), at(0))?.estimate.value,
-                        ),
+                        .with("times_direct", rounds.times(at(variant), at(0))?),
                 );
                 if *length == 2
                     && let Some((_, bound)) = TWO.iter().find(|(name, _)| *name == layout)

@@ -71,10 +71,7 @@ pub(super) fn run(
                 .with("chains", door.count)
                 .with("programs_loaded", door.chains.len())
                 .with_estimate("door", "_ns", rounds.median(alone[index]))
-                .with(
-                    "times_10_chains",
-                    rounds.ratio(alone[index], alone[0])?.estimate.value,
-                )
+                .with("times_10_chains", rounds.times(alone[index], alone[0])?)
                 .with_estimate("whole_way", "_ns", rounds.median(index)),
         );
     }

@@ -14,6 +14,7 @@ use myelin_planner::Machine;
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use super::lookup::{kernel_chain, port};
+use crate::rounds::quantile;
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
 
@@ -234,12 +235,14 @@ fn loading(repeats: usize, monitor: &Monitor<'_>, findings: &mut Findings) -> Re
 
 impl Findings {
     fn times(&mut self, step: &str, what: &str, ms: &[f64]) {
+        let mut sorted = ms.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
         self.rows.push(
             Row::of("times")
                 .with("step", step)
                 .with("what", what)
                 .with_estimate("median", "_ms", median(ms))
-                .with("p95_ms", quantile(ms, 0.95)),
+                .with("p95_ms", quantile(&sorted, 0.95)),
         );
     }
 
@@ -257,14 +260,6 @@ fn median(ms: &[f64]) -> Option<Estimate> {
     median_ci(ms, CONFIDENCE)
 }
 
-/// The smallest sample that a share `q` of all do not exceed.
-fn quantile(samples: &[f64], q: f64) -> Option<f64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied()
-}
-
 /// What a step gives, and how many milliseconds it takes.
 fn timed<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> {
     let start = Instant::now();
@@ -275,15 +270,6 @@ fn timed<T>(step: impl FnOnce() -> Result<T, Error>) -> Result<(T, f64), Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_samples() {
-        let samples: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(quantile(&samples, 0.95), Some(95.0));
-        assert_eq!(quantile(&samples, 1.0), Some(100.0));
-        assert_eq!(quantile(&[7.0], 0.95), Some(7.0));
-        assert_eq!(quantile(&[], 0.95), None);
-    }
 
     #[test]
     fn the_chains_can_be_planned() {

@@ -64,10 +64,7 @@ pub(super) fn run(
                 .with("hook", hook.to_string())
                 .with("rules", count)
                 .with_estimate("firewall", "_ns", rounds.median(own[index]))
-                .with(
-                    "times_10_rules",
-                    rounds.ratio(own[index], own[0])?.estimate.value,
-                )
+                .with("times_10_rules", rounds.times(own[index], own[0])?)
                 .with("with_egress_ns", rounds.median(index).map(|e| e.value)),
         );
     }

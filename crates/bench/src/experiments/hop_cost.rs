@@ -127,10 +127,7 @@ fn row(
         .with("variant", variant.name.as_str())
         .with("payload_bytes", payload)
         .with_estimate("rtt_p50", "_us", rounds.median(subject))
-        .with(
-            "times_direct",
-            rounds.ratio(subject, direct)?.estimate.value,
-        )
+        .with("times_direct", rounds.times(subject, direct)?)
         .with("what", variant.about.as_str()))
 }
 

@@ -237,10 +237,7 @@ fn round_trips(
                             "rtt_p99_us",
                             measured.distributions[at(index)].quantile_us(0.99),
                         )
-                        .with(
-                            "times_direct",
-                            rounds.ratio(at(index), at(0))?.estimate.value,
-                        )
+                        .with("times_direct", rounds.times(at(index), at(0))?)
                         .with("what", variant.about.as_str()),
                 );
             }
@@ -288,7 +285,7 @@ fn processes(
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", CPU_PAYLOAD)
                 .with_estimate("cpu_a_round_trip", "_us", rounds.median(index))
-                .with("times_direct", rounds.ratio(index, 0)?.estimate.value)
+                .with("times_direct", rounds.times(index, 0)?)
                 .with("cores_without_packets", idle_cores(variant, &subject.pids)?),
         );
     }
