@@ -110,12 +110,12 @@ impl Stand {
 
     /// The workers of a chain, none if all its functions are in the kernel.
     pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
-        workers(&self.engine.list(), chain)
+        workers(&self.status(), chain)
     }
 
     /// The state of all chains.
-    pub(crate) fn status(&self) -> Result<Vec<ChainStatus>, Error> {
-        Ok(self.engine.list())
+    pub(crate) fn status(&self) -> Vec<ChainStatus> {
+        self.engine.list()
     }
 
     /// The sojourn of all packets of a chain so far, by section.

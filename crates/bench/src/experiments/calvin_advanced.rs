@@ -107,7 +107,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             Err(error) => {
                 findings
                     .rows
-                    .push(Findings::skipped("function", case.name.as_str(), &error))
+                    .push(Findings::skipped("function", case.name.as_str(), &error));
             }
         }
     }

@@ -98,7 +98,7 @@ fn offered(monitor: &Monitor<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
         match passes(ports, monitor) {
             Ok(()) => offered.push(ports),
             Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => {
-                skipped.push(Findings::skipped("variant", switch(ports), &reason))
+                skipped.push(Findings::skipped("variant", switch(ports), &reason));
             }
             Err(error) => return Err(error),
         }
