@@ -7,24 +7,17 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
-use myelin_api::{ApiError, ChainSource, Event};
+use myelin_api::{ApiError, Event};
+use myelin_report::terminal::{self, Column};
 use serde::Serialize;
 
 /// Exit status of a chain that was refused, or whose SLA was not met.
-pub(crate) const REFUSED: u8 = 3;
+const REFUSED: u8 = 3;
 
 /// The program that runs: the agent and the workers are the same one.
 pub(crate) fn program() -> Result<PathBuf, ApiError> {
     std::env::current_exe()
         .map_err(|error| ApiError::failed(format!("cannot tell where this program lies: {error}")))
-}
-
-/// Parses a chain file.
-///
-/// # Errors
-/// Every fault of the file, each with its place.
-pub(crate) fn parse(source: &ChainSource) -> Result<Vec<myelin_spec::ServiceChain>, ApiError> {
-    source.parse()
 }
 
 /// Prints a value as JSON.
@@ -52,7 +45,17 @@ pub(crate) fn not_running(name: &str) -> ApiError {
 
 /// A table with these headings; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
-    myelin_report::terminal::grid(headings, table_width())
+    terminal::grid(headings, table_width())
+}
+
+/// A table with a row for each item.
+pub(crate) fn listing<T>(columns: &[Column<T>], items: &[T]) -> Table {
+    terminal::listing(columns, items, table_width())
+}
+
+/// The exit status of a command whose question is answered by yes or no.
+pub(crate) fn status(is_kept: bool) -> ExitCode {
+    ExitCode::from(if is_kept { 0 } else { REFUSED })
 }
 
 /// Columns that a table may take; none in a pipe, where each row is one line.

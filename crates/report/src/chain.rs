@@ -9,10 +9,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use myelin_metrics::chain::{Flood, Hop, Traffic};
 use myelin_metrics::envelope::Claim;
-use myelin_metrics::{ChainReport, Environment};
+use myelin_metrics::{ChainReport, Environment, ProbeResult};
 use serde_json::Value;
 
-use crate::terminal::{self, Histogram, Line, Style};
+use crate::terminal::{self, Column, Histogram, Line, Style, digits_or_dash};
 
 pub use page::page;
 
@@ -28,15 +28,12 @@ pub fn text(report: &ChainReport, style: Style) -> String {
         let table = terminal::latency_table(&columns, style);
         let _ = writeln!(out, "\nround trip, us\n{table}");
     }
-    out.push_str(&probes(report, style));
+    let _ = writeln!(out, "{}", listed(&PROBES, &report.probes, style));
     out.push_str(&sojourns(report, style));
-    let hops: Vec<_> = report.hops.iter().map(hop_cells).collect();
-    let _ = writeln!(out, "\n{}", terminal::table(&HOP_HEAD, &hops, style));
+    let _ = writeln!(out, "\n{}", listed(&HOPS, &report.hops, style));
     let _ = writeln!(out, "\n{}", account(&report.traffic));
     if !report.floods.is_empty() {
-        let floods: Vec<_> = report.floods.iter().map(flood_cells).collect();
-        let table = terminal::table(&FLOOD_HEAD, &floods, style);
-        let _ = writeln!(out, "\n{table}");
+        let _ = writeln!(out, "\n{}", listed(&FLOODS, &report.floods, style));
     }
     if let Some(shares) = report.cpu.as_ref().and_then(|cpu| cpu.overall) {
         let parts = shares
@@ -48,29 +45,22 @@ pub fn text(report: &ChainReport, style: Style) -> String {
     out
 }
 
-fn probes(report: &ChainReport, style: Style) -> String {
-    let counts = report.probes.iter().map(|(name, probe)| {
-        let counts = &probe.counts;
-        let of = [
-            counts.sent,
-            counts.lost,
-            counts.reordered,
-            counts.duplicates,
-            counts.corrupted,
-        ];
-        let of = of.map(|count| count.to_string());
-        [name.clone()].into_iter().chain(of).collect()
-    });
-    let head = [
-        "probe",
-        "sent",
-        "lost",
-        "reordered",
-        "duplicates",
-        "corrupted",
-    ];
-    terminal::table(&head, &counts.collect::<Vec<_>>(), style) + "\n"
+fn listed<T>(columns: &[Column<T>], items: &[T], style: Style) -> String {
+    let (head, rows) = terminal::head_and_rows(columns, items);
+    terminal::table(&head, &rows, style)
 }
+
+/// The table of the probes' packets.
+const PROBES: [Column<(String, ProbeResult)>; 6] = [
+    ("probe", |(name, _)| name.clone()),
+    ("sent", |(_, probe)| probe.counts.sent.to_string()),
+    ("lost", |(_, probe)| probe.counts.lost.to_string()),
+    ("reordered", |(_, probe)| probe.counts.reordered.to_string()),
+    ("duplicates", |(_, probe)| {
+        probe.counts.duplicates.to_string()
+    }),
+    ("corrupted", |(_, probe)| probe.counts.corrupted.to_string()),
+];
 
 fn sojourns(report: &ChainReport, style: Style) -> String {
     let mut out = String::new();
@@ -90,31 +80,17 @@ fn sojourns(report: &ChainReport, style: Style) -> String {
     out
 }
 
-/// Headings of [`hop_cells`].
-const HOP_HEAD: [&str; 8] = [
-    "hop",
-    "kind",
-    "space",
-    "in",
-    "out",
-    "drops",
-    "predicted ns",
-    "measured ns",
+/// The table of hops.
+const HOPS: [Column<Hop>; 8] = [
+    ("hop", |hop| hop.name.clone()),
+    ("kind", |hop| hop.kind.clone()),
+    ("space", |hop| hop.space.clone()),
+    ("in", |hop| hop.packets_in.to_string()),
+    ("out", |hop| hop.packets_out.to_string()),
+    ("drops", |hop| hop.drops.to_string()),
+    ("predicted ns", |hop| digits_or_dash(0, hop.predicted_ns)),
+    ("measured ns", |hop| digits_or_dash(0, hop.measured_ns)),
 ];
-
-fn hop_cells(hop: &Hop) -> Vec<String> {
-    let ns = |cost: Option<f64>| cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}"));
-    vec![
-        hop.name.clone(),
-        hop.kind.clone(),
-        hop.space.clone(),
-        hop.packets_in.to_string(),
-        hop.packets_out.to_string(),
-        hop.drops.to_string(),
-        ns(hop.predicted_ns),
-        ns(hop.measured_ns),
-    ]
-}
 
 fn verdict(out: &mut String, report: &ChainReport, style: Style) {
     if report.claims.is_empty() {
@@ -151,30 +127,21 @@ fn term_cells(claim: &Claim) -> Vec<String> {
     [claim.id.clone()].into_iter().chain(cells).collect()
 }
 
-/// Headings of [`flood_cells`].
-const FLOOD_HEAD: [&str; 8] = [
-    "flooded meanwhile",
-    "agreed pps",
-    "sent pps",
-    "sent",
-    "policed",
-    "dropped",
-    "passed",
-    "of its rate",
+/// The table of chains that were flooded.
+const FLOODS: [Column<Flood>; 8] = [
+    ("flooded meanwhile", |flood| {
+        format!("{} x {}", flood.chain, flood.times)
+    }),
+    ("agreed pps", |flood| format!("{:.0}", flood.agreed_pps)),
+    ("sent pps", |flood| format!("{:.0}", flood.sent_pps)),
+    ("sent", |flood| flood.sent.to_string()),
+    ("policed", |flood| flood.policed.to_string()),
+    ("dropped", |flood| flood.drops.to_string()),
+    ("passed", |flood| flood.passed.to_string()),
+    ("of its rate", |flood| {
+        format!("{:.0} %", flood.profile_share * 100.0)
+    }),
 ];
-
-fn flood_cells(flood: &Flood) -> Vec<String> {
-    vec![
-        format!("{} x {}", flood.chain, flood.times),
-        format!("{:.0}", flood.agreed_pps),
-        format!("{:.0}", flood.sent_pps),
-        flood.sent.to_string(),
-        flood.policed.to_string(),
-        flood.drops.to_string(),
-        flood.passed.to_string(),
-        format!("{:.0} %", flood.profile_share * 100.0),
-    ]
-}
 
 /// Where all packets went, in a sentence.
 fn account(traffic: &Traffic) -> String {

@@ -5,7 +5,7 @@ use myelin_api::{
     ChainStatus, Losses, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus, SlaTerm, SlaWindow,
 };
 
-use crate::terminal::grid;
+use crate::terminal::{Column, digits_or_dash, grid, listing, or_dash};
 
 /// Whether a chain's contract is kept, in a word or two.
 pub fn verdict(status: &ChainStatus) -> String {
@@ -111,14 +111,6 @@ pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
         table.add_row(cells);
     };
     let contract = &sla.contract;
-    let agreed = |parts: [Option<String>; 2]| {
-        let parts: Vec<_> = parts.into_iter().flatten().collect();
-        if parts.is_empty() {
-            "-".to_owned()
-        } else {
-            parts.join(", ")
-        }
-    };
     let pps = |rate: f64| format!("{}pps", short(rate));
     let bps = |rate: f64| format!("{}bit/s", short(rate));
     row(
@@ -133,7 +125,7 @@ pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
     row("rate out", "-".to_owned(), &|window| {
         agreed([Some(pps(window.out_pps)), window.out_bps.map(bps)])
     });
-    let us = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
+    let us = |figure| digits_or_dash(1, figure);
     let sojourn =
         |of: fn(&SlaSojourn) -> f64| move |window: &SlaWindow| us(window.sojourn.as_ref().map(of));
     row(
@@ -143,8 +135,7 @@ pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
     );
     row("p50 us", "-".to_owned(), &sojourn(|sojourn| sojourn.p50_us));
     row("max us", "-".to_owned(), &sojourn(|sojourn| sojourn.max_us));
-    let percent =
-        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |one| format!("{one:.3}"));
+    let percent = |share| digits_or_dash(3, share);
     row("loss %", percent(contract.loss_percent), &|window| {
         percent(window.loss_percent)
     });
@@ -154,44 +145,27 @@ pub fn table(sla: &SlaStatus, width: Option<u16>) -> Table {
 
 /// Seconds, one a line. Where a second has no figure there is `-`.
 pub fn seconds(seconds: &[SlaSecond], width: Option<u16>) -> Table {
-    let head = [
-        "end",
-        ">in",
-        ">policed",
-        ">out",
-        ">lost",
-        "where",
-        ">p50 us",
-        ">agreed us",
-        ">max us",
-        ">cores",
-    ];
-    let mut table = grid(head, width);
-    for second in seconds {
-        let window = &second.window;
-        let us = |of: fn(&SlaSojourn) -> f64| {
-            let figure = window.sojourn.as_ref().map(of);
-            figure.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"))
-        };
-        table.add_row([
-            second.end.clone(),
-            window.packets_in.to_string(),
-            window.policed.to_string(),
-            window.packets_out.to_string(),
-            window.lost.total().to_string(),
-            match window.lost.total() {
-                0 => "-".to_owned(),
-                _ => places(&window.lost),
-            },
-            us(|sojourn| sojourn.p50_us),
-            us(|sojourn| sojourn.agreed_us),
-            us(|sojourn| sojourn.max_us),
-            window
-                .worker_cores
-                .map_or_else(|| "-".to_owned(), |cores| format!("{cores:.2}")),
-        ]);
+    fn us(second: &SlaSecond, of: fn(&SlaSojourn) -> f64) -> String {
+        digits_or_dash(1, second.window.sojourn.as_ref().map(of))
     }
-    table
+    let columns: [Column<SlaSecond>; 10] = [
+        ("end", |second| second.end.clone()),
+        (">in", |second| second.window.packets_in.to_string()),
+        (">policed", |second| second.window.policed.to_string()),
+        (">out", |second| second.window.packets_out.to_string()),
+        (">lost", |second| second.window.lost.total().to_string()),
+        ("where", |second| match second.window.lost.total() {
+            0 => "-".to_owned(),
+            _ => places(&second.window.lost),
+        }),
+        (">p50 us", |second| us(second, |one| one.p50_us)),
+        (">agreed us", |second| us(second, |one| one.agreed_us)),
+        (">max us", |second| us(second, |one| one.max_us)),
+        (">cores", |second| {
+            digits_or_dash(2, second.window.worker_cores)
+        }),
+    ];
+    listing(&columns, seconds, width)
 }
 
 /// The burst of the profile, whose excess the policer drops.
@@ -202,12 +176,13 @@ fn burst(sla: &SlaStatus) -> String {
         packets.map(|packets| format!("burst {packets} packets")),
         bits.map(|bits| format!("burst {}bit", short(bits as f64))),
     ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    if parts.is_empty() {
-        "-".to_owned()
-    } else {
-        parts.join(", ")
-    }
+    agreed(parts)
+}
+
+/// The terms that were agreed, or `-`.
+fn agreed(terms: [Option<String>; 2]) -> String {
+    let terms: Vec<_> = terms.into_iter().flatten().collect();
+    or_dash((!terms.is_empty()).then(|| terms.join(", ")))
 }
 
 #[cfg(test)]

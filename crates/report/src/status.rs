@@ -2,44 +2,42 @@
 
 use std::fmt::Write as _;
 
+use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
 use myelin_api::{
     BlackBoxStatus, ChainState, ChainStatus, FlowState, FlowStatus, FunctionFlows, HopStatus,
     SandboxStatus, ShaperStatus, SlaSojourn, SlaStatus, SojournStatus,
 };
 
 use crate::sla;
-use crate::terminal::grid;
+use crate::terminal::{Column, digits_or_dash, listing, or_dash};
 
 /// All chains, one a line.
 pub fn overview(chains: &[ChainStatus], width: Option<u16>) -> Table {
-    let head = [
-        "chain", "state", "hook", "ports", ">in", ">policed", ">out", ">drops", ">p50 us",
-        ">p99 us", "sla", "worker",
+    let columns: [Column<ChainStatus>; 12] = [
+        ("chain", |status| status.chain.clone()),
+        ("state", |status| match status.state {
+            ChainState::Active if status.best_effort => "best effort".to_owned(),
+            one => state(one).to_owned(),
+        }),
+        ("hook", |status| status.hook.clone()),
+        ("ports", |status| {
+            format!("{} -> {}", status.ingress, status.egress)
+        }),
+        (">in", |status| status.packets_in.to_string()),
+        (">policed", |status| status.policed.to_string()),
+        (">out", |status| status.packets_out.to_string()),
+        (">drops", |status| status.drops.to_string()),
+        (">p50 us", |status| {
+            sojourn(status, |sojourn| sojourn.p50_us)
+        }),
+        (">p99 us", |status| {
+            sojourn(status, |sojourn| sojourn.p99_us)
+        }),
+        ("sla", sla::verdict),
+        ("worker", workers),
     ];
-    let mut table = grid(head, width);
-    for status in chains {
-        table.add_row([
-            status.chain.clone(),
-            if status.best_effort && status.state == ChainState::Active {
-                "best effort".to_owned()
-            } else {
-                state(status.state).to_owned()
-            },
-            status.hook.clone(),
-            format!("{} -> {}", status.ingress, status.egress),
-            status.packets_in.to_string(),
-            status.policed.to_string(),
-            status.packets_out.to_string(),
-            status.drops.to_string(),
-            sojourn(status, |sojourn| sojourn.p50_us),
-            sojourn(status, |sojourn| sojourn.p99_us),
-            sla::verdict(status),
-            workers(status),
-        ]);
-    }
-    table
+    listing(&columns, chains, width)
 }
 
 /// A figure of the sojourn; where black boxes cut the way, that of each section.
@@ -60,11 +58,7 @@ fn workers(status: &ChainStatus) -> String {
             restarts => format!("{} ({restarts} restarts)", worker.pid),
         })
         .collect();
-    if workers.is_empty() {
-        "-".to_owned()
-    } else {
-        workers.join(", ")
-    }
+    or_dash((!workers.is_empty()).then(|| workers.join(", ")))
 }
 
 /// Each function of a chain, its contract, and all that belongs to it.
@@ -110,26 +104,17 @@ pub fn details(status: &ChainStatus, width: Option<u16>) -> String {
 }
 
 fn hops(status: &ChainStatus, width: Option<u16>) -> String {
-    let head = [
-        ">#", "function", "kind", "space", ">in", ">bytes", ">drops", ">cost ns",
+    let columns: [Column<HopStatus>; 8] = [
+        (">#", |hop| hop.position.to_string()),
+        ("function", |hop| hop.name.clone()),
+        ("kind", |hop| hop.kind.clone()),
+        ("space", |hop| hop.space.clone()),
+        (">in", |hop| hop.counted.packets_in.to_string()),
+        (">bytes", |hop| or_dash(hop.counted.bytes_in)),
+        (">drops", |hop| hop.counted.drops.to_string()),
+        (">cost ns", |hop| digits_or_dash(0, hop.cost_ns)),
     ];
-    let mut table = grid(head, width);
-    for hop in &status.hops {
-        table.add_row([
-            hop.position.to_string(),
-            hop.name.clone(),
-            hop.kind.clone(),
-            hop.space.clone(),
-            hop.counted.packets_in.to_string(),
-            hop.counted
-                .bytes_in
-                .map_or_else(|| "-".to_owned(), |bytes| bytes.to_string()),
-            hop.counted.drops.to_string(),
-            hop.cost_ns
-                .map_or_else(|| "-".to_owned(), |cost| format!("{cost:.0}")),
-        ]);
-    }
-    format!("{table}\n")
+    format!("{}\n", listing(&columns, &status.hops, width))
 }
 
 fn hop_details(hop: &HopStatus) -> String {
@@ -264,28 +249,18 @@ pub fn flows(functions: &[FunctionFlows], width: Option<u16>) -> String {
 }
 
 fn flow_table(flows: &[FlowStatus], width: Option<u16>) -> Table {
-    let head = [
-        "flow",
-        "state",
-        ">packets",
-        ">bytes",
-        ">replies",
-        ">their bytes",
-        ">last ms ago",
+    let columns: [Column<FlowStatus>; 7] = [
+        ("flow", |flow| flow.flow.clone()),
+        ("state", |flow| or_dash(flow.state.map(flow_state))),
+        (">packets", |flow| flow.packets.to_string()),
+        (">bytes", |flow| flow.bytes.to_string()),
+        (">replies", |flow| flow.reply_packets.to_string()),
+        (">their bytes", |flow| flow.reply_bytes.to_string()),
+        (">last ms ago", |flow| {
+            format!("{:.1}", flow.last_packet_ms_ago)
+        }),
     ];
-    let mut table = grid(head, width);
-    for flow in flows {
-        table.add_row([
-            flow.flow.clone(),
-            flow.state.map_or("-", flow_state).to_owned(),
-            flow.packets.to_string(),
-            flow.bytes.to_string(),
-            flow.reply_packets.to_string(),
-            flow.reply_bytes.to_string(),
-            format!("{:.1}", flow.last_packet_ms_ago),
-        ]);
-    }
-    table
+    listing(&columns, flows, width)
 }
 
 /// The word for the state of a flow.
@@ -303,67 +278,65 @@ pub fn live(chains: &[ChainStatus]) -> String {
     if chains.is_empty() {
         return "no chain runs".to_owned();
     }
-    let headings = [
-        "CHAIN",
-        "STATE",
-        "MAPPING",
-        ">IN pps",
-        ">IN bit/s",
-        ">OUT pps",
-        ">POLICED/s",
-        ">LOSS %",
-        ">p50 us",
-        ">p99 us",
-        ">max us",
-        "SLA",
-        ">CPU %",
-        "LAST EVENT",
+    let columns: [Column<ChainStatus>; 14] = [
+        ("CHAIN", |status| status.chain.clone()),
+        ("STATE", |status| state(status.state).to_owned()),
+        ("MAPPING", |status| status.mapping.clone()),
+        (">IN pps", |status| {
+            of(status, |sla| Some(sla::short(sla.second.in_pps)))
+        }),
+        (">IN bit/s", |status| {
+            of(status, |sla| Some(sla::short(sla.second.in_bps)))
+        }),
+        (">OUT pps", |status| {
+            of(status, |sla| Some(sla::short(sla.second.out_pps)))
+        }),
+        (">POLICED/s", |status| {
+            of(status, |sla| {
+                let seconds = sla.second.seconds;
+                (seconds > 0.0).then(|| sla::short(sla.second.policed as f64 / seconds))
+            })
+        }),
+        (">LOSS %", |status| {
+            of(status, |sla| {
+                Some(format!("{:.3}", sla.second.loss_percent?))
+            })
+        }),
+        (">p50 us", |status| {
+            last_sojourn(status, |sojourn| sojourn.p50_us)
+        }),
+        (">p99 us", |status| {
+            last_sojourn(status, |sojourn| sojourn.p99_us)
+        }),
+        (">max us", |status| {
+            last_sojourn(status, |sojourn| sojourn.max_us)
+        }),
+        ("SLA", sla::verdict),
+        (">CPU %", |status| {
+            of(status, |sla| {
+                Some(format!("{:.0}", sla.second.worker_cores? * 100.0))
+            })
+        }),
+        ("LAST EVENT", |status| {
+            of(status, |sla| sla.last_event.as_ref().map(sla::brief))
+        }),
     ];
-    let mut table = Table::new();
+    let mut table = listing(&columns, chains, None);
     table.load_style(NOTHING);
-    table.set_header(headings.map(|heading| heading.trim_start_matches('>')));
-    for (index, heading) in headings.iter().enumerate() {
-        if let Some(column) = table.column_mut(index) {
-            column.set_padding((0, 2));
-            if heading.starts_with('>') {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-    }
-    for status in chains {
-        table.add_row(live_row(status));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
     table.to_string()
 }
 
-fn live_row(status: &ChainStatus) -> [String; 14] {
-    let none = || "-".to_owned();
-    let told = status.sla.as_deref();
-    let of =
-        |figure: &dyn Fn(&SlaStatus) -> Option<String>| told.and_then(figure).unwrap_or_else(none);
-    let sojourn = |figure: fn(&SlaSojourn) -> f64| {
-        of(&|sla| {
-            let sojourn = sla.second.sojourn.as_ref()?;
-            Some(format!("{:.1}", figure(sojourn)))
-        })
-    };
-    [
-        status.chain.clone(),
-        state(status.state).to_owned(),
-        status.mapping.clone(),
-        of(&|sla| Some(sla::short(sla.second.in_pps))),
-        of(&|sla| Some(sla::short(sla.second.in_bps))),
-        of(&|sla| Some(sla::short(sla.second.out_pps))),
-        of(&|sla| {
-            let seconds = sla.second.seconds;
-            (seconds > 0.0).then(|| sla::short(sla.second.policed as f64 / seconds))
-        }),
-        of(&|sla| Some(format!("{:.3}", sla.second.loss_percent?))),
-        sojourn(|sojourn| sojourn.p50_us),
-        sojourn(|sojourn| sojourn.p99_us),
-        sojourn(|sojourn| sojourn.max_us),
-        sla::verdict(status),
-        of(&|sla| Some(format!("{:.0}", sla.second.worker_cores? * 100.0))),
-        of(&|sla| sla.last_event.as_ref().map(sla::brief)),
-    ]
+/// A figure of what is known of a chain's contract, or `-`.
+fn of(status: &ChainStatus, figure: fn(&SlaStatus) -> Option<String>) -> String {
+    or_dash(status.sla.as_deref().and_then(figure))
+}
+
+/// A figure of the last second's sojourn, or `-`.
+fn last_sojourn(status: &ChainStatus, figure: fn(&SlaSojourn) -> f64) -> String {
+    let second = status.sla.as_deref().map(|sla| &sla.second);
+    let sojourn = second.and_then(|second| second.sojourn.as_ref());
+    digits_or_dash(1, sojourn.map(figure))
 }

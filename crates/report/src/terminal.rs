@@ -4,8 +4,8 @@ mod histogram;
 mod table;
 
 pub use histogram::{Histogram, Line};
-pub(crate) use table::latency_rows;
-pub use table::{grid, latency_table, table};
+pub use table::{Column, grid, latency_table, listing, table};
+pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 
 /// How text may look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,12 +17,8 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// Stop when no chain has been deployed for this long, e.g. `60s`.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = output::duration)]
     idle_exit: Option<Duration>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    output::duration(text)
 }
 
 /// Serves.

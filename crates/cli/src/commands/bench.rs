@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, ErrorKind, Event};
+use myelin_api::{ApiError, Event};
 use myelin_bench::{Effort, Error, Monitor, Options};
 use myelin_report::experiment;
 
@@ -97,9 +97,7 @@ fn list(json: bool) -> Result<ExitCode, ApiError> {
         return output::json(&experiments.iter().map(named).collect::<Vec<_>>());
     }
     let mut table = output::table(["experiment", "what it measures"]);
-    for experiment in experiments {
-        table.add_row([experiment.name, experiment.about]);
-    }
+    table.add_rows(experiments.iter().map(|one| [one.name, one.about]));
     println!("{table}");
     Ok(ExitCode::SUCCESS)
 }
@@ -107,10 +105,7 @@ fn list(json: bool) -> Result<ExitCode, ApiError> {
 fn api_error(error: Error) -> ApiError {
     match error {
         Error::Agent(error) => error,
-        Error::Unknown(_) => ApiError {
-            kind: ErrorKind::Usage,
-            message: error.to_string(),
-        },
+        Error::Unknown(_) => ApiError::usage(error),
         error => ApiError::failed(error),
     }
 }

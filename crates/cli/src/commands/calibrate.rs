@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use comfy_table::Table;
 use myelin_api::{ApiError, CalibrateRequest, Client, Event, RunDir, calibration_file};
-use myelin_planner::{Cost, Costs};
+use myelin_planner::{Cost, Costs, Stall};
+use myelin_report::terminal::Column;
 
 use crate::output::{self, Progress};
 
@@ -90,31 +91,29 @@ fn of_packets(costs: &Costs) -> Table {
 
 /// For how long each core stands still.
 fn of_cores(costs: &Costs) -> Table {
-    let mut table = output::table([
-        ">core",
-        ">stands still us",
-        ">longest us",
-        ">gaps",
-        ">steal",
-        ">other programs",
-    ]);
-    for (core, stall) in &costs.stalls {
-        table.add_row([
-            core.to_string(),
-            format!("{:.1}", stall.stall_ns as f64 / 1e3),
-            format!("{:.1}", stall.longest_ns as f64 / 1e3),
-            stall.gaps.to_string(),
-            format!("{:.1} %", stall.steal_percent),
-            format!("{:.1} %", stall.others_percent),
-        ]);
-    }
-    table
+    let columns: [Column<(&u32, &Stall)>; 6] = [
+        (">core", |(core, _)| core.to_string()),
+        (">stands still us", |(_, stall)| us(stall.stall_ns)),
+        (">longest us", |(_, stall)| us(stall.longest_ns)),
+        (">gaps", |(_, stall)| stall.gaps.to_string()),
+        (">steal", |(_, stall)| {
+            format!("{:.1} %", stall.steal_percent)
+        }),
+        (">other programs", |(_, stall)| {
+            format!("{:.1} %", stall.others_percent)
+        }),
+    ];
+    output::listing(&columns, &costs.stalls.iter().collect::<Vec<_>>())
+}
+
+fn us(ns: u64) -> String {
+    format!("{:.1}", ns as f64 / 1e3)
 }
 
 #[cfg(test)]
 mod tests {
+    use myelin_planner::FunctionCosts;
     use myelin_planner::costs::InBurst;
-    use myelin_planner::{FunctionCosts, Stall};
 
     use super::*;
 

@@ -132,7 +132,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
         .map_err(ApiError::failed)??;
     let report = Report::new(arguments, netns.as_deref(), &watch, &seen);
     if arguments.json && arguments.follow {
-        report.line()?;
+        output::json_line(&report)?;
     } else if arguments.json {
         output::json(&report)?;
     } else {
@@ -141,11 +141,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if seen.packets == 0 {
         return Err(ApiError::failed(nothing_seen(arguments)));
     }
-    Ok(if report.conforms() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(output::REFUSED)
-    })
+    Ok(output::status(report.conforms()))
 }
 
 fn nothing_seen(arguments: &Arguments) -> String {
@@ -199,7 +195,7 @@ fn look_on(arguments: &Arguments, netns: Option<&str>, watch: &Watch) -> Result<
             let line = report.progress(elapsed, &last, told.elapsed());
             match &progress {
                 Some(bar) => bar.set_message(line),
-                None if arguments.follow && arguments.json => report.line()?,
+                None if arguments.follow && arguments.json => output::json_line(&report)?,
                 None if arguments.follow => println!("{line}"),
                 None => {}
             }

@@ -1,5 +1,6 @@
 //! `myelin doctor`: what this kernel and machine can and cannot do, and what follows.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
@@ -9,6 +10,7 @@ use myelin_linux::cgroup::Hierarchies;
 use myelin_linux::feature::{self, Answer, Feature};
 use myelin_linux::machine::Machine;
 use myelin_linux::pm_qos;
+use myelin_report::terminal::Column;
 use serde::Serialize;
 
 use crate::output;
@@ -61,38 +63,49 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
 fn examine() -> Diagnosis {
     let kernel = myelin_kernel::features();
     let machine = Machine::detect();
-    let mut findings = vec![Finding {
-        what: "root".to_owned(),
-        answer: if capability::is_root() {
-            "yes"
-        } else {
-            "no: most answers below are unknown"
-        }
-        .to_owned(),
-        required: true,
-        consequence: consequence(
-            capability::is_root(),
-            "only `plan`, `functions` and the clients of a running agent work",
-        ),
-    }];
+    let is_root = capability::is_root();
+    let root = if is_root {
+        "yes"
+    } else {
+        "no: most answers below are unknown"
+    };
+    let mut findings = vec![finding(
+        "root",
+        root,
+        is_root,
+        "only `plan`, `functions` and the clients of a running agent work",
+    )];
+    findings[0].required = true;
     findings.extend(kernel.all.iter().map(|feature| Finding {
-        what: feature.name.to_owned(),
-        answer: feature.state.to_string(),
         required: feature.required,
-        consequence: consequence(feature.state == State::Yes, feature.consequence),
+        ..finding(
+            feature.name,
+            &feature.state,
+            feature.state == State::Yes,
+            feature.consequence,
+        )
     }));
     findings.extend(Feature::ALL.into_iter().map(|feature| {
         let answer = feature::probe(feature);
-        let consequence = consequence(answer == Answer::Yes, without(feature));
-        Finding {
-            what: feature.name().to_owned(),
-            answer: answer.to_string(),
-            required: false,
-            consequence,
-        }
+        finding(
+            feature.name(),
+            &answer,
+            answer == Answer::Yes,
+            without(feature),
+        )
     }));
-    findings.extend(sandboxes());
+    let scaling = machine.cpufreq_driver.as_deref();
     findings.extend([
+        optional(
+            "control groups",
+            control_groups(),
+            "these `limits` of a function cannot be held",
+        ),
+        optional(
+            "runc",
+            myelin_agent::runc_version(),
+            "no function can have `isolation: container`",
+        ),
         optional(
             "DPDK",
             myelin_dpdk::version(),
@@ -108,83 +121,51 @@ fn examine() -> Diagnosis {
             myelin_functions::dpi::library::version(),
             "no chain can have a function of the kind `dpi`; all else works",
         ),
-    ]);
-    findings.push(Finding {
-        what: "frequency scaling".to_owned(),
-        answer: machine
-            .cpufreq_driver
-            .clone()
-            .unwrap_or_else(|| "no".to_owned()),
-        required: false,
-        consequence: consequence(
-            machine.cpufreq_driver.is_some(),
+        finding(
+            "frequency scaling",
+            scaling.unwrap_or("no"),
+            scaling.is_some(),
             "figures drift with a clock nobody here controls",
         ),
-    });
+    ]);
     Diagnosis {
-        usable: kernel.usable() && capability::is_root(),
+        usable: kernel.usable() && is_root,
         machine,
         findings,
     }
 }
 
-/// What Myelin runs without, and what is missing then.
-fn optional(
-    what: &str,
-    found: Result<impl std::fmt::Display, impl std::fmt::Display>,
-    without: &'static str,
-) -> Finding {
+/// What was found, and what follows where it is not there. Myelin runs without it.
+fn finding(what: &str, answer: impl Display, is_there: bool, without: &str) -> Finding {
     Finding {
         what: what.to_owned(),
-        consequence: consequence(found.is_ok(), without),
-        answer: match found {
-            Ok(version) => format!("yes: {version}"),
-            Err(error) => format!("no: {error}"),
-        },
+        answer: answer.to_string(),
         required: false,
+        consequence: if is_there { "" } else { without }.to_owned(),
     }
 }
 
-/// What functions with limits, and in containers, need.
-fn sandboxes() -> [Finding; 2] {
+/// The finding of a program or a library with a version, or why there is none.
+fn optional(what: &str, found: Result<impl Display, impl Display>, without: &str) -> Finding {
+    match found {
+        Ok(version) => finding(what, format_args!("yes: {version}"), true, without),
+        Err(error) => finding(what, format_args!("no: {error}"), false, without),
+    }
+}
+
+/// The form of control groups here, if functions with limits have what they need.
+fn control_groups() -> Result<String, String> {
     let groups = Hierarchies::detect().unwrap_or_default();
-    let missing: Vec<&str> = ["cpu", "memory"]
-        .into_iter()
-        .filter(|controller| !groups.has(controller))
-        .collect();
-    let runc = myelin_agent::runc_version();
-    [
-        Finding {
-            what: "control groups".to_owned(),
-            answer: if missing.is_empty() {
-                format!("yes: {}", groups.mode())
-            } else {
-                format!("no: {}, without {}", groups.mode(), missing.join(" and "))
-            },
-            required: false,
-            consequence: consequence(
-                missing.is_empty(),
-                "these `limits` of a function cannot be held",
-            ),
-        },
-        Finding {
-            what: "runc".to_owned(),
-            consequence: consequence(runc.is_ok(), "no function can have `isolation: container`"),
-            answer: match runc {
-                Ok(version) => format!("yes: {version}"),
-                Err(error) => format!("no: {error}"),
-            },
-            required: false,
-        },
-    ]
-}
-
-fn consequence(there: bool, text: &str) -> String {
-    if there {
-        String::new()
-    } else {
-        text.to_owned()
+    let mut missing = vec!["cpu", "memory"];
+    missing.retain(|controller| !groups.has(controller));
+    if missing.is_empty() {
+        return Ok(groups.mode().to_string());
     }
+    Err(format!(
+        "{}, without {}",
+        groups.mode(),
+        missing.join(" and ")
+    ))
 }
 
 /// What follows when the kernel's network lacks a feature.
@@ -216,16 +197,15 @@ fn print(diagnosis: &Diagnosis) {
             ""
         }
     );
-    let mut table = output::table(["feature", "here", "needed", "what follows"]);
-    for finding in &diagnosis.findings {
-        table.add_row([
-            finding.what.clone(),
-            finding.answer.clone(),
-            if finding.required { "yes" } else { "" }.to_owned(),
-            finding.consequence.clone(),
-        ]);
-    }
-    println!("{table}");
+    let columns: [Column<Finding>; 4] = [
+        ("feature", |finding| finding.what.clone()),
+        ("here", |finding| finding.answer.clone()),
+        ("needed", |finding| {
+            if finding.required { "yes" } else { "" }.to_owned()
+        }),
+        ("what follows", |finding| finding.consequence.clone()),
+    ];
+    println!("{}", output::listing(&columns, &diagnosis.findings));
     println!(
         "{}",
         if diagnosis.usable {

@@ -76,9 +76,6 @@ fn names(argument: &str) -> Result<Vec<String>, ApiError> {
     if !path.is_file() {
         return Ok(vec![argument.to_owned()]);
     }
-    let source = crate::source::read(path)?;
-    Ok(output::parse(&source)?
-        .into_iter()
-        .map(|chain| chain.name)
-        .collect())
+    let chains = crate::source::read(path)?.parse()?;
+    Ok(chains.into_iter().map(|chain| chain.name).collect())
 }

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
-use myelin_spec::catalogue::{self, Kind};
+use myelin_report::terminal::Column;
+use myelin_spec::catalogue::{self, ConfigKey, Kind};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -35,26 +36,18 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.json {
         return output::json(&kinds.into_iter().map(described).collect::<Vec<_>>());
     }
-    let mut table = output::table([
-        "kind",
-        "class",
-        "spaces",
-        "touches",
-        "state",
-        "what it does",
-    ]);
-    for kind in &kinds {
-        let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
-        table.add_row([
-            kind.name.to_owned(),
-            kind.class.to_string(),
-            spaces.join(", "),
-            kind.touches.to_string(),
-            kind.state.to_string(),
-            kind.description.to_owned(),
-        ]);
-    }
-    println!("{table}");
+    let columns: [Column<&Kind>; 6] = [
+        ("kind", |kind| kind.name.to_owned()),
+        ("class", |kind| kind.class.to_string()),
+        ("spaces", |kind| {
+            let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
+            spaces.join(", ")
+        }),
+        ("touches", |kind| kind.touches.to_string()),
+        ("state", |kind| kind.state.to_string()),
+        ("what it does", |kind| kind.description.to_owned()),
+    ];
+    println!("{}", output::listing(&columns, &kinds));
     if arguments.kind.is_some() {
         for kind in &kinds {
             details(kind);
@@ -78,20 +71,16 @@ fn described(kind: &Kind) -> Value {
 
 fn details(kind: &Kind) {
     if !kind.config.is_empty() {
-        let mut table = output::table(["key", "value", "default", "what it is for"]);
-        for key in kind.config {
-            table.add_row([
-                key.key.to_owned(),
-                key.value.to_string(),
-                if key.required {
-                    "required".to_owned()
-                } else {
-                    key.default.unwrap_or("-").to_owned()
-                },
-                key.doc.to_owned(),
-            ]);
-        }
-        println!("{table}");
+        let columns: [Column<ConfigKey>; 4] = [
+            ("key", |key| key.key.to_owned()),
+            ("value", |key| key.value.to_string()),
+            ("default", |key| {
+                let default = key.default.unwrap_or("-");
+                if key.required { "required" } else { default }.to_owned()
+            }),
+            ("what it is for", |key| key.doc.to_owned()),
+        ];
+        println!("{}", output::listing(&columns, kind.config));
     }
     println!("example:\n  {}", kind.example);
 }

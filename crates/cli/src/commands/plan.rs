@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use myelin_api::ApiError;
 use myelin_planner::admission::{self, Ledger, Node, Site};
-use myelin_planner::{Machine, Origin, Plan, PortKind};
+use myelin_planner::{Machine, Origin, Plan, PortKind, ServerShare};
+use myelin_report::terminal::Column;
 
 use crate::{output, source};
 
@@ -27,7 +28,7 @@ pub(crate) struct Arguments {
 /// Plans every chain of the file.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    let chains = output::parse(&source)?;
+    let chains = source.parse()?;
     let costs = myelin_agent::load_costs()?;
     // Each beside those before it in the file; what runs already only the agent knows.
     let mut ledger = Ledger::default();
@@ -53,11 +54,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
     }
     let admitted = plans.iter().all(|plan| plan.admitted);
-    Ok(if admitted {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(output::REFUSED)
-    })
+    Ok(output::status(admitted))
 }
 
 /// This machine, with the chain's own ports where it names some.
@@ -126,7 +123,6 @@ pub(crate) fn print_bound(plan: &Plan) {
         }
         return;
     };
-    let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
     let sum = bound.paper_sum_ns.map_or_else(String::new, |sum| {
         format!(" (the sum of b/g over the hops is {} us)", us(sum))
     });
@@ -141,23 +137,22 @@ pub(crate) fn print_bound(plan: &Plan) {
         us(bound.latency_ns),
     ]);
     println!("{table}");
-    let mut table = output::table([
-        "served by",
-        ">packets/s at worst",
-        ">promised",
-        ">wait us",
-        ">delay us",
-    ]);
-    for server in &bound.servers {
-        table.add_row([
-            server.name.clone(),
-            server.capacity_pps.to_string(),
-            format!("{:.1} %", server.reserved_ppm as f64 / 1e4),
-            us(server.latency_ns),
-            us(server.delay_ns),
-        ]);
-    }
-    println!("{table}");
+    let servers: [Column<ServerShare>; 5] = [
+        ("served by", |server| server.name.clone()),
+        (">packets/s at worst", |server| {
+            server.capacity_pps.to_string()
+        }),
+        (">promised", |server| {
+            format!("{:.1} %", server.reserved_ppm as f64 / 1e4)
+        }),
+        (">wait us", |server| us(server.latency_ns)),
+        (">delay us", |server| us(server.delay_ns)),
+    ];
+    println!("{}", output::listing(&servers, &bound.servers));
+}
+
+fn us(ns: u64) -> String {
+    format!("{:.2}", ns as f64 / 1e3)
 }
 
 /// The hops of a plan as a table.
@@ -174,17 +169,8 @@ pub(crate) fn print_hops(plan: &Plan) {
         "why",
     ]);
     let step = |name: &str, step: &myelin_planner::Step| {
-        [
-            String::new(),
-            name.to_owned(),
-            String::new(),
-            String::new(),
-            String::new(),
-            step.name.clone(),
-            format!("{:.0}", step.cost_ns),
-            String::new(),
-            String::new(),
-        ]
+        let cost = format!("{:.0}", step.cost_ns);
+        ["", name, "", "", "", &step.name, &cost, "", ""].map(str::to_owned)
     };
     table.add_row(step("front door", &plan.door));
     for hop in &plan.hops {

@@ -40,7 +40,7 @@ pub(crate) struct Options {
     )]
     payload: Vec<u16>,
     /// Time between packets, with its unit; `0us` sends the next one when the last came back.
-    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = duration)]
+    #[arg(long, default_value = "1ms", value_name = "TIME", value_parser = output::duration)]
     interval: Duration,
     /// Packets in a repeat.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
@@ -57,10 +57,6 @@ pub(crate) struct Options {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    output::duration(text)
 }
 
 impl Options {
@@ -121,11 +117,7 @@ impl Options {
             }
         }
         let met = reports.iter().all(|one| one.report.met() != Some(false));
-        Ok(if met {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(output::REFUSED)
-        })
+        Ok(output::status(met))
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 /// Deploys, measures, reports, tears down.
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
-    myelin_api::check_floods(&arguments.flood, &output::parse(&source)?)?;
+    myelin_api::check_floods(&arguments.flood, &source.parse()?)?;
     let page = arguments.options.page()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let request = RunRequest {

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let source = source::read(&arguments.file)?;
     // A bad file is an error even where no agent can be started.
-    output::parse(&source)?;
+    source.parse()?;
     let client = Client::connect_or_start(run_dir, &output::program()?)?;
     let chains = client.up(&UpRequest {
         source,

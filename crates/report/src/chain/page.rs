@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use myelin_metrics::ChainReport;
 
-use super::{FLOOD_HEAD, account, date, flood_cells, sections, term_cells};
+use super::{FLOODS, account, date, sections, term_cells};
 use crate::Error;
 use crate::html::document;
 use crate::html::markup::{escape, table};
-use crate::terminal::format_ns;
+use crate::terminal::{format_ns, head_and_rows};
 
 /// The whole page, UTF-8.
 ///
@@ -104,11 +104,11 @@ fn floods(out: &mut String, report: &ChainReport) {
     if report.floods.is_empty() {
         return;
     }
-    let rows: Vec<Vec<String>> = report.floods.iter().map(flood_cells).collect();
+    let (head, rows) = head_and_rows(&FLOODS, &report.floods);
     out.push_str("<section><h2>Flooded meanwhile</h2>\n");
     out.push_str(&table(
         "Chains that were sent more than they agreed while this one was measured.",
-        &FLOOD_HEAD,
+        &head,
         &rows,
     ));
     out.push_str("</section>\n");

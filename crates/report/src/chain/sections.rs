@@ -3,15 +3,17 @@
 use std::fmt::Write as _;
 
 use myelin_metrics::chain::{ChainReport, Hop};
-use myelin_metrics::{CpuUse, Distribution, Matching, ProbeResult, Shares, Stop, Summary};
+use myelin_metrics::{
+    CpuUse, Distribution, Matching, ProbeResult, ProcessUse, Shares, Stop, Summary,
+};
 
+use super::HOPS;
 use super::delays::{self, DelayBound};
-use super::{HOP_HEAD, hop_cells};
 use crate::Error;
 use crate::html::bars::{self, Bar, Group};
 use crate::html::canvas::{Name, Width};
 use crate::html::markup::{Key, escape, figure, table};
-use crate::terminal::{format_ns, format_share, format_us, latency_rows};
+use crate::terminal::{Column, format_ns, format_share, format_us, head_and_rows, latency_rows};
 
 pub(super) fn probe(
     out: &mut String,
@@ -210,8 +212,8 @@ pub(super) fn hops(out: &mut String, report: &ChainReport) -> Result<(), Error> 
             "Cost of each hop for one packet, in the order of the way.",
         ));
     }
-    let cells: Vec<_> = report.hops.iter().map(hop_cells).collect();
-    out.push_str(&table("The packet's way.", &HOP_HEAD, &cells));
+    let (head, cells) = head_and_rows(&HOPS, &report.hops);
+    out.push_str(&table("The packet's way.", &head, &cells));
     out.push_str("</section>\n");
     Ok(())
 }
@@ -278,26 +280,17 @@ pub(super) fn cpu(out: &mut String, cpu: &CpuUse) -> Result<(), Error> {
         out.push_str(&table("CPU use by kind.", &head, &cells));
     }
     if !cpu.processes.is_empty() {
-        let cells: Vec<Vec<String>> = cpu
-            .processes
-            .iter()
-            .map(|process| {
-                let figure = |value: Option<f64>, digits: usize| {
-                    value.map_or_else(|| "ended".to_owned(), |v| format!("{v:.digits$}"))
-                };
-                vec![
-                    process.name.clone(),
-                    process.pid.to_string(),
-                    figure(process.cpu_s, 3),
-                    figure(process.cores, 3),
-                ]
-            })
-            .collect();
-        out.push_str(&table(
-            "CPU use by process.",
-            &["process", "number", "CPU seconds", "cores"],
-            &cells,
-        ));
+        fn ended(value: Option<f64>) -> String {
+            value.map_or_else(|| "ended".to_owned(), |value| format!("{value:.3}"))
+        }
+        let columns: [Column<ProcessUse>; 4] = [
+            ("process", |process| process.name.clone()),
+            ("number", |process| process.pid.to_string()),
+            ("CPU seconds", |process| ended(process.cpu_s)),
+            ("cores", |process| ended(process.cores)),
+        ];
+        let (head, cells) = head_and_rows(&columns, &cpu.processes);
+        out.push_str(&table("CPU use by process.", &head, &cells));
     }
     out.push_str("</section>\n");
     Ok(())

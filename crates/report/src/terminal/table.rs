@@ -55,6 +55,38 @@ pub fn grid<'a>(headings: impl IntoIterator<Item = &'a str>, width: Option<u16>)
     table
 }
 
+/// A column of a table: its heading, and its cell for an item.
+pub type Column<T> = (&'static str, fn(&T) -> String);
+
+/// A [`grid`] with a row for each item.
+pub fn listing<T>(columns: &[Column<T>], items: &[T], width: Option<u16>) -> Table {
+    let mut table = grid(columns.iter().map(|(heading, _)| *heading), width);
+    for item in items {
+        table.add_row(columns.iter().map(|(_, cell)| cell(item)));
+    }
+    table
+}
+
+/// The headings of such columns, and a row of cells for each item.
+pub(crate) fn head_and_rows<T>(
+    columns: &[Column<T>],
+    items: &[T],
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let row = |item| columns.iter().map(|(_, cell)| cell(item)).collect();
+    let head = columns.iter().map(|(heading, _)| *heading).collect();
+    (head, items.iter().map(row).collect())
+}
+
+/// A figure, or `-` where there is none.
+pub(crate) fn or_dash(figure: Option<impl ToString>) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string())
+}
+
+/// A figure with so many digits behind the point, or `-` where there is none.
+pub(crate) fn digits_or_dash(digits: usize, figure: Option<f64>) -> String {
+    or_dash(figure.map(|figure| format!("{figure:.digits$}")))
+}
+
 /// The figures of several distributions side by side, microseconds: a column each, (name, figures).
 pub fn latency_table(columns: &[(&str, &Summary)], style: Style) -> String {
     let mut head = vec!["us"];

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use myelin_api::ApiError;
 use myelin_kernel::{Fill, Seen, Watch};
 use myelin_packet::traffic::{Bucket, CREDIT, Quantity};
+use myelin_report::terminal::Column;
 use myelin_spec::units;
 use serde::Serialize;
 
@@ -214,14 +214,6 @@ impl Report {
         self.conforms == Some(true)
     }
 
-    /// As JSON on one line.
-    pub(super) fn line(&self) -> Result<(), ApiError> {
-        let text = serde_json::to_string(self)
-            .map_err(|error| ApiError::failed(format!("cannot write JSON: {error}")))?;
-        println!("{text}");
-        Ok(())
-    }
-
     /// How it stands, on a line; `last` was read so long before.
     pub(super) fn progress(&self, elapsed: Duration, last: &Seen, since: Duration) -> String {
         let rate = |now: u64, before: u64| {
@@ -258,27 +250,16 @@ impl Report {
         if self.packets == 0 {
             return;
         }
-        let mut table = output::table([
-            "bucket",
-            ">rate",
-            ">burst",
-            ">measured burst",
-            ">above by",
-            ">fullest after s",
-            ">least tolerance",
-        ]);
-        for one in &self.buckets {
-            table.add_row([
-                one.quantity.to_owned(),
-                one.format_rate(),
-                one.format_burst(one.burst),
-                one.format_measured(),
-                one.format_excess(),
-                format!("{:.6}", one.fullest_s),
-                one.format_tolerance(),
-            ]);
-        }
-        println!("{table}");
+        let columns: [Column<BucketReport>; 7] = [
+            ("bucket", |one| one.quantity.to_owned()),
+            (">rate", BucketReport::format_rate),
+            (">burst", |one| one.format_burst(one.burst)),
+            (">measured burst", BucketReport::format_measured),
+            (">above by", BucketReport::format_excess),
+            (">fullest after s", |one| format!("{:.6}", one.fullest_s)),
+            (">least tolerance", BucketReport::format_tolerance),
+        ];
+        println!("{}", output::listing(&columns, &self.buckets));
         self.print_violations();
         println!("{}", self.verdict());
     }
