@@ -358,7 +358,7 @@ impl<'a> Client<'a> {
     fn take_by_id(&mut self, repeat: u32, length: usize, client_receive: u64) {
         let datagram = &self.incoming[..length];
         match self.reader.read(datagram) {
-            Ok(header) if header.repeat == repeat => {
+            Some(header) if header.repeat == repeat => {
                 let order = [
                     header.client_send_ns,
                     header.server_receive_ns,
@@ -383,9 +383,9 @@ impl<'a> Client<'a> {
                 }
             }
             // Packets from before the measurement are in no count.
-            Ok(header) if header.repeat < WARM_UP => self.tracker.answer_to_earlier(),
-            Ok(_) => {}
-            Err(_) => self.tracker.counts.foreign += 1,
+            Some(header) if header.repeat < WARM_UP => self.tracker.answer_to_earlier(),
+            Some(_) => {}
+            None => self.tracker.counts.foreign += 1,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What a probe sends, how often, and how its two ends wait.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use myelin_linux::affinity;
@@ -97,20 +99,8 @@ impl Config {
     /// [`Error::Option`] with the option, its value and its range.
     pub fn validate(&self) -> Result<(), Error> {
         check_payload(self.destination, self.payload_bytes, self.mtu)?;
-        if !(1..=MAX_COUNT).contains(&self.count) {
-            return Err(Error::option(
-                "count",
-                self.count,
-                format!("expected 1 to {MAX_COUNT}; use repeats for more"),
-            ));
-        }
-        if self.warm_up > MAX_COUNT {
-            return Err(Error::option(
-                "warm_up",
-                self.warm_up,
-                format!("expected 0 to {MAX_COUNT}"),
-            ));
-        }
+        check_range("count", self.count, 1..=MAX_COUNT, "; use repeats for more")?;
+        check_range("warm_up", self.warm_up, 0..=MAX_COUNT, "")?;
         if self.repeats == 0 {
             return Err(Error::option("repeats", 0, "expected at least 1"));
         }
@@ -122,14 +112,20 @@ impl Config {
                 "expected more than 0 and at most 4.2 s",
             ));
         }
-        check_deadline(self.deadline)?;
+        if self.deadline.is_zero() || self.deadline > Duration::from_secs(86_400) {
+            return Err(Error::option(
+                "deadline",
+                format!("{:?}", self.deadline),
+                "expected more than 0 and at most 24 h",
+            ));
+        }
         if let Some(cores) = self.cores {
-            let used = if self.mode == Mode::Inline {
-                vec![cores.client]
+            let used = [cores.client, cores.server];
+            check_cores(if self.mode == Mode::Inline {
+                &used[..1]
             } else {
-                vec![cores.client, cores.server]
-            };
-            check_cores(&used)?;
+                &used
+            })?;
         }
         if self.mode == Mode::Spin {
             check_two_pollers(self.cores)?;
@@ -154,15 +150,18 @@ pub(crate) fn check_payload(
     ))
 }
 
-pub(crate) fn check_deadline(deadline: Duration) -> Result<(), Error> {
-    if deadline.is_zero() || deadline > Duration::from_secs(86_400) {
-        return Err(Error::option(
-            "deadline",
-            format!("{deadline:?}"),
-            "expected more than 0 and at most 24 h",
-        ));
+/// An option that is a number within a range; `remedy` follows the range.
+pub(crate) fn check_range<T: PartialOrd + Display>(
+    option: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+    remedy: &str,
+) -> Result<(), Error> {
+    if range.contains(&value) {
+        return Ok(());
     }
-    Ok(())
+    let expected = format!("expected {} to {}{remedy}", range.start(), range.end());
+    Err(Error::option(option, value, expected))
 }
 
 fn check_cores(cores: &[usize]) -> Result<(), Error> {

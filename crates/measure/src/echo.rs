@@ -71,7 +71,7 @@ impl<'a> Echo<'a> {
             self.shared.receive_ns.store(receive_ns, Ordering::Relaxed);
             // Release: the client reads the times after the answer that this very send makes.
             self.shared.send_ns.store(now_ns(), Ordering::Release);
-        } else if let Ok(header) = self.codec.read(datagram) {
+        } else if let Some(header) = self.codec.read(datagram) {
             self.codec
                 .write_server_times(datagram, receive_ns, now_ns());
             if header.repeat != self.repeat {

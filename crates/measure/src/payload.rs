@@ -36,15 +36,6 @@ impl Header {
     }
 }
 
-/// Why a payload is not a packet of this run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Undecodable {
-    /// No magic, or a damaged header: another program's packet, or a transformation without a known key.
-    Unknown,
-    /// A probe packet of another run.
-    OtherRun,
-}
-
 /// Writes and reads the payloads of one run at one point of the packet's way.
 #[derive(Debug, Clone)]
 pub(crate) struct Codec {
@@ -102,22 +93,15 @@ impl Codec {
         }
     }
 
-    /// Reads the header of whatever arrived.
-    pub(crate) fn read(&self, payload: &[u8]) -> Result<Header, Undecodable> {
-        let Some(keyed) = payload.first_chunk::<HEADER_BYTES>() else {
-            return Err(Undecodable::Unknown);
-        };
-        let plain = keyed.map(|byte| byte ^ self.key);
+    /// Reads the header of whatever arrived. `None`: another program's or another run's packet, a damaged one, or a transformation without a known key.
+    pub(crate) fn read(&self, payload: &[u8]) -> Option<Header> {
+        let plain = payload
+            .first_chunk::<HEADER_BYTES>()?
+            .map(|byte| byte ^ self.key);
         let word = |at: usize| {
             u32::from_be_bytes([plain[at], plain[at + 1], plain[at + 2], plain[at + 3]])
         };
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
-        if word(0) != MAGIC {
-            return Err(Undecodable::Unknown);
-        }
-        if word(4) != self.run {
-            return Err(Undecodable::OtherRun);
-        }
         let header = Header {
             id: long(8),
             repeat: word(16),
@@ -125,11 +109,8 @@ impl Codec {
             server_receive_ns: long(32),
             server_send_ns: long(40),
         };
-        if word(20) == self.check(&header) {
-            Ok(header)
-        } else {
-            Err(Undecodable::Unknown)
-        }
+        let own = word(0) == MAGIC && word(4) == self.run && word(20) == self.check(&header);
+        own.then_some(header)
     }
 
     /// Whether the pattern behind the header came through unchanged. Bytes appended after it are no damage (CALVIN's ATS adds
@@ -172,14 +153,14 @@ mod tests {
             for b in &mut payload { *b ^= forward; }
 
             let server = Codec::new(run, forward, bytes);
-            prop_assert_eq!(server.read(&payload), Ok(Header::leaving(id, repeat, time)));
+            prop_assert_eq!(server.read(&payload), Some(Header::leaving(id, repeat, time)));
             prop_assert!(server.intact(&payload));
             server.write_server_times(&mut payload, receive, send);
             for b in &mut payload { *b ^= reply; }
 
             let back = Codec::new(run, forward ^ reply, bytes);
             let expected = Header { server_receive_ns: receive, server_send_ns: send, ..Header::leaving(id, repeat, time) };
-            prop_assert_eq!(back.read(&payload), Ok(expected));
+            prop_assert_eq!(back.read(&payload), Some(expected));
             prop_assert!(back.intact(&payload));
         }
 
@@ -190,14 +171,14 @@ mod tests {
             codec.write(&mut payload, &Header::leaving(3, 1, 99));
             payload[at] ^= flip;
             let server_times = SERVER_TIMES..HEADER_BYTES;
-            let seen = codec.read(&payload).is_err() || !codec.intact(&payload);
+            let seen = codec.read(&payload).is_none() || !codec.intact(&payload);
             prop_assert_eq!(seen, !server_times.contains(&at));
         }
 
         #[test]
         fn anything_may_arrive(bytes in prop::collection::vec(any::<u8>(), 0..100), key: u8) {
             let codec = Codec::new(7, key, 64);
-            prop_assert!(codec.read(&bytes).is_err());
+            prop_assert!(codec.read(&bytes).is_none());
             prop_assert!(bytes.len() >= 64 || !codec.intact(&bytes));
         }
     }
@@ -207,14 +188,8 @@ mod tests {
         let codec = Codec::new(7, 0x5a, 100);
         let mut payload = codec.template();
         codec.write(&mut payload, &Header::leaving(3, 1, 99));
-        assert_eq!(
-            Codec::new(8, 0x5a, 100).read(&payload),
-            Err(Undecodable::OtherRun)
-        );
-        assert_eq!(
-            Codec::new(7, 0, 100).read(&payload),
-            Err(Undecodable::Unknown)
-        );
+        assert_eq!(Codec::new(8, 0x5a, 100).read(&payload), None);
+        assert_eq!(Codec::new(7, 0, 100).read(&payload), None);
         payload.extend([1; 16]);
         assert!(codec.intact(&payload));
         assert!(!codec.intact(&payload[..99]));

@@ -46,11 +46,7 @@ pub fn probe(
         Codec::new(run, config.forward_key, config.payload_bytes),
         &shared,
     );
-    let outcome = if config.mode == Mode::Inline {
-        run_inline(config, sockets, run, echo, &shared, watch)
-    } else {
-        run_two_threads(config, sockets, run, echo, &shared, watch)
-    }?;
+    let outcome = run_ends(config, sockets, run, echo, &shared, watch)?;
     Ok(result(config, outcome))
 }
 
@@ -84,7 +80,8 @@ fn result(config: &Config, outcome: Outcome) -> ProbeResult {
     }
 }
 
-fn run_inline<'a>(
+/// Runs the ends, each on a thread of its own, so that the caller's core binding stays as it is; in inline mode the client's thread turns both.
+fn run_ends<'a>(
     config: &'a Config,
     sockets: &'a Sockets,
     run: u32,
@@ -92,36 +89,24 @@ fn run_inline<'a>(
     shared: &'a Shared,
     watch: Watch<'a>,
 ) -> Result<Outcome, Error> {
+    let (near, far) = if config.mode == Mode::Inline {
+        (Some(echo), None)
+    } else {
+        (None, Some(echo))
+    };
     thread::scope(|scope| {
-        // A thread of its own, so that the caller's core binding stays as it is.
-        let client = scope.spawn(move || {
-            pin(config.cores.map(|cores| cores.client))?;
-            Client::new(config, &sockets.client, run, Some(echo), shared, watch).run()
-        });
-        client.join().map_err(|_| Error::Thread("inline"))?
-    })
-}
-
-fn run_two_threads<'a>(
-    config: &'a Config,
-    sockets: &'a Sockets,
-    run: u32,
-    echo: Echo<'a>,
-    shared: &'a Shared,
-    watch: Watch<'a>,
-) -> Result<Outcome, Error> {
-    thread::scope(|scope| {
-        let server = scope.spawn(move || {
+        let serve = |echo: Echo<'a>| {
             let served = pin(config.cores.map(|cores| cores.server)).and_then(|()| echo.serve());
             // When the server fails the client must not wait for answers.
             shared.done.store(true, Ordering::Relaxed);
             served
-        });
+        };
+        let server = far.map(|echo| scope.spawn(move || serve(echo)));
         let client = scope.spawn(move || {
             pin(config.cores.map(|cores| cores.client))?;
             // The default slack of 50 us would delay every send by up to that.
             let _ = set_timerslack(1);
-            Client::new(config, &sockets.client, run, None, shared, watch).run()
+            Client::new(config, &sockets.client, run, near, shared, watch).run()
         });
         let outcome = client.join();
         shared.done.store(true, Ordering::Relaxed);
@@ -130,7 +115,9 @@ fn run_two_threads<'a>(
             let farewell = vec![0; config.payload_bytes];
             let _ = sockets.client.send_to(&farewell, config.destination);
         }
-        server.join().map_err(|_| Error::Thread("server"))??;
+        if let Some(server) = server {
+            server.join().map_err(|_| Error::Thread("server"))??;
+        }
         outcome.map_err(|_| Error::Thread("client"))?
     })
 }

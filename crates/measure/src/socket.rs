@@ -49,29 +49,6 @@ impl Sockets {
             server: bind("server", server.0, server.1)?,
         })
     }
-
-    /// From any factories: sockets made by other means, such as inside a container.
-    ///
-    /// # Errors
-    /// [`Error::System`] with the end that could not be made.
-    pub fn from_factories(
-        client: impl FnOnce() -> io::Result<UdpSocket>,
-        server: impl FnOnce() -> io::Result<UdpSocket>,
-    ) -> Result<Self, Error> {
-        let made = |end: &str, socket: io::Result<UdpSocket>| {
-            socket.map_err(|error| {
-                Error::system(
-                    format!("make the probe's {end} socket"),
-                    error,
-                    "check what makes it",
-                )
-            })
-        };
-        Ok(Self {
-            client: made("client", client())?,
-            server: made("server", server())?,
-        })
-    }
 }
 
 /// Binds one end.
@@ -123,16 +100,6 @@ mod tests {
         assert!(
             text.starts_with("cannot bind the probe's server to 203.0.113.9:7: Cannot assign"),
             "{text}"
-        );
-        let error = Sockets::from_factories(
-            || Err(io::Error::other("no container")),
-            || UdpSocket::bind("127.0.0.1:0"),
-        );
-        assert!(
-            error
-                .unwrap_err()
-                .to_string()
-                .contains("client socket: no container")
         );
     }
 }

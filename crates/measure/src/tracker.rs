@@ -23,10 +23,7 @@ pub(crate) struct Times {
 #[derive(Debug)]
 pub(crate) struct Tracker {
     timeout_ns: u64,
-    sent_ns: Vec<u64>,
-    rtt_ns: Vec<u32>,
-    forward_ns: Vec<u32>,
-    reply_ns: Vec<u32>,
+    packets: Vec<Sample>,
     /// Before this one all are answered or given up.
     oldest: usize,
     outstanding: usize,
@@ -35,7 +32,7 @@ pub(crate) struct Tracker {
     pub(crate) counts: Counts,
 }
 
-/// One answered packet, nanoseconds.
+/// One packet, nanoseconds; its round trip may be [`PENDING`], [`LOST`] or [`LATE`] within the tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) sent_ns: u64,
@@ -44,15 +41,26 @@ pub(crate) struct Sample {
     pub(crate) reply_ns: u32,
 }
 
+impl Sample {
+    fn sent(sent_ns: u64) -> Self {
+        Self {
+            sent_ns,
+            rtt_ns: PENDING,
+            forward_ns: 0,
+            reply_ns: 0,
+        }
+    }
+}
+
 impl Tracker {
     /// With room for repeats of up to `capacity` packets.
     pub(crate) fn new(capacity: usize, timeout_ns: u64) -> Self {
+        // Written to, since a page fault at its first use would fall into a round trip.
+        let mut packets = vec![Sample::sent(u64::MAX); capacity];
+        packets.clear();
         Self {
             timeout_ns: timeout_ns.min(LONGEST_SAMPLE_NS),
-            sent_ns: touched(capacity, u64::MAX),
-            rtt_ns: touched(capacity, PENDING),
-            forward_ns: touched(capacity, PENDING),
-            reply_ns: touched(capacity, PENDING),
+            packets,
             oldest: 0,
             outstanding: 0,
             next_expected: 0,
@@ -62,10 +70,7 @@ impl Tracker {
 
     /// Forgets the last repeat's packets; the counts go on.
     pub(crate) fn begin(&mut self) {
-        self.sent_ns.clear();
-        self.rtt_ns.clear();
-        self.forward_ns.clear();
-        self.reply_ns.clear();
+        self.packets.clear();
         self.oldest = 0;
         self.outstanding = 0;
         self.next_expected = 0;
@@ -73,7 +78,7 @@ impl Tracker {
 
     /// Packets sent in this repeat: also the id of the next.
     pub(crate) fn sent(&self) -> usize {
-        self.sent_ns.len()
+        self.packets.len()
     }
 
     /// Packets sent, not answered and not given up.
@@ -88,16 +93,17 @@ impl Tracker {
 
     /// When the oldest packet under way is given up.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
-        (self.outstanding > 0).then(|| self.sent_ns[self.oldest].saturating_add(self.timeout_ns))
+        (self.outstanding > 0).then(|| {
+            self.packets[self.oldest]
+                .sent_ns
+                .saturating_add(self.timeout_ns)
+        })
     }
 
     /// Notes that the next packet leaves now. The caller stays within the capacity.
     pub(crate) fn send(&mut self, now: u64) {
-        debug_assert!(self.sent_ns.len() < self.sent_ns.capacity());
-        self.sent_ns.push(now);
-        self.rtt_ns.push(PENDING);
-        self.forward_ns.push(0);
-        self.reply_ns.push(0);
+        debug_assert!(self.packets.len() < self.packets.capacity());
+        self.packets.push(Sample::sent(now));
         self.outstanding += 1;
         self.counts.sent += 1;
     }
@@ -106,11 +112,12 @@ impl Tracker {
     pub(crate) fn expire(&mut self, now: u64) -> bool {
         let mut gave_up = false;
         while self.outstanding > 0 {
-            if self.rtt_ns[self.oldest] == PENDING {
-                if now.saturating_sub(self.sent_ns[self.oldest]) <= self.timeout_ns {
+            let packet = &mut self.packets[self.oldest];
+            if packet.rtt_ns == PENDING {
+                if now.saturating_sub(packet.sent_ns) <= self.timeout_ns {
                     break;
                 }
-                self.rtt_ns[self.oldest] = LOST;
+                packet.rtt_ns = LOST;
                 self.outstanding -= 1;
                 self.counts.lost += 1;
                 gave_up = true;
@@ -118,9 +125,7 @@ impl Tracker {
             self.oldest += 1;
         }
         // The loop above may end on answered packets; the expiry time is that of the first one pending.
-        while self.outstanding > 0 && self.rtt_ns[self.oldest] != PENDING {
-            self.oldest += 1;
-        }
+        self.skip_decided();
         gave_up
     }
 
@@ -129,29 +134,27 @@ impl Tracker {
         let Some(i) = usize::try_from(id).ok().filter(|&i| i < self.sent()) else {
             return false;
         };
-        match self.rtt_ns[i] {
+        let packet = &mut self.packets[i];
+        match packet.rtt_ns {
             PENDING => {
                 self.outstanding -= 1;
-                let rtt = times.client_receive.saturating_sub(self.sent_ns[i]);
+                let rtt = times.client_receive.saturating_sub(packet.sent_ns);
                 if rtt > self.timeout_ns {
-                    self.rtt_ns[i] = LATE;
+                    packet.rtt_ns = LATE;
                     self.counts.lost += 1;
                     self.counts.late += 1;
                 } else {
-                    self.rtt_ns[i] = rtt as u32;
-                    self.forward_ns[i] =
-                        narrow(times.server_receive.saturating_sub(self.sent_ns[i]));
-                    self.reply_ns[i] =
+                    packet.rtt_ns = rtt as u32;
+                    packet.forward_ns = narrow(times.server_receive.saturating_sub(packet.sent_ns));
+                    packet.reply_ns =
                         narrow(times.client_receive.saturating_sub(times.server_send));
                     self.counts.received += 1;
                 }
                 self.note_order(i);
-                while self.outstanding > 0 && self.rtt_ns[self.oldest] != PENDING {
-                    self.oldest += 1;
-                }
+                self.skip_decided();
             }
             LOST => {
-                self.rtt_ns[i] = LATE;
+                packet.rtt_ns = LATE;
                 self.counts.late += 1;
                 self.note_order(i);
             }
@@ -162,9 +165,8 @@ impl Tracker {
 
     /// How long ago packet `id` of this repeat was sent, nanoseconds.
     pub(crate) fn age(&self, id: u64, now: u64) -> u64 {
-        self.sent_ns
-            .get(id as usize)
-            .map_or(u64::MAX, |sent| now.saturating_sub(*sent))
+        let packet = self.packets.get(id as usize);
+        packet.map_or(u64::MAX, |packet| now.saturating_sub(packet.sent_ns))
     }
 
     /// Notes an answer to a packet of an earlier repeat, whose fate is no longer known one by one.
@@ -184,14 +186,17 @@ impl Tracker {
 
     /// The answered packets in the order of sending.
     pub(crate) fn samples(&self) -> impl Iterator<Item = Sample> + '_ {
-        (0..self.sent())
-            .filter(|&i| self.rtt_ns[i] < LATE)
-            .map(|i| Sample {
-                sent_ns: self.sent_ns[i],
-                rtt_ns: self.rtt_ns[i],
-                forward_ns: self.forward_ns[i],
-                reply_ns: self.reply_ns[i],
-            })
+        self.packets
+            .iter()
+            .filter(|packet| packet.rtt_ns < LATE)
+            .copied()
+    }
+
+    /// Goes on to the first packet under way.
+    fn skip_decided(&mut self) {
+        while self.outstanding > 0 && self.packets[self.oldest].rtt_ns != PENDING {
+            self.oldest += 1;
+        }
     }
 
     fn note_order(&mut self, i: usize) {
@@ -201,13 +206,6 @@ impl Tracker {
             self.next_expected = i + 1;
         }
     }
-}
-
-/// An empty vector whose room has been written to: a page fault at its first use would fall into a round trip.
-fn touched<T: Clone>(capacity: usize, value: T) -> Vec<T> {
-    let mut room = vec![value; capacity];
-    room.clear();
-    room
 }
 
 fn narrow(ns: u64) -> u32 {

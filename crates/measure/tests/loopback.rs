@@ -138,11 +138,10 @@ fn a_failing_server_ends_the_probe_at_once() {
     // A listening TCP socket in the server's place: bound, but nothing can be received from it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let destination = listener.local_addr().unwrap();
-    let sockets = Sockets::from_factories(
-        || UdpSocket::bind("127.0.0.1:0"),
-        || Ok(UdpSocket::from(std::os::fd::OwnedFd::from(listener))),
-    )
-    .unwrap();
+    let sockets = Sockets {
+        client: UdpSocket::bind("127.0.0.1:0").unwrap(),
+        server: UdpSocket::from(std::os::fd::OwnedFd::from(listener)),
+    };
     let config = Config {
         destination,
         timeout: Duration::from_secs(4),

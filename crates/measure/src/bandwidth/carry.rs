@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::trial::{Arrivals, Sent, Trial, send_paced};
 use crate::Error;
 use crate::clock::now_ns;
-use crate::config::check_payload;
+use crate::config::{check_payload, check_range};
 use crate::control::{Control, Watch};
 use crate::echo::is_nothing;
 use crate::payload::{Codec, HEADER_BYTES, Header};
@@ -138,21 +138,8 @@ impl Load {
         /// What an Ethernet link carries.
         const MTU: usize = 1500;
         check_payload(self.destination, self.payload_bytes, MTU)?;
-        if !(2..=MAX_PACKETS).contains(&self.packets) {
-            return Err(Error::option(
-                "packets",
-                self.packets,
-                format!("expected 2 to {MAX_PACKETS}"),
-            ));
-        }
-        if !(1..=MAX_BURST).contains(&self.burst) {
-            return Err(Error::option(
-                "burst",
-                self.burst,
-                format!("expected 1 to {MAX_BURST}"),
-            ));
-        }
-        Ok(())
+        check_range("packets", self.packets, 2..=MAX_PACKETS, "")?;
+        check_range("burst", self.burst, 1..=MAX_BURST, "")
     }
 }
 

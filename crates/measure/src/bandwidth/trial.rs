@@ -87,7 +87,7 @@ impl Arrivals {
 
     /// Notes a datagram, of which the header is enough.
     pub(super) fn note(&mut self, codec: &Codec, datagram: &[u8]) {
-        let Ok(header) = codec.read(datagram) else {
+        let Some(header) = codec.read(datagram) else {
             self.unread += 1;
             return;
         };
