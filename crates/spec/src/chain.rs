@@ -281,27 +281,6 @@ pub struct Sla {
     pub round_trip_ns: Option<u64>,
 }
 
-impl Default for Sla {
-    fn default() -> Self {
-        Self {
-            rate_pps: None,
-            rate_bps: None,
-            burst_packets: None,
-            burst_bits: None,
-            policing_burst_packets: None,
-            policing_burst_bits: None,
-            enforce: Enforce::default(),
-            shaper_queue: None,
-            shaper_delay_ns: None,
-            shaper_tolerance_ns: 0,
-            latency_ns: None,
-            percentile: 99.0,
-            loss_percent: None,
-            round_trip_ns: None,
-        }
-    }
-}
-
 /// Bytes of a full Ethernet frame as a bucket counts it: 1500 B and the header.
 pub const FULL_FRAME: u64 = 1514;
 

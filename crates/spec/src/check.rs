@@ -12,9 +12,9 @@ pub(crate) fn file(chains: &mut [ServiceChain], report: &Report<'_>) {
     ties(chains, report);
 }
 
-/// Reports a fault of `chain` at `place`.
-fn fault(report: &Report<'_>, chain: &str, key: &str, place: &Place, fault: Fault) {
-    *report.object.borrow_mut() = format!("ServiceChain `{chain}`");
+/// Reports a fault of `chain` at a key and its place.
+fn fault(report: &Report<'_>, chain: &ServiceChain, (key, place): (&str, &Place), fault: Fault) {
+    *report.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
     report.add(key, report.span(place), fault);
 }
 
@@ -33,13 +33,7 @@ fn unique_names(chains: &[ServiceChain], report: &Report<'_>) {
                 "names that differ, also between owners",
                 "rename one of the two",
             );
-            fault(
-                report,
-                &chain.name,
-                "metadata.name",
-                &chain.places.name,
-                what,
-            );
+            fault(report, chain, ("metadata.name", &chain.places.name), what);
         }
     }
 }
@@ -73,18 +67,10 @@ fn reverse_pairs(chains: &mut [ServiceChain], report: &Report<'_>) {
         match (other, refused) {
             (Some(other), None) => pair(chains, index, other, report),
             (_, Some((message, help))) => {
-                let what = Fault::new(
-                    message,
-                    "another chain of this file, in no other pair",
-                    help,
-                );
-                fault(
-                    report,
-                    &name,
-                    "spec.reverse",
-                    &chains[index].places.reverse,
-                    what,
-                );
+                let expected = "another chain of this file, in no other pair";
+                let what = Fault::new(message, expected, help);
+                let chain = &chains[index];
+                fault(report, chain, ("spec.reverse", &chain.places.reverse), what);
             }
             (None, None) => {}
         }
@@ -105,7 +91,7 @@ fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &Report
                 format!("ingress {}, egress {}", expected.ingress, expected.egress),
                 "correct the ports, or leave them out here: they follow from the other chain",
             );
-            fault(report, &chain.name, "spec.ports", &chain.places.ports, what);
+            fault(report, chain, ("spec.ports", &chain.places.ports), what);
         }
         _ => {}
     }
@@ -128,13 +114,7 @@ fn ties(chains: &[ServiceChain], report: &Report<'_>) {
                 format!("matches that differ at the port `{}`", ports.ingress),
                 "make one of the two more specific: by destination, source, protocol, destination port or source port",
             );
-            fault(
-                report,
-                &chain.name,
-                "spec.match",
-                &chain.places.matches,
-                what,
-            );
+            fault(report, chain, ("spec.match", &chain.places.matches), what);
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Place;
 use crate::keys::field::Fields;
 use crate::keys::words::word_enum;
-use crate::keys::{ConfigKey, ValueType, config};
+use crate::keys::{ConfigKey, Readable, ValueType, config};
 use crate::units::{format_cpu_millicores, format_memory_bytes};
 
 /// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less the pauses in between
@@ -43,12 +43,13 @@ config! {
 const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).like("0.5cores");
 const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).like("256MiB");
 /// Beyond any machine.
-const MAX_CPU_MILLICORES: u64 = 4_096_000;
+const MAX_CPU_MILLICORES: u32 = 4_096_000;
 
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
-    let range = MIN_CPU_MILLICORES.into()..=MAX_CPU_MILLICORES;
-    let cpu = limit(fields, &CPU.named("cpu", ""), &range, format_cpu_millicores)?;
-    u32::try_from(cpu).ok()
+    let range = MIN_CPU_MILLICORES..=MAX_CPU_MILLICORES;
+    limit(fields, &CPU.named("cpu", ""), &range, |value| {
+        format_cpu_millicores(value.into())
+    })
 }
 
 fn memory(fields: &Fields<'_>) -> Option<u64> {
@@ -61,14 +62,14 @@ fn memory(fields: &Fields<'_>) -> Option<u64> {
     )
 }
 
-fn limit(
+fn limit<T: Readable + Ord + Copy>(
     fields: &Fields<'_>,
     key: &ConfigKey,
-    range: &RangeInclusive<u64>,
-    format: fn(u64) -> String,
-) -> Option<u64> {
-    let value: Option<u64> = fields.value(key);
-    let (field, value) = (fields.get(key.key)?, value?);
+    range: &RangeInclusive<T>,
+    format: fn(T) -> String,
+) -> Option<T> {
+    let field = fields.get(key.key)?;
+    let value = T::read(&field, key)?;
     if range.contains(&value) {
         return Some(value);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{Error, Unexpected, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -56,22 +56,8 @@ impl Serialize for SecretKey {
 
 impl<'de> Deserialize<'de> for SecretKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Digits;
-
-        impl Visitor<'_> for Digits {
-            type Value = SecretKey;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a key in hexadecimal digits")
-            }
-
-            fn visit_str<E: Error>(self, digits: &str) -> Result<SecretKey, E> {
-                SecretKey::from_hex(digits)
-                    .ok_or_else(|| E::invalid_value(Unexpected::Other("another text"), &self))
-            }
-        }
-
-        deserializer.deserialize_str(Digits)
+        let digits = Zeroizing::new(String::deserialize(deserializer)?);
+        Self::from_hex(&digits).ok_or_else(|| D::Error::custom("no key in hexadecimal digits"))
     }
 }
 

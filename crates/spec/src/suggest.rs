@@ -17,33 +17,16 @@ pub fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// The distance of two words, where a word that goes on from the other (`userspace`, `user`) is near.
+/// Edits between two words (insert, delete, replace, swap neighbours), where a word that goes on from the other (`userspace`, `user`) is near.
 fn unlikeness(a: &str, b: &str) -> usize {
     const SHORTEST: usize = 3;
     let shorter = a.len().min(b.len());
     let goes_on = shorter >= SHORTEST && (a.starts_with(b) || b.starts_with(a));
-    if goes_on { 1 } else { distance(a, b) }
-}
-
-/// Edits between two words: insert, delete, replace or swap neighbours (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
+    if goes_on {
+        1
+    } else {
+        strsim::osa_distance(a, b)
     }
-    rows[0] = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

@@ -114,7 +114,8 @@ impl PartialEq for Kind {
 }
 
 impl Kind {
-    /// What a description leaves out: a kind that exists nowhere, has no keys, and hands packets on as they came.
+    /// What a description leaves out: a kind that exists nowhere, has no keys, remembers nothing, guards nothing, and hands packets on
+    /// as they came.
     pub(crate) const BASE: Self = Self {
         name: "",
         class: Class::Elementary,

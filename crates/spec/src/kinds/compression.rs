@@ -62,8 +62,6 @@ pub static COMPRESS: Kind = Kind {
     class: Class::Advanced,
     user: Some(cost(35.0, 0.65)),
     touches: Touches::Payload,
-    state: State::None,
-    guards: false,
     config: CompressConfig::KEYS,
     description: "Compresses each UDP payload by itself; a `decompress` further on gives it back. Packets that would get no \
                   smaller pass untouched, and so do fragments and other protocols; a payload that only looks compressed is \
@@ -92,7 +90,6 @@ pub static DECOMPRESS: Kind = Kind {
     class: Class::Advanced,
     user: Some(cost(20.0, 0.15)),
     touches: Touches::Payload,
-    state: State::None,
     guards: true,
     config: DecompressConfig::KEYS,
     description: "Gives UDP payloads that a `compress` made smaller back as they were; each packet says by which algorithm. Packets \

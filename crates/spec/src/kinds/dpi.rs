@@ -149,7 +149,6 @@ pub static DPI: Kind = Kind {
     class: Class::Advanced,
     user: Some(cost(25.0, 0.35)),
     touches: Touches::Payload,
-    state: State::None,
     guards: true,
     config: DpiConfig::KEYS,
     description: "Looks for literals and regular expressions in the payload of each packet and drops, marks or mirrors those that \

@@ -65,7 +65,6 @@ pub static EXTERNAL: Kind = Kind {
     user: Some(cost(0.0, 0.0)),
     touches: Touches::HeaderAndPayload,
     state: State::Unknown,
-    guards: false,
     config: ExternalConfig::KEYS,
     description: "A black box: any program that takes packets from the interface `ingress` and sends them on at `egress`, in a network \
                   namespace of its own. Nothing is known of what it does; it is started, watched, limited and, when it \

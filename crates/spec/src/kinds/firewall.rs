@@ -78,7 +78,6 @@ pub static FIREWALL: Kind = Kind {
     kernel: Some(cost(15.0, 0.0)),
     user: Some(cost(17.0, 0.0)),
     touches: Touches::Header,
-    state: State::None,
     guards: true,
     config: FirewallConfig::KEYS,
     description: "Lets packets pass or drops them by prefix, protocol and port; the cost hardly depends on the number of rules.",

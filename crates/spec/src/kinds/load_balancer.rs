@@ -87,7 +87,6 @@ pub static LOAD_BALANCER: Kind = Kind {
     user: Some(cost(40.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
-    guards: false,
     config: LoadBalancerConfig::KEYS,
     description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev), rewriting the destination address, and \
                   keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \

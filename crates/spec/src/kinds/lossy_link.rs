@@ -25,9 +25,7 @@ pub static LOSSY_LINK: Kind = Kind {
     name: "lossy-link",
     class: Class::Elementary,
     user: Some(cost(3.0, 0.0)),
-    touches: Touches::Nothing,
     state: State::PerInstance,
-    guards: false,
     config: LossyLinkConfig::KEYS,
     description: "A link that loses packets, to try a chain against: each by itself, or in bursts (Gilbert's model). What is lost \
                   counts as dropped by it.",

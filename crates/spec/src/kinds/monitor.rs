@@ -20,7 +20,6 @@ pub static MONITOR: Kind = Kind {
     user: Some(cost(25.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
-    guards: false,
     config: MonitorConfig::KEYS,
     description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
     example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",

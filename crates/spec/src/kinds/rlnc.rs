@@ -185,7 +185,6 @@ pub static RLNC_ENCODE: Kind = Kind {
     user: Some(cost(85.0, 0.055)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
-    guards: false,
     config: RlncEncodeConfig::KEYS,
     description: "Numbers UDP packets and sends repair packets with them, combinations of the latest ones (random linear network \
                   coding, RFC 8681), from which an `rlnc-decode` works out packets that were lost on the way. Drops packets \
@@ -220,7 +219,6 @@ pub static RLNC_RECODE: Kind = Kind {
     user: Some(cost(130.0, 0.06)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
-    guards: false,
     config: RlncRecodeConfig::KEYS,
     description: "Sends new combinations of the packets of an `rlnc-encode` that came, without decoding: redundancy for the next part \
                   of the way that also helps against what was lost before. Source packets go on unchanged. Drops \

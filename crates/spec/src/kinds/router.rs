@@ -62,8 +62,6 @@ pub static ROUTER: Kind = Kind {
     kernel: Some(cost(10.0, 0.0)),
     user: Some(cost(8.0, 0.0)),
     touches: Touches::Header,
-    state: State::None,
-    guards: false,
     config: RouterConfig::KEYS,
     description: "Sends packets to the next hop of the longest prefix that holds their destination, and counts the time to live \
                   (hop limit) down. Drops packets without a route, and those whose time to live is used up; these \

@@ -13,8 +13,6 @@ pub static TIMESTAMP: Kind = Kind {
     kernel: Some(cost(90.0, 0.0)),
     user: Some(cost(60.0, 0.0)),
     touches: Touches::Payload,
-    state: State::None,
-    guards: false,
     description: "Appends 16 bytes to the UDP payload: when the packet passed the front door and when this function handled it, \
                   each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \
                   are not UDP, fragments, and packets that would become longer than 1500 bytes.",

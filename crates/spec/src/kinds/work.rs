@@ -36,9 +36,6 @@ pub static WORK: Kind = Kind {
     class: Class::Basic,
     kernel: Some(cost(3.0, 0.0)),
     user: Some(cost(2.0, 0.0)),
-    touches: Touches::Nothing,
-    state: State::None,
-    guards: false,
     config: WorkConfig::KEYS,
     description: "Keeps the core busy for given cycles a packet and a byte, and hands packets on unchanged: a function of any price, for \
                   experiments. Cycles are counted in steps of 4, of dependent operations on registers.",

@@ -19,8 +19,6 @@ pub static XOR: Kind = Kind {
     kernel: Some(cost(15.0, 0.05)),
     user: Some(cost(9.0, 0.03)),
     touches: Touches::Payload,
-    state: State::None,
-    guards: false,
     config: XorConfig::KEYS,
     description: "XORs every byte of the UDP or TCP payload with one static key and corrects the checksum. Drops packets that \
                   have no such payload to find: fragments and other protocols.",

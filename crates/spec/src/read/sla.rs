@@ -2,7 +2,8 @@
 
 use super::profile::{self, Of, Quantity};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
-use crate::keys::field::Field;
+use crate::error::Report;
+use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, percent};
 use crate::printable::Printable;
 
@@ -45,53 +46,66 @@ config! {
     }
 }
 
+/// The percentile where nothing is said.
+const PERCENTILE: f64 = 99.0;
+
+/// What a file need not say.
+impl Default for Sla {
+    fn default() -> Self {
+        sla(&Fields::none(&Report::new("", "")))
+    }
+}
+
 impl Readable for Sla {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        let fields = field.map(KEYS)?;
-        let quantity = |key: &str, of: Of| {
-            let field = fields.get(key);
-            let read = field.as_ref().map(|field| Quantity::read(field, of));
-            (read.unwrap_or_default(), field)
-        };
-        let (rate, _) = quantity("rate", Of::Rate);
-        let (burst, burst_field) = quantity("burst", Of::Burst);
-        let (policing, policing_field) = quantity("policingBurst", Of::Burst);
-        for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
-            if let Some(field) = field {
-                profile::check_burst(of, field, &rate);
-            }
-        }
-        let shaper: Shaper = fields.of(KEYS, "shaper");
-        let enforce = fields.of(KEYS, "enforce");
-        let is_asked = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
-        let asked = fields.get("enforce").filter(|_| is_asked);
-        if let Some(field) = asked.or(fields.get("shaper")) {
-            profile::check_rate(&rate, &field);
-        }
-        let sla = Self {
-            rate_pps: rate.packets,
-            rate_bps: rate.bits,
-            burst_packets: burst.packets,
-            burst_bits: burst.bits,
-            policing_burst_packets: policing.packets,
-            policing_burst_bits: policing.bits,
-            enforce,
-            shaper_queue: shaper.queue,
-            shaper_delay_ns: shaper.delay_ns,
-            shaper_tolerance_ns: shaper.tolerance_ns,
-            latency_ns: fields.of(KEYS, "latency"),
-            percentile: fields
-                .get("percentile")
-                .and_then(|field| percentile(&field))
-                .unwrap_or(Self::default().percentile),
-            loss_percent: fields.get("loss").and_then(|field| percent(&field, "0.1%")),
-            round_trip_ns: fields.of(KEYS, "roundTrip"),
-        };
-        if let Some(field) = &policing_field {
-            profile::check_wider(&sla, &burst, field);
-        }
-        Some(sla)
+        field.map(KEYS).map(|fields| sla(&fields))
     }
+}
+
+fn sla(fields: &Fields<'_>) -> Sla {
+    let quantity = |key: &str, of: Of| {
+        let field = fields.get(key);
+        let read = field.as_ref().map(|field| Quantity::read(field, of));
+        (read.unwrap_or_default(), field)
+    };
+    let (rate, _) = quantity("rate", Of::Rate);
+    let (burst, burst_field) = quantity("burst", Of::Burst);
+    let (policing, policing_field) = quantity("policingBurst", Of::Burst);
+    for (of, field) in [(&burst, &burst_field), (&policing, &policing_field)] {
+        if let Some(field) = field {
+            profile::check_burst(of, field, &rate);
+        }
+    }
+    let shaper: Shaper = fields.of(KEYS, "shaper");
+    let enforce = fields.of(KEYS, "enforce");
+    let is_asked = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
+    let asked = fields.get("enforce").filter(|_| is_asked);
+    if let Some(field) = asked.or(fields.get("shaper")) {
+        profile::check_rate(&rate, &field);
+    }
+    let sla = Sla {
+        rate_pps: rate.packets,
+        rate_bps: rate.bits,
+        burst_packets: burst.packets,
+        burst_bits: burst.bits,
+        policing_burst_packets: policing.packets,
+        policing_burst_bits: policing.bits,
+        enforce,
+        shaper_queue: shaper.queue,
+        shaper_delay_ns: shaper.delay_ns,
+        shaper_tolerance_ns: shaper.tolerance_ns,
+        latency_ns: fields.of(KEYS, "latency"),
+        percentile: fields
+            .get("percentile")
+            .and_then(|field| percentile(&field))
+            .unwrap_or(PERCENTILE),
+        loss_percent: fields.get("loss").and_then(|field| percent(&field, "0.1%")),
+        round_trip_ns: fields.of(KEYS, "roundTrip"),
+    };
+    if let Some(field) = &policing_field {
+        profile::check_wider(&sla, &burst, field);
+    }
+    sla
 }
 
 fn percentile(field: &Field<'_>) -> Option<f64> {
