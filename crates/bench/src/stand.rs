@@ -275,7 +275,7 @@ mod tests {
                 .collect();
             let hop = json!({
                 "position": 0, "name": "f0", "kind": "forward", "space": space,
-                "packets_in": 0, "drops": 0,
+                "packets_in": 0, "drops": 0, "emitted": 0, "held": 0, "samples": 0, "sampled_ns": 0,
             });
             serde_json::from_value(json!({
                 "chain": "c", "owner": "o", "spi": 1, "generation": 0, "state": "active",
