@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use myelin_linux::address;
 use myelin_linux::capability::{self, Capability};
 use myelin_linux::ethtool::{Ethtool, Offload, UNFINISHED};
-use myelin_linux::journal::{self, Journal, Resource};
+use myelin_linux::journal::{Journal, NewestFirst};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::neighbour;
 use myelin_linux::netlink::{Netlink, Request};
@@ -17,7 +17,7 @@ use myelin_linux::netns::{self, Netns};
 use myelin_linux::{ErrorKind, process, route, sysctl};
 use myelin_packet::Match;
 
-use crate::addressing::{self, AddressError, AddressPair};
+use crate::addressing::{self, AddressPair};
 use crate::names::{Names, Role};
 
 /// Result of every fallible call of this crate.
@@ -33,45 +33,14 @@ const MIN_MTU_V4: u32 = 68;
 const MIN_MTU_V6: u32 = 1280;
 /// Greatest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
-/// Why there are no end hosts.
+
+/// Why there are no end hosts; nothing is left of them.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The match leaves no addresses.
-    #[error("cannot make end hosts for chain `{chain}`: {cause}")]
-    Address {
-        /// The chain.
-        chain: String,
-        /// What is wrong with its match.
-        cause: AddressError,
-    },
-    /// The links cannot have this MTU.
-    #[error(
-        "cannot make end hosts for chain `{chain}`: an MTU of {mtu} bytes is out of range ({least} to {MAX_MTU})"
-    )]
-    Mtu {
-        /// The chain.
-        chain: String,
-        /// What was asked for, bytes.
-        mtu: u32,
-        /// What the hosts' address families need at least, bytes.
-        least: u32,
-    },
-    /// The system refused; nothing is left.
-    #[error("cannot make end hosts for chain `{chain}`: {cause}")]
-    Make {
-        /// The chain.
-        chain: String,
-        /// What was refused.
-        cause: myelin_linux::Error,
-    },
-    /// Something of them is still there.
-    #[error("cannot remove the end hosts of chain `{chain}`: {cause}")]
-    Remove {
-        /// The chain.
-        chain: String,
-        /// What could not be removed.
-        cause: myelin_linux::Error,
-    },
+#[error("cannot make end hosts for chain `{chain}`: {cause}")]
+pub struct Error {
+    chain: String,
+    /// The match leaves no addresses, the MTU is out of range, or the system refused.
+    cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
 /// What end hosts are made for.
@@ -127,64 +96,42 @@ impl Host {
     }
 }
 
-/// A client and a server with nothing between them: the ports are up and wait for a chain.
+/// A client and a server with nothing between them: the ports are up and wait for a chain. Dropping it removes both; programs that
+/// still run on one go on without a link. What cannot be removed stays in the journal.
 #[derive(Debug)]
 pub struct EndHosts {
-    names: Names,
     /// Where the chain's traffic comes from.
     pub client: Host,
     /// Where it goes to.
     pub server: Host,
+    _resources: NewestFirst,
 }
 
 impl EndHosts {
-    /// Makes both hosts, or nothing. What cannot be undone after a failure stays in the journal.
+    /// Makes both hosts, or nothing.
     pub fn create(config: &Config<'_>, journal: &Journal) -> Result<Self> {
-        Self::create_with(config, journal, &|_| Ok(()))
-    }
-
-    /// `step` is called before each step and may end the attempt there.
-    fn create_with(config: &Config<'_>, journal: &Journal, step: &Step<'_>) -> Result<Self> {
-        let chain = || config.chain.to_owned();
-        let pairs = addressing::choose(config.matches).map_err(|cause| Error::Address {
-            chain: chain(),
+        let failed = |cause| Error {
+            chain: config.chain.to_owned(),
             cause,
-        })?;
+        };
+        let pairs = addressing::choose(config.matches).map_err(|cause| failed(cause.into()))?;
         let least = if pairs.iter().any(|pair| pair.server.is_ipv6()) {
             MIN_MTU_V6
         } else {
             MIN_MTU_V4
         };
-        if !(least..=MAX_MTU).contains(&config.mtu) {
-            return Err(Error::Mtu {
-                chain: chain(),
-                mtu: config.mtu,
-                least,
-            });
+        let mtu = config.mtu;
+        if !(least..=MAX_MTU).contains(&mtu) {
+            let range = format!("{least} to {MAX_MTU}");
+            let cause = format!("an MTU of {mtu} bytes is out of range ({range})");
+            return Err(failed(cause.into()));
         }
-        let names = Names::new(config.run, config.chain);
-        let mut attempt = Attempt {
+        let attempt = Attempt {
             config,
-            names: &names,
+            names: Names::new(config.run, config.chain),
             pairs,
-            journal,
-            step,
-            made: Vec::new(),
         };
-        match attempt.make() {
-            Ok([client, server]) => Ok(Self {
-                names,
-                client,
-                server,
-            }),
-            Err(cause) => {
-                attempt.undo();
-                Err(Error::Make {
-                    chain: chain(),
-                    cause,
-                })
-            }
-        }
+        attempt.make(journal).map_err(|cause| failed(cause.into()))
     }
 
     /// The host of that role.
@@ -194,87 +141,61 @@ impl EndHosts {
             Role::Server => &self.server,
         }
     }
-
-    /// Removes both hosts. Programs that still run on one go on without a link.
-    pub fn destroy(self, journal: &Journal) -> Result<()> {
-        remove_all(&self.names, |resource| {
-            journal::remove(resource)?;
-            journal.removed(resource)
-        })
-    }
 }
-
-/// Removes what is there of a chain's hosts, without the object: after `kill -9`, also without a journal. What belongs
-/// to another run, or is not there, is left alone.
-pub fn destroy(run: &str, chain: &str) -> Result<()> {
-    remove_all(&Names::new(run, chain), journal::remove)
-}
-
-/// Newest first. A failure does not keep the others from being removed; the first one is reported.
-fn remove_all(
-    names: &Names,
-    remove: impl FnMut(&Resource) -> myelin_linux::Result<()>,
-) -> Result<()> {
-    let outcomes: Vec<_> = names.resources().iter().rev().map(remove).collect();
-    let outcome: myelin_linux::Result<()> = outcomes.into_iter().collect();
-    outcome.map_err(|cause| Error::Remove {
-        chain: names.chain().to_owned(),
-        cause,
-    })
-}
-
-type Step<'a> = dyn Fn(&'static str) -> myelin_linux::Result<()> + Sync + 'a;
 
 /// Hosts in the making.
 struct Attempt<'a> {
     config: &'a Config<'a>,
-    names: &'a Names,
+    names: Names,
     pairs: Vec<AddressPair>,
-    journal: &'a Journal,
-    step: &'a Step<'a>,
-    /// What this attempt made itself, oldest first: things of that name that were there before are not its own.
-    made: Vec<Resource>,
 }
 
 impl Attempt<'_> {
-    fn make(&mut self) -> myelin_linux::Result<[Host; 2]> {
+    fn make(&self, journal: &Journal) -> myelin_linux::Result<EndHosts> {
         capability::require(
             "make network namespaces and links",
             &[Capability::SysAdmin, Capability::NetAdmin],
         )?;
-        let resources = self.names.resources();
-        for resource in &resources {
-            (self.step)("journal")?;
-            self.journal.intend(resource)?;
-        }
-        let [client, server, client_link, server_link] = &resources;
+        // Dropped last when a step fails.
+        let mut made = NewestFirst::default();
         let mut netlink = Netlink::open()?;
-        let client = self.make_namespace(Role::Client, client)?;
-        let server = self.make_namespace(Role::Server, server)?;
-        self.make_links(&mut netlink, [&client, &server], [client_link, server_link])?;
-        (self.step)("look at the links")?;
+        let [client, server, client_link, server_link] = self.names.resources();
+        let mut namespace = |role, resource| {
+            let (guard, netns) = journal.make(resource, || self.namespace(role))?;
+            made.0.push(guard);
+            myelin_linux::Result::Ok(netns)
+        };
+        let namespaces = [
+            namespace(Role::Client, client)?,
+            namespace(Role::Server, server)?,
+        ];
+        let links = Role::BOTH.into_iter().zip([client_link, server_link]);
+        for ((role, resource), netns) in links.zip(&namespaces) {
+            let request = self.veth(role, netns)?;
+            let (guard, ()) = journal.make(resource, || netlink.apply([request]))?;
+            made.0.push(guard);
+        }
+        let [client, server] = namespaces;
         let hosts = [
             self.found(&mut netlink, Role::Client, client)?,
             self.found(&mut netlink, Role::Server, server)?,
         ];
-        self.furnish_ports(&mut netlink, &hosts)?;
+        furnish_ports(&mut netlink, &hosts)?;
         for host in &hosts {
-            (self.step)("enter a host")?;
             host.enter(|| self.furnish(host))??;
         }
-        (self.step)("wait for the ports")?;
         wait_until_operational(&mut netlink, &hosts)?;
-        (self.step)("done")?;
-        Ok(hosts)
+        let [client, server] = hosts;
+        Ok(EndHosts {
+            client,
+            server,
+            _resources: made,
+        })
     }
 
-    fn make_namespace(&mut self, role: Role, resource: &Resource) -> myelin_linux::Result<Netns> {
-        (self.step)("make a namespace")?;
+    fn namespace(&self, role: Role) -> myelin_linux::Result<Netns> {
         let name = self.names.netns(role);
-        let netns = Netns::create_owned(&name, &self.names.owner())
-            .map_err(|error| self.whose(&name, error))?;
-        self.made.push(resource.clone());
-        Ok(netns)
+        Netns::create_owned(&name, &self.names.owner()).map_err(|error| self.whose(&name, error))
     }
 
     /// Says whose namespace is in the way.
@@ -285,13 +206,31 @@ impl Attempt<'_> {
         match netns::owner(name) {
             Ok(Some(owner)) if owner == self.names.owner() => error.remedy(format!(
                 "a chain of that name is deployed: `myelin down {}` removes it",
-                self.names.chain()
+                self.config.chain
             )),
             Ok(Some(owner)) => error.remedy(format!(
                 "it belongs to another agent ({owner}): rename the chain"
             )),
             _ => error,
         }
+    }
+
+    /// The host's link, with its port.
+    fn veth(&self, role: Role, netns: &Netns) -> myelin_linux::Result<Request> {
+        let mtu = Some(self.config.mtu);
+        let port = VethEnd {
+            name: &self.names.port(role),
+            namespace: None,
+            mac: Some(self.names.port_mac(role)),
+            mtu,
+        };
+        let inside = VethEnd {
+            name: HOST_LINK,
+            namespace: Some(netns),
+            mac: Some(self.names.host_mac(role)),
+            mtu,
+        };
+        link::veth(&port, &inside)
     }
 
     fn found(&self, netlink: &mut Netlink, role: Role, netns: Netns) -> myelin_linux::Result<Host> {
@@ -314,65 +253,12 @@ impl Attempt<'_> {
         })
     }
 
-    fn make_links(
-        &mut self,
-        netlink: &mut Netlink,
-        namespaces: [&Netns; 2],
-        resources: [&Resource; 2],
-    ) -> myelin_linux::Result<()> {
-        (self.step)("make the links")?;
-        let mut requests = Vec::new();
-        for (role, netns) in Role::BOTH.into_iter().zip(namespaces) {
-            let mtu = Some(self.config.mtu);
-            let name = self.names.port(role);
-            let port = VethEnd {
-                name: &name,
-                namespace: None,
-                mac: Some(self.names.port_mac(role)),
-                mtu,
-            };
-            let inside = VethEnd {
-                name: HOST_LINK,
-                namespace: Some(netns),
-                mac: Some(self.names.host_mac(role)),
-                mtu,
-            };
-            requests.push(link::veth(&port, &inside)?);
-        }
-        let outcomes = netlink.apply_each(requests)?;
-        for (outcome, resource) in outcomes.iter().zip(resources) {
-            if outcome.is_ok() {
-                self.made.push(resource.clone());
-            }
-        }
-        outcomes.into_iter().collect()
-    }
-
-    /// A port has no address and no opinion: whatever the host's stack would send out of it would be noise in the
-    /// chain.
-    fn furnish_ports(&self, netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
-        (self.step)("ports")?;
-        let mut ethtool = Ethtool::open()?;
-        for host in hosts {
-            sysctl::disable_ipv6(&host.port.name, true)?;
-            ethtool.disable_offloads(&host.port.name)?;
-        }
-        (self.step)("ports up")?;
-        netlink.apply(hosts.iter().flat_map(|host| {
-            [
-                link::no_ipv6_autoconfiguration(&host.port),
-                link::up(&host.port),
-            ]
-        }))
-    }
-
     /// Runs inside the host.
     fn furnish(&self, host: &Host) -> myelin_linux::Result<()> {
         let napi = self.config.napi.contains(&host.role);
         let offloads =
             UNFINISHED.map(|offload| (offload, napi && offload == Offload::GenericReceive));
         Ethtool::open()?.set(HOST_LINK, &offloads)?;
-        (self.step)("offloads")?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
             // For addresses that a user adds; those given here skip the detection anyway.
             sysctl::accept_dad(HOST_LINK, 0)?;
@@ -380,7 +266,6 @@ impl Attempt<'_> {
         } else {
             sysctl::disable_ipv6(HOST_LINK, true)?;
         }
-        (self.step)("parameters")?;
         let mut netlink = Netlink::open()?;
         let loopback = netlink.link("lo")?;
         let opposite = host.role.opposite();
@@ -399,22 +284,23 @@ impl Attempt<'_> {
                 .iter()
                 .flat_map(|pair| way_to(&host.link, address_of(pair, opposite), far_mac)),
         );
-        netlink.apply(requests)?;
-        (self.step)("addresses")
+        netlink.apply(requests)
     }
+}
 
-    /// Newest first; what resists stays in the journal, for the next `down`.
-    fn undo(&mut self) {
-        for resource in self.names.resources().iter().rev() {
-            let gone = if self.made.contains(resource) {
-                journal::remove(resource)
-            } else {
-                Ok(())
-            };
-            // The failure that led here is the one to report.
-            let _ = gone.and_then(|()| self.journal.removed(resource));
-        }
+/// A port has no address and does not speak: whatever the host's stack would send out of it would be noise in the chain.
+fn furnish_ports(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
+    let mut ethtool = Ethtool::open()?;
+    for host in hosts {
+        sysctl::disable_ipv6(&host.port.name, true)?;
+        ethtool.disable_offloads(&host.port.name)?;
     }
+    netlink.apply(hosts.iter().flat_map(|host| {
+        [
+            link::no_ipv6_autoconfiguration(&host.port),
+            link::up(&host.port),
+        ]
+    }))
 }
 
 /// The far host is a neighbour, and the way to everywhere else: packets to any address a chain may match get to it.

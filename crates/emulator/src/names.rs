@@ -68,11 +68,6 @@ impl Names {
         }
     }
 
-    /// The chain.
-    pub fn chain(&self) -> &str {
-        &self.chain
-    }
-
     /// The network namespace, `myelin-<chain>-client`.
     pub fn netns(&self, role: Role) -> String {
         format!("myelin-{}-{role}", self.chain)

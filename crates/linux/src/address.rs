@@ -7,22 +7,8 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::error::Result;
 use crate::link::LinkId;
-use crate::netlink::{Mode, Netlink, Request};
-
-/// An address as a link has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Address {
-    /// Index of the link.
-    pub link: u32,
-    /// The address.
-    pub address: IpAddr,
-    /// Length of the link's prefix, bits.
-    pub prefix_length: u8,
-    /// IPv6: still being checked for duplicates, so not usable yet.
-    pub tentative: bool,
-}
+use crate::netlink::{Mode, Request};
 
 /// Gives the link an address. An IPv6 address is usable at once: no duplicate address detection (RFC 4862, 5.4), which
 /// would take a second and send packets.
@@ -49,22 +35,6 @@ pub fn add(link: &LinkId, address: IpAddr, prefix_length: u8) -> Request {
     )
 }
 
-impl Netlink {
-    /// All addresses of a link.
-    pub fn addresses(&mut self, link: &LinkId) -> Result<Vec<Address>> {
-        let action = format!("list the addresses of link `{}`", link.name);
-        let objects = self.dump(
-            &action,
-            &RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-        )?;
-        Ok(objects
-            .iter()
-            .filter_map(address_of)
-            .filter(|address| address.link == link.index)
-            .collect())
-    }
-}
-
 pub(crate) fn family_of(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() {
         AddressFamily::Inet
@@ -73,35 +43,13 @@ pub(crate) fn family_of(address: IpAddr) -> AddressFamily {
     }
 }
 
-fn address_of(message: &RouteNetlinkMessage) -> Option<Address> {
-    let RouteNetlinkMessage::NewAddress(message) = message else {
-        return None;
-    };
-    let of = |local: bool| {
-        message
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) if local => Some(*address),
-                AddressAttribute::Address(address) if !local => Some(*address),
-                _ => None,
-            })
-    };
-    Some(Address {
-        link: message.header.index,
-        // On a point-to-point link IFA_ADDRESS is the other side's.
-        address: of(true).or_else(|| of(false))?,
-        prefix_length: message.header.prefix_len,
-        tentative: message.header.flags.contains(AddressHeaderFlags::Tentative),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::link;
-    use crate::testing::{Namespace, root_or_skip};
+    use crate::netlink::Netlink;
+    use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     #[test]
     fn both_families_are_usable_at_once() {
@@ -122,15 +70,12 @@ mod tests {
         netlink
             .apply(wanted.map(|(address, length)| add(&bridge, address, length)))
             .unwrap();
-        let found = netlink.addresses(&bridge).unwrap();
-        assert_eq!(
-            found
-                .iter()
-                .map(|found| (found.address, found.prefix_length))
-                .collect::<Vec<_>>(),
-            wanted
-        );
-        assert!(found.iter().all(|address| !address.tentative));
+        let name = namespace.name().unwrap();
+        let shown = stdout_of("ip", &["-n", name, "-o", "address", "show", "br0"]);
+        for address in ["inet 10.9.0.1/24 ", "inet6 fd00::9/128 "] {
+            assert!(shown.contains(address), "{shown}");
+        }
+        assert!(!shown.contains("tentative"), "{shown}");
         let again = netlink.apply([add(&bridge, wanted[0].0, 24)]).unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Exists);
         assert!(

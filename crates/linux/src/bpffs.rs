@@ -70,7 +70,7 @@ fn is_mount_point(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::root_or_skip;
+    use crate::tests::root_or_skip;
 
     struct Mounted<'a>(&'a Path);
 

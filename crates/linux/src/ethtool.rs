@@ -1,4 +1,4 @@
-//! Offloads, driver and channels of a link (`SIOCETHTOOL`, linux/ethtool.h).
+//! Offloads and receive queues of a link (`SIOCETHTOOL`, linux/ethtool.h).
 //!
 //! Offloads leave work for a card to do: a checksum to fill in, a large segment to cut. On a virtual link nobody does
 //! it, so a packet function would see unfinished packets. Hence the switches here.
@@ -12,7 +12,6 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::check_name;
 
-const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -79,23 +78,6 @@ pub struct Feature {
     pub active: bool,
     /// It can be changed.
     pub changeable: bool,
-}
-
-/// Receive and transmit channels (hardware queues with an interrupt).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Channels {
-    /// Receive only, in use.
-    pub receive: u32,
-    /// Transmit only, in use.
-    pub transmit: u32,
-    /// Both ways, in use.
-    pub combined: u32,
-    /// The most `receive` can be.
-    pub max_receive: u32,
-    /// The most `transmit` can be.
-    pub max_transmit: u32,
-    /// The most `combined` can be.
-    pub max_combined: u32,
 }
 
 /// A handle on the links of the namespace it was opened in.
@@ -188,50 +170,18 @@ impl Ethtool {
         self.set(link, &UNFINISHED.map(|offload| (offload, false)))
     }
 
-    /// Name of the link's driver: `veth`, `virtio_net`, `ixgbe`, ...
-    pub fn driver(&self, link: &str) -> Result<String> {
-        // struct ethtool_drvinfo: 196 bytes, the driver's name in the 32 after the command.
-        let mut buffer = [0; 49];
-        buffer[0] = ETHTOOL_GDRVINFO;
-        self.request(
-            link,
-            &format!("read the driver of link `{link}`"),
-            &mut buffer,
-        )?;
-        Ok(text(&buffer[1..9]))
-    }
-
-    /// The link's channels; `None` when its driver does not say.
-    pub fn channels(&self, link: &str) -> Result<Option<Channels>> {
+    /// Queues that the link receives on; `None` when its driver does not say.
+    pub fn receive_queues(&self, link: &str) -> Result<Option<u32>> {
+        // struct ethtool_channels: after the command four maxima, then the numbers in use.
         let mut buffer = [0; 9];
         buffer[0] = ETHTOOL_GCHANNELS;
-        match self.request(
-            link,
-            &format!("read the channels of link `{link}`"),
-            &mut buffer,
-        ) {
+        let action = format!("read the channels of link `{link}`");
+        match self.request(link, &action, &mut buffer) {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
             Err(error) => Err(error),
             Ok(()) => {
-                let [
-                    _,
-                    max_receive,
-                    max_transmit,
-                    _,
-                    max_combined,
-                    receive,
-                    transmit,
-                    _,
-                    combined,
-                ] = buffer;
-                Ok(Some(Channels {
-                    receive,
-                    transmit,
-                    combined,
-                    max_receive,
-                    max_transmit,
-                    max_combined,
-                }))
+                let [.., receive, _, _, combined] = buffer;
+                Ok(Some((combined + receive).max(1)))
             }
         }
     }
@@ -320,7 +270,7 @@ mod tests {
     use super::*;
     use crate::link::{self, VethEnd};
     use crate::netlink::Netlink;
-    use crate::testing::{Namespace, root_or_skip, stdout_of};
+    use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     const ALL: [Offload; 6] = [
         Offload::TransmitChecksum,
@@ -346,8 +296,7 @@ mod tests {
         }
         let namespace = Namespace::new("ethtool");
         let mut ethtool = veth(&namespace);
-        assert_eq!(ethtool.driver("mya").unwrap(), "veth");
-        assert!(ethtool.channels("mya").unwrap().is_some());
+        assert_eq!(ethtool.receive_queues("mya").unwrap(), Some(1));
         let before = ethtool.features("mya").unwrap();
         assert!(
             before["tx-generic-segmentation"].active && before["tx-checksum-ip-generic"].changeable
@@ -416,7 +365,7 @@ mod tests {
             "cannot read the offloads of link `absent`: it does not exist"
         );
         assert_eq!(
-            ethtool.driver("sixteen-bytes-xx").unwrap_err().kind(),
+            ethtool.features("sixteen-bytes-xx").unwrap_err().kind(),
             ErrorKind::Invalid
         );
     }

@@ -82,24 +82,28 @@ impl Feature {
     /// What must be sent before, and what proves it.
     fn requests(self, link: &LinkId) -> Result<(Vec<Request>, Request)> {
         let alone = |request| Ok((Vec::new(), request));
-        let on_clsact = |request| Ok((vec![qdisc::clsact(link)], request));
-        let device =
-            |kind, data, lower| Ok((Vec::new(), link::create("probe", kind, data, lower)?));
         match self {
             Self::Netem => alone(qdisc::netem(link)),
-            Self::Tbf => alone(qdisc::tbf(link)),
+            Self::Tbf => alone(qdisc::root(link, "tbf", htb::token_bucket(LIMIT))),
             Self::Htb => alone(htb::create(link)),
             Self::Fq => alone(fq::create(link)),
             Self::Clsact => alone(qdisc::clsact(link)),
-            Self::ClsBpf => on_clsact(qdisc::cls_bpf(link)),
-            Self::Bridge => device(InfoKind::Bridge, None, None),
+            Self::ClsBpf => Ok((vec![qdisc::clsact(link)], qdisc::cls_bpf(link))),
+            Self::Bridge => alone(link::bridge("probe")?),
             Self::Vxlan => {
                 let options = vec![InfoVxlan::Id(7), InfoVxlan::Port(4789)];
-                device(InfoKind::Vxlan, Some(InfoData::Vxlan(options)), None)
+                let data = Some(InfoData::Vxlan(options));
+                alone(link::create("probe", InfoKind::Vxlan, data)?)
             }
         }
     }
 }
+
+/// What a shaper is tried with: 1 MB/s, 10 KB.
+const LIMIT: htb::Limit = htb::Limit {
+    rate: 8_000_000,
+    burst: 80_000,
+};
 
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,7 +144,7 @@ fn is_unknown(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Namespace, root_or_skip};
+    use crate::tests::{Namespace, root_or_skip};
     use std::process::{Command, Stdio};
 
     /// What `ip` and `tc` answer to the same question.

@@ -245,7 +245,7 @@ fn bucket(class: &Class, frame: u16) -> Vec<u8> {
 }
 
 /// The options of a token bucket filter.
-fn token_bucket(bits: Limit) -> Vec<u8> {
+pub(crate) fn token_bucket(bits: Limit) -> Vec<u8> {
     let (rate, burst) = (
         bits.rate / 8,
         u32::try_from(bits.burst / 8).unwrap_or(u32::MAX),

@@ -270,9 +270,14 @@ impl Journal {
 pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
-        Resource::Link { name } => change_link(name, link::delete),
-        Resource::Promiscuous { name } => change_link(name, |link| link::promiscuous(link, false)),
-        Resource::Qdisc { name } => remove_qdisc(name),
+        Resource::Link { name } => change_link(name, |_, link| Ok(Some(link::delete(link)))),
+        Resource::Promiscuous { name } => {
+            change_link(name, |_, link| Ok(Some(link::promiscuous(link, false))))
+        }
+        // One of somebody else is left alone.
+        Resource::Qdisc { name } => change_link(name, |netlink, link| {
+            Ok(htb::ours(netlink, link)?.map(|kind| htb::delete(link, &kind)))
+        }),
         Resource::Bpffs { path } => bpffs::unmount(path),
         Resource::Process(process) => process.kill_tree(),
         Resource::Processes { argument } => {
@@ -305,28 +310,17 @@ fn remove_hugepages(prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// One of somebody else is left alone.
-fn remove_qdisc(name: &str) -> Result<()> {
-    let mut netlink = Netlink::open()?;
-    let removed = netlink.link(name).and_then(|link| {
-        if let Some(kind) = htb::ours(&mut netlink, &link.id())? {
-            netlink.apply([htb::delete(&link.id(), &kind)])?;
-        }
-        Ok(())
-    });
-    match removed {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other,
-    }
-}
-
 /// Does something to a link, if it is still there.
-fn change_link(name: &str, change: impl FnOnce(&LinkId) -> Request) -> Result<()> {
+fn change_link(
+    name: &str,
+    change: impl FnOnce(&mut Netlink, &LinkId) -> Result<Option<Request>>,
+) -> Result<()> {
     let mut netlink = Netlink::open()?;
-    let found = netlink
-        .link(name)
-        .and_then(|found| netlink.apply([change(&found.id())]));
-    match found {
+    let outcome = netlink.link(name).and_then(|found| {
+        let request = change(&mut netlink, &found.id())?;
+        netlink.apply(request)
+    });
+    match outcome {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,
     }
@@ -369,7 +363,7 @@ mod tests {
     use super::*;
     use crate::link::VethEnd;
     use crate::netns::Netns;
-    use crate::testing::{Child, link_name, namespace_name, root_or_skip};
+    use crate::tests::{Child, link_name, namespace_name, root_or_skip};
     use proptest::prelude::*;
 
     /// Removes what a failed test leaves.

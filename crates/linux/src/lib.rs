@@ -12,7 +12,7 @@
 //! | packets at a rate | [`htb`], [`fq`] |
 //! | how deeply cores sleep | [`pm_qos`] |
 //! | whether clocks are the kernel's | [`time_namespace`] |
-//! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`], [`rlimit`]; [`napi`] for receive work |
+//! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`]; [`napi`] for receive work |
 //! | what a process may use at most | [`cgroup`], v2 and v1 |
 //! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
 //! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
@@ -56,13 +56,12 @@ pub mod pm_qos;
 pub mod process;
 pub mod procfs;
 mod qdisc;
-pub mod rlimit;
 pub mod route;
 pub mod sched;
 pub mod schedstat;
 pub mod sysctl;
 #[cfg(test)]
-mod testing;
+mod tests;
 pub mod time_namespace;
 
 pub use error::{Error, ErrorKind, Result};

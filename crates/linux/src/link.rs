@@ -171,21 +171,15 @@ pub fn veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
 
 /// Makes a bridge with the kernel's defaults (no spanning tree), down.
 pub fn bridge(name: &str) -> Result<Request> {
-    create(name, InfoKind::Bridge, None, None)
+    create(name, InfoKind::Bridge, None)
 }
 
-/// Makes any kind of link, down. `lower` is the link it stands on.
-pub(crate) fn create(
-    name: &str,
-    info: InfoKind,
-    data: Option<InfoData>,
-    lower: Option<u32>,
-) -> Result<Request> {
+/// Makes any kind of link, down.
+pub(crate) fn create(name: &str, info: InfoKind, data: Option<InfoData>) -> Result<Request> {
     check_name(name)?;
     let action = format!("create {info} `{name}`");
     let mut message = LinkMessage::default();
     message.attributes = vec![LinkAttribute::IfName(name.to_owned()), kind(info, data)];
-    message.attributes.extend(lower.map(LinkAttribute::Link));
     Ok(Request::new(
         action,
         Mode::Create,

@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::link::{self, Mac, VethEnd};
-    use crate::testing::{Namespace, root_or_skip};
+    use crate::tests::{Namespace, root_or_skip};
     use crate::{address, neighbour};
 
     #[test]

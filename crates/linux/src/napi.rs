@@ -9,6 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use crate::affinity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
+use crate::procfs;
 use crate::sched::{self, Policy};
 
 /// Gives the receive work of a link to kernel threads, and these to one core, with a real-time priority: no program of ordinary priority puts them off, as none
@@ -72,24 +73,15 @@ fn in_sysfs_of_its_own(link: &str) -> Result<()> {
 
 /// Kernel threads of links of that name, in whatever namespace.
 fn threads(link: &str) -> Result<Vec<u32>> {
-    let os = |error| Error::os("list kernel threads", error);
     let prefix = format!("napi/{link}-");
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").map_err(os)? {
-        let name = entry.map_err(os)?.file_name();
-        let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    let mut found = procfs::processes()?;
+    found.retain(|id| {
         // Fails for a process that has just ended.
-        let Ok(comm) = fs::read_to_string(format!("/proc/{id}/comm")) else {
-            continue;
-        };
+        let comm = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
         // Names of kernel threads are cut off by older kernels.
         let comm = comm.trim_end();
-        if comm.starts_with(&prefix) || (comm.len() == 15 && prefix.starts_with(comm)) {
-            found.push(id);
-        }
-    }
+        comm.starts_with(&prefix) || (comm.len() == 15 && prefix.starts_with(comm))
+    });
     Ok(found)
 }
 
@@ -99,7 +91,7 @@ mod tests {
     use crate::ethtool::{Ethtool, Offload};
     use crate::link::{self, VethEnd};
     use crate::netlink::Netlink;
-    use crate::testing;
+    use crate::tests as testing;
 
     #[test]
     fn receive_work_gets_a_core() {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::link;
     use crate::netlink::Netlink;
-    use crate::testing::{Namespace, root_or_skip, stdout_of};
+    use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     #[test]
     fn ip_neighbour_shows_them_as_permanent() {

@@ -107,28 +107,20 @@ impl Netlink {
     /// Carries out `requests` in order and reports the first failure. The kernel works off all requests of one send
     /// (64), also those after a failed one: an undo must expect both.
     pub fn apply(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
-        self.apply_each(requests)?.into_iter().collect()
-    }
-
-    /// As [`Netlink::apply`], with the outcome of each request: for removals, where some may have nothing to remove.
-    /// A send in which a request failed is the last one.
-    pub fn apply_each(
-        &mut self,
-        requests: impl IntoIterator<Item = Request>,
-    ) -> Result<Vec<Result<()>>> {
-        let mut outcomes = Vec::new();
         let mut requests = requests.into_iter().peekable();
-        while requests.peek().is_some() && outcomes.iter().all(Result::is_ok) {
+        while requests.peek().is_some() {
             let batch: Vec<Request> = requests.by_ref().take(MAX_BATCH).collect();
             let messages = batch
                 .iter()
                 .map(|request| (&request.message, request.flags | NLM_F_ACK));
             let first = self.send(&batch[0].action, messages)?;
+            let mut outcome = Ok(());
             for (sequence, request) in (first..).zip(&batch) {
-                outcomes.push(self.acknowledgement(&request.action, sequence)?);
+                outcome = outcome.and(self.acknowledgement(&request.action, sequence)?);
             }
+            outcome?;
         }
-        Ok(outcomes)
+        Ok(())
     }
 
     /// Asks for one object.
@@ -138,15 +130,10 @@ impl Netlink {
         message: &RouteNetlinkMessage,
     ) -> Result<RouteNetlinkMessage> {
         let sequence = self.send(action, [(message, 0)])?;
-        loop {
-            for Answer { payload, flags } in self.receive(action, sequence)? {
-                match payload {
-                    NetlinkPayload::InnerMessage(message) => return Ok(message),
-                    NetlinkPayload::Error(error) => return Err(explain(action, &error, flags)),
-                    _ => {}
-                }
-            }
-        }
+        self.answer(action, sequence, |payload, _| match payload {
+            NetlinkPayload::InnerMessage(message) => Some(message),
+            _ => None,
+        })?
     }
 
     /// Asks for all objects of a kind.
@@ -175,26 +162,19 @@ impl Netlink {
         message: &RouteNetlinkMessage,
     ) -> Result<Option<Vec<RouteNetlinkMessage>>> {
         let sequence = self.send(action, [(message, NLM_F_DUMP)])?;
-        let mut objects = Vec::new();
-        let mut consistent = true;
-        loop {
-            for Answer { payload, flags } in self.receive(action, sequence)? {
-                consistent &= flags & NLM_F_DUMP_INTR == 0;
-                match payload {
-                    NetlinkPayload::InnerMessage(message) => objects.push(message),
-                    NetlinkPayload::Done(done) if done.code == 0 => {
-                        return Ok(consistent.then_some(objects));
-                    }
-                    NetlinkPayload::Done(done) => {
-                        return Err(Error::os(
-                            action,
-                            io::Error::from_raw_os_error(done.code.abs()),
-                        ));
-                    }
-                    NetlinkPayload::Error(error) => return Err(explain(action, &error, flags)),
-                    _ => {}
-                }
+        let (mut objects, mut consistent) = (Vec::new(), true);
+        let code = self.answer(action, sequence, |payload, flags| {
+            consistent &= flags & NLM_F_DUMP_INTR == 0;
+            match payload {
+                NetlinkPayload::InnerMessage(message) => objects.push(message),
+                NetlinkPayload::Done(done) => return Some(done.code),
+                _ => {}
             }
+            None
+        })??;
+        match code {
+            0 => Ok(consistent.then_some(objects)),
+            code => Err(Error::os(action, io::Error::from_raw_os_error(code.abs()))),
         }
     }
 
@@ -225,21 +205,40 @@ impl Netlink {
     }
 
     fn acknowledgement(&mut self, action: &str, sequence: u32) -> Result<Result<()>> {
+        self.answer(action, sequence, |payload, _| {
+            matches!(payload, NetlinkPayload::Error(_)).then_some(())
+        })
+    }
+
+    /// Reads answers to `sequence`, with their flags, until `take` has what it needs. The inner error is the kernel's answer.
+    fn answer<T>(
+        &mut self,
+        action: &str,
+        sequence: u32,
+        mut take: impl FnMut(NetlinkPayload<RouteNetlinkMessage>, u16) -> Option<T>,
+    ) -> Result<Result<T>> {
         loop {
-            for Answer { payload, flags } in self.receive(action, sequence)? {
-                if let NetlinkPayload::Error(error) = payload {
-                    return Ok(if error.code.is_none() {
-                        Ok(())
-                    } else {
-                        Err(explain(action, &error, flags))
-                    });
+            for (payload, flags) in self.receive(action, sequence)? {
+                match payload {
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        return Ok(Err(explain(action, &error, flags)));
+                    }
+                    payload => {
+                        if let Some(found) = take(payload, flags) {
+                            return Ok(Ok(found));
+                        }
+                    }
                 }
             }
         }
     }
 
     /// The next datagram's answers to `sequence`. Others in it belong to a dump that was given up.
-    fn receive(&mut self, action: &str, sequence: u32) -> Result<Vec<Answer>> {
+    fn receive(
+        &mut self,
+        action: &str,
+        sequence: u32,
+    ) -> Result<Vec<(NetlinkPayload<RouteNetlinkMessage>, u16)>> {
         self.buffer.clear();
         self.socket
             .recv(&mut self.buffer, 0)
@@ -259,20 +258,12 @@ impl Netlink {
                 .next_multiple_of(4)
                 .max(HEADER_BYTES);
             if message.header.sequence_number == sequence {
-                answers.push(Answer {
-                    payload: message.payload,
-                    flags: message.header.flags,
-                });
+                answers.push((message.payload, message.header.flags));
             }
             rest = rest.get(length..).unwrap_or_default();
         }
         Ok(answers)
     }
-}
-
-struct Answer {
-    payload: NetlinkPayload<RouteNetlinkMessage>,
-    flags: u16,
 }
 
 /// An error with the kernel's own explanation, where it gives one (`NETLINK_EXT_ACK`).
@@ -300,7 +291,7 @@ fn explain(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
 mod tests {
     use super::*;
     use crate::link;
-    use crate::testing::{Namespace, root_or_skip};
+    use crate::tests::{Namespace, root_or_skip};
 
     #[test]
     fn a_batch_longer_than_one_send_is_carried_out_in_order() {
@@ -322,10 +313,9 @@ mod tests {
         };
         let found = bridges(&mut netlink);
         assert_eq!(found.len(), names.len());
-        let outcomes = netlink
-            .apply_each(found.iter().map(|link| link::delete(&link.id())))
+        netlink
+            .apply(found.iter().map(|link| link::delete(&link.id())))
             .unwrap();
-        assert!(outcomes.iter().all(Result::is_ok));
         assert!(bridges(&mut netlink).is_empty());
     }
 
@@ -337,15 +327,13 @@ mod tests {
         let namespace = Namespace::new("words");
         let mut netlink = Netlink::open_in(&namespace).unwrap();
         let lo = netlink.link("lo").unwrap().id();
-        let outcomes = netlink
-            .apply_each([
+        let error = netlink
+            .apply([
                 link::bridge("br0").unwrap(),
                 link::bridge("br0").unwrap(),
                 link::up(&lo),
             ])
-            .unwrap();
-        assert!(outcomes[0].is_ok() && outcomes[2].is_ok());
-        let error = outcomes[1].as_ref().unwrap_err();
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Exists);
         assert!(
             error

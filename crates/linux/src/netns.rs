@@ -374,7 +374,7 @@ fn remove_name(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::process;
-    use crate::testing::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
+    use crate::tests::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
 
     #[test]
     fn ip_netns_sees_what_is_made_here_and_the_other_way_round() {

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 
 use crate::error::{Error, Result};
 
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 pub const MAX_BATCH: usize = 32;
 
 /// Bytes that wait to be received at the far end, at most.
-const SEND_BUFFER: libc::c_int = 64 << 20;
+const SEND_BUFFER: usize = 64 << 20;
 
 /// A socket that sends one frame over and over, past the link's queueing discipline. It receives nothing.
 #[derive(Debug)]
@@ -33,10 +34,10 @@ impl PacketSender {
         )
         .map_err(|errno| fail(errno.into()))?;
         bind(&socket, ifindex).map_err(fail)?;
-        let set = |level, option, value| set_option(&socket, level, option, value).map_err(fail);
-        set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        bypass_qdisc(&socket).map_err(fail)?;
         // More than waits in any link's ring: who is slower than the sender is to lose packets, not to slow it down.
-        set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)?;
+        setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER)
+            .map_err(|errno| fail(errno.into()))?;
         Ok(Self {
             socket,
             frame: frame.into(),
@@ -93,34 +94,22 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    Errno::result(result)?;
+    Ok(())
 }
 
-fn set_option(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
+/// Frames go past the link's queueing discipline.
+fn bypass_qdisc(socket: &OwnedFd) -> io::Result<()> {
+    let (on, level, option) = (
+        1 as libc::c_int,
+        libc::SOL_PACKET,
+        libc::PACKET_QDISC_BYPASS,
+    );
+    let (value, length) = ((&raw const on).cast(), size_of_val(&on) as libc::socklen_t);
     // SAFETY: the option is an integer of that size.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
+    Errno::result(result)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -129,7 +118,7 @@ mod tests {
     use crate::link::{self, VethEnd};
     use crate::netlink::Netlink;
     use crate::netns::Netns;
-    use crate::testing;
+    use crate::tests as testing;
 
     #[test]
     fn frames_go_out_as_they_are() {

@@ -275,7 +275,7 @@ impl AsFd for PidFd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Child, Namespace, root_or_skip};
+    use crate::tests::{Child, Namespace, root_or_skip};
     use std::process::Stdio;
     use std::time::Instant;
 

@@ -100,30 +100,6 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// A thread of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thread {
-    /// Its identifier, as [`crate::affinity`] and [`crate::sched`] take it.
-    pub id: u32,
-    /// Its name, at most 15 bytes.
-    pub name: String,
-}
-
-/// The threads of a process, ascending by identifier.
-pub fn threads(pid: u32) -> Result<Vec<Thread>> {
-    let action = format!("list the threads of process {pid}");
-    let mut threads: Vec<Thread> = numbers_in(&format!("/proc/{pid}/task"), &action)?
-        .into_iter()
-        // A thread may end between the listing and the reading.
-        .filter_map(|id| {
-            let name = fs::read_to_string(format!("/proc/{pid}/task/{id}/comm")).ok()?;
-            Some(Thread { id, name: name.trim_end().to_owned() })
-        })
-        .collect();
-    threads.sort_unstable_by_key(|thread| thread.id);
-    Ok(threads)
-}
-
 /// The arguments a process was started with; empty for kernel threads and for processes that have ended.
 pub fn command_line(pid: u32) -> Result<Vec<String>> {
     let file = format!("/proc/{pid}/cmdline");
@@ -251,7 +227,7 @@ pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Child;
+    use crate::tests::Child;
     use std::process;
     use std::time::Instant;
 
@@ -327,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_threads_and_start_time_of_this_process() {
+    fn memory_and_start_time_of_this_process() {
         let before = memory(own()).unwrap();
         let block = vec![1_u8; 8 << 20];
         let after = memory(own()).unwrap();
@@ -336,16 +312,6 @@ mod tests {
             "{before:?} {after:?}"
         );
         assert!(after.proportional_bytes <= after.resident_bytes && block[4096] == 1);
-        let name = "named-by-test";
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let threads = threads(own()).unwrap();
-                assert!(threads.iter().any(|thread| thread.name == name));
-            })
-            .unwrap()
-            .join()
-            .unwrap();
         assert_eq!(start_time(own()).unwrap(), start_time(own()).unwrap());
         assert!(start_time(u32::MAX >> 1).unwrap_err().is_not_found());
     }

@@ -12,9 +12,7 @@ use crate::netlink::{Mode, Request};
 
 const TCA_OPTIONS: u16 = 2;
 const ETH_P_ALL: u16 = 0x0003;
-/// Ticks of the packet scheduler's clock in a microsecond: 64 ns each (`/proc/net/psched`).
-const TICKS_PER_MICROSECOND: u32 = 1_000_000 / 64_000;
-/// The same the other way round, ns.
+/// A tick of the packet scheduler's clock (`/proc/net/psched`), ns.
 pub(crate) const TICK_NS: u32 = 64;
 
 /// A hook for eBPF programs and filters on both ways of the link.
@@ -37,17 +35,8 @@ pub(crate) fn netem(link: &LinkId) -> Request {
     root(
         link,
         "netem",
-        words(&[1000 * TICKS_PER_MICROSECOND, 1000, 0, 0, 0, 0]),
+        words(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]),
     )
-}
-
-/// A token bucket in front of a queue: here 1 MB/s, 10 KB.
-pub(crate) fn tbf(link: &LinkId) -> Request {
-    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes), buffer (ticks that the burst takes), mtu.
-    let mut parameters = rate(1_000_000);
-    parameters.extend(rate(0));
-    parameters.extend(words(&[100_000, 10_000 * TICKS_PER_MICROSECOND, 0]));
-    root(link, "tbf", attribute(1, parameters))
 }
 
 /// A filter that runs an eBPF program; here a classic one that matches nothing, so that none need be loaded.
@@ -58,7 +47,7 @@ pub(crate) fn cls_bpf(link: &LinkId) -> Request {
     filter(link, "bpf", ETH_P_ALL, options)
 }
 
-fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
+pub(crate) fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
     add(
         link,
         kind,

@@ -59,7 +59,7 @@ fn message(link: &LinkId, family: IpAddr) -> RouteMessage {
 mod tests {
     use super::*;
     use crate::netlink::Netlink;
-    use crate::testing::{Namespace, root_or_skip, stdout_of};
+    use crate::tests::{Namespace, root_or_skip, stdout_of};
     use crate::{address, link};
 
     #[test]

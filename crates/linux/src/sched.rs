@@ -168,7 +168,7 @@ pub(crate) fn thread_name(thread: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::root_or_skip;
+    use crate::tests::root_or_skip;
 
     #[test]
     fn a_slice_is_by_kernel_and_cpus_and_no_shorter_than_a_tick() {

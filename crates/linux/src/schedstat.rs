@@ -75,7 +75,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::testing::Child;
+    use crate::tests::Child;
 
     #[test]
     fn a_line_of_schedstat() {

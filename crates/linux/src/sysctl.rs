@@ -54,12 +54,6 @@ pub fn rp_filter(link: &str, mode: u8) -> Result<()> {
     )
 }
 
-/// Forwarding of both families between all links of the namespace.
-pub fn forwarding(on: bool) -> Result<()> {
-    set("net/ipv4/ip_forward", if on { "1" } else { "0" })?;
-    ipv6("all", "forwarding", on.into())
-}
-
 fn ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
     let outcome = set(
         &format!("net/ipv6/conf/{link}/{parameter}"),
@@ -91,7 +85,7 @@ fn file_of(path: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Namespace, root_or_skip};
+    use crate::tests::{Namespace, root_or_skip};
 
     #[test]
     fn parameters_are_those_of_the_entered_namespace() {
@@ -102,14 +96,11 @@ mod tests {
         let namespace = Namespace::new("sysctl");
         namespace
             .enter(|| {
-                forwarding(true).unwrap();
                 disable_ipv6("lo", true).unwrap();
                 accept_dad(NEW_LINKS, 0).unwrap();
                 router_solicitations(NEW_LINKS, 0).unwrap();
                 rp_filter("lo", 2).unwrap();
                 for (path, value) in [
-                    ("net/ipv4/ip_forward", "1"),
-                    ("net/ipv6/conf/all/forwarding", "1"),
                     ("net/ipv6/conf/lo/disable_ipv6", "1"),
                     ("net/ipv6/conf/default/accept_dad", "0"),
                     ("net/ipv6/conf/default/router_solicitations", "0"),

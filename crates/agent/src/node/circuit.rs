@@ -33,8 +33,7 @@ pub(crate) struct Circuit {
 
 /// End hosts that Myelin made.
 struct Hosts {
-    ends: Option<EndHosts>,
-    journal: Journal,
+    ends: EndHosts,
     /// Whether the client's, the server's link has NAPI.
     napi: Mutex<[bool; 2]>,
 }
@@ -60,15 +59,12 @@ impl Circuit {
             napi: &[],
         };
         let hosts = Hosts {
-            ends: Some(EndHosts::create(&config, journal).map_err(ApiError::failed)?),
-            journal: journal.clone(),
+            ends: EndHosts::create(&config, journal).map_err(ApiError::failed)?,
             napi: Mutex::default(),
         };
-        let mut link = |role| match hosts.host(role) {
-            Some(host) => netlink
-                .link_by_index(host.port.index)
-                .map_err(ApiError::failed),
-            None => Err(ApiError::failed("the end hosts are gone")),
+        let mut link = |role| {
+            let port = hosts.ends.host(role).port.index;
+            netlink.link_by_index(port).map_err(ApiError::failed)
         };
         let (client, server) = (link(Role::Client)?, link(Role::Server)?);
         Self::between((plane, ports), [&client, &server], Some(hosts), journal)
@@ -106,8 +102,8 @@ impl Circuit {
 
     /// The client and the server, where Myelin made them.
     pub(crate) fn hosts(&self) -> Option<[&Host; 2]> {
-        let hosts = self.hosts.as_ref()?;
-        Some([hosts.host(Role::Client)?, hosts.host(Role::Server)?])
+        let ends = &self.hosts.as_ref()?.ends;
+        Some([&ends.client, &ends.server])
     }
 
     /// Gives the host behind this port NAPI: a frame that XDP redirects into the port arrives only with it. The host keeps it: to
@@ -122,9 +118,8 @@ impl Circuit {
             Role::Server
         };
         let mut napi = lock(&hosts.napi);
-        if !napi[role as usize]
-            && let Some(host) = hosts.host(role)
-        {
+        if !napi[role as usize] {
+            let host = hosts.ends.host(role);
             host.set_napi(true).map_err(ApiError::failed)?;
             napi[role as usize] = true;
         }
@@ -146,21 +141,6 @@ impl Circuit {
             link: host.port.name.clone(),
         };
         hosts.map(info).collect()
-    }
-}
-
-impl Hosts {
-    fn host(&self, role: Role) -> Option<&Host> {
-        self.ends.as_ref().map(|ends| ends.host(role))
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.ends.take().map(|ends| ends.destroy(&self.journal)) {
-            // They stay in the journal, so `down --all` tries again.
-            tracing::warn!(%error, "end hosts stay");
-        }
     }
 }
 

@@ -160,9 +160,6 @@ fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<Made
 
 /// Queues that the interface receives on, where its driver tells.
 pub(crate) fn receive_queues(link: &Link) -> Option<u32> {
-    let channels = Ethtool::open()
-        .and_then(|ethtool| ethtool.channels(&link.name))
-        .ok()
-        .flatten()?;
-    Some((channels.combined + channels.receive).max(1))
+    let queues = Ethtool::open().and_then(|ethtool| ethtool.receive_queues(&link.name));
+    queues.ok().flatten()
 }

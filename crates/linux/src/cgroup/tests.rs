@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::process::Process;
-use crate::testing::{Child, root_or_skip};
+use crate::tests::{Child, root_or_skip};
 
 /// Removes what a failed test leaves.
 struct Guard(String);

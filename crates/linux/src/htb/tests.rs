@@ -3,7 +3,7 @@
 use super::*;
 use crate::link::{self, VethEnd};
 use crate::qdisc;
-use crate::testing::{Namespace, root_or_skip};
+use crate::tests::{Namespace, root_or_skip};
 
 /// A veth of its own in a namespace of its own.
 fn stand(name: &str) -> (Namespace, Netlink, Link) {
@@ -74,7 +74,12 @@ fn a_discipline_of_somebody_else_is_seen() {
         return;
     }
     let (_namespace, mut netlink, link) = stand("tbf");
-    netlink.apply([qdisc::tbf(&link.id())]).unwrap();
+    let limit = Limit {
+        rate: 8_000_000,
+        burst: 80_000,
+    };
+    let tbf = qdisc::root(&link.id(), "tbf", token_bucket(limit));
+    netlink.apply([tbf]).unwrap();
     let found = foreign(&mut netlink, &link.id()).unwrap();
     assert_eq!(found.as_deref(), Some("tbf"));
     let error = netlink.apply([create(&link.id())]).unwrap_err();

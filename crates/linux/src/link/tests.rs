@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::testing::{Namespace, link_name, root_or_skip};
+use crate::tests::{Namespace, link_name, root_or_skip};
 
 #[test]
 fn names_are_checked_before_the_kernel_sees_them() {
