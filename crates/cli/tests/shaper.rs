@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::conformance::Monitor;
 use common::load::{number, send_clusters, settled};
 use common::{Myelin, sh, skip_unless_root};
-use myelin_packet::traffic::{Bucket, Meter, Profile};
+use myelin_packet::fixtures::Meter;
+use myelin_packet::traffic::{Bucket, Profile};
 
 /// Clusters, and packets in each.
 const CLUSTERS: u64 = 4;

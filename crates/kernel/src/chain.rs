@@ -4,13 +4,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapCore, MapFlags};
 use myelin_packet::meta::MAX_SPI;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::{FunctionInstance, OnFailure};
 
 use crate::blocks::Block;
 use crate::classifier::Target;
+use crate::map::put;
 use crate::policer::Policer;
 use crate::segment::{LoadedSegment, Loader};
 use crate::shared::Shared;
@@ -225,14 +225,14 @@ impl LoadedChain {
 
     /// Where the front door of a hook sends packets whose match leads to this chain.
     fn write_entry(&self, shared: &Shared, hook: Hook, entry: ChainEntry) -> Result<(), Error> {
-        shared
-            .chains(hook)
-            .update(
-                &self.target.number.start().to_ne_bytes(),
-                bytemuck::bytes_of(&entry),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("chains", "add a chain to", &cause))
+        let number = self.target.number.start().to_ne_bytes();
+        let chains = ("chains", "add a chain to");
+        put(
+            shared.chains(hook),
+            chains,
+            &number,
+            bytemuck::bytes_of(&entry),
+        )
     }
 
     /// See [`Plane::follow`](crate::Plane::follow).
@@ -415,7 +415,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::object::DOOR;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn entries_lie_as_in_c() {

@@ -6,11 +6,10 @@ pub(crate) mod keys;
 mod tables;
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapHandle;
 use myelin_packet::Match;
 use myelin_packet::classifier::{ClassifierError, Key, MAX_MASKS, Mask};
 
@@ -18,7 +17,7 @@ use self::keys::{BANK_WORDS, BANKS_WORDS, MASK_WORDS, MaskEntry, key_words};
 pub(crate) use self::tables::Tables;
 use crate::Error;
 use crate::blocks::Block;
-use crate::map::{MMAPABLE, create};
+use crate::map::mapped;
 use crate::mapping::Mapping;
 
 /// A mask in use at a port.
@@ -54,6 +53,8 @@ impl Target {
 /// One port's matches.
 #[derive(Debug)]
 pub(crate) struct PortMatches {
+    /// Name of the interface, for errors.
+    interface: String,
     tables: Arc<Tables>,
     map: MapHandle,
     banks: Mapping,
@@ -70,18 +71,10 @@ pub(crate) struct PortMatches {
 }
 
 impl PortMatches {
-    pub(crate) fn new(tables: &Arc<Tables>, port: u16) -> Result<Self, Error> {
-        let bytes = BANKS_WORDS * 8;
-        let map = create(
-            "masks",
-            MapType::Array,
-            size_of::<u32>(),
-            bytes,
-            1,
-            MMAPABLE,
-        )?;
-        let banks = Mapping::new(map.as_fd(), "masks", bytes)?;
+    pub(crate) fn new(tables: &Arc<Tables>, interface: &str, port: u16) -> Result<Self, Error> {
+        let (map, banks) = mapped("masks", BANKS_WORDS * 8, 1)?;
         Ok(Self {
+            interface: interface.to_owned(),
             tables: Arc::clone(tables),
             map,
             banks,
@@ -106,24 +99,22 @@ impl PortMatches {
 
     /// Leads `rule` to `target`. The same match of the same chain is led to the new target in one step; any other that is
     /// equally specific and takes the same packets is a tie. On an error nothing has changed.
-    pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<Target>) -> Result<(), InsertError> {
+    pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
         let key = Key::of(rule);
         let masks = masks_of(rule);
         if masks.is_empty() {
-            return Err(ClassifierError::TakesNothing.into());
+            return Err(self.error(ClassifierError::TakesNothing));
         }
         for mask in &masks {
             let used = &self.masks[mask.family as usize];
             if let Some((held, to)) = self.entries.get(&(*mask, key))
                 && (held != rule || to.spi != target.spi)
             {
-                return Err(ClassifierError::Tie.into());
+                return Err(self.error(ClassifierError::Tie));
             }
             if used.len() == MAX_MASKS && used.iter().all(|u| u.mask != *mask) {
-                return Err(ClassifierError::TooManyMasks {
-                    family: mask.family,
-                }
-                .into());
+                let family = mask.family;
+                return Err(self.error(ClassifierError::TooManyMasks { family }));
             }
         }
         let before = self
@@ -139,10 +130,15 @@ impl PortMatches {
                         None => self.take_out(*mask, rule).map(drop),
                     };
                 }
-                return Err(error.into());
+                return Err(error);
             }
         }
         Ok(())
+    }
+
+    fn error(&self, cause: ClassifierError) -> Error {
+        let interface = self.interface.clone();
+        Error::Classifier { interface, cause }
     }
 
     fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
@@ -221,6 +217,19 @@ impl PortMatches {
         Ok(true)
     }
 
+    /// Takes all matches out.
+    pub(crate) fn clear(&mut self) {
+        let entries: Vec<(Mask, Match)> = self
+            .entries
+            .iter()
+            .map(|((mask, _), (rule, _))| (*mask, *rule))
+            .collect();
+        for (mask, rule) in entries {
+            // Nobody is left to tell; a key that stays behind belongs to a port number that is used again late.
+            let _ = self.take_out(mask, &rule);
+        }
+    }
+
     /// One match less leads to a chain.
     fn leave(&mut self, target: &Target) {
         let number = target.number.start();
@@ -262,37 +271,9 @@ impl PortMatches {
 
 impl Drop for PortMatches {
     fn drop(&mut self) {
-        if self.keep {
-            return;
+        if !self.keep {
+            self.clear();
         }
-        let entries: Vec<(Mask, Match)> = self
-            .entries
-            .iter()
-            .map(|((mask, _), (rule, _))| (*mask, *rule))
-            .collect();
-        for (mask, rule) in entries {
-            // Nobody is left to tell; a key that stays behind belongs to a port number that is used again late.
-            let _ = self.take_out(mask, &rule);
-        }
-    }
-}
-
-/// Why a match was not taken in; the port adds its interface.
-#[derive(Debug)]
-pub(crate) enum InsertError {
-    Classifier(ClassifierError),
-    Map(Error),
-}
-
-impl From<ClassifierError> for InsertError {
-    fn from(cause: ClassifierError) -> Self {
-        Self::Classifier(cause)
-    }
-}
-
-impl From<Error> for InsertError {
-    fn from(error: Error) -> Self {
-        Self::Map(error)
     }
 }
 

@@ -1,5 +1,5 @@
 //! The conformance monitor: does what passes an interface keep to a profile? It stands on its own, without a plane or an
-//! agent, and shares no code with the policer. Twin of [`myelin_packet::traffic::Meter`].
+//! agent, and shares no code with the policer. Twin of `Meter`, a fixture of `packet`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -36,7 +36,7 @@ pub struct Watch {
 pub struct Conformance {
     map: MapHandle,
     profile: Profile,
-    _attachment: Attachment,
+    _attachment: Option<Attachment>,
 }
 
 /// How full a bucket of the monitor got.
@@ -147,8 +147,22 @@ impl Conformance {
         Ok(Self {
             map,
             profile: watch.profile,
-            _attachment: attach(program.as_fd())?,
+            _attachment: Some(attach(program.as_fd())?),
         })
+    }
+
+    /// A monitor that stands nowhere, and its program for test runs: it takes the time from the packets.
+    ///
+    /// # Errors
+    /// The kernel does not take the program or its map.
+    pub fn detached(watch: &Watch) -> Result<(OwnedFd, Self), Error> {
+        let (program, map) = load(watch, true)?;
+        let monitor = Self {
+            map,
+            profile: watch.profile,
+            _attachment: None,
+        };
+        Ok((program, monitor))
     }
 
     /// What it has seen so far: one moment's figures.
@@ -168,7 +182,7 @@ fn place(interface: &str, ifindex: u32) -> Place {
 }
 
 /// Loads the program with a map of its own. `trial`: packets bring their time with them.
-pub(crate) fn load(watch: &Watch, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
+fn load(watch: &Watch, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
     let map = CONFORM.declared_map(MAP, 1)?;
     let instance = Instance::new(watch, trial);
     let maps = [(MAP, map.as_fd())];
@@ -177,7 +191,7 @@ pub(crate) fn load(watch: &Watch, trial: bool) -> Result<(OwnedFd, MapHandle), E
 }
 
 /// What the program has left in its map.
-pub(crate) fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
+fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
     // Under the program's lock, so that the figures belong together.
     let bytes = map
         .lookup(&0_u32.to_ne_bytes(), MapFlags::LOCK)
@@ -303,7 +317,7 @@ struct Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn it_lies_as_in_c() {

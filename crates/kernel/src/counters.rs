@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapHandle;
 
 use crate::Error;
 use crate::blocks::{Block, Blocks};
-use crate::map::{MMAPABLE, create};
+use crate::map::mapped;
 use crate::mapping::Mapping;
 
 /// The programs' name of the map.
@@ -96,20 +96,12 @@ impl Counters {
     fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
         let mut lines = lines.next_power_of_two();
         let size = |lines: u32| parts(cpus) * lines as usize * WORDS * 8;
-        let map = loop {
-            match create(
-                "counters",
-                MapType::Array,
-                size_of::<u32>(),
-                size(lines),
-                1,
-                MMAPABLE,
-            ) {
+        let (map, mapping) = loop {
+            match mapped("counters", size(lines), 1) {
                 Err(error) if error.is_too_big() && lines > LEAST_LINES => lines /= 2,
                 result => break result?,
             }
         };
-        let mapping = Mapping::new(map.as_fd(), "counters", size(lines))?;
         Ok(Self {
             map,
             mapping,
@@ -192,7 +184,7 @@ impl AsFd for Counters {
 mod tests {
     use super::*;
     use crate::object::DOOR;
-    use crate::twin::{assert_twins, layout};
+    use crate::tests::{assert_twins, layout};
 
     #[test]
     fn the_last_cpu_is_found_in_a_list() {

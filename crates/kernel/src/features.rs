@@ -4,15 +4,18 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
+use myelin_linux::bpffs::is_bpffs;
+use myelin_linux::capability::is_root;
+use myelin_linux::link::{self, VethEnd};
+use myelin_linux::netlink::Netlink;
+use myelin_linux::netns::Netns;
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 
 use crate::attach::{Attachment, Place};
 use crate::error::io_error;
 use crate::{
-    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, PortConfig, XdpMode,
-    pins, sys,
+    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, PortConfig, XdpMode, sys,
 };
 
 /// Whether a feature is there.
@@ -181,7 +184,7 @@ fn state_of(error: &Error) -> State {
     match error {
         Error::Map { cause, .. } | Error::Attach { cause, .. } => of_io(cause),
         // The verifier too says that it does not permit what it cannot prove.
-        Error::Load { cause, .. } if !sys::is_root() => of_io(&io_error(cause)),
+        Error::Load { cause, .. } if !is_root() => of_io(&io_error(cause)),
         _ => State::No(error.to_string()),
     }
 }
@@ -247,16 +250,9 @@ fn in_scratch(
 ) -> Feature {
     let state = match plane {
         Err(error) => state_of(error),
-        Ok(plane) => std::thread::scope(|scope| {
-            // The namespace belongs to the thread and ends with it.
-            let thread = scope.spawn(|| match sys::leave_network_namespace() {
-                Ok(()) => attempt(plane),
-                Err(error) => State::Unknown(format!("no network namespace to try in: {error}")),
-            });
-            thread
-                .join()
-                .unwrap_or_else(|_| State::Unknown("the attempt failed".into()))
-        }),
+        Ok(plane) => Netns::anonymous()
+            .and_then(|netns| netns.enter(|| attempt(plane)))
+            .unwrap_or_else(|error| State::Unknown(error.to_string())),
     };
     feature(name, false, state, consequence)
 }
@@ -287,47 +283,32 @@ fn attach(
 }
 
 fn try_veth(plane: &Plane) -> State {
-    // Free in a new namespace, which has the loopback interface only, or devices that the kernel puts into each.
-    const IFINDEX: u32 = 1000;
-    let made = Command::new("ip")
-        .args([
-            "link",
-            "add",
-            "index",
-            &IFINDEX.to_string(),
-            "name",
-            "my0",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "my1",
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    match made {
-        Ok(status) if status.success() => {}
-        Ok(_) => return State::No("the kernel has no veth links".into()),
-        Err(error) => return State::Unknown(format!("cannot run ip: {error}")),
-    }
+    let made = link::veth(&VethEnd::named("my0"), &VethEnd::named("my1")).and_then(|request| {
+        let mut netlink = Netlink::open()?;
+        netlink.apply([request])?;
+        netlink.link("my0")
+    });
+    let veth = match made {
+        Ok(veth) => veth,
+        Err(error) => return State::No(error.to_string()),
+    };
     let program = match port(plane).and_then(|port| port.program(Hook::Xdp)) {
         Ok(program) => program,
         Err(error) => return State::Unknown(error.to_string()),
     };
     let place = Place {
-        interface: "my0".into(),
-        ifindex: IFINDEX,
+        interface: veth.name,
+        ifindex: veth.index,
     };
     Attachment::xdp(program.as_fd(), &place, XdpMode::Native, None)
         .map_or_else(|error| state_of(&error), |_| State::Yes)
 }
 
 fn bpffs() -> State {
-    match sys::file_system(Path::new("/sys/fs/bpf")) {
-        Ok(pins::BPF_FS_MAGIC) => State::Yes,
-        Ok(_) => State::No("not mounted".into()),
-        Err(error) => of_io(&error),
+    if is_bpffs(Path::new("/sys/fs/bpf")) {
+        State::Yes
+    } else {
+        State::No("not mounted".into())
     }
 }
 
@@ -360,7 +341,7 @@ mod tests {
         for feature in &features.all {
             assert!(!feature.consequence.is_empty());
             // Without root most of it cannot be known; with it, this suite runs only where all that is required is there.
-            if feature.required && sys::is_root() {
+            if feature.required && is_root() {
                 assert_eq!(feature.state, State::Yes, "{}", feature.name);
             }
         }

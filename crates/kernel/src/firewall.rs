@@ -69,9 +69,9 @@ impl Layout {
 
     fn push_v4(&mut self, table: &Ipv4Table) -> Table {
         Table {
-            entries: self.push(&table.direct),
-            blocks: self.push(&table.blocks),
-            block_count: table.blocks.len() as u32,
+            entries: self.push(&table.classes.direct),
+            blocks: self.push(&table.classes.blocks),
+            block_count: table.classes.blocks.len() as u32,
             ..self.push_vectors(&table.vectors)
         }
     }
@@ -154,7 +154,7 @@ impl Tables {
 mod tests {
     use super::*;
     use crate::object::FIREWALL;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn instances_lie_as_in_c() {

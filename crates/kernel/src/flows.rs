@@ -252,7 +252,7 @@ fn for_each(map: &MapHandle, mut take: impl FnMut(FlowKey, &[u8])) -> Result<(),
 mod tests {
     use super::*;
     use crate::object::{FLOW_TRACKER, LOAD_BALANCER, MONITOR};
-    use crate::twin::{assert_twins, layout};
+    use crate::tests::{assert_twins, layout};
 
     #[test]
     fn tables_lie_as_in_c() {

@@ -96,7 +96,7 @@ impl Hop {
 mod tests {
     use super::*;
     use crate::object::FORWARD;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn hops_lie_as_in_c() {

@@ -73,7 +73,7 @@ mod state;
 mod sys;
 pub mod test_run;
 #[cfg(test)]
-mod twin;
+mod tests;
 
 pub use attach::{Direction, XdpMode};
 pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};

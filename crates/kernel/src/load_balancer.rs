@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapCore, MapFlags, MapType};
+use libbpf_rs::MapType;
 use myelin_packet::maglev::{Backend, TABLE_SIZE};
 use myelin_spec::{FunctionConfig, FunctionInstance, LoadBalancerConfig, Side};
 
 use crate::Error;
 use crate::flows;
 use crate::hop::Hop;
-use crate::map::{Named, create, filled};
+use crate::map::{Named, create, filled, put};
 use crate::state::{MapShape, State, States};
 
 /// `struct load_balancer`.
@@ -87,13 +87,8 @@ pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
             address: backend.address,
             is_ipv6: backend.is_ipv6.into(),
         };
-        numbers
-            .update(
-                bytemuck::bytes_of(&place),
-                &number.to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("numbers", "add a backend to", &cause))?;
+        let (place, number) = (bytemuck::bytes_of(&place), number.to_ne_bytes());
+        put(&numbers, ("numbers", "add a backend to"), place, &number)?;
     }
     let backends = bytemuck::cast_slice(&list);
     Ok([
@@ -110,7 +105,7 @@ pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
 mod tests {
     use super::*;
     use crate::object::LOAD_BALANCER;
-    use crate::twin::{assert_twins, layout};
+    use crate::tests::{assert_twins, layout};
 
     #[test]
     fn structures_lie_as_in_c() {

@@ -111,7 +111,7 @@ pub(crate) fn state(
 mod tests {
     use super::*;
     use crate::object::NAT;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn instances_lie_as_in_c() {

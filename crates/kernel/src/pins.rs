@@ -5,11 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use libbpf_rs::{TC_INGRESS, TcHook};
+use myelin_linux::bpffs::is_bpffs;
 
 use crate::{Error, sys};
-
-/// `BPF_FS_MAGIC` of `linux/magic.h`.
-pub(crate) const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Beginnings of the names that a plane gives; nothing else is ever removed.
 const PREFIXES: [&str; 4] = ["programs-", "counters", LINK, CLSACT];
@@ -28,10 +26,8 @@ pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
             remedy,
         }
     };
-    let made = std::fs::create_dir_all(dir);
-    let magic = sys::file_system(dir).or_else(|error| made.and(Err(error)));
-    let magic = magic.map_err(fail("create", ""))?;
-    if magic != BPF_FS_MAGIC {
+    std::fs::create_dir_all(dir).map_err(fail("create", ""))?;
+    if !is_bpffs(dir) {
         let cause = io::Error::other("it is not on a bpffs");
         return Err(fail(
             "pin in",

@@ -6,6 +6,7 @@ use myelin_packet::traffic::{Bucket, CREDIT, Profile};
 
 use crate::Error;
 use crate::blocks::Block;
+use crate::map::put;
 use crate::shared::Shared;
 
 /// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Its place is free for others when it is dropped.
@@ -91,14 +92,13 @@ impl Policer {
 
     fn with(shared: &Shared, profile: &Profile, entry: Entry) -> Result<Self, Error> {
         let number = Block::take(&shared.policer_numbers, 1)?;
-        shared
-            .policers
-            .update(
-                &number.start().to_ne_bytes(),
-                bytemuck::bytes_of(&entry),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("policers", "add a policer to", &cause))?;
+        let (key, value) = (number.start().to_ne_bytes(), bytemuck::bytes_of(&entry));
+        put(
+            &shared.policers,
+            ("policers", "add a policer to"),
+            &key,
+            value,
+        )?;
         Ok(Self {
             number,
             profile: *profile,
@@ -136,7 +136,7 @@ impl Policer {
 mod tests {
     use super::*;
     use crate::object::POLICER;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn entries_lie_as_in_c() {

@@ -4,13 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
-use myelin_packet::classifier::ClassifierError;
 use myelin_packet::{Match, Unparsed};
 
 use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
-use crate::classifier::{InsertError, PortMatches};
+use crate::classifier::PortMatches;
 use crate::counters::{Counting, HopCounters};
 use crate::object::DOOR;
 use crate::shared::Shared;
@@ -113,7 +112,7 @@ pub struct Port {
 impl Port {
     pub(crate) fn new(shared: &Arc<Shared>, config: PortConfig) -> Result<Self, Error> {
         let number = Block::take(&shared.port_numbers, 1)?;
-        let mut matches = PortMatches::new(&shared.tables, number.start() as u16)?;
+        let mut matches = PortMatches::new(&shared.tables, &config.name, number.start() as u16)?;
         matches.keep_on_drop(shared.pin_dir.is_some());
         Ok(Self {
             doors: Mutex::default(),
@@ -190,7 +189,7 @@ impl Port {
 
     /// Detaches both front doors, pinned or not, and forgets all matches.
     pub fn detach(&self) -> Result<(), Error> {
-        lock(&self.matches).keep_on_drop(false);
+        lock(&self.matches).clear();
         let [xdp, tc] = std::mem::take(&mut lock(&self.doors).attachments);
         let results = [xdp, tc].map(|attachment| attachment.map_or(Ok(()), Attachment::detach));
         results.into_iter().collect()
@@ -288,12 +287,7 @@ impl Port {
     /// As [`insert`](Self::insert), but leaves the door as it is: to load it anew takes milliseconds, which the exchange of two
     /// generations need not wait for. [`favour`](Self::favour) does it afterwards.
     pub fn lead(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
-        lock(&self.matches)
-            .insert(rule, chain.target())
-            .map_err(|error| match error {
-                InsertError::Map(error) => error,
-                InsertError::Classifier(cause) => self.classifier_error(cause),
-            })
+        lock(&self.matches).insert(rule, chain.target())
     }
 
     /// Takes a match out; false when it was not there.
@@ -310,19 +304,12 @@ impl Port {
             lost: read(LINES - 1),
         }
     }
-
-    fn classifier_error(&self, cause: ClassifierError) -> Error {
-        Error::Classifier {
-            interface: self.config.name.clone(),
-            cause,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn instances_lie_as_in_c() {

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::MapCore;
 
 use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::counters::{Counting, HopCounters};
+use crate::map::put;
 use crate::object::REENTRY;
 use crate::shared::Shared;
 use crate::sockets::Sockets;
@@ -126,14 +127,9 @@ impl Reentry {
             Error::chain(chain.spi(), problem)
         })?;
         let key = PathKey::new(chain, position);
-        self.shared
-            .paths
-            .update(
-                bytemuck::bytes_of(&key),
-                &segment.slots().start().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("paths", "add a path to", &cause))?;
+        let slot = segment.slots().start().to_ne_bytes();
+        let paths = ("paths", "add a path to");
+        put(&self.shared.paths, paths, bytemuck::bytes_of(&key), &slot)?;
         lock(&self.paths).insert(key, Arc::clone(segment.slots()));
         Ok(())
     }
@@ -196,7 +192,7 @@ fn load(shared: &Shared, line: u32) -> Result<OwnedFd, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn paths_and_instances_lie_as_in_c() {

@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
     use crate::object::ROUTER;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn structures_lie_as_in_c() {

@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapHandle, MapType};
 
 use crate::blocks::Blocks;
 use crate::classifier::Tables;
 use crate::counters::{COUNTERS, Counters};
-use crate::map::create;
+use crate::map::{create, put};
 use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::States;
@@ -92,13 +92,9 @@ impl Shared {
         slot: u32,
         program: BorrowedFd<'_>,
     ) -> Result<(), Error> {
-        self.programs(hook)
-            .update(
-                &slot.to_ne_bytes(),
-                &program.as_raw_fd().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("programs", "put a program into", &cause))
+        let action = ("programs", "put a program into");
+        let program = program.as_raw_fd().to_ne_bytes();
+        put(self.programs(hook), action, &slot.to_ne_bytes(), &program)
     }
 
     /// Takes the programs out of a segment's slots. The first one is empty then, and whoever comes by it does what
@@ -134,8 +130,8 @@ pub(crate) fn devices(interfaces: &[u32]) -> Result<MapHandle, Error> {
     let count = interfaces.len().max(1) as u32;
     let map = create("devices", MapType::Devmap, number, number, count, 0)?;
     for (place, ifindex) in (0_u32..).zip(interfaces) {
-        map.update(&place.to_ne_bytes(), &ifindex.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|cause| Error::map("devices", "put an interface into", &cause))?;
+        let action = ("devices", "put an interface into");
+        put(&map, action, &place.to_ne_bytes(), &ifindex.to_ne_bytes())?;
     }
     Ok(map)
 }

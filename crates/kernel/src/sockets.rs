@@ -3,10 +3,10 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapHandle, MapType};
 
 use crate::Error;
-use crate::map::create;
+use crate::map::{create, put};
 
 /// AF_XDP sockets by receive queue; a function that hands packets to user space needs those of the interface where the
 /// packets came in.
@@ -23,12 +23,8 @@ impl Sockets {
 
     /// Hands the packets of a receive queue to this AF_XDP socket, bound to that queue of the interface.
     pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Error> {
-        self.0
-            .update(
-                &queue.to_ne_bytes(),
-                &socket.as_raw_fd().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(|cause| Error::map("sockets", "put an AF_XDP socket into", &cause))
+        let action = ("sockets", "put an AF_XDP socket into");
+        let socket = socket.as_raw_fd().to_ne_bytes();
+        put(&self.0, action, &queue.to_ne_bytes(), &socket)
     }
 }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapHandle;
 use myelin_packet::sojourn::{BUCKETS, Histogram};
 
 use crate::Error;
 use crate::counters::parts;
-use crate::map::{MMAPABLE, create};
+use crate::map::mapped;
 use crate::mapping::Mapping;
 
 /// The programs' name of the map.
@@ -27,16 +27,7 @@ pub(crate) struct Sojourn {
 
 impl Sojourn {
     pub(crate) fn new(cpus: usize) -> Result<Self, Error> {
-        let size = parts(cpus) * WORDS * 8;
-        let map = create(
-            "sojourn",
-            MapType::Array,
-            size_of::<u32>(),
-            size,
-            1,
-            MMAPABLE,
-        )?;
-        let mapping = Mapping::new(map.as_fd(), "sojourn", size)?;
+        let (map, mapping) = mapped("sojourn", parts(cpus) * WORDS * 8, 1)?;
         for part in mapping.words().chunks_exact(WORDS) {
             part[MINIMUM].store(u64::MAX, Ordering::Relaxed);
         }
@@ -70,7 +61,7 @@ impl AsFd for Sojourn {
 mod tests {
     use super::*;
     use crate::object::FORWARD;
-    use crate::twin::layout;
+    use crate::tests::layout;
 
     #[test]
     fn histograms_lie_as_in_c() {

@@ -61,17 +61,6 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// The magic number of the file system that holds `path`.
-pub(crate) fn file_system(path: &Path) -> io::Result<i64> {
-    let path = c_path(path)?;
-    // SAFETY: an all-zero statfs is a valid value, which the call below overwrites.
-    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a C string, and `status` is valid for writes.
-    check(unsafe { libc::statfs(path.as_ptr(), &raw mut status) })?;
-    #[allow(clippy::unnecessary_cast)] // its width differs between architectures
-    Ok(status.f_type as i64)
-}
-
 /// The name of an interface of this network namespace.
 pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
@@ -84,12 +73,6 @@ pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
         .position(|&byte| byte == 0)
         .unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
-}
-
-/// Moves this thread into a new network namespace, which ends with it.
-pub(crate) fn leave_network_namespace() -> io::Result<()> {
-    // SAFETY: it concerns this thread alone and no memory.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
 /// Whether a socket of the family AF_XDP can be opened.
@@ -109,12 +92,6 @@ pub(crate) fn grace_period() -> io::Result<()> {
     } else {
         Ok(())
     }
-}
-
-/// Whether this process runs as root.
-pub(crate) fn is_root() -> bool {
-    // SAFETY: the call has no preconditions.
-    unsafe { libc::geteuid() == 0 }
 }
 
 /// The release of the running kernel.

@@ -1,16 +1,14 @@
 //! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
 
-pub mod conform;
-pub mod policer;
-
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::Meta;
 use myelin_packet::meta::META_LEN;
 
+use crate::object::POLICER;
 use crate::sys::{self, RunBuffers};
-use crate::{Error, Hook};
+use crate::{Error, Hook, Plane, Policer};
 
 /// What a program runs on.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +111,25 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
     .map_err(Error::TestRun)
 }
 
+/// A program for XDP that runs a policer, or as a shaper where it `shapes`, over the arrivals that its frame lists (`struct
+/// arrival` of `policer.bpf.c`); `alone`: as where only one CPU at a time is at the door.
+pub fn policer(
+    plane: &Plane,
+    policer: &Policer,
+    alone: bool,
+    shapes: bool,
+) -> Result<OwnedFd, Error> {
+    // `struct trial`.
+    let instance = [policer.number(), alone.into(), shapes.into()];
+    let maps = [("policers", plane.policers())];
+    POLICER.load(Hook::Xdp, bytemuck::bytes_of(&instance), &maps)
+}
+
+/// Room for what a program leaves of a frame of so many bytes; several runs leave none.
+fn room(test: &TestRun<'_>, bytes: usize) -> Option<Vec<u8>> {
+    (test.repeat <= 1).then(|| vec![0; bytes + HEADROOM])
+}
+
 fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcome> {
     let mut data = Vec::with_capacity(META_LEN + test.frame.len());
     if let Some(meta) = test.meta {
@@ -124,26 +141,20 @@ fn run_xdp(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outco
         ..XdpContext::default()
     };
     data.extend_from_slice(test.frame);
-    let mut data_out = vec![
-        0;
-        if test.repeat > 1 {
-            0
-        } else {
-            data.len() + HEADROOM
-        }
-    ];
+    let mut data_out = room(test, data.len());
     let mut context_out = vec![0; size_of::<XdpContext>()];
     let (verdict, mean_ns) = sys::test_run(
         program,
         RunBuffers {
             data_in: &data,
-            data_out: (test.repeat <= 1).then_some(&mut data_out),
+            data_out: data_out.as_mut(),
             context_in: bytemuck::bytes_of(&context),
             context_out: &mut context_out,
             repeat: test.repeat,
         },
     )?;
     let context: XdpContext = bytemuck::pod_read_unaligned(&context_out);
+    let data_out = data_out.unwrap_or_default();
     let (meta, frame) = data_out.split_at(data_out.len().min(context.data as usize));
     let meta = meta.first_chunk().map(Meta::from_bytes);
     Ok(Outcome {
@@ -173,20 +184,13 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
             u32::from(meta.flags) | test.gso_segs.max(1) << 16,
         ];
     }
-    let mut data_out = vec![
-        0;
-        if test.repeat > 1 {
-            0
-        } else {
-            test.frame.len() + HEADROOM
-        }
-    ];
+    let mut data_out = room(test, test.frame.len());
     let mut context_out = vec![0; SKB_CONTEXT_ROOM];
     let (verdict, mean_ns) = sys::test_run(
         program,
         RunBuffers {
             data_in: test.frame,
-            data_out: (test.repeat <= 1).then_some(&mut data_out),
+            data_out: data_out.as_mut(),
             context_in: bytemuck::bytes_of(&context),
             context_out: &mut context_out,
             repeat: test.repeat,
@@ -210,7 +214,7 @@ fn run_tc(program: BorrowedFd<'_>, test: &TestRun<'_>) -> std::io::Result<Outcom
     let meta = (cb != [0; 5]).then_some(meta);
     Ok(Outcome {
         verdict,
-        frame: data_out,
+        frame: data_out.unwrap_or_default(),
         meta,
         priority: before_cb[PRIORITY],
         departs_ns: u64::from(tstamp[0]) | u64::from(tstamp[1]) << 32,

@@ -13,29 +13,45 @@ pub const BLOCK: usize = 256;
 /// Set in an entry that is the number of a block and not a value.
 const IS_BLOCK: u32 = 1 << 31;
 
-/// The direct table, by the first 16 bits of the address, and the blocks, end to end. `pieces` are
-/// first addresses and values (below 2^31), ascending from address 0.
-pub(crate) fn fill(pieces: &[(u128, u32)]) -> (Vec<u32>, Vec<u32>) {
-    let mut cursor = Cursor { pieces, at: 0 };
-    let mut blocks = Vec::new();
-    let direct = (0..1_u64 << 16)
-        .map(|high| cursor.entry(high << 16, 16, &mut blocks))
-        .collect();
-    (direct, blocks)
+/// The table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dir16 {
+    /// By the first 16 bits of the address: 65 536 entries.
+    pub direct: Vec<u32>,
+    /// Blocks of [`BLOCK`] entries, end to end.
+    pub blocks: Vec<u32>,
 }
 
-/// The value of `address`.
-#[inline]
-pub(crate) fn look_up(direct: &[u32], blocks: &[u32], address: Ipv4Addr) -> u32 {
-    let address = u32::from(address);
-    let mut entry = direct[(address >> 16) as usize];
-    for byte in [(address >> 8) as u8, address as u8] {
-        if entry & IS_BLOCK == 0 {
-            return entry;
-        }
-        entry = blocks[(entry & !IS_BLOCK) as usize * BLOCK + usize::from(byte)];
+impl Dir16 {
+    /// `pieces` are first addresses and values (below 2^31), ascending from address 0.
+    pub(crate) fn new(pieces: &[(u128, u32)]) -> Self {
+        let mut cursor = Cursor { pieces, at: 0 };
+        let mut blocks = Vec::new();
+        let direct = (0..1_u64 << 16)
+            .map(|high| cursor.entry(high << 16, 16, &mut blocks))
+            .collect();
+        blocks.shrink_to_fit();
+        Self { direct, blocks }
     }
-    entry
+
+    /// The value of `address`.
+    #[inline]
+    pub fn look_up(&self, address: Ipv4Addr) -> u32 {
+        let address = u32::from(address);
+        let mut entry = self.direct[(address >> 16) as usize];
+        for byte in [(address >> 8) as u8, address as u8] {
+            if entry & IS_BLOCK == 0 {
+                return entry;
+            }
+            entry = self.blocks[(entry & !IS_BLOCK) as usize * BLOCK + usize::from(byte)];
+        }
+        entry
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        (self.direct.len() + self.blocks.len()) * size_of::<u32>()
+    }
 }
 
 /// Goes through the pieces from low to high while the table is filled in the same order.

@@ -9,13 +9,11 @@
 //! apart from each other: 3.3 MiB), and 112 bytes more for each /64 that holds a longer prefix.
 
 mod intervals;
-mod ipv4;
 mod ipv6;
 
 use std::net::IpAddr;
 
-pub use crate::dir16::BLOCK;
-pub use ipv4::Ipv4Lpm;
+pub use crate::dir16::{BLOCK, Dir16};
 pub use ipv6::{IS_TREE, Ipv6Lpm, Leaf, MAX_DEPTH, NODE, Node, Tree};
 
 use crate::prefix::{Family, Prefix};
@@ -31,7 +29,7 @@ pub const MAX_VALUE: u32 = (1 << 31) - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LpmTables {
     /// IPv4.
-    pub v4: Ipv4Lpm,
+    pub v4: Dir16,
     /// IPv6.
     pub v6: Ipv6Lpm,
 }
@@ -71,7 +69,7 @@ impl LpmTables {
             return Err(LpmError::Value { prefix, value });
         }
         Ok(Self {
-            v4: Ipv4Lpm::build(&intervals::of(prefixes, Family::V4)),
+            v4: Dir16::new(&intervals::of(prefixes, Family::V4)),
             v6: Ipv6Lpm::build(&intervals::of(prefixes, Family::V6)),
         })
     }

@@ -1,6 +1,7 @@
 //! Token bucket and meter against the definition, and against each other.
 
-use myelin_packet::traffic::{Bucket, CREDIT, Meter, Profile, ProfileError, TokenBucket};
+use myelin_packet::fixtures::Meter;
+use myelin_packet::traffic::{Bucket, CREDIT, Profile, ProfileError, TokenBucket};
 use proptest::prelude::*;
 
 fn bucket(rate: u64, burst: u64) -> Bucket {

@@ -1,6 +1,6 @@
 //! The shaper against the meter, over arrivals in clusters.
 
-use myelin_packet::traffic::Meter;
+use myelin_packet::fixtures::Meter;
 use myelin_spec::Limit;
 use proptest::prelude::*;
 

@@ -6,14 +6,13 @@
 //! old key and reading the number.
 
 use std::collections::HashSet;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::MapHandle;
 use myelin_packet::Family;
 
 use super::keys::{Words, hash, key_len};
-use crate::map::{MMAPABLE, create};
+use crate::map::mapped;
 use crate::mapping::Mapping;
 use crate::{Error, sys};
 
@@ -61,16 +60,7 @@ pub(super) struct Buckets {
 impl Buckets {
     pub(super) fn new(family: Family) -> Result<Self, Error> {
         let layout = Layout::of(family);
-        let len = layout.words * 8;
-        let map = create(
-            layout.name,
-            MapType::Array,
-            size_of::<u32>(),
-            len,
-            BUCKETS as u32,
-            MMAPABLE,
-        )?;
-        let mapping = Mapping::new(map.as_fd(), layout.name, BUCKETS * len)?;
+        let (map, mapping) = mapped(layout.name, layout.words * 8, BUCKETS)?;
         Ok(Self {
             layout,
             family,

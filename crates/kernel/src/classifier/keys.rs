@@ -161,7 +161,7 @@ mod tests {
     use super::super::buckets::Layout;
     use super::*;
     use crate::object::DOOR;
-    use crate::twin::{assert_twins, layout};
+    use crate::tests::{assert_twins, layout};
 
     #[test]
     fn keys_and_masks_lie_as_in_c() {

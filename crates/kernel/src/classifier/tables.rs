@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapHandle, MapType};
 use myelin_packet::Family;
 
 use super::buckets::Buckets;
 use super::keys::{Words, key_len};
-use crate::map::{Named, create, fds};
+use crate::map::{Named, create, fds, put};
 use crate::{Error, lock};
 
 /// From key to chain, for both families.
@@ -131,9 +131,8 @@ impl Table {
 
     fn update(&self, key: &Words, number: u32) -> Result<(), Error> {
         let bytes = &bytemuck::bytes_of(key)[..key_len(self.family)];
-        self.matches
-            .update(bytes, &number.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|cause| Error::map(self.name, "add a match to", &cause))
+        let action = (self.name, "add a match to");
+        put(&self.matches, action, bytes, &number.to_ne_bytes())
     }
 
     /// Tells readers of the key's bucket how many of its keys are in `matches`.
@@ -153,6 +152,8 @@ mod tests {
     use myelin_packet::classifier::Key;
 
     use super::super::keys::key_words;
+    use libbpf_rs::MapFlags;
+
     use super::*;
 
     fn key(i: u32) -> Words {
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn keys_that_find_their_bucket_full_are_found_elsewhere() {
-        if !crate::sys::is_root() {
+        if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;
         }
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn nearly_all_of_ten_thousand_keys_lie_in_their_buckets() {
-        if !crate::sys::is_root() {
+        if !myelin_linux::capability::is_root() {
             println!("SKIP: needs root to make eBPF maps");
             return;
         }

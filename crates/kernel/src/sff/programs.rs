@@ -312,7 +312,7 @@ pub(super) fn boxes_in(functions: &[DistributedFunction]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::twin::assert_twins;
+    use crate::tests::assert_twins;
 
     #[test]
     fn forwarders_lie_as_in_c() {

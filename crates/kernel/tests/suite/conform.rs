@@ -2,13 +2,14 @@
 
 use std::net::SocketAddrV4;
 
+use crate::trial::MonitorTrial;
 use myelin_kernel::test_run::TestRun;
-use myelin_kernel::test_run::conform::Trial;
 use myelin_kernel::{Conformance, Direction, Hook, Watch};
 use myelin_packet::Match;
+use myelin_packet::fixtures::Meter;
 use myelin_packet::fixtures::reference::most_specific;
 use myelin_packet::fixtures::{self, build};
-use myelin_packet::traffic::{CREDIT, Meter, Profile};
+use myelin_packet::traffic::{CREDIT, Profile};
 use proptest::prelude::*;
 
 use crate::common::{for_all, is_root, plane, runs};
@@ -71,7 +72,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 
 impl Arrival {
     /// Shows it to the monitor; the bytes of the frames that it stands for.
-    fn show(&self, trial: &Trial) -> Vec<u64> {
+    fn show(&self, trial: &MonitorTrial) -> Vec<u64> {
         let frame = build::udp_v4(self.payload);
         let headers = frame.len() - self.payload;
         let segments: Vec<_> = (0..self.payload)
@@ -98,7 +99,7 @@ fn it_sees_what_its_twin_sees() {
         return;
     }
     for_all(48, &(profiles(), arrivals()), |(profile, trace)| {
-        let trial = Trial::new(&strict(profile)).unwrap();
+        let trial = MonitorTrial::new(&strict(profile)).unwrap();
         let mut twin = Meter::new(&profile);
         let (mut bytes, mut latest) = (0, 0);
         for arrival in &trace {
@@ -136,7 +137,7 @@ fn the_tolerance_widens_the_burst() {
         let profile = of_packets(kilo * 1000, burst);
         let tolerance_ns = wider * 1_000_000 / kilo;
         // Whole packets come of it only where it divides; the rest is checked by the reference in fractions.
-        let trial = Trial::new(&Watch {
+        let trial = MonitorTrial::new(&Watch {
             tolerance_ns,
             ..strict(profile)
         });
@@ -169,7 +170,7 @@ fn violations_tell_when_and_by_how_much() {
         return;
     }
     // A packet each microsecond, two at once.
-    let trial = Trial::new(&strict(of_packets(1_000_000, 2))).unwrap();
+    let trial = MonitorTrial::new(&strict(of_packets(1_000_000, 2))).unwrap();
     let frame = build::udp_v4(100);
     let at = |at_ns| {
         trial
@@ -214,7 +215,7 @@ fn it_counts_no_further_than_it_is_told() {
     if !is_root() {
         return;
     }
-    let trial = Trial::new(&Watch {
+    let trial = MonitorTrial::new(&Watch {
         most_packets: Some(3),
         ..strict(of_packets(1, 100))
     });
@@ -277,7 +278,7 @@ fn the_filter_takes_what_a_match_takes() {
     ];
     let mut taken = 0;
     for filter in matches {
-        let trial = Trial::new(&Watch {
+        let trial = MonitorTrial::new(&Watch {
             filter: Some(filter),
             ..strict(of_packets(1, 1000))
         });

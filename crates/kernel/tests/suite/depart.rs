@@ -3,12 +3,13 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use crate::trial::{Arrival, PolicerTrial};
 use myelin_kernel::test_run::Outcome;
-use myelin_kernel::test_run::policer::{Arrival, Trial};
 use myelin_kernel::{ChainConfig, Exit, Hook, Plane};
 use myelin_packet::Match;
 use myelin_packet::fixtures;
-use myelin_packet::traffic::{Bucket, Meter, Profile, TokenBucket};
+use myelin_packet::fixtures::Meter;
+use myelin_packet::traffic::{Bucket, Profile, TokenBucket};
 use proptest::prelude::*;
 
 use crate::common::{LOOPBACK, for_all, is_root, kernel_chain, plane};
@@ -121,7 +122,7 @@ fn departures_are_those_of_the_bucket_in_user_space() {
     let plane = plane();
     for_all(64, &cases, |(profile, limit_ns, arrivals)| {
         let shaper = plane.shaper(&profile, limit_ns).unwrap();
-        let trial = Trial::of_shaper(&plane, &shaper).unwrap();
+        let trial = PolicerTrial::of_shaper(&plane, &shaper).unwrap();
         let mut now_ns = 1_000_000;
         let mut came: Vec<Arrival> = arrivals
             .into_iter()

@@ -23,3 +23,4 @@ mod profiles;
 mod reentry;
 mod stand;
 mod timestamp;
+mod trial;

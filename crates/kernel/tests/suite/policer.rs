@@ -4,12 +4,13 @@ use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Barrier};
 
-use myelin_kernel::test_run::policer::{Arrival, MAX_ARRIVALS, Trial};
+use crate::trial::{Arrival, MAX_ARRIVALS, PolicerTrial};
 use myelin_kernel::test_run::{TestRun, run};
 use myelin_kernel::{ChainConfig, Hook, Plane, Policer, Port, PortConfig, XdpMode};
 use myelin_packet::Match;
+use myelin_packet::fixtures::Meter;
 use myelin_packet::fixtures::build;
-use myelin_packet::traffic::{Meter, Profile, TokenBucket};
+use myelin_packet::traffic::{Profile, TokenBucket};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -70,7 +71,7 @@ fn it_decides_as_its_twin() {
         .run(
             &(profiles(), arrivals(), any::<bool>()),
             |(profile, trace, alone)| {
-                let trial = Trial::new(&plane, &policer(&plane, &profile), alone).unwrap();
+                let trial = PolicerTrial::new(&plane, &policer(&plane, &profile), alone).unwrap();
                 let mut twin = TokenBucket::new(&profile);
                 for arrivals in trace.chunks(MAX_ARRIVALS) {
                     let mut policed = arrivals.to_vec();
@@ -96,7 +97,7 @@ fn a_long_trace_is_exact_to_one_packet() {
     let (rate, burst) = (300_000, 20);
     let plane = plane();
     let profile = of_packets(rate, burst);
-    let trial = Trial::new(&plane, &policer(&plane, &profile), true).unwrap();
+    let trial = PolicerTrial::new(&plane, &policer(&plane, &profile), true).unwrap();
     let mut meter = Meter::new(&profile);
     let (start, mut at_ns, mut passed) = (7_u64, 7_u64, 0_u64);
     let mut seed = 1_u64;
@@ -143,7 +144,7 @@ fn cpus_share_a_bucket_to_the_packet() {
     let policer = policer(&plane, &of_packets(rate, burst));
     let barrier = Barrier::new(2);
     let run = || {
-        let trial = Trial::new(&plane, &policer, false).unwrap();
+        let trial = PolicerTrial::new(&plane, &policer, false).unwrap();
         barrier.wait();
         let mut passed = Vec::new();
         for _ in 0..2000 {

@@ -3,25 +3,20 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::vectors::{ClassVector, Interner, pieces};
-use crate::dir16;
 pub use crate::dir16::BLOCK;
+use crate::dir16::Dir16;
 use crate::prefix::{Family, Prefix};
 
 /// Intervals of an [`Ipv6Table`] at most; a search takes 12 steps. 1024 prefixes make no more than
 /// 2049.
 pub const MAX_INTERVALS: usize = 4096;
 
-/// DIR-16-8-8: at most three reads.
-///
-/// An entry with the top bit clear is a class; otherwise its other bits are the number of the block
-/// that decides by the next 8 bits.
+/// A direct table and blocks: at most three reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ipv4Table {
-    /// By the first 16 bits of the address: 65 536 entries.
-    pub direct: Vec<u32>,
-    /// Blocks of [`BLOCK`] entries, end to end.
-    pub blocks: Vec<u32>,
+    /// From an address to its class.
+    pub classes: Dir16,
     /// By class.
     pub vectors: Vec<ClassVector>,
 }
@@ -32,10 +27,8 @@ impl Ipv4Table {
         let mut interner = Interner::default();
         let (always, ranges) = split(prefixes, Family::V4);
         let pieces = pieces(always, &ranges, u128::from(u32::MAX), &mut interner);
-        let (direct, blocks) = dir16::fill(&pieces);
         Self {
-            direct,
-            blocks,
+            classes: Dir16::new(&pieces),
             vectors: interner.into_vectors(),
         }
     }
@@ -43,7 +36,7 @@ impl Ipv4Table {
     /// The class of `address`.
     #[inline]
     pub fn class(&self, address: Ipv4Addr) -> u32 {
-        dir16::look_up(&self.direct, &self.blocks, address)
+        self.classes.look_up(address)
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, 
 /// The fields of `$rust` lie where the members of the same names of `struct $c` lie, and there are no others.
 macro_rules! assert_twins {
     ($program:expr, $c:literal, $rust:ty { $($field:ident),+ $(,)? }) => {{
-        let (size, members) = $crate::twin::layout(&$program, $c);
+        let (size, members) = $crate::tests::layout(&$program, $c);
         let fields = [$((stringify!($field).to_owned(), ::std::mem::offset_of!($rust, $field))),+];
         assert_eq!(members, ::std::collections::BTreeMap::from(fields), "struct {}", $c);
         assert_eq!(size, ::std::mem::size_of::<$rust>(), "struct {}", $c);
