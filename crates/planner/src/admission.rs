@@ -22,7 +22,6 @@ mod remedy;
 mod review;
 mod rings;
 mod site;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod way;

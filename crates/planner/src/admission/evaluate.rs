@@ -62,6 +62,14 @@ struct Added<'a> {
     new: Vec<&'a Resource>,
 }
 
+/// A group of the ledger, or that of the chain that is tried.
+pub(super) struct View<'a> {
+    pub(super) route: &'a Route,
+    /// The servers of the way, by number.
+    pub(super) servers: &'a [usize],
+    pub(super) sums: &'a Sums,
+}
+
 pub(super) struct Evaluator<'a> {
     ledger: &'a Ledger,
     pub(super) platform: &'a Platform,
@@ -119,28 +127,18 @@ impl<'a> Evaluator<'a> {
         self.added.as_ref().filter(|added| added.group == group)
     }
 
-    pub(super) fn sums(&self, group: usize) -> Result<&Sums, Unbounded> {
-        let sums = match self.added_as(group) {
-            Some(added) => Some(&added.sums),
-            None => self.ledger.group(group).map(|group| &group.sums),
+    pub(super) fn group(&self, group: usize) -> Result<View<'_>, Unbounded> {
+        let (route, servers, sums) = if let Some(added) = self.added_as(group) {
+            (&added.route, &added.servers, &added.sums)
+        } else {
+            let group = self.ledger.group(group).ok_or(Unbounded::Nobody)?;
+            (&group.route, &group.servers, &group.sums)
         };
-        sums.ok_or(Unbounded::Nobody)
-    }
-
-    pub(super) fn route(&self, group: usize) -> Result<&Route, Unbounded> {
-        let route = match self.added_as(group) {
-            Some(added) => Some(&added.route),
-            None => self.ledger.group(group).map(|group| &group.route),
-        };
-        route.ok_or(Unbounded::Nobody)
-    }
-
-    pub(super) fn servers(&self, group: usize) -> Result<&[usize], Unbounded> {
-        let servers = match self.added_as(group) {
-            Some(added) => Some(&added.servers),
-            None => self.ledger.group(group).map(|group| &group.servers),
-        };
-        servers.map(Vec::as_slice).ok_or(Unbounded::Nobody)
+        Ok(View {
+            route,
+            servers,
+            sums,
+        })
     }
 
     pub(super) fn resource(&self, server: usize) -> Result<&Resource, Unbounded> {
@@ -232,7 +230,7 @@ impl<'a> Evaluator<'a> {
                 if !std::mem::replace(&mut is_found[group], true) {
                     groups.push(group);
                 }
-                let way = self.servers(group)?.iter();
+                let way = self.group(group)?.servers.iter();
                 let further = way.skip_while(|one| **one != server).skip(1);
                 open.extend(further.filter(|one| !is_seen[**one]));
             }
@@ -266,7 +264,11 @@ impl<'a> Evaluator<'a> {
     /// The longest that packets of a group were under way before they come to one of its servers, fs; what functions before it hold
     /// back on purpose included.
     pub(super) fn before_fs(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
-        let (route, way) = (self.route(group)?, self.servers(group)?);
+        let View {
+            route,
+            servers: way,
+            ..
+        } = self.group(group)?;
         let mut before_fs = route.held_before(index);
         for (server, resource) in way[..index].iter().zip(&route.resources) {
             let stays_fs = self
@@ -281,15 +283,14 @@ impl<'a> Evaluator<'a> {
 
     /// What a group brings to one of its servers, as clustered as it is there: what functions of a worker hold back comes to it again.
     pub(super) fn arrived(&self, group: usize, index: usize) -> Result<ArrivalCurve, Unbounded> {
-        let route = self.route(group)?;
+        let View { route, sums, .. } = self.group(group)?;
         let full = || Unbounded::Full(route.resources[index].clone());
-        let sums = self.sums(group)?;
         after_delay(&sums.curves[index], self.late_there(group, index)?).ok_or_else(full)
     }
 
     /// By how much its packets may be late there, fs: on the way, or held back there.
     fn late_there(&self, group: usize, index: usize) -> Result<u128, Unbounded> {
-        let route = self.route(group)?;
+        let route = self.group(group)?.route;
         let held_fs = route.held_before(index + 1) - route.held_before(index);
         let late_fs = self.before_fs(group, index)?.checked_add(held_fs);
         late_fs.ok_or_else(|| Unbounded::Full(route.resources[index].clone()))
@@ -324,17 +325,19 @@ impl<'a> Evaluator<'a> {
         let mut sum = Total::default();
         for server in servers {
             for group in self.groups_at(server) {
-                let sums = self.sums(group)?;
+                let View {
+                    route,
+                    servers: way,
+                    sums,
+                } = self.group(group)?;
                 if let Some(chain) = &sums.unpoliced {
                     return Err(Unbounded::Unpoliced {
                         chain: chain.clone(),
                         at: self.resource(server)?.clone(),
                     });
                 }
-                let way = self.servers(group)?;
                 let index = way.iter().position(|one| *one == server).ok_or_else(full)?;
                 let mut arrived = self.arrived(group, index)?;
-                let route = self.route(group)?;
                 // Batches may be of one packet each.
                 if let (Resource::Worker { batch_fs, .. }, Order::Any(_) | Order::Shared(_)) =
                     (&route.resources[index], order)

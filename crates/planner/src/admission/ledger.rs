@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use slab::Slab;
+
 use super::booking::Booking;
 use super::group::Group;
-use super::slots::Slots;
 use super::way::{Resource, Route};
 
 /// What was admitted on a node, by what it shares.
@@ -18,9 +19,9 @@ use super::way::{Resource, Route};
 pub struct Ledger {
     bookings: BTreeMap<String, Booking>,
     ways: BTreeMap<Route, usize>,
-    groups: Slots<Group>,
+    groups: Slab<Group>,
     resources: BTreeMap<Resource, usize>,
-    servers: Slots<Server>,
+    servers: Slab<Server>,
 }
 
 /// Something that serves, and who comes there.
@@ -64,14 +65,16 @@ impl Ledger {
     fn open(&mut self, route: Route) -> usize {
         let servers = route.resources.iter().map(|resource| {
             *self.resources.entry(resource.clone()).or_insert_with(|| {
-                self.servers.put(Server {
+                self.servers.insert(Server {
                     resource: resource.clone(),
                     groups: Vec::new(),
                 })
             })
         });
         let servers: Vec<usize> = servers.collect();
-        let number = self.groups.put(Group::new(route.clone(), servers.clone()));
+        let number = self
+            .groups
+            .insert(Group::new(route.clone(), servers.clone()));
         let Self {
             groups,
             servers: all,
@@ -102,7 +105,7 @@ impl Ledger {
     }
 
     fn close(&mut self, number: usize) {
-        let Some(group) = self.groups.take(number) else {
+        let Some(group) = self.groups.try_remove(number) else {
             return;
         };
         self.ways.remove(&group.route);
@@ -112,7 +115,7 @@ impl Ledger {
             };
             server.groups.retain(|other| *other != number);
             if server.groups.is_empty()
-                && let Some(server) = self.servers.take(number_of_server)
+                && let Some(server) = self.servers.try_remove(number_of_server)
             {
                 self.resources.remove(&server.resource);
             }
@@ -145,7 +148,7 @@ impl Ledger {
 
     /// Above all numbers of groups.
     pub(super) fn groups_end(&self) -> usize {
-        self.groups.end()
+        self.groups.capacity()
     }
 
     /// The number of a server.
@@ -159,7 +162,7 @@ impl Ledger {
 
     /// Above all numbers of servers.
     pub(super) fn servers_end(&self) -> usize {
-        self.servers.end()
+        self.servers.capacity()
     }
 
     /// The workers of a core, by number.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evaluate::{Evaluator, Unbounded};
+use super::evaluate::{Evaluator, Unbounded, View};
 use super::pause::Batches;
 use super::way::Resource;
 use crate::calculus::{ArrivalCurve, LeakyBucket, RateLatency, SECOND, fair_share, mul_div_up};
@@ -128,8 +128,8 @@ impl Evaluator<'_> {
         let (mut turn, mut dearest_fs) = (1, 0);
         for group in self.groups_at(port) {
             // A port is the first server of a way.
-            let packet_fs = self.sums(group)?.packets_fs.first().copied();
-            turn = turn.max(self.route(group)?.handed_on);
+            let packet_fs = self.group(group)?.sums.packets_fs.first().copied();
+            turn = turn.max(self.group(group)?.route.handed_on);
             dearest_fs = dearest_fs.max(packet_fs.unwrap_or(0));
         }
         Ok(dearest_fs.checked_mul(u128::from(turn - 1)))
@@ -140,8 +140,11 @@ impl Evaluator<'_> {
         let mut all = Visitors::default();
         let mut ports = BTreeMap::new();
         for group in self.groups_at(worker) {
-            let (route, way) = (self.route(group)?, self.servers(group)?);
-            let sums = self.sums(group)?;
+            let View {
+                route,
+                servers: way,
+                sums,
+            } = self.group(group)?;
             let beyond = || self.at(worker, Unbounded::Beyond);
             let index = way.iter().position(|one| *one == worker);
             let index = index.ok_or_else(beyond)?;

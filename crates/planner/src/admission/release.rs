@@ -1,6 +1,6 @@
 //! What a shaper holds back, and how late it lets go.
 
-use myelin_packet::traffic::{Bucket, Profile};
+use myelin_packet::traffic::Bucket;
 use myelin_spec::{FULL_FRAME, Idle, ServiceChain};
 
 use super::site::NS;
@@ -14,12 +14,13 @@ pub(super) fn held_fs(chain: &ServiceChain, plan: &Plan) -> u128 {
     if plan.shaper.is_none() {
         return 0;
     }
-    stricter_fs(&chain.sla.profile(), &chain.sla.policing_profile())
+    stricter_fs(chain)
 }
 
 /// How long a packet that the policer lets through waits in a shaper that is stricter. One that is not delays nothing that is
 /// not late already (LBT section 1.5).
-fn stricter_fs(shaped: &Profile, policed: &Profile) -> u128 {
+fn stricter_fs(chain: &ServiceChain) -> u128 {
+    let (shaped, policed) = (chain.sla.profile(), chain.sla.policing_profile());
     let wait = |shaped: Option<Bucket>, policed: Option<Bucket>| {
         let (shaped, policed) = shaped.zip(policed)?;
         let more = u128::from(policed.burst().saturating_sub(shaped.burst()));
@@ -64,26 +65,24 @@ pub(super) fn too_slow(chain: &ServiceChain, plan: &Plan, late_fs: u128) -> Opti
 /// policer lets through at once they must fit into the queue, and none may wait for too long. `None`: not at all.
 pub(super) fn room_fs(chain: &ServiceChain, plan: &Plan) -> Option<u128> {
     let shaper = &plan.shaper.as_ref()?.shaping;
-    let (shaped, policed) = (shaper.profile(), policed(chain, plan)?);
-    let longest_fs = (u128::from(shaper.delay_ns) * NS).checked_sub(stricter_fs(
-        &chain.sla.profile(),
-        &chain.sla.policing_profile(),
-    ))?;
-    // Where only bits are agreed, packets are as short as can be.
-    let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
-        (Some(shaped), Some(policed)) => (shaped, policed, 1),
-        _ => (shaped.bits?, policed.bits?, 8 * u128::from(SHORTEST)),
-    };
+    let longest_fs = (u128::from(shaper.delay_ns) * NS).checked_sub(stricter_fs(chain))?;
+    let (shaped, policed, packet) = in_and_out(chain, plan)?;
     let more = policed.burst().saturating_sub(shaped.burst());
     let room = (u128::from(shaper.queue) * packet).checked_sub(more.into())?;
     let until_full_fs = mul_div_down(room, SECOND, policed.rate().into())?;
     Some(longest_fs.min(until_full_fs))
 }
 
-/// What the policer lets through, as the functions before the shaper make it.
-fn policed(chain: &ServiceChain, plan: &Plan) -> Option<Profile> {
-    let functions = plan.shaper.as_ref()?.behind;
-    Some(behind(chain.sla.policing_profile(), chain, functions))
+/// What the shaper lets out and what the policer lets through, as the functions before the shaper make it; in packets, or in bits with
+/// those of a packet, which is as short as can be.
+fn in_and_out(chain: &ServiceChain, plan: &Plan) -> Option<(Bucket, Bucket, u128)> {
+    let shaper = plan.shaper.as_ref()?;
+    let shaped = shaper.shaping.profile();
+    let policed = behind(chain.sla.policing_profile(), chain, shaper.behind);
+    Some(match (shaped.packets, policed.packets) {
+        (Some(shaped), Some(policed)) => (shaped, policed, 1),
+        _ => (shaped.bits?, policed.bits?, 8 * u128::from(SHORTEST)),
+    })
 }
 
 /// Why a shaper drops of what the policer lets through, where packets are under way for up to `before_fs` until they are there; with the
@@ -93,11 +92,7 @@ pub(super) fn no_room(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Opt
     if room_fs(chain, plan).is_some_and(|room_fs| before_fs <= room_fs) {
         return None;
     }
-    let (shaped, policed) = (shaper.profile(), policed(chain, plan)?);
-    let (shaped, policed, packet) = match (shaped.packets, policed.packets) {
-        (Some(shaped), Some(policed)) => (shaped, policed, 1),
-        _ => (shaped.bits?, policed.bits?, 8 * u128::from(SHORTEST)),
-    };
+    let (shaped, policed, packet) = in_and_out(chain, plan)?;
     let caught_up = mul_div_up(policed.rate().into(), before_fs, SECOND)?;
     let more = u128::from(policed.burst().saturating_sub(shaped.burst())) + caught_up;
     let packets = more.div_ceil(packet);
@@ -109,8 +104,9 @@ pub(super) fn no_room(chain: &ServiceChain, plan: &Plan, before_fs: u128) -> Opt
             shaper.queue
         ));
     }
-    let stricter_fs = stricter_fs(&chain.sla.profile(), &chain.sla.policing_profile());
-    let wait_us = stricter_fs.saturating_add(before_fs).div_ceil(NS * 1000);
+    let wait_us = stricter_fs(chain)
+        .saturating_add(before_fs)
+        .div_ceil(NS * 1000);
     Some(format!(
         "what the policer lets through at once, and what clusters until it is there, waits in the shaper for up to {wait_us} us, and it drops \
          what would wait for more than {} us; write a higher `delay` in `shaper`, or a smaller `policingBurst`",

@@ -20,11 +20,16 @@ impl Evaluator<'_> {
         // Those of one port stand together, but for the way that is tried.
         let mut waiting: Vec<(usize, u128)> = Vec::new();
         for group in self.groups_at(worker) {
-            let way = self.servers(group)?;
+            let way = self.group(group)?.servers;
             let index = way.iter().position(|one| *one == worker);
             let before_fs = self.before_fs(group, index.ok_or_else(beyond)?)?;
             let within_fs = before_fs.checked_add(delay_fs).ok_or_else(beyond)?;
-            let packets = self.sums(group)?.count.at(within_fs).ok_or_else(beyond)?;
+            let packets = self
+                .group(group)?
+                .sums
+                .count
+                .at(within_fs)
+                .ok_or_else(beyond)?;
             let is_new = self.own() == Some(group);
             let place = if is_new {
                 waiting.iter().position(|(port, _)| *port == way[0])

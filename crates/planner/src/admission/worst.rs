@@ -1,6 +1,6 @@
 //! The worst case of each way.
 
-use super::evaluate::{Evaluator, Total, Unbounded, longest};
+use super::evaluate::{Evaluator, Total, Unbounded, View, longest};
 use super::order::Order;
 use super::way::Resource;
 use crate::calculus::{ArrivalCurve, Passage, paper_sum, tandem};
@@ -42,9 +42,12 @@ pub(super) struct Served {
 impl Evaluator<'_> {
     /// The worst case of a group.
     pub(super) fn worst(&self, group: usize) -> Result<Worst, Unbounded> {
-        let (route, way) = (self.route(group)?, self.servers(group)?);
+        let View {
+            route,
+            servers: way,
+            sums,
+        } = self.group(group)?;
         let beyond = || Unbounded::Beyond(route.resources[0].clone());
-        let sums = self.sums(group)?;
         let mut servers = Vec::with_capacity(way.len());
         let mut passages = Vec::with_capacity(way.len());
         let mut sum_fs = Some(0_u128);
@@ -118,7 +121,11 @@ impl Evaluator<'_> {
     /// A bound on the delay of a group that is quickly found, and not the best: of all servers, the longest that anybody stays. And of
     /// that what is until the shaper.
     pub(super) fn rough_fs(&self, group: usize) -> Result<(u128, u128), Unbounded> {
-        let (route, way) = (self.route(group)?, self.servers(group)?);
+        let View {
+            route,
+            servers: way,
+            ..
+        } = self.group(group)?;
         let until = |end| {
             let delay_fs = self.before_fs(group, end)?;
             Ok::<_, Unbounded>(delay_fs - route.held_before(end))

@@ -73,6 +73,17 @@ pub(crate) struct Finding {
     pub(crate) evidence: Vec<String>,
 }
 
+impl Finding {
+    fn new(cause: SlaCause, hop: impl Into<String>, evidence: Vec<String>) -> Self {
+        let hop = hop.into();
+        Self {
+            cause,
+            hop,
+            evidence,
+        }
+    }
+}
+
 /// The hop where nothing tells.
 const NOWHERE: &str = "-";
 
@@ -127,24 +138,20 @@ fn of_binding(around: &Circumstances) -> Finding {
         ),
         Binding::Kept | Binding::Restored => {
             let what = format!("worker {pid} was taken off core {core} and is bound to it again");
-            return Finding {
-                cause: SlaCause::Core,
-                hop: hop_of(around, worker),
-                evidence: vec![what],
-            };
+            return Finding::new(SlaCause::Core, hop_of(around, worker), vec![what]);
         }
     };
-    Finding {
-        cause: SlaCause::Core,
-        hop: hop_of(around, worker),
-        evidence: vec![
+    Finding::new(
+        SlaCause::Core,
+        hop_of(around, worker),
+        vec![
             what,
             format!("worker {pid} has what others leave it on the other cores, without a promise"),
             format!(
                 "remedy: {remedy}, or `myelin down` the chain and bring it up with another `worker: {{ core }}`"
             ),
         ],
-    }
+    )
 }
 
 fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
@@ -165,11 +172,11 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
                 .map_or(String::new(), |one| {
                     format!(" of {}", one.counted.packets_in)
                 });
-            Finding {
-                cause: SlaCause::Function,
-                hop: hop.to_owned(),
-                evidence: vec![format!("function {hop} dropped {dropped}{came} packets")],
-            }
+            Finding::new(
+                SlaCause::Function,
+                hop,
+                vec![format!("function {hop} dropped {dropped}{came} packets")],
+            )
         }
         "ring" => {
             let mut finding = of_delay(TICK, packets, around);
@@ -181,40 +188,40 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
             finding.evidence.insert(0, before);
             finding
         }
-        "link" => Finding {
-            cause: SlaCause::Link,
-            hop: "egress".to_owned(),
-            evidence: vec![format!(
+        "link" => Finding::new(
+            SlaCause::Link,
+            "egress",
+            vec![format!(
                 "{} lost {packets} packets that were to leave on it",
                 around.link.as_deref().unwrap_or("an interface")
             )],
-        },
-        "shaper" => Finding {
-            cause: SlaCause::Overload,
-            hop: "shaper".to_owned(),
-            evidence: vec![format!("the shaper dropped {packets} packets")],
-        },
-        "door" => Finding {
-            cause: SlaCause::Failure,
-            hop: around
+        ),
+        "shaper" => Finding::new(
+            SlaCause::Overload,
+            "shaper",
+            vec![format!("the shaper dropped {packets} packets")],
+        ),
+        "door" => Finding::new(
+            SlaCause::Failure,
+            around
                 .workers
                 .first()
                 .map_or_else(|| NOWHERE.to_owned(), |worker| hop_of(around, worker)),
-            evidence: vec![format!(
+            vec![format!(
                 "the front door found nobody to hand {packets} packets to"
             )],
-        },
+        ),
         _ => {
             let missing = format!("{packets} packets have been missing for a second");
             let restarted = around.workers.iter().find(|worker| worker.restarted);
             let Some(worker) = restarted else {
                 return unknown(vec![missing]);
             };
-            Finding {
-                cause: SlaCause::Failure,
-                hop: hop_of(around, worker),
-                evidence: vec![missing, "a worker was started again".to_owned()],
-            }
+            Finding::new(
+                SlaCause::Failure,
+                hop_of(around, worker),
+                vec![missing, "a worker was started again".to_owned()],
+            )
         }
     }
 }
@@ -222,11 +229,11 @@ fn of_loss(second: &SlaWindow, around: &Circumstances) -> Finding {
 /// Why packets waited. `late`: share of the second that explains it; `overflowed`: packets that found a ring full.
 fn of_delay(late: f64, overflowed: u64, around: &Circumstances) -> Finding {
     if let Some(worker) = around.workers.iter().find(|worker| worker.restarted) {
-        return Finding {
-            cause: SlaCause::Failure,
-            hop: hop_of(around, worker),
-            evidence: vec!["a worker was started again".to_owned()],
-        };
+        return Finding::new(
+            SlaCause::Failure,
+            hop_of(around, worker),
+            vec!["a worker was started again".to_owned()],
+        );
     }
     // The worker that got on worst.
     let behind = |worker: &WorkerLoad| {
@@ -270,11 +277,7 @@ fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &Worker
         } else {
             SlaCause::Neighbour
         };
-        return Finding {
-            cause,
-            hop,
-            evidence,
-        };
+        return Finding::new(cause, hop, evidence);
     }
     if !is_full && overflowed == 0 {
         return unknown(evidence);
@@ -287,11 +290,7 @@ fn of_worker(late: f64, overflowed: u64, around: &Circumstances, worker: &Worker
         }
         None => SlaCause::Overload,
     };
-    Finding {
-        cause,
-        hop,
-        evidence,
-    }
+    Finding::new(cause, hop, evidence)
 }
 
 /// A chain in the kernel runs on whatever core its packets come in.
@@ -301,15 +300,15 @@ fn of_cores(late: f64, around: &Circumstances) -> Finding {
         .clone()
         .max_by(|one, other| one.steal.total_cmp(&other.steal));
     if let Some(core) = stolen.filter(|core| core.steal >= late) {
-        return Finding {
-            cause: SlaCause::Steal,
-            hop: NOWHERE.to_owned(),
-            evidence: vec![format!(
+        return Finding::new(
+            SlaCause::Steal,
+            NOWHERE,
+            vec![format!(
                 "the hypervisor took {:.1} % of the second on core {}",
                 core.steal * 100.0,
                 core.core
             )],
-        };
+        );
     }
     let fullest = cores.min_by(|one, other| one.idle.total_cmp(&other.idle));
     let Some(core) = fullest.filter(|core| core.idle < 1.0 - BUSY) else {
@@ -321,15 +320,15 @@ fn of_cores(late: f64, around: &Circumstances) -> Finding {
         core.idle * 100.0,
         core.softirq * 100.0
     )];
-    Finding {
-        cause: if core.softirq >= 0.5 {
+    Finding::new(
+        if core.softirq >= 0.5 {
             SlaCause::Overload
         } else {
             SlaCause::Neighbour
         },
-        hop: NOWHERE.to_owned(),
+        NOWHERE,
         evidence,
-    }
+    )
 }
 
 /// The hop whose packets cost the chain most above what they mostly do.
@@ -373,11 +372,7 @@ fn name(around: &Circumstances, position: u8) -> Option<String> {
 }
 
 fn unknown(evidence: Vec<String>) -> Finding {
-    Finding {
-        cause: SlaCause::Unknown,
-        hop: NOWHERE.to_owned(),
-        evidence,
-    }
+    Finding::new(SlaCause::Unknown, NOWHERE, evidence)
 }
 
 #[cfg(test)]
