@@ -144,24 +144,11 @@ impl<D: Driver> Control<D> {
                 position,
             } => {
                 let fd = fds.pop().ok_or("no file came for the flows")?;
-                flows::write(&mut File::from(fd), |mut page| {
-                    self.outbox.ask(move |state| {
-                        let forwarder = &state.forwarder;
-                        forwarder.read_flows(spi, generation, position, &mut page);
-                        page
-                    })
-                })
+                self.read_flows(fd, spi, generation, position)
             }
             Request::ReadCounters { spi, generation } => {
                 let fd = fds.pop().ok_or("no file came for the counters")?;
-                // Room for all, so that the loop does not look for memory.
-                let mut told = Vec::with_capacity(COUNTERS);
-                let told = self.outbox.ask(move |state| {
-                    let forwarder = &state.forwarder;
-                    forwarder.read_counters(spi, generation, &mut told);
-                    told
-                })?;
-                named::write(&mut File::from(fd), &told)
+                self.read_counters(fd, spi, generation)
             }
             Request::SetIdle(idle) => self.outbox.ask(move |state| state.idle = Some(idle)),
             Request::Start => self.outbox.ask(|state| {
@@ -170,6 +157,27 @@ impl<D: Driver> Control<D> {
             }),
             Request::Shutdown => self.stop(),
         }
+    }
+
+    fn read_flows(&self, fd: OwnedFd, spi: u32, generation: u16, position: u8) -> Reply {
+        flows::write(&mut File::from(fd), |mut page| {
+            self.outbox.ask(move |state| {
+                let forwarder = &state.forwarder;
+                forwarder.read_flows(spi, generation, position, &mut page);
+                page
+            })
+        })
+    }
+
+    fn read_counters(&self, fd: OwnedFd, spi: u32, generation: u16) -> Reply {
+        // Room for all, so that the loop does not look for memory.
+        let mut told = Vec::with_capacity(COUNTERS);
+        let told = self.outbox.ask(move |state| {
+            let forwarder = &state.forwarder;
+            forwarder.read_counters(spi, generation, &mut told);
+            told
+        })?;
+        named::write(&mut File::from(fd), &told)
     }
 
     fn stop(&self) -> Reply {
