@@ -7,7 +7,7 @@ EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvi
 
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
-C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src -name '*.[ch]' ! -name 'vmlinux*')
+C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/road -name '*.[ch]' ! -name 'vmlinux*')
 SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test scripts/test-old-kernel .ci/run
 
 # rustup may just have been installed, which an open shell does not know yet.

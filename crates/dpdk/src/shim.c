@@ -89,8 +89,8 @@ static int start(int argc, char **argv, char *words, size_t words_len)
 	int result;
 
 	/*
-	 * libxdp's dispatcher would need an eBPF file system of its own; without it net_af_xdp takes
-	 * its program away when it closes.
+	 * libxdp's dispatcher would need an eBPF file system of its own; without it net_af_xdp
+	 * takes its program away when it closes.
 	 */
 	setenv("LIBXDP_SKIP_DISPATCHER", "1", 1);
 	log_begin();

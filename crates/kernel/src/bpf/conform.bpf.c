@@ -2,8 +2,8 @@
 /*
  * The conformance monitor: a leaky bucket that every packet fills and the rate drains, in packets
  * and in bits at once. It looks on and says nothing of a packet's way, and shares no code with the
- * policer, which it is there to check. Twin of myelin_packet::fixtures::Meter: a packet or a bit is 10^9 of
- * level, of which a rate of one a second drains one a nanosecond. tc only, both directions.
+ * policer, which it is there to check. Twin of myelin_packet::fixtures::Meter: a packet or a bit is
+ * 10^9 of level, of which a rate of one a second drains one a nanosecond. tc only, both directions.
  */
 #include "instance.h"
 #include "parse.h"

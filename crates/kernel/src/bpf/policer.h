@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * The policer: a token bucket in packets, in bits, or in both at once. Twin of
- * myelin_packet::traffic::TokenBucket, which tells what the figures mean: a packet or a bit is 10^9 of
- * credit, and a rate of one a second earns one of credit a nanosecond, so that nothing is rounded.
+ * myelin_packet::traffic::TokenBucket, which tells what the figures mean: a packet or a bit is 10^9
+ * of credit, and a rate of one a second earns one of credit a nanosecond, so that nothing is
+ * rounded.
  */
 #ifndef MYELIN_POLICER_H
 #define MYELIN_POLICER_H
