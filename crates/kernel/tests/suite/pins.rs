@@ -257,6 +257,8 @@ fn matches_stay_with_a_pinned_port_and_go_with_a_detached_one() {
         run_once(door.as_fd(), Hook::Xdp, &frame).verdict,
         Hook::Xdp.pass()
     );
+    // Its number is free for the next one.
+    drop(first);
     let second = port(&plane);
     assert_eq!(verdict(&second), Hook::Xdp.pass());
     second.insert(&Match::default(), &chain).unwrap();
