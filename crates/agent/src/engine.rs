@@ -1,6 +1,6 @@
 //! What the agent can do: bring chains up and down, show them, measure them.
 //!
-//! A change runs along the road of [`deploy`](mod@crate::deploy), with the names of its chains reserved; everything else reads, and waits for no
+//! A change runs along the road of `deploy`, with the names of its chains reserved; everything else reads, and waits for no
 //! change. A change that waits for a program to come up ends early when its client goes away, when everything is to be removed, or
 //! when the agent is to stop.
 

@@ -4,7 +4,7 @@
 //! kernel room's, the workers the dataplane's. It never shows anything to a person; that is the client's part.
 //!
 //! Start reading at `deploy`, the road of a chain, step by step; then `node`, what chains are made of, `control`, what goes on while
-//! they run, and `engine`, what requests can ask for. [`myelin_api`](api) is what goes over the socket.
+//! they run, and `engine`, what requests can ask for. [`myelin_api`] is what goes over the socket.
 
 mod calibrate;
 mod control;
