@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use common::{
@@ -67,6 +68,21 @@ fn replaced(bind_late: bool) {
     assert!(path.worker.umem().lent().unwrap() <= lent + 64);
 }
 
+/// Sends as many packets as a port's least number of frames holds while the worker stands still.
+fn pile_up(path: &Path, client: &UdpSocket) {
+    const PACKETS: u64 = 120;
+    let pid = Pid::from_raw(path.worker.pid().cast_signed());
+    let before = path.worker.stats().worker().received;
+    kill(pid, Signal::SIGSTOP).unwrap();
+    for _ in 0..PACKETS {
+        client.send(&[0x11; 64]).unwrap();
+    }
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert!(wait_until(|| {
+        path.worker.stats().worker().received >= before + PACKETS
+    }));
+}
+
 #[test]
 fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
     let Some(_alone) = privileged() else {
@@ -77,6 +93,7 @@ fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
     let (client, server) = ends(&network);
     let few = path.worker.umem().lent().unwrap();
     flood(&path, &client, 100_000);
+    pile_up(&path, &client);
     path.assert_all_frames_accounted();
     let many = path.worker.umem().lent().unwrap();
     assert!(
