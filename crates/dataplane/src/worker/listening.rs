@@ -118,7 +118,7 @@ impl<D: Driver> Control<D> {
             }
             Request::RemoveChain { spi, generation } => {
                 std::thread::sleep(STRAGGLERS);
-                self.outlast_shaper(spi, generation)?;
+                self.drain_shaper(spi, generation)?;
                 let removed = self
                     .outbox
                     .ask(move |state| state.forwarder.remove_segments(spi, generation))?;
@@ -191,7 +191,7 @@ impl<D: Driver> Control<D> {
     }
 
     /// Waits until what waits in the shaper of a generation has left, while the loop goes on.
-    fn outlast_shaper(&self, spi: u32, generation: u16) -> Reply {
+    fn drain_shaper(&self, spi: u32, generation: u16) -> Reply {
         let until_ns = monotonic_ns().saturating_add(MAX_DRAIN_NS);
         let is_empty =
             move |state: &mut Loop<D::Port>| state.forwarder.waiting(spi, generation) == 0;
