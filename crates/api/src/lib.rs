@@ -25,8 +25,6 @@
 mod client;
 mod flood;
 mod paths;
-#[cfg(feature = "schema")]
-mod schema;
 mod status;
 mod version;
 
@@ -46,13 +44,17 @@ pub use myelin_policy::sla::{
     SlaWindow,
 };
 pub use paths::{RunDir, calibration_file, short_hash};
-#[cfg(feature = "schema")]
-pub use schema::schema;
 pub use status::{
     BlackBoxStatus, ChainState, ChainStatus, FlowStatus, FunctionFlows, HopStatus, RingStatus,
     SandboxStatus, ShaperStatus, SojournStatus, WorkerStatus,
 };
 pub use version::{PREFIX, STOP, VERSION, VERSION_HEADER, check_client};
+
+/// The JSON Schema of all that goes over the socket, a document of JSON Schema 2020-12. Under `$defs` stands each type; under
+/// `endpoints` each method and path with the types of its request and its answer. An answer of `lines` is streamed, one JSON
+/// object a line. Any endpoint may answer an `error` instead. It is made from the types (feature `schema`) by a test, which
+/// holds this text against them.
+pub const SCHEMA: &str = include_str!("../schema.json");
 
 /// A chain file as the client read it, with its own rights: the text, and the files that the text names.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

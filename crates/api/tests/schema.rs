@@ -1,13 +1,14 @@
 //! The schema of the API against the types.
 
+mod generate;
 mod validate;
 
 use myelin_api::{
     AgentInfo, ApiError, BlackBoxStatus, CalibrateRequest, ChainSource, ChainState, ChainStatus,
     ChainUp, Change, DownReply, Event, FloodRequest, FlowStatus, FunctionFlows, HopStatus,
-    HostInfo, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest, SandboxStatus,
-    ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState, SlaStatus,
-    SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus, schema,
+    HostInfo, ProbeOptions, ProbeRequest, ReportReply, RingStatus, RunRequest, SCHEMA,
+    SandboxStatus, ShaperStatus, SlaCause, SlaContract, SlaEvent, SlaSecond, SlaSojourn, SlaState,
+    SlaStatus, SlaTerm, SlaWindow, SojournStatus, UpRequest, VERSION, WorkerStatus,
 };
 use myelin_metrics::chain::{Flood, Hop};
 use myelin_metrics::envelope::Claim;
@@ -16,6 +17,29 @@ use myelin_planner::Costs;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// What `myelin schema api` prints.
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).expect("a document of JSON")
+}
+
+/// `WRITE_SCHEMA=1 cargo test -p myelin-api` writes the file anew after a change of a type.
+#[test]
+fn it_is_what_the_types_give() {
+    let made = serde_json::to_string_pretty(&generate::schema()).unwrap() + "\n";
+    if std::env::var_os("WRITE_SCHEMA").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/schema.json"), &made).unwrap();
+    }
+    let differs = made
+        .lines()
+        .zip(SCHEMA.lines())
+        .find(|(now, then)| now != then);
+    assert!(
+        made == SCHEMA,
+        "crates/api/schema.json is not of these types (first line that differs, of the types and of the file: {differs:?}): \
+         `WRITE_SCHEMA=1 cargo test -p myelin-api` writes it anew"
+    );
+}
 
 #[test]
 fn it_is_a_schema_and_names_every_endpoint_of_this_version() {

@@ -27,9 +27,11 @@ enum Subject {
 
 /// Prints.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
-    let schema = match arguments.of {
-        Subject::Api => myelin_api::schema(),
-        Subject::Chain => myelin_spec::schema(),
-    };
-    output::json(&schema)
+    match arguments.of {
+        Subject::Api => {
+            print!("{}", myelin_api::SCHEMA);
+            Ok(ExitCode::SUCCESS)
+        }
+        Subject::Chain => output::json(&myelin_spec::schema()),
+    }
 }

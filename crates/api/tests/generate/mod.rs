@@ -1,19 +1,17 @@
-//! The JSON Schema of all that goes over the socket, made from the types themselves.
+//! Makes `crates/api/schema.json` from the types themselves.
 
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Value, json};
 
-use crate::{
+use myelin_api::{
     AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
     PREFIX, ProbeRequest, RunRequest, STOP, SlaEvent, SlaSecond, UpRequest, VERSION,
     VERSION_HEADER,
 };
 
-/// The types and the endpoints that they belong to, as a document of JSON Schema 2020-12. Under `$defs` stands each type; under
-/// `endpoints` each method and path with the types of its request and its answer. An answer of `lines` is streamed, one JSON
-/// object a line. Any endpoint may answer an `error` instead.
-pub fn schema() -> Value {
+/// The types, and the endpoints that they belong to.
+pub(crate) fn schema() -> Value {
     let types = &mut SchemaSettings::draft2020_12().into_generator();
     let endpoints = [
         answers::<AgentInfo>(types, "GET", "/agent"),
