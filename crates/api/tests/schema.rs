@@ -366,12 +366,7 @@ fn report() -> ChainReport {
     };
     ChainReport {
         chain: "c".into(),
-        claims: vec![Claim::figure_at_most(
-            "sla.latency",
-            Value::Null,
-            0.45,
-            50.0,
-        )],
+        claims: vec![Claim::figure_at_most("sla.latency", 0.45, 50.0)],
         probes: vec![("inline, 256 B".into(), probe)],
         sojourns: vec![("chain".into(), sojourn)],
         hops: vec![Hop::default()],

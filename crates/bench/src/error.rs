@@ -22,7 +22,9 @@ pub enum Error {
     #[error("cancelled; everything that was made is removed")]
     Cancelled,
     /// A variant that lets nothing through, so there is nothing to compare.
-    #[error("variant `{variant}`: {lost} of {sent} packets of {payload} B were lost: {remedy}")]
+    #[error(
+        "variant `{variant}`: {lost} of {sent} packets of {payload} B were lost: see what `myelin doctor` says of this machine"
+    )]
     Lost {
         /// The variant.
         variant: String,
@@ -32,8 +34,6 @@ pub enum Error {
         sent: u64,
         /// UDP payload, bytes.
         payload: usize,
-        /// What to look at.
-        remedy: &'static str,
     },
     /// A program of the experiment could not be used.
     #[error(

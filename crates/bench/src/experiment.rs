@@ -1,15 +1,15 @@
 //! What an experiment is: how it is run, what it reports to, what it finds and claims.
 
 use std::fmt::Display;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
 
+use myelin_measure::Monitor;
 use myelin_metrics::Row;
 use myelin_metrics::envelope::Claim;
-use myelin_metrics::stats::{Estimate, PairedRatio, ROUNDS_NEEDED};
+use myelin_metrics::stats::Estimate;
 use myelin_report::experiment::Plot;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::Error;
 
@@ -25,12 +25,27 @@ pub enum Effort {
 }
 
 impl Effort {
-    pub(crate) fn name(self) -> &'static str {
+    /// A figure by how much is measured.
+    pub(crate) fn choose<T>(self, trial: T, quick: T, whole: T) -> T {
         match self {
-            Self::Trial => "trial",
-            Self::Quick => "quick",
-            Self::Whole => "whole",
+            Self::Trial => trial,
+            Self::Quick => quick,
+            Self::Whole => whole,
         }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.choose("trial", "quick", "whole")
+    }
+
+    /// Rounds of a measurement.
+    pub(crate) fn rounds(self, quick: usize, whole: usize) -> usize {
+        self.choose(2, quick, whole)
+    }
+
+    /// Packets a variant sends in a round.
+    pub(crate) fn packets(self) -> u32 {
+        self.choose(10, 200, 500)
     }
 }
 
@@ -43,52 +58,23 @@ pub struct Options {
     pub program: PathBuf,
 }
 
-impl Options {
-    /// Rounds of a measurement.
-    pub(crate) fn rounds(&self, quick: usize, whole: usize) -> usize {
-        match self.effort {
-            Effort::Trial => 2,
-            Effort::Quick => quick,
-            Effort::Whole => whole,
-        }
-    }
-
-    /// Packets a variant sends in a round.
-    pub(crate) fn packets(&self) -> u32 {
-        match self.effort {
-            Effort::Trial => 10,
-            Effort::Quick => 200,
-            Effort::Whole => 500,
-        }
-    }
-}
-
-/// Where an experiment reports to, and what ends it.
+/// An experiment under way: its [`Options`], and where it reports to.
 #[derive(Clone, Copy)]
-pub struct Monitor<'a> {
-    /// Called with what is being done, and how much of it: (stage, done, total).
-    pub progress: &'a (dyn Fn(&str, u64, u64) + Sync),
-    /// Set it to end the experiment within a second; what it made is removed.
-    pub cancelled: &'a AtomicBool,
+pub(crate) struct Session<'a> {
+    pub(crate) effort: Effort,
+    pub(crate) program: &'a Path,
+    pub(crate) monitor: Monitor<'a>,
 }
 
-impl std::fmt::Debug for Monitor<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Monitor")
-            .field("cancelled", self.cancelled)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Monitor<'_> {
+impl Session<'_> {
     pub(crate) fn progress(&self, stage: &str, done: usize, total: usize) -> Result<(), Error> {
-        (self.progress)(stage, done as u64, total as u64);
+        self.monitor.progress(stage, done as u64, total as u64);
         self.check()
     }
 
     /// An error once the caller wants the end.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.cancelled.load(Ordering::Relaxed) {
+        if self.monitor.is_cancelled() {
             Err(Error::Cancelled)
         } else {
             Ok(())
@@ -106,12 +92,10 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet, with these settings.
-    pub(crate) fn with<const N: usize>(settings: [(&'static str, String); N]) -> Self {
-        Self {
-            settings: settings.into(),
-            ..Self::default()
-        }
+    /// With one more setting.
+    pub(crate) fn with(mut self, setting: &'static str, value: impl Into<String>) -> Self {
+        self.settings.push((setting, value.into()));
+        self
     }
 
     /// A row that says why a subject cannot be had here.
@@ -121,15 +105,22 @@ impl Findings {
             .with("reason", reason.to_string())
     }
 
+    pub(crate) fn row(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    pub(crate) fn claim(&mut self, claim: Claim) {
+        self.claims.push(claim);
+    }
+
     /// Claims that the ratio is at most `bound`.
-    pub(crate) fn at_most(&mut self, id: impl Into<String>, ratio: &PairedRatio, bound: f64) {
-        self.claims.push(Claim::ratio_at_most(id, (), ratio, bound));
+    pub(crate) fn at_most(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
+        self.claim(Claim::ratio_at_most(id, ratio, bound));
     }
 
     /// Claims that the ratio is at least `bound`.
-    pub(crate) fn at_least(&mut self, id: impl Into<String>, ratio: &PairedRatio, bound: f64) {
-        self.claims
-            .push(Claim::ratio_at_least(id, (), ratio, bound));
+    pub(crate) fn at_least(&mut self, id: impl Into<String>, ratio: Estimate, bound: f64) {
+        self.claim(Claim::ratio_at_least(id, ratio, bound));
     }
 
     /// Claims that the median is at most `bound`.
@@ -139,7 +130,7 @@ impl Findings {
         median: Option<Estimate>,
         bound: f64,
     ) {
-        self.claims.push(median_at_most(id, median, bound));
+        self.claim(Claim::median_at_most(id, median, bound));
     }
 }
 
@@ -150,7 +141,7 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it measures, one line.
     pub about: &'static str,
-    pub(crate) run: fn(&Options, &Monitor<'_>) -> Result<Findings, Error>,
+    pub(crate) run: fn(Session<'_>) -> Result<Findings, Error>,
     /// What its page shows of the rows: a list of [`Plot`], YAML.
     pub(crate) plots: &'static str,
 }
@@ -169,49 +160,29 @@ pub(crate) fn read<T: DeserializeOwned>(
     serde_saphyr::from_str(text).map_err(|error| Error::Data(experiment, error.to_string()))
 }
 
-/// "The median is at most `bound`", by the rule for ratios: enough rounds, and the interval wholly at or below it.
-pub(crate) fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Claim {
-    let interval = median.and_then(|median| median.interval);
-    let enough = median.is_some_and(|median| median.samples >= ROUNDS_NEEDED as u64);
-    Claim {
-        id: id.into(),
-        paper: ().into(),
-        source: None,
-        measured: json!({
-            "median": median.map(|median| median.value),
-            "ci95_low": interval.map(|i| i.low),
-            "ci95_high": interval.map(|i| i.high),
-            "rounds": median.map(|median| median.samples),
-        }),
-        bound: format!("<= {bound}").into(),
-        holds: interval.filter(|_| enough).map(|i| i.high <= bound),
+#[cfg(test)]
+impl Session<'_> {
+    /// A session that nobody watches.
+    pub(crate) fn quick(cancelled: &std::sync::atomic::AtomicBool) -> Session<'_> {
+        Session {
+            effort: Effort::Quick,
+            program: Path::new(""),
+            monitor: Monitor {
+                emit: &|_| {},
+                cancelled,
+            },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use myelin_metrics::stats::median_ci;
-
     use super::*;
 
     #[test]
     fn a_quick_run_still_decides_claims() {
-        let options = |effort| Options {
-            effort,
-            program: PathBuf::new(),
-        };
-        assert_eq!(options(Effort::Quick).rounds(30, 300), 30);
-        assert_eq!(options(Effort::Whole).rounds(30, 300), 300);
-        assert!(options(Effort::Trial).rounds(30, 300) < 30);
-    }
-
-    #[test]
-    fn a_median_needs_rounds_and_room() {
-        let claim =
-            |samples: &[f64], bound| median_at_most("x", median_ci(samples, 0.95), bound).holds;
-        assert_eq!(claim(&[10.0; 30], 10.0), Some(true));
-        assert_eq!(claim(&[10.0; 30], 9.9), Some(false));
-        assert_eq!(claim(&[10.0; 29], 20.0), None);
-        assert_eq!(claim(&[], 20.0), None);
+        assert_eq!(Effort::Quick.rounds(30, 300), 30);
+        assert_eq!(Effort::Whole.rounds(30, 300), 300);
+        assert!(Effort::Trial.rounds(30, 300) < 30);
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! let options = Options { effort: Effort::Quick, program: "/usr/bin/myelin".into() };
 //! let cancelled = AtomicBool::new(false);
-//! let monitor = Monitor { progress: &|stage, done, total| eprintln!("{stage} {done}/{total}"), cancelled: &cancelled };
+//! let monitor = Monitor { emit: &|event| eprintln!("{event:?}"), cancelled: &cancelled };
 //! let report = myelin_bench::run("hop-cost", &options, &monitor)?;
 //! for claim in &report.claims {
 //!     println!("{}: {:?}", claim.id, claim.holds);
@@ -44,9 +44,10 @@ mod variant;
 mod variants;
 
 pub use error::Error;
-pub(crate) use experiment::Findings;
-pub use experiment::{Effort, Experiment, Monitor, Options};
+pub use experiment::{Effort, Experiment, Options};
+pub(crate) use experiment::{Findings, Session};
 use myelin_linux::capability;
+pub use myelin_measure::Monitor;
 pub use myelin_metrics::Row;
 pub use myelin_metrics::envelope::{Claim, Report};
 
@@ -58,14 +59,18 @@ pub fn experiments() -> &'static [Experiment] {
 /// Runs the experiment of that name. Needs root. Polls on two cores while it measures.
 ///
 /// # Errors
-/// No such experiment, no privileges, cancelled, or what the machine refused. Nothing is left behind.
+/// No such experiment, no privileges, cancelled, or what the machine refused. It ends within a second once it is cancelled. Nothing is left behind.
 pub fn run(name: &str, options: &Options, monitor: &Monitor<'_>) -> Result<Report<Row>, Error> {
     let experiment = find(name)?;
     if !capability::is_root() {
         return Err(Error::NotRoot);
     }
     let watch = machine::Watch::start()?;
-    let findings = (experiment.run)(options, monitor)?;
+    let findings = (experiment.run)(Session {
+        effort: options.effort,
+        program: &options.program,
+        monitor: *monitor,
+    })?;
     let environment = findings
         .settings
         .into_iter()
@@ -156,7 +161,7 @@ mod tests {
         assert_eq!(names.len(), experiments().len());
         let cancelled = AtomicBool::new(false);
         let monitor = Monitor {
-            progress: &|_, _, _| {},
+            emit: &|_| {},
             cancelled: &cancelled,
         };
         let options = Options {

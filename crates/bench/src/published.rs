@@ -19,9 +19,6 @@ pub(crate) struct Published {
 impl Published {
     /// The claim with this figure beside it.
     pub(crate) fn beside(self, claim: Claim) -> Claim {
-        Claim {
-            paper: self.value.into(),
-            ..claim.from_source(self.source)
-        }
+        claim.beside(self.value, self.source)
     }
 }

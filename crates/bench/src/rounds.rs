@@ -1,46 +1,49 @@
 //! Subjects measured in turns, round by round, so that what wanders on a virtual machine wanders for all of them.
 
-use myelin_metrics::stats::{CONFIDENCE, Estimate, PairedRatio, mean_ci, median_ci};
+use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci, paired_ratio};
 
-use crate::{Error, Monitor};
+use crate::{Error, Session};
 
 /// One figure a round of every subject.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rounds(Vec<Vec<f64>>);
 
-impl Rounds {
-    /// Measures `subjects` subjects `rounds` times. `measure` is given a subject's number and returns its figure, positive.
+impl Session<'_> {
+    /// Measures `subjects` subjects in turns, so many rounds in a quick and in a whole run. `measure` is given a subject's number and returns its figure, positive.
     pub(crate) fn measure(
+        self,
         stage: &str,
         subjects: usize,
-        rounds: usize,
-        monitor: &Monitor<'_>,
+        rounds: (usize, usize),
         measure: impl FnMut(usize) -> Result<f64, Error>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Rounds, Error> {
         let all: Vec<usize> = (0..subjects).collect();
-        Self::measure_some(stage, (&all, subjects), rounds, monitor, measure)
+        self.measure_some(stage, (&all, subjects), rounds, measure)
     }
 
     /// The same for some of `subjects` subjects; the others have no rounds yet.
     pub(crate) fn measure_some(
+        self,
         stage: &str,
         (some, subjects): (&[usize], usize),
-        rounds: usize,
-        monitor: &Monitor<'_>,
+        (quick, whole): (usize, usize),
         mut measure: impl FnMut(usize) -> Result<f64, Error>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Rounds, Error> {
+        let rounds = self.effort.rounds(quick, whole);
         let mut figures = vec![Vec::new(); subjects];
         for round in 0..rounds {
-            monitor.progress(stage, round, rounds)?;
+            self.progress(stage, round, rounds)?;
             for subject in order(round, some.len()).map(|place| some[place]) {
-                monitor.check()?;
+                self.check()?;
                 figures[subject].push(measure(subject)?);
             }
         }
-        monitor.progress(stage, rounds, rounds)?;
-        Ok(Self(figures))
+        self.progress(stage, rounds, rounds)?;
+        Ok(Rounds(figures))
     }
+}
 
+impl Rounds {
     /// Adds further rounds of the same subjects.
     pub(crate) fn extend(&mut self, further: Self) {
         if self.0.is_empty() {
@@ -87,18 +90,18 @@ impl Rounds {
 
     /// [`Rounds::ratio`] without its interval.
     pub(crate) fn times(&self, subject: usize, reference: usize) -> Result<f64, Error> {
-        Ok(self.ratio(subject, reference)?.estimate.value)
+        Ok(self.ratio(subject, reference)?.value)
     }
 
     /// Median of the rounds' ratios.
-    pub(crate) fn ratio(&self, subject: usize, reference: usize) -> Result<PairedRatio, Error> {
-        Ok(PairedRatio::new(&self.0[subject], &self.0[reference])?)
+    pub(crate) fn ratio(&self, subject: usize, reference: usize) -> Result<Estimate, Error> {
+        Ok(paired_ratio(&self.0[subject], &self.0[reference])?)
     }
 }
 
 /// Shares as ratios to one.
-pub(crate) fn to_one(shares: &[f64]) -> Result<PairedRatio, Error> {
-    Ok(PairedRatio::new(shares, &vec![1.0; shares.len()])?)
+pub(crate) fn to_one(shares: &[f64]) -> Result<Estimate, Error> {
+    Ok(paired_ratio(shares, &vec![1.0; shares.len()])?)
 }
 
 /// The smallest of figures in ascending order that a share of all do not exceed; without figures no number.
@@ -162,18 +165,15 @@ mod tests {
     #[test]
     fn drift_does_not_reach_the_ratio() {
         let cancelled = AtomicBool::new(false);
-        let monitor = Monitor {
-            progress: &|_, _, _| {},
-            cancelled: &cancelled,
-        };
         let mut calls = 0.0;
-        let mut rounds = Rounds::measure("drift", 2, 40, &monitor, |subject| {
-            calls += 1.0;
-            Ok([2.0, 1.0][subject] * (1.0 + calls / 10.0))
-        })
-        .unwrap();
+        let mut rounds = Session::quick(&cancelled)
+            .measure("drift", 2, (40, 40), |subject| {
+                calls += 1.0;
+                Ok([2.0, 1.0][subject] * (1.0 + calls / 10.0))
+            })
+            .unwrap();
         let ratio = rounds.ratio(0, 1).unwrap();
-        assert!((ratio.estimate.value - 2.0).abs() < 0.05, "{ratio:?}");
+        assert!((ratio.value - 2.0).abs() < 0.05, "{ratio:?}");
         assert_eq!(ratio.at_most(2.2), Some(true));
         let difference = rounds.derive(0, 1, |a, b| a - b);
         assert!(rounds.median(difference).unwrap().value > 1.0);
@@ -182,16 +182,10 @@ mod tests {
     #[test]
     fn a_cancelled_measurement_ends_at_once() {
         let cancelled = AtomicBool::new(false);
-        let monitor = Monitor {
-            progress: &|_, _, _| {},
-            cancelled: &cancelled,
-        };
         let mut measured = 0;
-        let outcome = Rounds::measure("cut", 3, 10, &monitor, |_| {
+        let outcome = Session::quick(&cancelled).measure("cut", 3, (10, 10), |_| {
             measured += 1;
-            monitor
-                .cancelled
-                .store(measured == 4, std::sync::atomic::Ordering::Relaxed);
+            cancelled.store(measured == 4, std::sync::atomic::Ordering::Relaxed);
             Ok(1.0)
         });
         assert!(matches!(outcome, Err(Error::Cancelled)));

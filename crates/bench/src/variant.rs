@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 use crate::manner::{self, Manner};
 use crate::rounds::Rounds;
-use crate::{Error, Monitor, Options};
+use crate::{Effort, Error, Session};
 
 /// Packets before those that count: they bring back what other variants drove out of the caches.
 const WARM_UP: u32 = 30;
@@ -99,28 +99,17 @@ impl Variant {
         mode: Mode,
         payload: usize,
         packets: u32,
-        monitor: &Monitor<'_>,
+        session: Session<'_>,
     ) -> Result<Vec<u32>, Error> {
-        let core = probing_core()?;
         let config = Config {
-            mode,
-            payload_bytes: payload,
             interval: Duration::ZERO,
-            count: packets,
-            repeats: 1,
             warm_up: WARM_UP,
-            timeout: Duration::from_millis(100),
             deadline: Duration::from_secs(20),
-            forward_key: self.key,
-            cores: Some(Cores {
-                client: core,
-                server: core,
-            }),
             keep_samples: true,
-            ..Config::new(self.destination)
+            ..self.probe(mode, payload, packets)?
         };
-        let result = self.awake(|| probe(&config, &self.sockets, control(monitor)))?;
-        monitor.check()?;
+        let result = self.awake(|| probe(&config, &self.sockets, control(session)))?;
+        session.check()?;
         let counts = result.counts;
         // A lost packet counts as the longest one, so that losses on a busy machine do not flatter the median.
         let mut answered = result
@@ -128,13 +117,7 @@ impl Variant {
             .map(|samples| samples.rtt_ns)
             .unwrap_or_default();
         if answered.len() <= packets as usize / 2 {
-            return Err(Error::Lost {
-                variant: self.name.clone(),
-                lost: counts.lost,
-                sent: counts.sent,
-                payload,
-                remedy: "see what `myelin doctor` says of this machine",
-            });
+            return Err(self.lost(counts.lost, counts.sent, payload));
         }
         answered.resize(packets as usize, u32::MAX);
         Ok(answered)
@@ -146,27 +129,21 @@ impl Variant {
         &self,
         (payload, packets, burst): (usize, u32, u16),
         ladder: &mut Ladder,
-        monitor: &Monitor<'_>,
+        session: Session<'_>,
     ) -> Result<Carried, Error> {
         let load = self.load(payload, packets, burst)?;
         let (mut sent, mut received) = (0, 0);
         let carried = ladder.round(TRIALS, |offered| {
-            let carried = self.awake(|| carry(&load, &self.sockets, offered, control(monitor)))?;
-            monitor.check()?;
-            sent += carried.trial.sent;
-            received += carried.trial.received;
+            let carried = self.trial(&load, offered, session)?;
+            sent += carried.sent;
+            received += carried.received;
             Ok::<_, Error>(carried)
         })?;
         if received > 0 {
-            return Ok(carried);
+            Ok(carried)
+        } else {
+            Err(self.lost(sent, sent, payload))
         }
-        Err(Error::Lost {
-            variant: self.name.clone(),
-            lost: sent,
-            sent,
-            payload,
-            remedy: "see what `myelin doctor` says of this machine",
-        })
     }
 
     /// A trial in which the sender goes as fast as it can, whatever is lost, if something comes through: on a machine that starves a process for long enough none of
@@ -174,13 +151,12 @@ impl Variant {
     pub(crate) fn flooded(
         &self,
         (payload, packets, burst): (usize, u32, u16),
-        monitor: &Monitor<'_>,
+        session: Session<'_>,
     ) -> Result<Carried, Error> {
         let load = self.load(payload, packets, burst)?;
         for _ in 0..ATTEMPTS {
-            let carried = self.awake(|| carry(&load, &self.sockets, None, control(monitor)))?;
-            monitor.check()?;
-            if carried.trial.received > 0 {
+            let carried = self.trial(&load, None, session)?;
+            if carried.received > 0 {
                 return Ok(carried);
             }
         }
@@ -189,6 +165,45 @@ impl Variant {
             self.name
         ))
         .into())
+    }
+
+    fn trial(
+        &self,
+        load: &Load,
+        offered_mpps: Option<f64>,
+        session: Session<'_>,
+    ) -> Result<Carried, Error> {
+        let carry = || carry(load, &self.sockets, offered_mpps, control(session));
+        let carried = self.awake(carry)?;
+        session.check()?;
+        Ok(carried)
+    }
+
+    fn lost(&self, lost: u64, sent: u64, payload: usize) -> Error {
+        Error::Lost {
+            variant: self.name.clone(),
+            lost,
+            sent,
+            payload,
+        }
+    }
+
+    /// A probe of so many packets, both of whose ends are on the probing core.
+    fn probe(&self, mode: Mode, payload_bytes: usize, count: u32) -> Result<Config, Error> {
+        let core = probing_core()?;
+        Ok(Config {
+            mode,
+            payload_bytes,
+            count,
+            repeats: 1,
+            timeout: Duration::from_millis(100),
+            forward_key: self.key,
+            cores: Some(Cores {
+                client: core,
+                server: core,
+            }),
+            ..Config::new(self.destination)
+        })
     }
 
     fn load(&self, payload_bytes: usize, packets: u32, burst: u16) -> Result<Load, Error> {
@@ -212,31 +227,21 @@ impl Variant {
         payload: usize,
         interval: Option<Duration>,
         window: Duration,
-        monitor: &Monitor<'_>,
+        session: Session<'_>,
     ) -> Result<Window, Error> {
-        let core = probing_core()?;
         self.awake(|| {
             let meter = CpuMeter::start(&[])?;
             let (before, start) = (run_time(self.processes())?, Instant::now());
             match interval {
                 None => std::thread::sleep(window),
                 Some(interval) => {
+                    let count = (window.as_nanos() / interval.as_nanos()) as u32;
                     let config = Config {
-                        mode: Mode::Blocking,
-                        payload_bytes: payload,
                         interval,
-                        count: (window.as_nanos() / interval.as_nanos()) as u32,
-                        repeats: 1,
                         warm_up: 0,
-                        timeout: Duration::from_millis(100),
-                        forward_key: self.key,
-                        cores: Some(Cores {
-                            client: core,
-                            server: core,
-                        }),
-                        ..Config::new(self.destination)
+                        ..self.probe(Mode::Blocking, payload, count)?
                     };
-                    probe(&config, &self.sockets, control(monitor))?;
+                    probe(&config, &self.sockets, control(session))?;
                 }
             }
             let worked = run_time(self.processes())?.saturating_sub(before);
@@ -263,9 +268,9 @@ pub(crate) fn run_time(pids: &[u32]) -> Result<Duration, Error> {
     times.sum()
 }
 
-fn control<'a>(monitor: &Monitor<'a>) -> Control<'a> {
+fn control(session: Session<'_>) -> Control<'_> {
     Control {
-        cancel: Some(monitor.cancelled),
+        cancel: Some(session.monitor.cancelled),
         progress: None,
     }
 }
@@ -300,13 +305,12 @@ pub(crate) fn median_us(mut rtt_ns: Vec<u32>) -> f64 {
 
 /// Measures all variants with all payloads in turns, in several deployments, each made by `build` and gone before the next:
 /// where the kernel happens to put a link's queues and a program's code moves a round trip by up to 2 %, for as long as they live.
-/// Gives the median round trip of each round, us, with what the last `build` made of `T`. Subject `(variant * PAYLOADS.len() + payload) * modes.len() + mode` of the result.
+/// Gives the median round trip of each round, us, with what the last `build` made of `T`.
 pub(crate) fn measure<T, M: Copy + Into<Manner>>(
-    mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
+    session: Session<'_>,
     deployments: usize,
     modes: &[M],
-    options: &Options,
-    monitor: &Monitor<'_>,
+    mut build: impl FnMut() -> Result<(Vec<Variant>, T), Error>,
 ) -> Result<Measured<T>, Error> {
     let mut all = Rounds::default();
     let mut distributions = Vec::new();
@@ -317,32 +321,28 @@ pub(crate) fn measure<T, M: Copy + Into<Manner>>(
         distributions.resize_with(subjects, Distribution::new);
         for (awake, some) in manner::phases(subjects, modes) {
             let _limit = awake.then(|| CpuLatency::limit(0)).transpose()?;
-            all.extend(Rounds::measure_some(
-                &stage,
-                (&some, subjects),
-                options.rounds(ROUNDS, ROUNDS),
-                monitor,
-                |subject| {
+            let of_phase = (&some[..], subjects);
+            all.extend(
+                session.measure_some(&stage, of_phase, (ROUNDS, ROUNDS), |subject| {
                     let case = subject / modes.len();
                     let Manner { mode, .. } = modes[subject % modes.len()].into();
-                    let trips = variants[case / PAYLOADS.len()].round_trips_ns(
-                        mode,
-                        PAYLOADS[case % PAYLOADS.len()],
-                        packets(mode, options),
-                        monitor,
-                    )?;
+                    let payload = PAYLOADS[case % PAYLOADS.len()];
+                    let variant = &variants[case / PAYLOADS.len()];
+                    let packets = packets(mode, session.effort);
+                    let trips = variant.round_trips_ns(mode, payload, packets, session)?;
                     for ns in &trips {
                         distributions[subject].record(u64::from(*ns));
                     }
                     Ok(median_us(trips))
-                },
-            )?);
+                })?,
+            );
         }
         if deployment == deployments {
             return Ok(Measured {
                 rounds: all,
                 distributions,
                 variants: variants.iter().map(About::of).collect(),
+                modes: modes.len(),
                 rest,
             });
         }
@@ -358,15 +358,30 @@ pub(crate) struct Measured<T> {
     pub(crate) distributions: Vec<Distribution>,
     /// What they were measured of.
     pub(crate) variants: Vec<About>,
+    modes: usize,
     /// What else was made.
     pub(crate) rest: T,
 }
 
+impl<T> Measured<T> {
+    /// The subject that is a variant with one of [`PAYLOADS`] in one of the modes, each by its number.
+    pub(crate) fn subject(&self, variant: usize, payload: usize, mode: usize) -> usize {
+        (variant * PAYLOADS.len() + payload) * self.modes + mode
+    }
+
+    /// The number of the variant of that name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.variants
+            .iter()
+            .position(|variant| variant.name == name)
+    }
+}
+
 /// Packets of a round. A wake-up takes some ten times as long as all the rest.
-fn packets(mode: Mode, options: &Options) -> u32 {
+fn packets(mode: Mode, effort: Effort) -> u32 {
     match mode {
-        Mode::Inline | Mode::Spin => options.packets(),
-        Mode::Blocking => options.packets().div_ceil(5),
+        Mode::Inline | Mode::Spin => effort.packets(),
+        Mode::Blocking => effort.packets().div_ceil(5),
     }
 }
 

@@ -27,6 +27,9 @@ pub(crate) const BATCH: u16 = 1;
 /// Frames at once where a layout is to show its best.
 pub(crate) const BEST_BATCH: u16 = 32;
 
+pub(crate) const AS_PUBLISHED: &str = "centralized, as published";
+pub(crate) const AT_ITS_BEST: &str = "centralized, at its best";
+
 /// What a variant is made of, in the order in which it goes.
 type Parts = Vec<Box<dyn Any + Send>>;
 
@@ -181,9 +184,18 @@ fn of_program(
     of_network(name, about, network, parts, pollers)
 }
 
-/// CALVIN's opponent: both functions in one place, with the kernel's stack in between; sleeping as published, or polling
-/// and taking several packets at once.
-pub(crate) fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
+/// CALVIN's opponent twice: [`AS_PUBLISHED`] and [`AT_ITS_BEST`].
+pub(crate) fn both_centralized() -> Result<[Variant; 2], Error> {
+    let published = "sleeping process, kernel routing between TAP devices, one frame at once";
+    let best = "the same, polling, up to 32 frames at once, long queues";
+    Ok([
+        centralized(AS_PUBLISHED, published, false)?,
+        centralized(AT_ITS_BEST, best, true)?,
+    ])
+}
+
+/// Both functions in one place, with the kernel's stack in between; sleeping as published, or polling and taking several packets at once.
+fn centralized(name: &str, about: &str, poll: bool) -> Result<Variant, Error> {
     let network = Network::through(false)?;
     let forwarding = forwarding(if poll { BEST_BATCH } else { BATCH }, poll)?;
     let running = network.middle.netns.enter(|| {

@@ -101,7 +101,7 @@ fn options() -> Options {
 fn measured(name: &str) -> Report<Row> {
     let nobody = AtomicBool::new(false);
     let monitor = Monitor {
-        progress: &|_, _, _| {},
+        emit: &|_| {},
         cancelled: &nobody,
     };
     run(name, &options(), &monitor).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -154,7 +154,7 @@ fn page(report: &Report<Row>) {
 fn cancelled(name: &str) {
     let cancelled = AtomicBool::new(false);
     let steps = std::sync::atomic::AtomicU32::new(0);
-    let progress = |_: &str, _, _| {
+    let progress = |_| {
         let step = steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         cancelled.store(step >= 1, std::sync::atomic::Ordering::Relaxed);
     };
@@ -162,7 +162,7 @@ fn cancelled(name: &str) {
         name,
         &options(),
         &Monitor {
-            progress: &progress,
+            emit: &progress,
             cancelled: &cancelled,
         },
     );

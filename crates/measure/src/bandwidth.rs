@@ -6,6 +6,6 @@ mod carry;
 mod ladder;
 mod trial;
 
-pub use carry::{Carried, Load, MAX_BURST, MAX_PACKETS, carry};
+pub use carry::{Load, MAX_BURST, MAX_PACKETS, carry};
 pub use ladder::Ladder;
-pub use trial::Trial;
+pub use trial::Carried;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use myelin_api::Event;
 
 /// Where long work reports to, and what tells it to stop.
+#[derive(Clone, Copy)]
 pub struct Monitor<'a> {
     /// Takes every event.
     pub emit: &'a (dyn Fn(Event) + Sync),

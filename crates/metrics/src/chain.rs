@@ -153,7 +153,7 @@ mod tests {
         let with = |met: &[Option<bool>]| {
             let claims = met.iter().map(|&holds| Claim {
                 holds,
-                ..Claim::figure_at_most("", (), 0.0, 0.0)
+                ..Claim::new("", ())
             });
             let report = ChainReport {
                 claims: claims.collect(),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::Environment;
-use crate::stats::PairedRatio;
+use crate::stats::Estimate;
 
 /// A report with rows of any kind; each row's keys carry their unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -39,105 +39,97 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// "The ratio is at most `bound`", decided by [`PairedRatio::at_most`].
-    pub fn ratio_at_most(
-        id: impl Into<String>,
-        paper: impl Into<Value>,
-        ratio: &PairedRatio,
-        bound: f64,
-    ) -> Self {
-        Self::ratio(
-            id,
-            paper,
-            ratio,
-            format!("<= {bound}"),
-            ratio.at_most(bound),
-        )
-    }
-
-    /// "The ratio is at least `bound`", decided by [`PairedRatio::at_least`].
-    pub fn ratio_at_least(
-        id: impl Into<String>,
-        paper: impl Into<Value>,
-        ratio: &PairedRatio,
-        bound: f64,
-    ) -> Self {
-        Self::ratio(
-            id,
-            paper,
-            ratio,
-            format!(">= {bound}"),
-            ratio.at_least(bound),
-        )
-    }
-
-    fn ratio(
-        id: impl Into<String>,
-        paper: impl Into<Value>,
-        ratio: &PairedRatio,
-        bound: String,
-        holds: Option<bool>,
-    ) -> Self {
-        let estimate = ratio.estimate;
+    /// What was measured, without a bound.
+    pub fn new(id: impl Into<String>, measured: impl Into<Value>) -> Self {
         Self {
             id: id.into(),
-            paper: paper.into(),
+            paper: Value::Null,
             source: None,
-            measured: json!({
-                "median_ratio": estimate.value,
-                "ci95_low": estimate.interval.map(|i| i.low),
-                "ci95_high": estimate.interval.map(|i| i.high),
-                "rounds": estimate.samples,
-            }),
-            bound: bound.into(),
-            holds,
+            measured: measured.into(),
+            bound: Value::Null,
+            holds: None,
         }
     }
 
-    /// The claim with where its published figure stands.
+    /// "The ratio is at most `bound`", decided by [`Estimate::at_most`].
+    pub fn ratio_at_most(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
+        Self::new(id, figures("median_ratio", Some(ratio)))
+            .bounded(format!("<= {bound}"), ratio.at_most(bound))
+    }
+
+    /// "The ratio is at least `bound`", decided by [`Estimate::at_least`].
+    pub fn ratio_at_least(id: impl Into<String>, ratio: Estimate, bound: f64) -> Self {
+        Self::new(id, figures("median_ratio", Some(ratio)))
+            .bounded(format!(">= {bound}"), ratio.at_least(bound))
+    }
+
+    /// "The median is at most `bound`", decided by [`Estimate::at_most`].
+    pub fn median_at_most(id: impl Into<String>, median: Option<Estimate>, bound: f64) -> Self {
+        let holds = median.and_then(|median| median.at_most(bound));
+        Self::new(id, figures("median", median)).bounded(format!("<= {bound}"), holds)
+    }
+
+    /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as memory.
+    pub fn figure_at_most(id: impl Into<String>, measured: f64, bound: f64) -> Self {
+        Self::new(id, measured).bounded(format!("<= {bound}"), Some(measured <= bound))
+    }
+
+    /// The claim with that bound, and whether it holds.
     #[must_use]
-    pub fn from_source(self, source: impl Into<String>) -> Self {
+    pub fn bounded(self, bound: impl Into<Value>, holds: Option<bool>) -> Self {
         Self {
-            source: Some(source.into()),
+            bound: bound.into(),
+            holds,
             ..self
         }
     }
 
-    /// "The figure is at most `bound`": for figures that are not ratios and need no rounds, such as memory.
-    pub fn figure_at_most(
-        id: impl Into<String>,
-        paper: impl Into<Value>,
-        measured: f64,
-        bound: f64,
-    ) -> Self {
+    /// The claim without its bound: a figure that is shown and not judged.
+    #[must_use]
+    pub fn without_bound(self) -> Self {
+        self.bounded(Value::Null, None)
+    }
+
+    /// The claim with the published figure, and where that stands.
+    #[must_use]
+    pub fn beside(self, paper: impl Into<Value>, source: impl Into<String>) -> Self {
         Self {
-            id: id.into(),
             paper: paper.into(),
-            source: None,
-            measured: measured.into(),
-            bound: format!("<= {bound}").into(),
-            holds: Some(measured <= bound),
+            source: Some(source.into()),
+            ..self
         }
     }
+}
+
+/// An estimate of that name, its interval and its rounds.
+fn figures(name: &str, estimate: Option<Estimate>) -> Value {
+    let interval = estimate.and_then(|estimate| estimate.interval);
+    json!({
+        name: estimate.map(|estimate| estimate.value),
+        "ci95_low": interval.map(|interval| interval.low),
+        "ci95_high": interval.map(|interval| interval.high),
+        "rounds": estimate.map(|estimate| estimate.samples),
+    })
 }
 
 #[cfg(test)]
 #[allow(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
+    use crate::stats::{median_ci, paired_ratio};
 
     #[test]
     fn serializes_as_the_envelope() {
-        let ratio = PairedRatio::new(&[9.0; 30], &[10.0; 30]).unwrap();
-        let few = PairedRatio::new(&[9.0; 5], &[10.0; 5]).unwrap();
+        let ratio = paired_ratio(&[9.0; 30], &[10.0; 30]).unwrap();
+        let few = paired_ratio(&[9.0; 5], &[10.0; 5]).unwrap();
         let report = Report {
             experiment: "hop-cost".to_owned(),
             environment: Environment::default(),
             rows: vec![json!({"rtt_p50_us": 9.0})],
             claims: vec![
-                Claim::ratio_at_most("one-kernel-hop", 1.22, &ratio, 0.95).from_source("Fig. 3"),
-                Claim::ratio_at_least("quick", Value::Null, &few, 0.5),
-                Claim::figure_at_most("memory", Value::Null, 70.0, 64.0),
+                Claim::ratio_at_most("one-kernel-hop", ratio, 0.95).beside(1.22, "Fig. 3"),
+                Claim::ratio_at_least("quick", few, 0.5),
+                Claim::figure_at_most("memory", 70.0, 64.0),
             ],
         };
         let json = serde_json::to_value(&report).unwrap();
@@ -154,5 +146,16 @@ mod tests {
         assert_eq!(claims[0]["measured"]["rounds"], 30);
         assert_eq!(claims[1]["holds"], Value::Null);
         assert_eq!(claims[2]["holds"], false);
+    }
+
+    #[test]
+    fn a_median_needs_rounds_and_room() {
+        let claim = |samples: &[f64], bound| {
+            Claim::median_at_most("x", median_ci(samples, 0.95), bound).holds
+        };
+        assert_eq!(claim(&[10.0; 30], 10.0), Some(true));
+        assert_eq!(claim(&[10.0; 30], 9.9), Some(false));
+        assert_eq!(claim(&[10.0; 29], 20.0), None);
+        assert_eq!(claim(&[], 20.0), None);
     }
 }

@@ -99,9 +99,9 @@ fn full() -> ChainReport {
     };
     ChainReport {
         claims: vec![
-            Claim::figure_at_most("latency, p99, us", (), 12.4, 350.0),
-            Claim::figure_at_most("loss, %", (), 0.0, 0.1),
-            Claim::figure_at_most("round trip, us", (), 30.1, 700.0),
+            Claim::figure_at_most("latency, p99, us", 12.4, 350.0),
+            Claim::figure_at_most("loss, %", 0.0, 0.1),
+            Claim::figure_at_most("round trip, us", 30.1, 700.0),
         ],
         traffic: Traffic {
             packets_in: 12_000,

@@ -4,8 +4,7 @@ use std::os::fd::AsFd;
 
 use myelin_kernel::Hook;
 
-use crate::rounds::Rounds;
-use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
+use crate::{Error, Findings, Row, Session, ebpf, frames};
 
 /// Most nanoseconds beyond two reads of the clock.
 const BOUND_NS: f64 = 40.0;
@@ -17,30 +16,21 @@ const BARE: usize = 1;
 const CLOCK: usize = 2;
 const EMPTY: usize = 3;
 
-pub(super) fn run(
-    hook: Hook,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let programs = ebpf::accounting(hook)?;
     let fds: Vec<_> = programs.iter().map(AsFd::as_fd).collect();
     let _dispatched = ebpf::Dispatched::keep(hook, &fds)?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
     let stage = format!("accounting at {hook}");
-    let mut rounds = Rounds::measure(
-        &stage,
-        programs.len(),
-        options.rounds(40, 200),
-        monitor,
-        |subject| ebpf::mean_ns(programs[subject].as_fd(), hook, &frame, RUNS),
-    )?;
+    let mut rounds = session.measure(&stage, programs.len(), (40, 200), |subject| {
+        ebpf::mean_ns(programs[subject].as_fd(), hook, &frame, RUNS)
+    })?;
     let all = rounds.derive(ACCOUNTED, BARE, |with, without| with - without);
     let clock = rounds.derive(CLOCK, EMPTY, |with, without| {
         (with - without) / ebpf::CLOCK_READS
     });
     let beyond = rounds.derive(all, clock, |all, clock| all - 2.0 * clock);
-    findings.rows.push(
+    findings.row(
         Row::of("counting, stamping, sojourn")
             .with("hook", hook.to_string())
             .with_estimate("all", "_ns", rounds.median(all))

@@ -10,11 +10,10 @@ use myelin_planner::{Costs, Machine, PortKind};
 use stage::{Stage, Turns};
 use verdict::Verdict;
 
-use crate::experiment::median_at_most;
 use crate::frames::Scatter;
 use crate::stand::Stand;
 use crate::variant::polling_core;
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "bound",
@@ -88,10 +87,10 @@ struct Seen {
     excused_ns: u64,
 }
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+fn run(session: Session<'_>) -> Result<Findings, Error> {
     let core = polling_core()?;
-    monitor.progress("calibration", 0, 1)?;
-    let (costs, longest_stall_ns) = costs(options, monitor)?;
+    session.progress("calibration", 0, 1)?;
+    let (costs, longest_stall_ns) = costs(session)?;
     let judge = Judge {
         machine: Machine {
             ingress: PortKind::Virtual,
@@ -102,19 +101,15 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     };
     let mut scatter = Scatter(SEED);
     let mut seen = Seen::default();
-    let (pools, sets) = match options.effort {
-        Effort::Trial => (1, 2),
-        Effort::Quick => (POOLS, 26),
-        Effort::Whole => (POOLS, 125),
-    };
+    let (pools, sets) = session.effort.choose((1, 2), (POOLS, 26), (POOLS, 125));
     let total = pools * sets * 2;
     for kind in [Kind::Kernel, Kind::Worker] {
         for _ in 0..pools {
             let pool = Pool::draw(kind, core, &mut scatter);
-            let mut stage = Stage::new(&options.program, pool.clone())?;
+            let mut stage = Stage::new(session.program, pool.clone())?;
             for _ in 0..sets {
                 let stage_name = format!("sets of {} chains", kind.name());
-                monitor.progress(&stage_name, seen.sets, total)?;
+                session.progress(&stage_name, seen.sets, total)?;
                 let count = FEWEST + scatter.below((POOL - FEWEST + 1) as u64) as usize;
                 let set = pool.set(count, &judge, &mut scatter)?;
                 stage.set(&set)?;
@@ -140,12 +135,12 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 /// Measured here and now, since a bound is no better than the costs that it is made of; and the longest stall as it was found. A trial takes what is known.
 ///
 /// Stalls above what the links' rings can hold are not made, and not in the bounds: they are excused, where they come.
-fn costs(options: &Options, monitor: &Monitor<'_>) -> Result<(Costs, u64), Error> {
-    let mut costs = if options.effort == Effort::Trial {
+fn costs(session: Session<'_>) -> Result<(Costs, u64), Error> {
+    let mut costs = if session.effort == Effort::Trial {
         Costs::default()
     } else {
-        let stand = Stand::open(&options.program)?;
-        stand.calibrate(options.effort == Effort::Quick, monitor.cancelled)?
+        let stand = Stand::open(session.program)?;
+        stand.calibrate(session.effort == Effort::Quick, session.monitor.cancelled)?
     };
     let found_ns = stalls(&costs, 0)[0];
     for stall in costs.stalls.values_mut() {
@@ -288,13 +283,13 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
         for chains in FEWEST..=POOL {
             let some = seen.of(kind, Some(chains));
             if !some.is_empty() {
-                findings.rows.push(summary(kind, chains, &some));
+                findings.row(summary(kind, chains, &some));
             }
         }
         findings.rows.extend(sorted(kind, &seen.of(kind, None)));
     }
     findings.rows.extend(closest(seen));
-    findings.rows.push(
+    findings.row(
         Row::of("time")
             .with("watched_ms", seen.turns_ns as f64 / 1e6)
             .with("absent_beyond_stalls_ms", seen.absent_ns as f64 / 1e6)
@@ -302,7 +297,7 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
     );
     for kind in [Kind::Kernel, Kind::Worker] {
         let flow = &seen.flows[kind as usize];
-        findings.rows.push(
+        findings.row(
             Row::of("packets")
                 .with("chains", kind.name())
                 .with("sent", flow.sent)
@@ -418,19 +413,12 @@ fn claims(seen: &Seen) -> Vec<Claim> {
     let mut claims = vec![
         Claim::figure_at_most(
             "delays above the bound that nothing explains",
-            (),
             unexplained as f64,
             0.0,
         ),
-        Claim::figure_at_most(
-            "share of the time that is excused",
-            (),
-            share,
-            EXCUSED_SHARE,
-        ),
+        Claim::figure_at_most("share of the time that is excused", share, EXCUSED_SHARE),
         Claim::figure_at_most(
             "chains whose bound is above the sum of Rathore et al., equation (4), with the same latencies",
-            (),
             above_paper.count() as f64,
             0.0,
         ),
@@ -439,12 +427,11 @@ fn claims(seen: &Seen) -> Vec<Claim> {
     let sent: u64 = seen.flows.iter().map(|flow| flow.sent).sum();
     claims.push(Claim::figure_at_most(
         "share of the packets sent to profile that are policed or lost",
-        (),
         missing as f64 / sent.max(1) as f64,
         MISSING_SHARE,
     ));
     let ratios: Vec<f64> = chains().filter_map(Shown::tightness).collect();
-    claims.push(median_at_most(
+    claims.push(Claim::median_at_most(
         "bound over the longest delay, all chains, median",
         median_ci(&ratios, CONFIDENCE),
         TIGHTNESS,
@@ -452,7 +439,7 @@ fn claims(seen: &Seen) -> Vec<Claim> {
     for kind in [Kind::Kernel, Kind::Worker] {
         let of = seen.of(kind, None);
         let ratios: Vec<f64> = of.iter().filter_map(|one| one.tightness()).collect();
-        claims.push(median_at_most(
+        claims.push(Claim::median_at_most(
             format!(
                 "bound over the longest delay, {} chains, median",
                 kind.name()

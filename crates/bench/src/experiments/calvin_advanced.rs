@@ -11,15 +11,13 @@ use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
-use serde_json::Value;
 
-use crate::experiment::median_at_most;
 use crate::published::{Published, calvin};
 use crate::reference::Fed;
-use crate::rounds::{Rounds, quantile};
+use crate::rounds::quantile;
 use crate::snippet::config;
 use crate::variant::PAYLOADS;
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, experiment};
+use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session, experiment};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-advanced",
@@ -74,40 +72,35 @@ impl Subject<'_> {
     }
 
     /// That many processes, idle.
-    fn start(&self, count: usize, packets: u32, options: &Options) -> Result<Vec<Fed>, Error> {
+    fn start(&self, count: usize, packets: u32, session: Session<'_>) -> Result<Vec<Fed>, Error> {
         let start = |_| match self.case {
-            Some(case) => Ok(Fed::function(&options.program, &diet(case, self.payload)?)?),
+            Some(case) => Ok(Fed::function(session.program, &diet(case, self.payload)?)?),
             None => Ok(Fed::plain_aes(self.payload, packets)?),
         };
         (0..count).map(start).collect()
     }
 }
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let (packets, a_round) = match options.effort {
-        Effort::Trial => (200, 50),
-        Effort::Quick => (5000, 300),
-        Effort::Whole => (50_000, 2000),
-    };
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let (packets, a_round) = session
+        .effort
+        .choose((200, 50), (5000, 300), (50_000, 2000));
     let cores = affinity::get(0)?.len();
-    let mut findings = Findings::with([
-            ("packets", packets.to_string()),
-            ("packets_a_round", a_round.to_string()),
-            ("cores", cores.to_string()),
-            ("payload", "readings of sensors as text, 256 different ones in turn".to_owned()),
-            ("timed", "the function's call for one packet, less a reading of the clock; what it emits is copied".to_owned()),
-        ]);
+    let mut findings = Findings::default()
+        .with("packets", packets.to_string())
+        .with("packets_a_round", a_round.to_string())
+        .with("cores", cores.to_string())
+        .with("payload", "readings of sensors as text, 256 different ones in turn")
+        .with("timed", "the function's call for one packet, less a reading of the clock; what it emits is copied");
     let all = cases()?;
     let mut cases: Vec<Option<&Case>> = Vec::new();
     for case in &all {
-        match Fed::function(&options.program, &diet(case, PAYLOADS[0])?)
+        match Fed::function(session.program, &diet(case, PAYLOADS[0])?)
             .and_then(|mut fed| fed.begin(1).and_then(|()| fed.end()))
         {
             Ok(_) => cases.push(Some(case)),
             Err(error) => {
-                findings
-                    .rows
-                    .push(Findings::skipped("function", case.name.as_str(), &error));
+                findings.row(Findings::skipped("function", case.name.as_str(), &error));
             }
         }
     }
@@ -121,8 +114,8 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             })
         })
         .collect();
-    in_parallel(&subjects, packets, options, monitor, &mut findings)?;
-    in_turns(&subjects, (a_round, cores), options, monitor, &mut findings)?;
+    in_parallel(&subjects, packets, session, &mut findings)?;
+    in_turns(&subjects, (a_round, cores), session, &mut findings)?;
     Ok(findings)
 }
 
@@ -130,11 +123,10 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 fn in_parallel(
     subjects: &[Subject<'_>],
     packets: u32,
-    options: &Options,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
-    let counts: Vec<usize> = match options.effort {
+    let counts: Vec<usize> = match session.effort {
         Effort::Whole => (1..=MOST_PARALLEL).collect(),
         Effort::Quick | Effort::Trial => vec![1, 2, 4, MOST_PARALLEL],
     };
@@ -142,9 +134,9 @@ fn in_parallel(
         // The most in parallel, and whether more were too many.
         let mut within = [(0, false); 2];
         for &count in &counts {
-            monitor.progress("functions in parallel", done, subjects.len())?;
-            monitor.check()?;
-            let mut fed = subject.start(count, packets, options)?;
+            session.progress("functions in parallel", done, subjects.len())?;
+            session.check()?;
+            let mut fed = subject.start(count, packets, session)?;
             let mut times = together(&mut fed, packets)?;
             // Packets that follow each other have much in common; batches of them less.
             let batches: Vec<f64> = times.chunks(BATCH).map(mean).collect();
@@ -165,13 +157,10 @@ fn in_parallel(
                     subject.payload
                 );
                 // The paper's figure stands beside ours; on other cores it is no bound.
-                findings.claims.push(published.beside(Claim {
-                    bound: Value::Null,
-                    holds: None,
-                    ..median_at_most(id, mean, published.value)
-                }));
+                let claim = Claim::median_at_most(id, mean, published.value);
+                findings.claim(published.beside(claim.without_bound()));
             }
-            findings.rows.push(
+            findings.row(
                 Row::of("in parallel")
                     .with("function", subject.name())
                     .with("payload_bytes", subject.payload)
@@ -181,7 +170,7 @@ fn in_parallel(
                     .with("processing_p99_us", p99_us),
             );
         }
-        findings.rows.push(
+        findings.row(
             Row::of("within budget at p99")
                 .with("function", subject.name())
                 .with("payload_bytes", subject.payload)
@@ -196,31 +185,24 @@ fn in_parallel(
 fn in_turns(
     subjects: &[Subject<'_>],
     (packets, cores): (u32, usize),
-    options: &Options,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let mut all = subjects
         .iter()
-        .map(|subject| subject.start(cores, packets, options))
+        .map(|subject| subject.start(cores, packets, session))
         .collect::<Result<Vec<_>, Error>>()?;
     let mut p99 = vec![Vec::new(); subjects.len()];
-    let medians = Rounds::measure(
-        "functions in turns",
-        subjects.len(),
-        options.rounds(40, 200),
-        monitor,
-        |index| {
-            let mut times = together(&mut all[index], packets)?;
-            times.sort_by(f64::total_cmp);
-            p99[index].push(quantile(&times, 0.99) / 1e3);
-            Ok(quantile(&times, 0.5))
-        },
-    )?;
+    let medians = session.measure("functions in turns", subjects.len(), (40, 200), |index| {
+        let mut times = together(&mut all[index], packets)?;
+        times.sort_by(f64::total_cmp);
+        p99[index].push(quantile(&times, 0.99) / 1e3);
+        Ok(quantile(&times, 0.5))
+    })?;
     for (index, subject) in subjects.iter().enumerate() {
         let (name, payload) = (subject.name(), subject.payload);
         let p99_us = median_ci(&p99[index], CONFIDENCE);
-        findings.rows.push(
+        findings.row(
             Row::of("in turns")
                 .with("function", name)
                 .with("payload_bytes", payload)
@@ -230,8 +212,7 @@ fn in_turns(
         );
         if let Some(case) = subject.case.filter(|_| payload == PAYLOADS[1]) {
             let id = format!("{name}, {payload} B, p99 with {cores} in parallel, us");
-            let claim = median_at_most(id, p99_us, case.budget_us);
-            findings.claims.push(claim);
+            findings.median_at_most(id, p99_us, case.budget_us);
         }
     }
     let find = |name: &str, payload| {
@@ -243,7 +224,7 @@ fn in_turns(
         if let (Some(ours), Some(plain)) = (find(name, PAYLOADS[1]), find(PLAIN_AES, PAYLOADS[1])) {
             let id = format!("{PLAIN_AES} / {name}, {} B", PAYLOADS[1]);
             let ratio = medians.ratio(plain, ours)?;
-            findings.at_least(id, &ratio, PLAIN_AES_BOUND);
+            findings.at_least(id, ratio, PLAIN_AES_BOUND);
         }
     }
     Ok(())

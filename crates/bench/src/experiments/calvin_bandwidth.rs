@@ -11,7 +11,7 @@
 //! one at a time and that take batches; sending one by one is shown beside them.
 
 use myelin_measure::bandwidth::{Carried, Ladder};
-use myelin_metrics::stats::{Estimate, PairedRatio};
+use myelin_metrics::stats::{Estimate, paired_ratio};
 use serde_json::Value;
 
 use crate::published::calvin;
@@ -19,7 +19,7 @@ use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, ROUNDS, Variant};
 use crate::variants::BEST_BATCH;
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-bandwidth",
@@ -76,59 +76,46 @@ const WAYS: [(&str, [usize; BATCHES.len()]); 7] = [
     ("one user function", [2, 3]),
     ("compact", [4, 5]),
     ("distributed", [6, 7]),
-    ("centralized, as published", [8, 8]),
-    ("centralized, at its best", [9, 9]),
+    (variants::AS_PUBLISHED, [8, 8]),
+    (variants::AT_ITS_BEST, [9, 9]),
 ];
 const DIRECT: usize = 0;
 const CALVIN: [usize; 2] = [3, 4];
 const AS_PUBLISHED: usize = 5;
 const AT_ITS_BEST: usize = 6;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let deployments = options.rounds(3, 10);
-    let packets = match options.effort {
-        Effort::Trial => 500,
-        Effort::Quick => 4000,
-        Effort::Whole => 20_000,
-    };
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(3, 10);
+    let packets = session.effort.choose(500, 4000, 20_000);
     let subjects = WAYS.len() * PAYLOADS.len() * MODES.len();
     let mut searches = vec![Search::default(); subjects];
     let mut rounds = Rounds::default();
     let mut about = Vec::new();
     for deployment in 1..=deployments {
-        let made = build(options, monitor)?;
+        let made = build(session)?;
         let stage = format!("rates without loss, deployment {deployment} of {deployments}");
-        let of_deployment = Rounds::measure(
-            &stage,
-            subjects,
-            options.rounds(ROUNDS, ROUNDS),
-            monitor,
-            |index| {
-                let (way, payload, mode) = parts(index);
-                let variant = &made[of_mode(way, mode)];
-                let load = (PAYLOADS[payload], packets, MODES[mode].burst);
-                let search = &mut searches[index];
-                let carried = variant.carried(load, &mut search.ladder, monitor)?;
-                let round = Round::of(&carried);
-                search.rounds.push(round);
-                Ok(round.mpps)
-            },
-        )?;
+        let of_deployment = session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
+            let (way, payload, mode) = parts(index);
+            let variant = &made[of_mode(way, mode)];
+            let load = (PAYLOADS[payload], packets, MODES[mode].burst);
+            let search = &mut searches[index];
+            let carried = variant.carried(load, &mut search.ladder, session)?;
+            let round = Round::of(&carried);
+            search.rounds.push(round);
+            Ok(round.mpps)
+        })?;
         rounds.extend(of_deployment);
         about = made.iter().map(About::of).collect();
     }
-    let mut findings = Findings::with([
-            ("packets", packets.to_string()),
-            ("deployments", deployments.to_string()),
-            ("rate", "packets over the time from the first send to the last arrival, of the fastest trial without loss and reordering; where there was none, of the slowest one".to_owned()),
-            ("claims", "rounds in which the centralized approach had no such trial count only where the chain had none either, and then as if it had carried nothing".to_owned()),
-            ("receiver", "reads when all is sent".to_owned()),
-            ("idle", "user-space functions poll; the published centralized approach sleeps".to_owned()),
-        ]);
+    let mut findings = Findings::default()
+        .with("packets", packets.to_string())
+        .with("deployments", deployments.to_string())
+        .with("rate", "packets over the time from the first send to the last arrival, of the fastest trial without loss and reordering; where there was none, of the slowest one")
+        .with("claims", "rounds in which the centralized approach had no such trial count only where the chain had none either, and then as if it had carried nothing")
+        .with("receiver", "reads when all is sent")
+        .with("idle", "user-space functions poll; the published centralized approach sleeps");
     for index in 0..subjects {
-        findings
-            .rows
-            .push(row(index, &about, &searches, rounds.median(index))?);
+        findings.row(row(index, &about, &searches, rounds.median(index))?);
     }
     claims(&searches, &mut findings)?;
     Ok(findings)
@@ -232,12 +219,12 @@ fn of_mode(way: usize, mode: usize) -> usize {
     if MODES[mode].batch == 1 { one } else { batched }
 }
 
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
+    let stand = Stand::open(session.program)?;
     let kernel = ("kind: forward", "kernel");
     let user = ("kind: forward", "user");
     let chain = |name: &str, about: &str, functions: &[(&str, &str)], more: &str| {
-        monitor.check()?;
+        session.check()?;
         variants::chain(&stand, name, about, functions, more)
     };
     let mut made = vec![
@@ -262,16 +249,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error
             )?);
         }
     }
-    made.push(variants::centralized(
-        "published",
-        "sleeping process, kernel routing between TAP devices, one frame at once",
-        false,
-    )?);
-    made.push(variants::centralized(
-        "best",
-        "the same, polling, up to 32 frames at once, long queues",
-        true,
-    )?);
+    made.extend(variants::both_centralized()?);
     Ok(made)
 }
 
@@ -286,7 +264,7 @@ fn row(
     let times = |reference| {
         let reference = &searches[subject(reference, payload, mode)];
         let ratio = ratio(&search.beside(reference))?;
-        Ok::<_, Error>(ratio.map(|ratio| ratio.estimate.value))
+        Ok::<_, Error>(ratio.map(|ratio| ratio.value))
     };
     Ok(Row::of("rates without loss")
         .with("variant", WAYS[way].0)
@@ -324,7 +302,7 @@ fn claims(searches: &[Search], findings: &mut Findings) -> Result<(), Error> {
                     let published = calvin::BANDWIDTH_OF_CENTRALIZED
                         .iter()
                         .find(|(of, _)| *of == bytes && other == AS_PUBLISHED);
-                    findings.claims.push(match published {
+                    findings.claim(match published {
                         Some((_, published)) => published.beside(claim),
                         None => claim,
                     });
@@ -350,32 +328,25 @@ fn claim(
     let counted = ours.against(reference);
     let dropped = ours.rounds.len() - counted.len();
     let mut claim = match ratio(&counted)? {
-        Some(ratio) => Claim::ratio_at_least(id, (), &ratio, bound),
-        None => Claim {
-            id,
-            paper: Value::Null,
-            source: None,
-            measured: Value::Null,
-            bound: format!(">= {bound}").into(),
-            holds: None,
-        },
+        Some(ratio) => Claim::ratio_at_least(id, ratio, bound),
+        None => Claim::new(id, Value::Null).bounded(format!(">= {bound}"), None),
     };
     if let (Some(measured), 1..) = (claim.measured.as_object_mut(), dropped) {
         measured.insert("rounds_without_reference".to_owned(), dropped.into());
     }
     if one_by_one || !mode.claimed {
-        (claim.bound, claim.holds) = (Value::Null, None);
+        claim = claim.without_bound();
     }
     Ok(claim)
 }
 
 /// Median of the rounds' ratios; `None` where no round is left.
-fn ratio(pairs: &[(f64, f64)]) -> Result<Option<PairedRatio>, Error> {
+fn ratio(pairs: &[(f64, f64)]) -> Result<Option<Estimate>, Error> {
     if pairs.is_empty() {
         return Ok(None);
     }
     let (subject, reference): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-    Ok(Some(PairedRatio::new(&subject, &reference)?))
+    Ok(Some(paired_ratio(&subject, &reference)?))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::manner::Manner;
 use crate::published::calvin;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-chain",
@@ -44,43 +44,37 @@ const CALVIN: [usize; 2] = [1, 2];
 const AS_PUBLISHED: usize = 3;
 const AT_ITS_BEST: usize = 4;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let deployments = options.rounds(6, 30);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(6, 30);
     let idle_driver = pm_qos::idle_driver();
     let manners: Vec<Manner> = MANNERS
         .into_iter()
         .filter(|manner| !manner.awake || idle_driver.is_ok())
         .collect();
-    let build = || Ok((build(options, monitor)?, ()));
-    let measured = measure(build, deployments, &manners, options, monitor)?;
-    let mut findings = Findings::with([
-        (
+    let build = || Ok((build(session)?, ()));
+    let measured = measure(session, deployments, &manners, build)?;
+    let mut findings = Findings::default()
+        .with(
             "probe_modes",
-            "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants"
-                .to_owned(),
-        ),
-        ("deployments", deployments.to_string()),
-        (
+            "inline; blocking; blocking, cores awake: as with `cpuLatency: 0us`, for all variants",
+        )
+        .with("deployments", deployments.to_string())
+        .with(
             "idle",
-            "user-space functions poll; the published centralized approach sleeps".to_owned(),
-        ),
-        ("worker_batch", variants::BEST_BATCH.to_string()),
-        (
+            "user-space functions poll; the published centralized approach sleeps",
+        )
+        .with("worker_batch", variants::BEST_BATCH.to_string())
+        .with(
             "idle_states",
             idle_driver.unwrap_or_else(|error| format!("not to be limited: {error}")),
-        ),
-        (
+        )
+        .with(
             "directions",
-            "both functions take the packets to the server; replies pass a tc redirect to the peer"
-                .to_owned(),
-        ),
-    ]);
-    let at = |variant: usize, payload: usize, manner: usize| {
-        (variant * PAYLOADS.len() + payload) * manners.len() + manner
-    };
+            "both functions take the packets to the server; replies pass a tc redirect to the peer",
+        );
     for (index, manner) in manners.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant| at(variant, payload_index, index);
+            let at = |variant| measured.subject(variant, payload_index, index);
             rows(&measured, (*manner, payload), at, &mut findings)?;
             claims(&measured, (*manner, payload_index), at, &mut findings)?;
         }
@@ -90,27 +84,26 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             for variant in CALVIN {
                 let name = measured.variants[variant].name.as_str();
-                let ratio = measured.rounds.ratio(
-                    at(AS_PUBLISHED, payload_index, asleep),
-                    at(variant, payload_index, awake),
-                )?;
+                let theirs = measured.subject(AS_PUBLISHED, payload_index, asleep);
+                let ours = measured.subject(variant, payload_index, awake);
+                let ratio = measured.rounds.ratio(theirs, ours)?;
                 let id =
                     format!("centralized as published, {ASLEEP} / {name}, {AWAKE}, {payload} B");
-                let claim = Claim::ratio_at_least(id, (), &ratio, PUBLISHED_BOUND);
+                let claim = Claim::ratio_at_least(id, ratio, PUBLISHED_BOUND);
                 let published = &calvin::CENTRALIZED_OF_CALVIN[payload_index];
-                findings.claims.push(published.beside(claim));
+                findings.claim(published.beside(claim));
             }
         }
     }
     Ok(findings)
 }
 
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
+    let stand = Stand::open(session.program)?;
     let worker = variants::worker("spin", variants::BEST_BATCH)?;
     let mut made = vec![variants::direct()?];
     for mapping in ["compact", "distributed"] {
-        monitor.check()?;
+        session.check()?;
         made.push(variants::chain(
             &stand,
             mapping,
@@ -119,16 +112,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error
             &format!("  mapping: {mapping}\n{worker}"),
         )?);
     }
-    made.push(variants::centralized(
-        "centralized, as published",
-        "sleeping process, kernel routing between TAP devices, one frame at once",
-        false,
-    )?);
-    made.push(variants::centralized(
-        "centralized, at its best",
-        "the same, polling, up to 32 frames at once",
-        true,
-    )?);
+    made.extend(variants::both_centralized()?);
     Ok(made)
 }
 
@@ -138,24 +122,22 @@ fn rows(
     at: impl Fn(usize) -> usize,
     findings: &mut Findings,
 ) -> Result<(), Error> {
+    let rounds = &measured.rounds;
     for (index, variant) in measured.variants.iter().enumerate() {
         let all = &measured.distributions[at(index)];
-        findings.rows.push(
+        findings.row(
             Row::of("round trips")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", payload)
                 .with("mode", manner.to_string())
-                .with_estimate("rtt_p50", "_us", measured.rounds.median(at(index)))
+                .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
                 .with("rtt_p99_us", all.quantile_us(0.99))
                 .with("share_within_350us", all.share_within(calvin::BUDGET_US))
-                .with(
-                    "times_direct",
-                    measured.rounds.times(at(index), at(DIRECT))?,
-                )
+                .with("times_direct", rounds.times(at(index), at(DIRECT))?)
                 .with("what", variant.about.as_str()),
         );
         for share in [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999] {
-            findings.rows.push(
+            findings.row(
                 Row::of("cumulative distribution")
                     .with("variant", variant.name.as_str())
                     .with("payload_bytes", payload)
@@ -175,34 +157,20 @@ fn claims(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let payload = PAYLOADS[payload_index];
-    let mut claim = |claim| findings.claims.push(claim);
     for variant in CALVIN {
         let name = measured.variants[variant].name.as_str();
         let ratio = |one, other| measured.rounds.ratio(at(one), at(other));
         if manner.mode == Mode::Inline {
             let id = format!("{name} / direct, {payload} B, {manner}");
-            claim(Claim::ratio_at_most(
-                id,
-                (),
-                &ratio(variant, DIRECT)?,
-                DIRECT_BOUND,
-            ));
+            findings.at_most(id, ratio(variant, DIRECT)?, DIRECT_BOUND);
         }
         // With all cores awake the published form is helped as well: little is left of what it waits for.
         let least = if manner.awake { 1.0 } else { PUBLISHED_BOUND };
-        let published = Claim::ratio_at_least(
-            format!("centralized as published / {name}, {payload} B, {manner}"),
-            (),
-            &ratio(AS_PUBLISHED, variant)?,
-            least,
-        );
-        claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].beside(published));
-        claim(Claim::ratio_at_least(
-            format!("centralized at its best / {name}, {payload} B, {manner}"),
-            (),
-            &ratio(AT_ITS_BEST, variant)?,
-            1.0,
-        ));
+        let id = format!("centralized as published / {name}, {payload} B, {manner}");
+        let published = Claim::ratio_at_least(id, ratio(AS_PUBLISHED, variant)?, least);
+        findings.claim(calvin::CENTRALIZED_OF_CALVIN[payload_index].beside(published));
+        let id = format!("centralized at its best / {name}, {payload} B, {manner}");
+        findings.at_least(id, ratio(AT_ITS_BEST, variant)?, 1.0);
     }
     Ok(())
 }

@@ -11,17 +11,14 @@ use myelin_measure::cpu::{shares, together};
 use myelin_metrics::Shares;
 use myelin_metrics::stats::{CONFIDENCE, mean_ci, median_ci};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::experiment::median_at_most;
 use crate::published::calvin;
 use crate::reference::Reference;
-use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, Variant, Window};
-use crate::{
-    Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row, experiment, variants,
-};
+use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-cpu",
@@ -58,9 +55,6 @@ fn chains() -> Result<Vec<Chain>, Error> {
     experiment::read(EXPERIMENT.name, text)
 }
 
-const AS_PUBLISHED: &str = "centralized, as published";
-const AT_ITS_BEST: &str = "centralized, at its best";
-
 /// Ours that stand beside Table I: both sleep, both poll.
 const PAIRS: [(&str, &str); 4] = [
     (AS_PUBLISHED, "CALVIN compact sleeping"),
@@ -93,41 +87,37 @@ fn interrupts(shares: &Shares) -> f64 {
     shares.softirq_share + shares.irq_share
 }
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+fn run(session: Session<'_>) -> Result<Findings, Error> {
     let chains = chains()?;
-    let (variants, skipped) = build(&chains, options, monitor)?;
-    let windows = match options.effort {
-        Effort::Trial | Effort::Quick => [Duration::from_millis(60), Duration::from_millis(25)],
-        Effort::Whole => [Duration::from_millis(300), Duration::from_millis(200)],
-    };
+    let (variants, skipped) = build(&chains, session)?;
+    let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);
+    let windows = windows.map(Duration::from_millis);
     let subjects = variants.len() * LOADS.len();
     let mut seen: Vec<Vec<Window>> = vec![Vec::new(); subjects];
-    let rounds = options.rounds(30, 60);
-    Rounds::measure("CPU use", subjects, rounds, monitor, |subject| {
+    session.measure("CPU use", subjects, (30, 60), |subject| {
         let (variant, load) = (subject / LOADS.len(), subject % LOADS.len());
-        let window = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], monitor)?;
+        let window = variants[variant].cpu_use(PAYLOAD, LOADS[load].1, windows[load], session)?;
         seen[subject].push(window);
         Ok(1.0)
     })?;
     let about: Vec<About> = variants.iter().map(About::of).collect();
-    let mut findings = Findings::with([
-        ("payload_bytes", PAYLOAD.to_string()),
-        (
+    let mut findings = Findings::default()
+        .with("payload_bytes", PAYLOAD.to_string())
+        .with(
             "packets_per_s",
             format!(
                 "{:.0} to the server, as many back",
                 1.0 / INTERVAL.as_secs_f64()
             ),
-        ),
-        (
+        )
+        .with(
             "window_ms",
             format!(
                 "{} at the fixed rate, {} idle",
                 windows[0].as_millis(),
                 windows[1].as_millis()
             ),
-        ),
-    ]);
+        );
     let measured = Measured { about, seen };
     for (index, variant) in measured.about.iter().enumerate() {
         for (load, (load_name, _)) in LOADS.into_iter().enumerate() {
@@ -140,7 +130,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             });
             let cores = measured.cores(index, load);
             let row = row.with_estimate("worker", "_cores", mean_ci(&cores, CONFIDENCE));
-            findings.rows.push(row.with("what", variant.about.as_str()));
+            findings.row(row.with("what", variant.about.as_str()));
         }
     }
     findings.rows.extend(skipped);
@@ -181,7 +171,7 @@ impl Measured {
             .filter_map(|Chain { name, .. }| {
                 let median = median_ci(&self.cores(self.find(name)?, 1), CONFIDENCE);
                 let id = format!("idle worker, cores, {name}");
-                Some(median_at_most(id, median, IDLE_BOUND))
+                Some(Claim::median_at_most(id, median, IDLE_BOUND))
             })
             .collect()
     }
@@ -195,17 +185,14 @@ impl Measured {
                 continue;
             };
             for (name, column, share) in TABLE_1 {
-                claims.push(Claim {
-                    source: Some("CALVIN, Table I".to_owned()),
-                    id: format!("{name} share: {centralized} and {chain}"),
-                    paper: json!({
-                        "centralized_share": calvin::CPU_SHARES[0][column],
-                        "calvin_share": calvin::CPU_SHARES[1][column],
-                    }),
-                    measured: json!({ "centralized_share": share(&theirs), "calvin_share": share(&ours) }),
-                    bound: Value::Null,
-                    holds: None,
+                let paper = json!({
+                    "centralized_share": calvin::CPU_SHARES[0][column],
+                    "calvin_share": calvin::CPU_SHARES[1][column],
                 });
+                let measured =
+                    json!({ "centralized_share": share(&theirs), "calvin_share": share(&ours) });
+                let id = format!("{name} share: {centralized} and {chain}");
+                claims.push(Claim::new(id, measured).beside(paper, "CALVIN, Table I"));
             }
         }
         claims
@@ -213,19 +200,15 @@ impl Measured {
 }
 
 /// Every variant that can be had here, and a row for each that cannot.
-fn build(
-    chains: &[Chain],
-    options: &Options,
-    monitor: &Monitor<'_>,
-) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(chains: &[Chain], session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+    let stand = Stand::open(session.program)?;
     let mut made = vec![
         variants::direct()?,
         variants::bridge()?.named("Linux bridge"),
         variants::kernel_forwarding()?.named("kernel forwarding"),
     ];
     for chain in chains {
-        monitor.check()?;
+        session.check()?;
         let spaces = chain.spaces.iter();
         let functions: Vec<_> = spaces
             .map(|space| ("kind: forward", space.as_str()))
@@ -250,16 +233,7 @@ fn build(
         ),
     ])?;
     made.extend(programs);
-    made.push(variants::centralized(
-        AS_PUBLISHED,
-        "sleeping process, kernel routing between TAP devices, one frame at once",
-        false,
-    )?);
-    made.push(variants::centralized(
-        AT_ITS_BEST,
-        "the same, polling, up to 32 frames at once, long queues",
-        true,
-    )?);
+    made.extend(variants::both_centralized()?);
     Ok((made, skipped))
 }
 

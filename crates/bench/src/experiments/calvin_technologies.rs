@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use myelin_measure::Mode;
-use serde_json::Value;
 
 use crate::published::{Published, calvin};
 use crate::reference::Reference;
-use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{About, Measured, PAYLOADS, Variant, measure};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::variant::{Measured, PAYLOADS, Variant, measure};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "calvin-technologies",
@@ -80,35 +78,23 @@ const PUBLISHED: [(&str, &str, usize, Published); 3] = [
     ),
 ];
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let deployments = options.rounds(4, 30);
-    let Measured {
-        rounds,
-        variants,
-        rest: skipped,
-        ..
-    } = measure(
-        || build(options, monitor),
-        deployments,
-        &MODES,
-        options,
-        monitor,
-    )?;
-    let mut findings = Findings::with([
-        ("probe_modes", "inline, blocking".to_owned()),
-        ("deployments", deployments.to_string()),
-        (
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(4, 30);
+    let measured = measure(session, deployments, &MODES, || build(session))?;
+    let rounds = &measured.rounds;
+    let mut findings = Findings::default()
+        .with("probe_modes", "inline, blocking")
+        .with("deployments", deployments.to_string())
+        .with(
             "directions",
-            "one function takes the packets to the server; replies pass a tc redirect to the peer"
-                .to_owned(),
-        ),
-    ]);
-    for (variant_index, variant) in variants.iter().enumerate() {
+            "one function takes the packets to the server; replies pass a tc redirect to the peer",
+        );
+    for (variant_index, variant) in measured.variants.iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
             for (mode_index, mode) in MODES.into_iter().enumerate() {
-                let at = |variant| subject(variant, payload_index, mode_index);
+                let at = |variant| measured.subject(variant, payload_index, mode_index);
                 let (technology, function) = parts(&variant.name);
-                findings.rows.push(
+                findings.row(
                     Row::of("round trips")
                         .with("variant", variant.name.as_str())
                         .with("technology", technology)
@@ -122,8 +108,8 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
             }
         }
     }
-    findings.rows.extend(skipped);
-    claims(&mut findings, &variants, &rounds)?;
+    findings.rows.extend_from_slice(&measured.rest);
+    claims(&measured, &mut findings)?;
     Ok(findings)
 }
 
@@ -140,13 +126,9 @@ fn parts(name: &str) -> (&str, &str) {
     }
 }
 
-fn subject(variant: usize, payload: usize, mode: usize) -> usize {
-    (variant * PAYLOADS.len() + payload) * MODES.len() + mode
-}
-
 /// Every variant that can be had here, the direct link first, and a row for each that cannot.
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+    let stand = Stand::open(session.program)?;
     let mut made = vec![
         variants::direct()?,
         variants::bridge()?.named("Linux bridge"),
@@ -154,7 +136,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
     ];
     for technology in TECHNOLOGIES {
         for function in FUNCTIONS {
-            monitor.check()?;
+            session.check()?;
             let name = format!("c{}", made.len());
             made.push(chain(&stand, &name, technology, function)?);
         }
@@ -175,9 +157,9 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
     match myelin_dpdk::version() {
         Ok(_) => {
             for (function, kind) in FUNCTIONS {
-                monitor.check()?;
+                session.check()?;
                 let variant = variants::dpdk_chain(
-                    &options.program,
+                    session.program,
                     &format!("c{}", made.len()),
                     "user-space function between devices of DPDK over net_af_xdp, polling",
                     kind,
@@ -212,8 +194,9 @@ fn finished(variant: Variant, technology: &str, function: &str) -> Variant {
         .keyed(key)
 }
 
-fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Result<(), Error> {
-    let find = |name: &str| variants.iter().position(|variant| variant.name == name);
+fn claims(measured: &Measured<Vec<Row>>, findings: &mut Findings) -> Result<(), Error> {
+    let rounds = &measured.rounds;
+    let find = |name: &str| measured.find(name);
     let names = TECHNOLOGIES.map(|(technology, ..)| technology);
     for technology in names.into_iter().chain([DPDK_PORT]) {
         let Some(forward) = find(&format!("{technology} FWD")) else {
@@ -225,13 +208,11 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
             };
             for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
                 for (mode_index, mode) in MODES.into_iter().enumerate() {
-                    let at = |variant| subject(variant, payload_index, mode_index);
+                    let at = |variant| measured.subject(variant, payload_index, mode_index);
                     let ratio = rounds.ratio(at(index), at(forward))?;
                     let id = format!("{technology}, {function} / FWD, {payload} B, {mode}");
-                    let claim = Claim::ratio_at_most(id, (), &ratio, FUNCTION_BOUND);
-                    findings
-                        .claims
-                        .push(calvin::FUNCTION_OF_FORWARD.beside(claim));
+                    let claim = Claim::ratio_at_most(id, ratio, FUNCTION_BOUND);
+                    findings.claim(calvin::FUNCTION_OF_FORWARD.beside(claim));
                 }
             }
         }
@@ -239,10 +220,10 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
     let port = format!("{DPDK_PORT} FWD");
     if let (Some(one), Some(other)) = (find(&port), find(DPDK_REFERENCE)) {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant| subject(variant, payload_index, INLINE);
+            let at = |variant| measured.subject(variant, payload_index, INLINE);
             let ratio = rounds.ratio(at(one), at(other))?;
             let id = format!("{port} / {DPDK_REFERENCE}, {payload} B, {}", MODES[INLINE]);
-            findings.at_most(id, &ratio, DPDK_BOUND);
+            findings.at_most(id, ratio, DPDK_BOUND);
         }
     }
     for (subject_name, reference_name, payload, published) in PUBLISHED {
@@ -254,15 +235,12 @@ fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Resul
             continue;
         };
         for (mode_index, mode) in MODES.into_iter().enumerate() {
-            let at = |variant| subject(variant, payload_index, mode_index);
+            let at = |variant| measured.subject(variant, payload_index, mode_index);
             let id = format!("{subject_name} / {reference_name}, {payload} B, {mode}");
             let ratio = rounds.ratio(at(one), at(other))?;
             // The paper's figure stands beside ours; nothing is promised.
-            findings.claims.push(published.beside(Claim {
-                bound: Value::Null,
-                holds: None,
-                ..Claim::ratio_at_most(id, (), &ratio, published.value)
-            }));
+            let claim = Claim::ratio_at_most(id, ratio, published.value);
+            findings.claim(published.beside(claim.without_bound()));
         }
     }
     Ok(())

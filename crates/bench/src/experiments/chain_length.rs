@@ -4,7 +4,7 @@ use myelin_measure::Mode;
 
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "chain-length",
@@ -42,26 +42,20 @@ const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel"
 /// Most that two kernel functions' round trip may be of the direct link's.
 const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let deployments = options.rounds(4, 20);
-    let Measured { mut rounds, .. } = measure(
-        || Ok((build(options, monitor)?, ())),
-        deployments,
-        &[Mode::Inline],
-        options,
-        monitor,
-    )?;
-    let mut findings = Findings::with([
-        ("probe_mode", "inline".to_owned()),
-        ("deployments", deployments.to_string()),
-    ]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(4, 20);
+    let build = || Ok((build(session)?, ()));
+    let Measured { mut rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
+    let mut findings = Findings::default()
+        .with("probe_mode", "inline")
+        .with("deployments", deployments.to_string());
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let at = |variant: usize| variant * PAYLOADS.len() + payload_index;
         let mut variant = 1;
         for (layout, _, _, lengths) in LAYOUTS {
             let (first, last) = (variant, variant + lengths.len() - 1);
             for length in lengths {
-                findings.rows.push(
+                findings.row(
                     Row::of("round trips")
                         .with("layout", layout)
                         .with("functions", *length)
@@ -74,13 +68,13 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                 {
                     let ratio = rounds.ratio(at(variant), at(0))?;
                     let id = format!("{layout}, two functions / direct, {payload} B");
-                    findings.at_most(id, &ratio, *bound);
+                    findings.at_most(id, ratio, *bound);
                 }
                 variant += 1;
             }
             let further = (lengths[lengths.len() - 1] - lengths[0]) as f64;
             let step = rounds.derive(at(last), at(first), |many, one| (many - one) / further);
-            findings.rows.push(
+            findings.row(
                 Row::of("each further function")
                     .with("layout", layout)
                     .with("payload_bytes", payload)
@@ -96,12 +90,12 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
 }
 
 /// The direct link, then every layout with every length.
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
+    let stand = Stand::open(session.program)?;
     let mut made = vec![variants::direct()?];
     for (layout, space, more, lengths) in LAYOUTS {
         for length in lengths {
-            monitor.check()?;
+            session.check()?;
             let worker = match layout {
                 "compact user" => variants::spinning()?,
                 // The processes of a pipeline share the polling core: they sleep while they have nothing to do.

@@ -11,8 +11,7 @@ use myelin_spec::FunctionConfig;
 
 use super::lookup::{Packets, kernel_chain, port};
 use crate::frames::{self, Scatter};
-use crate::rounds::Rounds;
-use crate::{Effort, Error, Findings, Monitor, Options, Row, ebpf};
+use crate::{Effort, Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
 /// Chains that are loaded where only the search is of interest. The matches lead to them in turn.
@@ -24,14 +23,9 @@ const BOUND: f64 = 1.2;
 /// Different packets, each of a random chain.
 const FRAMES: usize = 256;
 
-pub(super) fn run(
-    hook: Hook,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let most = COUNTS[COUNTS.len() - 1];
-    let own = if options.effort == Effort::Whole {
+    let own = if session.effort == Effort::Whole {
         most
     } else {
         FEW
@@ -41,31 +35,25 @@ pub(super) fn run(
         .into_iter()
         .map(|count| (count, SHARED))
         .chain([(most, own)])
-        .map(|(count, loaded)| Door::new(hook, count, loaded, monitor))
+        .map(|(count, loaded)| Door::new(hook, count, loaded, session))
         .collect::<Result<Vec<_>, _>>()?;
     let mut programs: Vec<_> = doors.iter().map(|door| door.program.as_fd()).collect();
     programs.extend(doors[0].chains[0].program(0));
     let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
     let rest = doors.len();
     let stage = format!("chains at {hook}");
-    let mut rounds = Rounds::measure(
-        &stage,
-        rest + 1,
-        options.rounds(40, 200),
-        monitor,
-        |subject| {
-            match doors.get(subject) {
-                Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
-                // What comes behind the door: the function and the egress.
-                None => doors[0].behind(hook),
-            }
-        },
-    )?;
+    let mut rounds = session.measure(&stage, rest + 1, (40, 200), |subject| {
+        match doors.get(subject) {
+            Some(door) => door.packets.mean_ns(door.program.as_fd(), hook),
+            // What comes behind the door: the function and the egress.
+            None => doors[0].behind(hook),
+        }
+    })?;
     let alone: Vec<usize> = (0..rest)
         .map(|door| rounds.derive(door, rest, |all, behind| (all - behind).max(1.0)))
         .collect();
     for (index, door) in doors.iter().enumerate() {
-        findings.rows.push(
+        findings.row(
             Row::of("chains at a port")
                 .with("hook", hook.to_string())
                 .with("chains", door.count)
@@ -85,7 +73,7 @@ pub(super) fn run(
     ] {
         let ratio = rounds.ratio(subject, reference)?;
         let id = format!("{id}, 10000 chains / 10, {hook}");
-        findings.at_most(id, &ratio, BOUND);
+        findings.at_most(id, ratio, BOUND);
     }
     Ok(())
 }
@@ -101,7 +89,7 @@ struct Door {
 }
 
 impl Door {
-    fn new(hook: Hook, count: usize, loaded: usize, monitor: &Monitor<'_>) -> Result<Self, Error> {
+    fn new(hook: Hook, count: usize, loaded: usize, session: Session<'_>) -> Result<Self, Error> {
         let loaded = loaded.min(count) as u32;
         let plane = Plane::create(
             None,
@@ -116,7 +104,7 @@ impl Door {
         let mut chains = Vec::new();
         for spi in 1..=loaded {
             if spi % 64 == 0 {
-                monitor.progress("loading chains", spi as usize, loaded as usize)?;
+                session.progress("loading chains", spi as usize, loaded as usize)?;
             }
             chains.push(plane.load_chain(&kernel_chain(hook, spi, &[FunctionConfig::Forward]))?);
         }

@@ -11,11 +11,9 @@ use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
 use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
-use serde_json::Value;
 
-use crate::rounds::Rounds;
 use crate::snippet::config;
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "coding-loss",
@@ -50,51 +48,40 @@ const PAYLOAD: usize = 256;
 const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let packets = match options.effort {
-        Effort::Trial => 400,
-        Effort::Quick => 4000,
-        Effort::Whole => 40_000,
-    };
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let packets = session.effort.choose(400, 4000, 40_000);
     let cases = LOSSES.len() * LOSS_PERCENT.len();
-    let mut findings = Findings::with([
-        ("packets_a_round", packets.to_string()),
-        ("spacing_us", (SPACING_NS / 1000).to_string()),
-        ("payload_bytes", PAYLOAD.to_string()),
-        ("redundancy", "0.25".to_owned()),
-        (
+    let mut findings = Findings::default()
+        .with("packets_a_round", packets.to_string())
+        .with("spacing_us", (SPACING_NS / 1000).to_string())
+        .with("payload_bytes", PAYLOAD.to_string())
+        .with("redundancy", "0.25")
+        .with(
             "clock",
-            "the experiment's own: delays are waiting, not work".to_owned(),
-        ),
-    ]);
+            "the experiment's own: delays are waiting, not work",
+        );
     let mut seen = vec![Vec::new(); cases * CODES.len()];
-    let residual = Rounds::measure(
-        "codes over lossy links",
-        seen.len(),
-        options.rounds(40, 100),
-        monitor,
-        |subject| {
-            let (losses, percent, code) = parts(subject);
-            // All codes of a round meet the same losses, as far as they send as many packets.
-            let round = seen[subject].len() as u64;
-            let link = LossyLinkConfig {
-                loss_ppm: LOSS_PERCENT[percent] * 10_000,
-                burst: LOSSES[losses].1,
-                seed: Some(round),
-            };
-            let one = transfer(CODES[code].1, link, packets)?;
-            let residual = one.residual();
-            seen[subject].push(one);
-            Ok(residual)
-        },
-    )?;
+    let residual = session.measure("codes over lossy links", seen.len(), (40, 100), |subject| {
+        let (losses, percent, code) = parts(subject);
+        // All codes of a round meet the same losses, as far as they send as many packets.
+        let round = seen[subject].len() as u64;
+        let link = LossyLinkConfig {
+            loss_ppm: LOSS_PERCENT[percent] * 10_000,
+            burst: LOSSES[losses].1,
+            seed: Some(round),
+        };
+        let one = transfer(CODES[code].1, link, packets)?;
+        let residual = one.residual();
+        seen[subject].push(one);
+        Ok(residual)
+    })?;
     for (subject, rounds) in seen.iter().enumerate() {
         let (losses, percent, code) = parts(subject);
         let over = |figure: fn(&Transfer) -> f64| {
             let figures: Vec<f64> = rounds.iter().map(figure).collect();
             mean_ci(&figures, CONFIDENCE)
         };
-        findings.rows.push(
+        findings.row(
             Row::of("codes")
                 .with("code", CODES[code].0)
                 .with("losses", LOSSES[losses].0)
@@ -127,14 +114,9 @@ fn claims(seen: &[Vec<Transfer>], findings: &mut Findings) {
         let where_ = format!("{} % loss, {}", LOSS_PERCENT[percent], LOSSES[losses].0);
         let lost = |code| of(code).iter().map(|one| one.lost).sum::<u64>() as f64;
         let mut claim = |id: String, measured: f64, bound: Option<f64>| {
-            findings.claims.push(Claim {
-                id,
-                paper: Value::Null,
-                source: None,
-                measured: measured.into(),
-                bound: bound.map_or(Value::Null, |bound| format!("<= {bound}").into()),
-                holds: bound.filter(|_| enough).map(|bound| measured <= bound),
-            });
+            let holds = bound.filter(|_| enough).map(|bound| measured <= bound);
+            let bound = bound.map(|bound| format!("<= {bound}"));
+            findings.claim(Claim::new(id, measured).bounded(bound, holds));
         };
         // Where more is lost than a code can bring back, it depends on what it gives up early.
         let few = LOSSES[losses].1.is_none() && LOSS_PERCENT[percent] <= FEW_PERCENT;

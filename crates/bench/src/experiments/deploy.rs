@@ -16,7 +16,7 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 use super::lookup::{kernel_chain, port};
 use crate::rounds::quantile;
 use crate::stand::{self, Agent};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "deploy",
@@ -51,31 +51,26 @@ const MIXED: [(&str, &str); 5] = [
     (FORWARD, "kernel"),
 ];
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let repeats = options.rounds(30, 100);
-    let mut findings = Findings::with([("repeats", repeats.to_string())]);
-    plan(repeats, options, monitor, &mut findings)?;
-    let agent = Agent::start(&options.program)?;
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let repeats = session.effort.rounds(30, 100);
+    let mut findings = Findings::default().with("repeats", repeats.to_string());
+    plan(repeats, session, &mut findings)?;
+    let agent = Agent::start(session.program)?;
     for (name, functions) in [("kernel", &KERNEL), ("mixed", &MIXED)] {
-        up_and_down(&agent, name, functions, repeats, monitor, &mut findings)?;
+        up_and_down(&agent, name, functions, repeats, session, &mut findings)?;
     }
-    memory(&agent, monitor, &mut findings)?;
+    memory(&agent, session, &mut findings)?;
     drop(agent);
-    loading(repeats, monitor, &mut findings)?;
+    loading(repeats, session, &mut findings)?;
     Ok(findings)
 }
 
-fn plan(
-    repeats: usize,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+fn plan(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let text = stand::chain("five", &MIXED, "");
     let (mut command, mut library) = (Vec::new(), Vec::new());
     for repeat in 0..repeats {
-        monitor.progress("plan", repeat, repeats)?;
-        command.push(timed(|| plan_command(&options.program, &text))?.1);
+        session.progress("plan", repeat, repeats)?;
+        command.push(timed(|| plan_command(session.program, &text))?.1);
         library.push(timed(|| plan_library(text.clone()))?.1);
     }
     findings.times("plan", "`myelin plan`, the whole process", &command);
@@ -123,14 +118,14 @@ fn up_and_down(
     name: &str,
     functions: &[(&str, &str)],
     repeats: usize,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let chain = agent.place.chain_name(name);
     let text = stand::chain(&chain, functions, "");
     let (mut ups, mut downs) = (Vec::new(), Vec::new());
     for repeat in 0..repeats {
-        monitor.progress(&format!("up and down, {name}"), repeat, repeats)?;
+        session.progress(&format!("up and down, {name}"), repeat, repeats)?;
         ups.push(timed(|| agent.up(text.clone()))?.1);
         downs.push(timed(|| Ok(agent.client.down(&chain)?))?.1);
     }
@@ -149,8 +144,8 @@ fn up_and_down(
 }
 
 /// Memory of an agent and its worker that have worked: what has never been touched is not resident.
-fn memory(agent: &Agent, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
-    monitor.progress("memory", 0, 1)?;
+fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    session.progress("memory", 0, 1)?;
     let chain = agent.place.chain_name("memory");
     agent.up(stand::chain(&chain, &MIXED, ""))?;
     let options = ProbeOptions {
@@ -188,9 +183,8 @@ fn memory(agent: &Agent, monitor: &Monitor<'_>, findings: &mut Findings) -> Resu
         proportional += memory.proportional_bytes;
     }
     findings.memory("together", resident, proportional);
-    findings.claims.push(Claim::figure_at_most(
+    findings.claim(Claim::figure_at_most(
         "resident memory of agent and worker, MiB",
-        (),
         resident as f64 / MIB,
         MEMORY_BOUND_MIB,
     ));
@@ -199,7 +193,7 @@ fn memory(agent: &Agent, monitor: &Monitor<'_>, findings: &mut Findings) -> Resu
 }
 
 /// The kernel's part alone.
-fn loading(repeats: usize, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
+fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let five = |function: FunctionConfig| vec![function; 5];
     let firewall = FirewallConfig {
         rules: vec![Rule::any(Action::Allow)],
@@ -215,7 +209,7 @@ fn loading(repeats: usize, monitor: &Monitor<'_>, findings: &mut Findings) -> Re
         let (mut planes, mut doors) = (Vec::new(), Vec::new());
         let mut loads = vec![Vec::new(); chains.len()];
         for repeat in 0..repeats {
-            monitor.progress(&format!("loading at {hook}"), repeat, repeats)?;
+            session.progress(&format!("loading at {hook}"), repeat, repeats)?;
             let (plane, ms) = timed(|| Ok(Plane::create(None, Capacity::default())?))?;
             planes.push(ms);
             let port = port(&plane)?;

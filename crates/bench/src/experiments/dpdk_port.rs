@@ -3,16 +3,13 @@
 //! Both drive the same devices, `net_af_xdp` on virtual links, in the same copy mode, on the same core, with bursts of the same size. The chain does
 //! more: its front door parses, classifies, counts and stamps each packet, and its sojourn is recorded.
 
-use std::path::Path;
-
 use myelin_measure::Mode;
-use serde_json::Value;
 
 use crate::reference::{self, Reference};
 use crate::rounds::Rounds;
 use crate::variant::{Measured, PAYLOADS, ROUNDS, Variant, measure};
 use crate::variants::{self, BATCH, BEST_BATCH};
-use crate::{Claim, Effort, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dpdk-port",
@@ -29,13 +26,12 @@ const BURST: u16 = 32;
 /// Most that the chain may cost of the bare forwarder.
 const BOUND: f64 = 1.03;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([
-            ("probe_mode", "inline".to_owned()),
-            ("devices", "net_af_xdp over virtual links, copy mode, no busy polling".to_owned()),
-            ("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can".to_owned()),
-            ("sent", format!("in bursts of {BURST}")),
-        ]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings::default()
+        .with("probe_mode", "inline")
+        .with("devices", "net_af_xdp over virtual links, copy mode, no busy polling")
+        .with("rate", "packets that arrived over the time from the first send to the last arrival, while the sender goes as fast as it can")
+        .with("sent", format!("in bursts of {BURST}"));
     let absent = match (Reference::Dpdk.available(), myelin_dpdk::version()) {
         (Err(reason @ reference::Error::Absent { .. }), _) => Some(reason.to_string()),
         (Err(error), _) => return Err(error.into()),
@@ -44,18 +40,18 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     };
     if let Some(reason) = absent {
         let row = Row::of("skipped").with("variant", "all");
-        findings.rows.push(row.with("reason", reason));
+        findings.row(row.with("reason", reason));
         return Ok(findings);
     }
-    round_trips(options, monitor, &mut findings)?;
-    rates(options, monitor, &mut findings)?;
+    round_trips(session, &mut findings)?;
+    rates(session, &mut findings)?;
     Ok(findings)
 }
 
-fn build(program: &Path, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
+fn build(session: Session<'_>) -> Result<Vec<Variant>, Error> {
     let mut made = Vec::new();
     for batch in BATCHES {
-        monitor.check()?;
+        session.check()?;
         let [bare, chain] = SUBJECTS;
         let name = format!("d{batch}");
         let about = "kind `forward` between devices of DPDK, polling";
@@ -65,30 +61,21 @@ fn build(program: &Path, monitor: &Monitor<'_>) -> Result<Vec<Variant>, Error> {
             "C program: receive burst, transmit burst",
             batch,
         )?);
-        let port = variants::dpdk_chain(program, &name, about, "kind: forward", batch)?;
+        let port = variants::dpdk_chain(session.program, &name, about, "kind: forward", batch)?;
         made.push(port.named(chain));
     }
     Ok(made)
 }
 
-fn round_trips(
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    let Measured { rounds, .. } = measure(
-        || Ok((build(&options.program, monitor)?, ())),
-        options.rounds(6, 30),
-        &[Mode::Inline],
-        options,
-        monitor,
-    )?;
+fn round_trips(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let deployments = session.effort.rounds(6, 30);
+    let build = || Ok((build(session)?, ()));
+    let Measured { rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
     each_case(|batch_index, payload_index| {
-        let at =
-            |subject| (batch_index * SUBJECTS.len() + subject) * PAYLOADS.len() + payload_index;
+        let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
-            findings.rows.push(
+            findings.row(
                 Row::of("round trips")
                     .with("variant", *name)
                     .with("batch", batch)
@@ -98,45 +85,36 @@ fn round_trips(
         }
         let ratio = rounds.ratio(at(1), at(0))?;
         let id = format!("round trip / bare forwarder, {payload} B, batch {batch}");
-        findings.at_most(id, &ratio, BOUND);
+        findings.at_most(id, ratio, BOUND);
         Ok(())
     })
 }
 
-fn rates(options: &Options, monitor: &Monitor<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let packets = match options.effort {
-        Effort::Trial => 500,
-        Effort::Quick => 20_000,
-        Effort::Whole => 50_000,
-    };
+fn rates(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    let packets = session.effort.choose(500, 20_000, 50_000);
     let subjects = BATCHES.len() * SUBJECTS.len() * PAYLOADS.len();
-    let deployments = options.rounds(3, 10);
+    let deployments = session.effort.rounds(3, 10);
     let mut lost = vec![1.0_f64; subjects];
     let mut rounds = Rounds::default();
     for deployment in 1..=deployments {
-        let made = build(&options.program, monitor)?;
+        let made = build(session)?;
         let stage = format!("packet rates, deployment {deployment} of {deployments}");
-        rounds.extend(Rounds::measure(
-            &stage,
-            subjects,
-            options.rounds(ROUNDS, ROUNDS),
-            monitor,
-            |index| {
+        rounds.extend(
+            session.measure(&stage, subjects, (ROUNDS, ROUNDS), |index| {
                 let load = (PAYLOADS[index % PAYLOADS.len()], packets, BURST);
                 let variant = &made[index / PAYLOADS.len()];
-                let carried = variant.flooded(load, monitor)?;
-                let missing = carried.trial.sent.saturating_sub(carried.trial.received);
-                lost[index] = lost[index].min(missing as f64 / carried.trial.sent as f64);
+                let carried = variant.flooded(load, session)?;
+                let missing = carried.sent.saturating_sub(carried.received);
+                lost[index] = lost[index].min(missing as f64 / carried.sent as f64);
                 Ok(carried.carried_mpps)
-            },
-        )?);
+            })?,
+        );
     }
     each_case(|batch_index, payload_index| {
-        let at =
-            |subject| (batch_index * SUBJECTS.len() + subject) * PAYLOADS.len() + payload_index;
+        let at = |number| subject(batch_index, number, payload_index);
         let (batch, payload) = (BATCHES[batch_index], PAYLOADS[payload_index]);
         for (subject, name) in SUBJECTS.iter().enumerate() {
-            findings.rows.push(
+            findings.row(
                 Row::of("packet rates")
                     .with("variant", *name)
                     .with("batch", batch)
@@ -147,14 +125,19 @@ fn rates(options: &Options, monitor: &Monitor<'_>, findings: &mut Findings) -> R
         }
         let ratio = rounds.ratio(at(0), at(1))?;
         let id = format!("rate of the bare forwarder / rate, {payload} B, batch {batch}");
-        let mut claim = Claim::ratio_at_most(id, (), &ratio, BOUND);
+        let mut claim = Claim::ratio_at_most(id, ratio, BOUND);
         if [0, 1].iter().any(|subject| lost[at(*subject)] <= 0.0) {
             // Without loss it was the sender that was slow.
-            (claim.bound, claim.holds) = (Value::Null, None);
+            claim = claim.without_bound();
         }
-        findings.claims.push(claim);
+        findings.claim(claim);
         Ok(())
     })
+}
+
+/// The number of a subject, by those of its batch size, of itself and of the payload.
+fn subject(batch: usize, number: usize, payload: usize) -> usize {
+    (batch * SUBJECTS.len() + number) * PAYLOADS.len() + payload
 }
 
 fn each_case(mut case: impl FnMut(usize, usize) -> Result<(), Error>) -> Result<(), Error> {

@@ -10,8 +10,7 @@ use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
 use super::lookup::{Packets, kernel_chain, small_plane};
 use crate::frames::{self, Scatter};
-use crate::rounds::Rounds;
-use crate::{Error, Findings, Monitor, Options, Row, ebpf};
+use crate::{Error, Findings, Row, Session, ebpf};
 
 const COUNTS: [usize; 3] = [10, 100, 1000];
 /// Most that the most rules may cost of the fewest.
@@ -19,17 +18,12 @@ const BOUND: f64 = 1.5;
 /// Different packets, each of a random rule.
 const FRAMES: usize = 256;
 
-pub(super) fn run(
-    hook: Hook,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let plane = small_plane()?;
     let load = |spi, function| plane.load_chain(&kernel_chain(hook, spi, &[function]));
     let mut subjects: Vec<(LoadedChain, Packets)> = Vec::new();
     for (index, count) in COUNTS.into_iter().enumerate() {
-        monitor.progress("loading rules", index, COUNTS.len())?;
+        session.progress("loading rules", index, COUNTS.len())?;
         subjects.push((load(index as u32 + 1, firewall(count))?, packets(count)));
     }
     // What is there without a firewall: a function that does nothing, and the egress.
@@ -44,22 +38,16 @@ pub(super) fn run(
         .collect();
     let _dispatched = ebpf::Dispatched::keep(hook, &programs)?;
     let stage = format!("rules at {hook}");
-    let mut rounds = Rounds::measure(
-        &stage,
-        subjects.len(),
-        options.rounds(40, 200),
-        monitor,
-        |subject| {
-            let (chain, packets) = &subjects[subject];
-            let function = chain.program(0).ok_or(Error::Cancelled)?;
-            packets.mean_ns_behind_the_door(function, hook)
-        },
-    )?;
+    let mut rounds = session.measure(&stage, subjects.len(), (40, 200), |subject| {
+        let (chain, packets) = &subjects[subject];
+        let function = chain.program(0).ok_or(Error::Cancelled)?;
+        packets.mean_ns_behind_the_door(function, hook)
+    })?;
     let own: Vec<usize> = (0..nothing)
         .map(|rules| rounds.derive(rules, nothing, |with, without| (with - without).max(1.0)))
         .collect();
     for (index, count) in COUNTS.into_iter().enumerate() {
-        findings.rows.push(
+        findings.row(
             Row::of("firewall rules")
                 .with("hook", hook.to_string())
                 .with("rules", count)
@@ -69,7 +57,7 @@ pub(super) fn run(
         );
     }
     let ratio = rounds.ratio(own[nothing - 1], own[0])?;
-    findings.at_most(format!("firewall, 1000 rules / 10, {hook}"), &ratio, BOUND);
+    findings.at_most(format!("firewall, 1000 rules / 10, {hook}"), ratio, BOUND);
     Ok(())
 }
 

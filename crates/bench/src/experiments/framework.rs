@@ -10,8 +10,7 @@ use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::FunctionConfig;
 
-use crate::rounds::Rounds;
-use crate::{Error, Experiment, Findings, Monitor, Options, Row, frames};
+use crate::{Error, Experiment, Findings, Row, Session, frames};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "framework",
@@ -30,7 +29,7 @@ const PACKETS: u32 = 512;
 /// Windows of a figure, which is their median.
 const WINDOWS: usize = 40;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+fn run(session: Session<'_>) -> Result<Findings, Error> {
     let memories = (0..BATCHES.len() * LENGTHS.len())
         .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))
         .collect::<Result<Vec<_>, _>>()?;
@@ -38,21 +37,18 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     for ((batch, length), memory) in subjects().zip(&memories) {
         loops.push(forwarder(batch, length, memory)?);
     }
-    let mut rounds = Rounds::measure(
-        "chains in user space",
-        loops.len(),
-        options.rounds(60, 400),
-        monitor,
-        |subject| Ok(ns_a_packet(&mut loops[subject])),
-    )?;
-    let mut findings = Findings::with([("packets_a_window", PACKETS.to_string())]);
+    let mut rounds =
+        session.measure("chains in user space", loops.len(), (60, 400), |subject| {
+            Ok(ns_a_packet(&mut loops[subject]))
+        })?;
+    let mut findings = Findings::default().with("packets_a_window", PACKETS.to_string());
     for (subject, (batch, length)) in subjects().enumerate() {
         let one = subject - subject % LENGTHS.len();
         let more = f64::from(length) - 1.0;
         let each = (length > 1)
             .then(|| rounds.derive(subject, one, |all, one| (all - one) / more))
             .and_then(|each| rounds.median(each));
-        findings.rows.push(
+        findings.row(
             Row::of("chains in user space")
                 .with("batch", batch)
                 .with("functions", length)

@@ -3,10 +3,9 @@
 use myelin_measure::Mode;
 
 use crate::reference::Reference;
-use crate::rounds::Rounds;
 use crate::stand::Stand;
-use crate::variant::{About, Measured, PAYLOADS, Variant, measure, polling_core};
-use crate::{Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::variant::{PAYLOADS, Variant, measure, polling_core};
+use crate::{Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "hop-cost",
@@ -27,43 +26,51 @@ const CLAIMS: [(&str, &str, f64); 5] = [
     ("user", "dpdk-afxdp", 1.0),
 ];
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let deployments = options.rounds(12, 40);
-    let Measured {
-        rounds,
-        variants,
-        rest: skipped,
-        ..
-    } = measure(
-        || build(options, monitor),
-        deployments,
-        &[Mode::Inline],
-        options,
-        monitor,
-    )?;
-    let mut findings = Findings::with([
-            ("probe_mode", "inline".to_owned()),
-            ("packets_a_round", options.packets().to_string()),
-            ("deployments", deployments.to_string()),
-            ("polling_core", polling_core()?.to_string()),
-            ("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer".to_owned()),
-        ]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(12, 40);
+    let measured = measure(session, deployments, &[Mode::Inline], || build(session))?;
+    let mut findings = Findings::default()
+        .with("probe_mode", "inline")
+        .with("packets_a_round", session.effort.packets().to_string())
+        .with("deployments", deployments.to_string())
+        .with("polling_core", polling_core()?.to_string())
+        .with("directions", "one function, redirect or forwarder takes the packets to the server; replies pass a tc redirect to the peer");
+    let rounds = &measured.rounds;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-        for (index, variant) in variants.iter().enumerate() {
-            let subject = index * PAYLOADS.len() + payload_index;
-            findings
-                .rows
-                .push(row(&rounds, variant, payload, subject, payload_index)?);
+        let at = |variant: usize| measured.subject(variant, payload_index, 0);
+        for (index, variant) in measured.variants.iter().enumerate() {
+            findings.row(
+                Row::of("round trips")
+                    .with("variant", variant.name.as_str())
+                    .with("payload_bytes", payload)
+                    .with_estimate("rtt_p50", "_us", rounds.median(at(index)))
+                    .with("times_direct", rounds.times(at(index), at(0))?)
+                    .with("what", variant.about.as_str()),
+            );
         }
     }
-    findings.rows.extend(skipped);
-    claims(&mut findings, &variants, &rounds)?;
+    findings.rows.extend_from_slice(&measured.rest);
+    for (subject, reference, bound) in CLAIMS {
+        let both = (measured.find(subject), measured.find(reference));
+        let (Some(one), Some(other)) = both else {
+            continue;
+        };
+        for (index, payload) in PAYLOADS.into_iter().enumerate() {
+            let at = |variant: usize| measured.subject(variant, index, 0);
+            let ratio = rounds.ratio(at(one), at(other))?;
+            findings.at_most(
+                format!("{subject} / {reference}, {payload} B"),
+                ratio,
+                bound,
+            );
+        }
+    }
     Ok(findings)
 }
 
 /// Every variant that can be had here, the direct link first, and a row for each that cannot.
-fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
-    let stand = Stand::open(&options.program)?;
+fn build(session: Session<'_>) -> Result<(Vec<Variant>, Vec<Row>), Error> {
+    let stand = Stand::open(session.program)?;
     let spinning = variants::spinning()?;
     let references = [
         (
@@ -81,7 +88,7 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
     let total = 8 + references.len();
     let mut add = |variant: Variant| {
         made.push(variant);
-        monitor.progress("making the variants", made.len(), total)
+        session.progress("making the variants", made.len(), total)
     };
     add(variants::direct()?)?;
     add(variants::bridge()?)?;
@@ -114,37 +121,6 @@ fn build(options: &Options, monitor: &Monitor<'_>) -> Result<(Vec<Variant>, Vec<
         add(program)?;
     }
     Ok((made, skipped))
-}
-
-fn row(
-    rounds: &Rounds,
-    variant: &About,
-    payload: usize,
-    subject: usize,
-    direct: usize,
-) -> Result<Row, Error> {
-    Ok(Row::of("round trips")
-        .with("variant", variant.name.as_str())
-        .with("payload_bytes", payload)
-        .with_estimate("rtt_p50", "_us", rounds.median(subject))
-        .with("times_direct", rounds.times(subject, direct)?)
-        .with("what", variant.about.as_str()))
-}
-
-fn claims(findings: &mut Findings, variants: &[About], rounds: &Rounds) -> Result<(), Error> {
-    let find = |name: &str| variants.iter().position(|variant| variant.name == name);
-    for (subject, reference, bound) in CLAIMS {
-        let (Some(subject_index), Some(reference_index)) = (find(subject), find(reference)) else {
-            continue;
-        };
-        for (index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant: usize| variant * PAYLOADS.len() + index;
-            let ratio = rounds.ratio(at(subject_index), at(reference_index))?;
-            let id = format!("{subject} / {reference}, {payload} B");
-            findings.at_most(id, &ratio, bound);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

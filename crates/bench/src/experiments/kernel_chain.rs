@@ -7,10 +7,9 @@ use myelin_measure::Mode;
 use myelin_spec::FunctionConfig;
 
 use super::lookup::Door;
-use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};
-use crate::{Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames, variants};
+use crate::{Error, Experiment, Findings, Row, Session, ebpf, frames, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "kernel-chain",
@@ -27,91 +26,74 @@ const FUNCTION_BOUND_NS: f64 = 20.0;
 /// Runs of a test run.
 const RUNS: u32 = 20_000;
 
-/// How often the chains are made anew.
-fn deployments(options: &Options) -> usize {
-    options.rounds(6, 20)
-}
-
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([
-        ("probe_mode", "inline".to_owned()),
-        ("deployments", deployments(options).to_string()),
-    ]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let deployments = session.effort.rounds(6, 20);
+    let mut findings = Findings::default()
+        .with("probe_mode", "inline")
+        .with("deployments", deployments.to_string());
     for hook in Hook::ALL {
-        test_runs(hook, options, monitor, &mut findings)?;
+        test_runs(hook, session, &mut findings)?;
     }
     for hook in Hook::ALL {
-        round_trips(hook, options, monitor, &mut findings)?;
+        round_trips(hook, deployments, session, &mut findings)?;
     }
     Ok(findings)
 }
 
 fn round_trips(
     hook: Hook,
-    options: &Options,
-    monitor: &Monitor<'_>,
+    deployments: usize,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let more = format!("  hook: {hook}\n");
     let build = || {
-        let stand = Stand::open(&options.program)?;
+        let stand = Stand::open(session.program)?;
         let mut chains = Vec::new();
         for length in LENGTHS {
-            monitor.progress("deploying", chains.len(), LENGTHS.len())?;
+            session.progress("deploying", chains.len(), LENGTHS.len())?;
             let functions = vec![("kind: forward", "kernel"); length];
             let name = format!("{hook}-{length}");
             chains.push(variants::chain(&stand, &name, "", &functions, &more)?);
         }
         Ok((chains, ()))
     };
-    let Measured { rounds, .. } = measure(
-        build,
-        deployments(options),
-        &[Mode::Inline],
-        options,
-        monitor,
-    )?;
+    let Measured { rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;
     for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
         let subject = |length: usize| length * PAYLOADS.len() + payload_index;
         for (index, length) in LENGTHS.into_iter().enumerate() {
             let ratio = rounds.ratio(subject(index), subject(0))?;
-            findings.rows.push(
+            findings.row(
                 Row::of("round trips")
                     .with("hook", hook.to_string())
                     .with("functions", length)
                     .with("payload_bytes", payload)
                     .with_estimate("rtt_p50", "_us", rounds.median(subject(index)))
-                    .with("times_one", ratio.estimate.value),
+                    .with("times_one", ratio.value),
             );
         }
         let ratio = rounds.ratio(subject(LENGTHS.len() - 1), subject(0))?;
         let id = format!("32 functions / 1, {hook}, {payload} B");
-        findings.at_most(id, &ratio, ROUND_TRIP_BOUND);
+        findings.at_most(id, ratio, ROUND_TRIP_BOUND);
     }
     Ok(())
 }
 
-fn test_runs(
-    hook: Hook,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+fn test_runs(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let doors = LENGTHS
         .iter()
         .map(|&length| Door::new(hook, false, None, &vec![FunctionConfig::Forward; length]))
         .collect::<Result<Vec<_>, _>>()?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let rounds = options.rounds(40, 200);
     let stage = format!("test runs at {hook}");
-    let mut rounds = Rounds::measure(&stage, doors.len(), rounds, monitor, |subject| {
+    let mut rounds = session.measure(&stage, doors.len(), (40, 200), |subject| {
         let program = doors[subject].port.program(hook)?;
         ebpf::mean_ns(program.as_fd(), hook, &frame, RUNS)
     })?;
     for (index, length) in LENGTHS.into_iter().enumerate() {
         let more = (length as f64 - 1.0).max(1.0);
         let each = rounds.derive(index, 0, |all, one| (all - one) / more);
-        findings.rows.push(
+        findings.row(
             Row::of("test runs")
                 .with("hook", hook.to_string())
                 .with("functions", length)

@@ -15,7 +15,7 @@ use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
 use crate::rounds::Rounds;
-use crate::{Error, Experiment, Findings, Monitor, Options, Row, ebpf, frames};
+use crate::{Error, Experiment, Findings, Row, Session, ebpf, frames};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "look-ups",
@@ -41,7 +41,7 @@ const CLIENTS_V4: u32 = 10 << 24;
 const CLIENTS_V6: u128 = 0xfd << 120;
 const SERVICE: u32 = 0x00ee_0001;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     for hook in Hook::ALL {
         for (looked, name) in [
@@ -57,8 +57,8 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
                 };
                 let family = if is_v6 { "IPv6" } else { "IPv4" };
                 let stage = format!("{name}, {family}, at {hook}");
-                monitor.progress(&stage, 0, 1)?;
-                let mut rounds = subject.measure(&stage, options, monitor)?;
+                session.progress(&stage, 0, 1)?;
+                let mut rounds = subject.measure(&stage, session)?;
                 report(&mut findings, &mut rounds, [name, family], hook)?;
             }
         }
@@ -78,7 +78,7 @@ fn report(
     let drawn = rounds.derive(DRAWN_FUNCTION, DRAWN_FORWARD, less);
     let bare = rounds.derive(DRAWN_LOOK_UP, DRAWN_FORWARD, less);
     let ratio = rounds.ratio(drawn, bare)?;
-    findings.rows.push(
+    findings.row(
         Row::of("look-ups")
             .with("function", name)
             .with("family", family)
@@ -86,7 +86,7 @@ fn report(
             .with_estimate("hot_over_forward", "_ns", rounds.median(hot))
             .with_estimate("drawn_over_forward", "_ns", rounds.median(drawn))
             .with_estimate("bare_look_up", "_ns", rounds.median(bare))
-            .with("times_bare_look_up", ratio.estimate.value),
+            .with("times_bare_look_up", ratio.value),
     );
     findings.median_at_most(
         format!("{name}, {family}, {hook}, hot flow over forward, ns"),
@@ -95,7 +95,7 @@ fn report(
     );
     findings.at_most(
         format!("{name}, {family}, {hook}, drawn at random / bare look-up"),
-        &ratio,
+        ratio,
         DRAWN_BOUND,
     );
     Ok(())
@@ -110,12 +110,7 @@ struct Subject {
 
 impl Subject {
     /// Figures of the programs of [`look_up`], in their order.
-    fn measure(
-        self,
-        stage: &str,
-        options: &Options,
-        monitor: &Monitor<'_>,
-    ) -> Result<Rounds, Error> {
+    fn measure(self, stage: &str, session: Session<'_>) -> Result<Rounds, Error> {
         let Self { hook, .. } = self;
         let plane = Plane::create(None, Capacity::default())?;
         let forward = plane.load_chain(&kernel_chain(hook, 1, &[FunctionConfig::Forward]))?;
@@ -130,23 +125,17 @@ impl Subject {
         // Whatever the effort: the bare look-up of a flow that is not known ends otherwise.
         if self.looked != Looked::Router {
             for done in (0..FILLING).step_by(COUNT as usize) {
-                monitor.progress(stage, done as usize, FILLING as usize)?;
+                session.progress(stage, done as usize, FILLING as usize)?;
                 mean_ns(programs[DRAWN_FUNCTION], hook, &frame, COUNT as u32)?;
             }
         }
-        Rounds::measure(
-            stage,
-            programs.len(),
-            options.rounds(40, 200),
-            monitor,
-            |program| {
-                let mut sum = 0.0;
-                for _ in 0..TEST_RUNS {
-                    sum += mean_ns(programs[program], hook, &frame, RUNS)?;
-                }
-                Ok(sum / f64::from(TEST_RUNS))
-            },
-        )
+        session.measure(stage, programs.len(), (40, 200), |program| {
+            let mut sum = 0.0;
+            for _ in 0..TEST_RUNS {
+                sum += mean_ns(programs[program], hook, &frame, RUNS)?;
+            }
+            Ok(sum / f64::from(TEST_RUNS))
+        })
     }
 
     fn config(self) -> FunctionConfig {

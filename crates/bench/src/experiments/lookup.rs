@@ -12,7 +12,7 @@ use myelin_packet::{Match, Meta, parse};
 use myelin_spec::{FunctionConfig, OnFailure};
 
 use super::{accounting, classifier, firewall};
-use crate::{Error, Experiment, Findings, Monitor, Options};
+use crate::{Error, Experiment, Findings, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "classifier",
@@ -27,12 +27,12 @@ const RUNS: u32 = 64;
 /// The loopback interface: no packet of a test run reaches it.
 const OUT: u32 = 1;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
+fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     for hook in Hook::ALL {
-        classifier::run(hook, options, monitor, &mut findings)?;
-        firewall::run(hook, options, monitor, &mut findings)?;
-        accounting::run(hook, options, monitor, &mut findings)?;
+        classifier::run(hook, session, &mut findings)?;
+        firewall::run(hook, session, &mut findings)?;
+        accounting::run(hook, session, &mut findings)?;
     }
     Ok(findings)
 }

@@ -8,10 +8,9 @@ use myelin_measure::Mode;
 
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};
-use crate::rounds::Rounds;
 use crate::stand::{self, Agent, Stand};
 use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "peers",
@@ -66,11 +65,11 @@ struct Subject {
     pids: Vec<u32>,
 }
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let (offered, skipped) = offered(monitor)?;
-    let deployments = options.rounds(3, 12);
-    let build = || build(&offered, &SHAPES, options, monitor);
-    let measured = measure(build, deployments, &MODES, options, monitor)?;
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let (offered, skipped) = offered(session)?;
+    let deployments = session.effort.rounds(3, 12);
+    let build = || build(&offered, &SHAPES, session);
+    let measured = measure(session, deployments, &MODES, build)?;
     let mut findings = Findings {
         rows: skipped,
         settings: vec![
@@ -82,7 +81,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
         ..Findings::default()
     };
     round_trips(&measured, &offered, &mut findings)?;
-    processes(&offered, options, monitor, &mut findings)?;
+    processes(&offered, session, &mut findings)?;
     Ok(findings)
 }
 
@@ -91,11 +90,11 @@ fn switch(ports: Ports) -> String {
 }
 
 /// The kinds of switch that let packets through here, and a row for each that does not.
-fn offered(monitor: &Monitor<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
+fn offered(session: Session<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
     let (mut offered, mut skipped) = (Vec::new(), Vec::new());
     for (done, ports) in Ports::ALL.into_iter().enumerate() {
-        monitor.progress("looking for Open vSwitch", done, Ports::ALL.len())?;
-        match passes(ports, monitor) {
+        session.progress("looking for Open vSwitch", done, Ports::ALL.len())?;
+        match passes(ports, session) {
             Ok(()) => offered.push(ports),
             Err(reason @ (Error::Peer { .. } | Error::Lost { .. })) => {
                 skipped.push(Findings::skipped("variant", switch(ports), &reason));
@@ -106,7 +105,7 @@ fn offered(monitor: &Monitor<'_>) -> Result<(Vec<Ports>, Vec<Row>), Error> {
     Ok((offered, skipped))
 }
 
-fn passes(ports: Ports, monitor: &Monitor<'_>) -> Result<(), Error> {
+fn passes(ports: Ports, session: Session<'_>) -> Result<(), Error> {
     let layout = Layout {
         ports,
         functions: 1,
@@ -114,7 +113,7 @@ fn passes(ports: Ports, monitor: &Monitor<'_>) -> Result<(), Error> {
     };
     for peer in behind_a_switch(&[layout])? {
         peer.variant
-            .round_trips_ns(Mode::Inline, CPU_PAYLOAD, 10, monitor)?;
+            .round_trips_ns(Mode::Inline, CPU_PAYLOAD, 10, session)?;
     }
     Ok(())
 }
@@ -123,11 +122,10 @@ fn passes(ports: Ports, monitor: &Monitor<'_>) -> Result<(), Error> {
 fn build(
     offered: &[Ports],
     shapes: &[(usize, bool)],
-    options: &Options,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
 ) -> Result<(Vec<Variant>, Vec<Subject>), Error> {
-    monitor.progress("making the variants", 0, 1)?;
-    let stand = Stand::open(&options.program)?;
+    session.progress("making the variants", 0, 1)?;
+    let stand = Stand::open(session.program)?;
     let mut made = vec![variants::direct()?];
     let mut subjects = vec![Subject {
         system: "direct".to_owned(),
@@ -137,7 +135,7 @@ fn build(
     }];
     for (system, about, space, more, _) in OURS {
         for (functions, both_ways) in shapes.iter().copied() {
-            monitor.check()?;
+            session.check()?;
             // One worker polls; both ways it would be two on one core.
             if space == "user" && both_ways {
                 continue;
@@ -171,7 +169,7 @@ fn build(
             })
         })
         .collect();
-    monitor.check()?;
+    session.check()?;
     for (layout, peer) in layouts.iter().zip(behind_a_switch(&layouts)?) {
         subjects.push(Subject {
             system: switch(layout.ports),
@@ -223,11 +221,9 @@ fn round_trips(
     let (rounds, subjects) = (&measured.rounds, &measured.rest);
     for (mode_index, mode) in MODES.into_iter().enumerate() {
         for (payload_index, payload) in PAYLOADS.into_iter().enumerate() {
-            let at = |variant: usize| {
-                (variant * PAYLOADS.len() + payload_index) * MODES.len() + mode_index
-            };
+            let at = |variant: usize| measured.subject(variant, payload_index, mode_index);
             for (index, variant) in measured.variants.iter().enumerate() {
-                findings.rows.push(
+                findings.row(
                     Row::of("round trips")
                         .with("variant", variant.name.as_str())
                         .with("payload_bytes", payload)
@@ -249,7 +245,7 @@ fn round_trips(
                     if let (Some(bound), (2, false), Mode::Inline) = (bound, shape, mode) {
                         let ratio = rounds.ratio(at(one), at(0))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, "direct", shape));
-                        findings.at_most(id, &ratio, bound);
+                        findings.at_most(id, ratio, bound);
                     }
                     for peer in offered.iter().map(|ports| switch(*ports)) {
                         let Some(other) = find(subjects, &peer, shape) else {
@@ -257,7 +253,7 @@ fn round_trips(
                         };
                         let ratio = rounds.ratio(at(one), at(other))?;
                         let id = format!("{}, {payload} B, {mode}", pair(ours, &peer, shape));
-                        findings.at_most(id, &ratio, 1.0);
+                        findings.at_most(id, ratio, 1.0);
                     }
                 }
             }
@@ -269,18 +265,16 @@ fn round_trips(
 /// CPU time and memory of what handles the packets.
 fn processes(
     offered: &[Ports],
-    options: &Options,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let shapes = [SHAPES[0], SHAPES[1]];
-    let (variants, subjects) = build(offered, &shapes, options, monitor)?;
-    let count = options.rounds(30, 60);
-    let rounds = Rounds::measure("CPU time", variants.len(), count, monitor, |index| {
-        cpu_us(&variants[index], &subjects[index].pids, options, monitor)
+    let (variants, subjects) = build(offered, &shapes, session)?;
+    let rounds = session.measure("CPU time", variants.len(), (30, 60), |index| {
+        cpu_us(&variants[index], &subjects[index].pids, session)
     })?;
     for (index, (variant, subject)) in variants.iter().zip(&subjects).enumerate() {
-        findings.rows.push(
+        findings.row(
             Row::of("CPU time")
                 .with("variant", variant.name.as_str())
                 .with("payload_bytes", CPU_PAYLOAD)
@@ -299,24 +293,20 @@ fn processes(
                         pair(ours, &peer, shape)
                     );
                     let ratio = rounds.ratio(one, other)?;
-                    findings.at_most(id, &ratio, 1.0);
+                    findings.at_most(id, ratio, 1.0);
                 }
             }
         }
     }
-    memory(&subjects, options, monitor, findings)
+    memory(&subjects, session, findings)
 }
 
 /// CPU time of the hosts and of what is between them for a packet and its reply. The probe keeps one core busy from the packet to its
 /// reply, kernel included; the processes are asked.
-fn cpu_us(
-    variant: &Variant,
-    pids: &[u32],
-    options: &Options,
-    monitor: &Monitor<'_>,
-) -> Result<f64, Error> {
+fn cpu_us(variant: &Variant, pids: &[u32], session: Session<'_>) -> Result<f64, Error> {
     let (spent, start) = (run_time(pids)?, Instant::now());
-    let trips = variant.round_trips_ns(Mode::Inline, CPU_PAYLOAD, options.packets(), monitor)?;
+    let trips =
+        variant.round_trips_ns(Mode::Inline, CPU_PAYLOAD, session.effort.packets(), session)?;
     let elapsed = start.elapsed();
     let cores = run_time(pids)?.saturating_sub(spent).as_secs_f64() / elapsed.as_secs_f64();
     Ok(median_us(trips) * (1.0 + cores))
@@ -333,8 +323,7 @@ fn idle_cores(variant: &Variant, pids: &[u32]) -> Result<f64, Error> {
 /// Resident memory of the switches' processes and of Myelin's, with two functions that have worked.
 fn memory(
     subjects: &[Subject],
-    options: &Options,
-    monitor: &Monitor<'_>,
+    session: Session<'_>,
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let mut peers = Vec::new();
@@ -345,9 +334,9 @@ fn memory(
             peers.push((&subject.system, bytes));
         }
     }
-    let agent = Agent::start(&options.program)?;
+    let agent = Agent::start(session.program)?;
     for (ours, _, space, more, _) in OURS {
-        monitor.progress("memory", 0, 1)?;
+        session.progress("memory", 0, 1)?;
         let chain = agent.place.chain_name(ours);
         let mut pids = worked(&agent, &chain, space, more)?;
         let what = if pids.is_empty() {
@@ -361,9 +350,7 @@ fn memory(
         for (peer, other) in &peers {
             let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
             let ratio = bytes as f64 / *other as f64;
-            findings
-                .claims
-                .push(Claim::figure_at_most(id, (), ratio, 1.0));
+            findings.claim(Claim::figure_at_most(id, ratio, 1.0));
         }
     }
     Ok(())

@@ -7,8 +7,7 @@ use myelin_packet::traffic::{Bucket, Profile};
 use myelin_spec::FunctionConfig;
 
 use super::lookup::Door;
-use crate::rounds::Rounds;
-use crate::{Error, Findings, Monitor, Options, Row, ebpf, frames};
+use crate::{Error, Findings, Row, Session, ebpf, frames};
 
 /// Most nanoseconds over a front door that only counts.
 const ALONE_BOUND_NS: f64 = 40.0;
@@ -55,11 +54,7 @@ fn subjects() -> Vec<Subject> {
     subjects
 }
 
-pub(super) fn run(
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+pub(super) fn run(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let subjects = subjects();
     let doors = subjects
         .iter()
@@ -86,8 +81,7 @@ pub(super) fn run(
         .collect();
     let _dispatched = ebpf::Dispatched::keep(Hook::Xdp, &at_xdp)?;
     let frame = frames::udp([10, 0, 0, 1], [10, 0, 0, 2], 9000, 256);
-    let rounds = options.rounds(40, 200);
-    let mut rounds = Rounds::measure("policing", programs.len(), rounds, monitor, |subject| {
+    let mut rounds = session.measure("policing", programs.len(), (40, 200), |subject| {
         ebpf::mean_ns(
             programs[subject].as_fd(),
             subjects[subject].hook,
@@ -102,7 +96,7 @@ pub(super) fn run(
         let (hook, alone) = (doors[0].hook, doors[0].single_queue);
         let queues = if alone { "one queue" } else { "several CPUs" };
         for (subject, door) in (counting..).zip(doors) {
-            findings.rows.push(
+            findings.row(
                 Row::of("policing, test runs")
                     .with("hook", hook.to_string())
                     .with("bucket", queues)

@@ -8,7 +8,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::published::rate_control;
 use crate::rounds::to_one;
 use crate::routers::{Kind, Routers};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-bucket",
@@ -104,10 +104,11 @@ fn settings(kind: Kind) -> Vec<Setting> {
     all
 }
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let mut findings =
+        Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
     for kind in [Kind::Process, Kind::Namespace] {
-        measure(kind, options, monitor, &mut findings)?;
+        measure(kind, session, &mut findings)?;
     }
     Ok(findings)
 }
@@ -120,26 +121,21 @@ fn enforce(kind: Kind) -> &'static str {
     }
 }
 
-fn measure(
-    kind: Kind,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
-    monitor.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
+fn measure(kind: Kind, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
+    session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
     let free = |_| "enforce: none".to_owned();
-    let mut lone = Routers::new(&options.program, kind, &[], &[free(0)])?;
+    let mut lone = Routers::new(session.program, kind, &[], &[free(0)])?;
     let capacity_pps = capacity(&lone)?;
     let slas: Vec<String> = (0..MANY).map(free).collect();
-    let mut many = Routers::new(&options.program, kind, &[], &slas)?;
+    let mut many = Routers::new(session.program, kind, &[], &slas)?;
     let settings = settings(kind);
     let mut shown: Vec<Shown> = settings.iter().map(|_| Shown::default()).collect();
-    let passes = options.rounds(3, 20);
+    let passes = session.effort.rounds(3, 20);
     for pass in 0..passes {
         let stage = format!("{} routers", kind.name());
-        monitor.progress(&stage, pass, passes)?;
+        session.progress(&stage, pass, passes)?;
         for (setting, shown) in settings.iter().zip(&mut shown) {
-            monitor.check()?;
+            session.check()?;
             let routers = if setting.routers == 1 {
                 &mut lone
             } else {
@@ -155,7 +151,7 @@ fn measure(
         }
     }
     for (setting, shown) in settings.iter().zip(&shown) {
-        findings.rows.push(row(kind, setting, shown, capacity_pps));
+        findings.row(row(kind, setting, shown, capacity_pps));
     }
     claims(kind, &settings, &shown, findings)
 }
@@ -259,24 +255,18 @@ fn claims(
             _ => setting.table == STRICT,
         };
         if meets {
-            findings
-                .claims
-                .push(rate_control::TARGET_REACHED.beside(Claim::ratio_at_least(
-                    format!("{name}: share of its target"),
-                    (),
-                    &to_one(&shown.kept)?,
-                    TARGET_BOUND,
-                )));
+            findings.claim(rate_control::TARGET_REACHED.beside(Claim::ratio_at_least(
+                format!("{name}: share of its target"),
+                to_one(&shown.kept)?,
+                TARGET_BOUND,
+            )));
         }
         if setting.routers > 1 {
-            findings
-                .claims
-                .push(rate_control::LIMITED.beside(Claim::ratio_at_most(
-                    format!("{name}: the others, of what their profile allows"),
-                    (),
-                    &to_one(&shown.others)?,
-                    LIMITED_BOUND,
-                )));
+            findings.claim(rate_control::LIMITED.beside(Claim::ratio_at_most(
+                format!("{name}: the others, of what their profile allows"),
+                to_one(&shown.others)?,
+                LIMITED_BOUND,
+            )));
         }
     }
     Ok(())

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use myelin_metrics::stats::{PairedRatio, median_ci};
+use myelin_metrics::stats::{Estimate, median_ci, paired_ratio};
 
 use crate::generator::Sent;
 use crate::published::rate_control;
 use crate::rounds::{Rounds, to_one};
 use crate::routers::{Figures, Kind, Routers};
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Claim, Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-isolation",
@@ -97,10 +97,11 @@ const ALONE: usize = 0;
 const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let mut findings =
+        Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
     for subject in &SUBJECTS {
-        measure(subject, options, monitor, &mut findings)?;
+        measure(subject, session, &mut findings)?;
     }
     Ok(findings)
 }
@@ -124,84 +125,65 @@ impl Turn {
     }
 }
 
-fn measure(
-    subject: &Subject,
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+fn measure(subject: &Subject, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let kind = subject.kind;
-    monitor.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let free = routers(options, subject, |_| "enforce: none".to_owned())?;
+    session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
+    let free = routers(session, subject, |_| "enforce: none".to_owned())?;
     let (offered_pps, capacity_pps) = capacity(&free)?;
     let rate_pps = (capacity_pps * BOOKED / 2.0)
         .min(offered_pps * (1.0 - SPARE) / (FLOOD + 1.0))
         .floor()
         .max(1.0);
-    let policed = routers(options, subject, |burst| {
+    let policed = routers(session, subject, |burst| {
         format!("rate: {rate_pps}pps, burst: {burst}, enforce: policer")
     })?;
     let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
     let stage = format!("two {} routers", kind.name());
     // The figure is the share that the other router keeps of what it was sent; the rest is kept beside.
-    let kept = Rounds::measure(
-        &stage,
-        CASES.len(),
-        options.rounds(40, 200),
-        monitor,
-        |case| {
-            let place = if CASES[case].policed { &policed } else { &free };
-            let rates_pps = CASES[case].sent.map(|share| share * rate_pps);
-            let turn = turn(place, rates_pps, TURN)?;
-            let kept = turn.did[1].packets_out as f64 / turn.sent[1].packets.max(1) as f64;
-            turns[case].push(turn);
-            // A share of nothing at all would be no figure.
-            Ok(kept.max(1e-6))
-        },
-    )?;
+    let kept = session.measure(&stage, CASES.len(), (40, 200), |case| {
+        let place = if CASES[case].policed { &policed } else { &free };
+        let rates_pps = CASES[case].sent.map(|share| share * rate_pps);
+        let turn = turn(place, rates_pps, TURN)?;
+        let kept = turn.did[1].packets_out as f64 / turn.sent[1].packets.max(1) as f64;
+        turns[case].push(turn);
+        // A share of nothing at all would be no figure.
+        Ok(kept.max(1e-6))
+    })?;
     for (number, case) in CASES.iter().enumerate() {
         let row = Row::of("two routers")
             .with("routers", kind.name())
             .with("case", case.name)
             .with("capacity_kpps", capacity_pps / 1e3)
             .with("profile_kpps", rate_pps / 1e3);
-        findings
-            .rows
-            .push(with_figures(row, &turns[number], &kept, number));
+        findings.row(with_figures(row, &turns[number], &kept, number));
     }
     let name = kind.name();
     let unpoliced = to_one(&kept.sorted(UNPOLICED))?;
-    findings
-        .claims
-        .push(rate_control::KEPT_UNPOLICED.beside(Claim::ratio_at_most(
-            format!("{name}: kept beside a flooded neighbour, not policed"),
-            (),
-            &unpoliced,
-            KEPT_BOUND,
-        )));
+    findings.claim(rate_control::KEPT_UNPOLICED.beside(Claim::ratio_at_most(
+        format!("{name}: kept beside a flooded neighbour, not policed"),
+        unpoliced,
+        KEPT_BOUND,
+    )));
     // What the chain is owed begins at its door; what its link's ring has no room for, since the receive work is kept from its core, is told apart.
-    let of = |figure: fn(&Turn) -> f64| -> Result<PairedRatio, Error> {
+    let of = |figure: fn(&Turn) -> f64| -> Result<Estimate, Error> {
         // A share of nothing at all would be no figure.
         let shares = turns[POLICED].iter().map(|turn| figure(turn).max(1e-6));
         to_one(&shares.collect::<Vec<_>>())
     };
-    findings
-        .claims
-        .push(rate_control::KEPT_POLICED.beside(Claim::ratio_at_least(
-            format!("{name}: kept beside a flooded neighbour, policed, of what came to the door"),
-            (),
-            &of(Turn::passed)?,
-            KEPT_BOUND,
-        )));
+    findings.claim(rate_control::KEPT_POLICED.beside(Claim::ratio_at_least(
+        format!("{name}: kept beside a flooded neighbour, policed, of what came to the door"),
+        of(Turn::passed)?,
+        KEPT_BOUND,
+    )));
     findings.at_least(
         format!("{name}: came to the door beside a flooded neighbour, policed, of what was sent"),
-        &of(Turn::came)?,
+        of(Turn::came)?,
         KEPT_BOUND,
     );
-    let ratio = PairedRatio::new(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
+    let ratio = paired_ratio(&p99_us(&turns[POLICED]), &p99_us(&turns[ALONE]))?;
     findings.at_most(
         format!("{name}: sojourn p99 beside a policed flood / alone"),
-        &ratio,
+        ratio,
         SOJOURN_BOUND,
     );
     Ok(())
@@ -251,12 +233,12 @@ fn p99_us(turns: &[Turn]) -> Vec<f64> {
 
 /// The two routers, each with an SLA of its burst.
 fn routers(
-    options: &Options,
+    session: Session<'_>,
     subject: &Subject,
     sla: impl Fn(u64) -> String,
 ) -> Result<Routers, Error> {
     let slas = [FLOODED_BURST, BURST].map(sla);
-    Routers::new(&options.program, subject.kind, subject.work, &slas)
+    Routers::new(session.program, subject.kind, subject.work, &slas)
 }
 
 /// What one router is sent, and puts through, when it is sent as much as goes, packets a second.

@@ -14,10 +14,9 @@ use super::policing;
 use crate::generator::pump;
 use crate::network::{CLIENT_PORT_MAC, Network, SERVER_LINK};
 use crate::published::rate_control;
-use crate::rounds::Rounds;
 use crate::routers::{Kind, Routers, frame};
 use crate::variant::probing_core;
-use crate::{Claim, Error, Experiment, Findings, Monitor, Options, Row, ebpf, variants};
+use crate::{Claim, Error, Experiment, Findings, Row, Session, ebpf, variants};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rate-overhead",
@@ -92,10 +91,11 @@ const SUBJECTS: [(&str, Control); 10] = [
     ("myelin, xdp", Control::Policer),
 ];
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([("frame_bytes", crate::routers::FRAME_BYTES.to_string())]);
-    policing::run(options, monitor, &mut findings)?;
-    throughput(options, monitor, &mut findings)?;
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let mut findings =
+        Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
+    policing::run(session, &mut findings)?;
+    throughput(session, &mut findings)?;
     Ok(findings)
 }
 
@@ -106,7 +106,7 @@ enum Router {
 }
 
 impl Router {
-    fn build(options: &Options, router: &str, control: Control) -> Result<Self, Error> {
+    fn build(session: Session<'_>, router: &str, control: Control) -> Result<Self, Error> {
         let kind = match router {
             "linux" => return Ok(Self::Linux(Linux::new(control)?)),
             "myelin, tcx" => Kind::Tcx,
@@ -114,7 +114,7 @@ impl Router {
         };
         let sla = format!("{PROFILE}, enforce: {}", control.enforce());
         Ok(Self::Ours(Routers::new(
-            &options.program,
+            session.program,
             kind,
             &[],
             &[sla],
@@ -181,27 +181,17 @@ fn shape() -> Result<(), Error> {
     ))
 }
 
-fn throughput(
-    options: &Options,
-    monitor: &Monitor<'_>,
-    findings: &mut Findings,
-) -> Result<(), Error> {
+fn throughput(session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let mut routers = Vec::new();
     for (router, control) in SUBJECTS {
-        monitor.progress("deploying routers", routers.len(), SUBJECTS.len())?;
-        routers.push(Router::build(options, router, control)?);
+        session.progress("deploying routers", routers.len(), SUBJECTS.len())?;
+        routers.push(Router::build(session, router, control)?);
     }
     let core = probing_core()?;
-    let rounds = Rounds::measure(
-        "throughput",
-        routers.len(),
-        options.rounds(60, 300),
-        monitor,
-        |subject| {
-            let took = pump(routers[subject].sender(), FRAMES, core)?;
-            Ok(FRAMES as f64 / took.as_secs_f64() / 1e6)
-        },
-    )?;
+    let rounds = session.measure("throughput", routers.len(), (60, 300), |subject| {
+        let took = pump(routers[subject].sender(), FRAMES, core)?;
+        Ok(FRAMES as f64 / took.as_secs_f64() / 1e6)
+    })?;
     for (router, of_router) in routers.iter().zip(SUBJECTS) {
         if let Router::Ours(routers) = router {
             let figures = routers.figures()?;
@@ -221,25 +211,20 @@ fn throughput(
             .position(|(other, control)| (*other, *control) == (router, Control::None))
             .unwrap_or(subject);
         let ratio = rounds.ratio(subject, none)?;
-        findings.rows.push(
+        findings.row(
             Row::of("throughput")
                 .with("router", router)
                 .with("control", control.name())
                 .with_estimate("rate", "_mpps", rounds.median(subject))
-                .with("of_none", ratio.estimate.value),
+                .with("of_none", ratio.value),
         );
         let id = format!("{router}: throughput with {} / without", control.name());
         if router != "linux" && control == Control::Policer {
-            findings.at_least(id, &ratio, POLICER_BOUND);
+            findings.at_least(id, ratio, POLICER_BOUND);
         } else if router != "linux" && control == Control::Both {
             for published in rate_control::LEFT_BY_BOTH {
                 let bound = published.value;
-                findings.claims.push(published.beside(Claim::ratio_at_least(
-                    id.as_str(),
-                    (),
-                    &ratio,
-                    bound,
-                )));
+                findings.claim(published.beside(Claim::ratio_at_least(id.as_str(), ratio, bound)));
             }
         }
     }

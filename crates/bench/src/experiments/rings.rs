@@ -10,8 +10,7 @@ use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 
 use crate::reference::{self, RingThroughput};
-use crate::rounds::Rounds;
-use crate::{Error, Experiment, Findings, Monitor, Options, Row};
+use crate::{Error, Experiment, Findings, Row, Session};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "rings",
@@ -34,43 +33,34 @@ const BOUND: f64 = 1.0;
 const OURS: usize = 0;
 const THEIRS: usize = 1;
 
-fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
-    let mut findings = Findings::with([
-        ("ring_entries", ENTRIES.to_string()),
-        ("batch", BATCH.to_string()),
-    ]);
+fn run(session: Session<'_>) -> Result<Findings, Error> {
+    let mut findings = Findings::default()
+        .with("ring_entries", ENTRIES.to_string())
+        .with("batch", BATCH.to_string());
     let cores = two_cores()?;
     let mut theirs = match RingThroughput::start(cores, WINDOWS, BATCHES) {
         Ok(program) => Some(program),
         Err(error @ reference::Error::Absent { .. }) => {
-            findings
-                .rows
-                .push(Findings::skipped("ring", "rte_ring", &error));
+            findings.row(Findings::skipped("ring", "rte_ring", &error));
             None
         }
         Err(error) => return Err(error.into()),
     };
     let subjects = 1 + usize::from(theirs.is_some());
-    let rounds = Rounds::measure(
-        "rings",
-        subjects,
-        options.rounds(100, 400),
-        monitor,
-        |subject| {
-            let windows = match &mut theirs {
-                Some(theirs) if subject == THEIRS => theirs.run()?,
-                _ => ours(cores)?,
-            };
-            Ok(million_a_second(&windows))
-        },
-    )?;
+    let rounds = session.measure("rings", subjects, (100, 400), |subject| {
+        let windows = match &mut theirs {
+            Some(theirs) if subject == THEIRS => theirs.run()?,
+            _ => ours(cores)?,
+        };
+        Ok(million_a_second(&windows))
+    })?;
     for (subject, ring) in ["myelin", "rte_ring"]
         .into_iter()
         .enumerate()
         .take(subjects)
     {
         let runs = rounds.sorted(subject);
-        findings.rows.push(
+        findings.row(
             Row::of("rings")
                 .with("ring", ring)
                 .with_estimate("throughput", "_mops", rounds.median(subject))
@@ -82,7 +72,7 @@ fn run(options: &Options, monitor: &Monitor<'_>) -> Result<Findings, Error> {
     }
     if subjects > THEIRS {
         let ratio = rounds.ratio(OURS, THEIRS)?;
-        findings.at_least("throughput / rte_ring SP/SC", &ratio, BOUND);
+        findings.at_least("throughput / rte_ring SP/SC", ratio, BOUND);
     }
     Ok(findings)
 }

@@ -163,7 +163,7 @@ mod tests {
     use myelin_measure::Mode;
 
     use super::*;
-    use crate::Monitor;
+    use crate::Session;
 
     #[test]
     fn rules_lead_through_all_functions() {
@@ -198,10 +198,7 @@ mod tests {
             return;
         }
         let cancelled = AtomicBool::new(false);
-        let monitor = Monitor {
-            progress: &|_, _, _| {},
-            cancelled: &cancelled,
-        };
+        let session = Session::quick(&cancelled);
         for ports in Ports::ALL {
             let layouts = [(1, false), (2, true)].map(|(functions, both_ways)| Layout {
                 ports,
@@ -219,7 +216,7 @@ mod tests {
             let pids: Vec<u32> = peers.iter().flat_map(|peer| peer.pids.clone()).collect();
             assert_eq!(pids.len(), 4);
             for peer in &peers {
-                let trips = peer.variant.round_trips_ns(Mode::Inline, 256, 20, &monitor);
+                let trips = peer.variant.round_trips_ns(Mode::Inline, 256, 20, session);
                 match trips {
                     Ok(trips) => assert!(trips.iter().all(|ns| *ns < u32::MAX), "{trips:?}"),
                     // The experiment leaves such ports out, and says so.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use myelin_api::{ApiError, Event};
+use myelin_api::ApiError;
 use myelin_bench::{Effort, Error, Monitor, Options};
 use myelin_report::experiment;
 
@@ -55,23 +55,16 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         program: output::program()?,
     };
     let progress = std::sync::Mutex::new(Progress::new());
-    let show = |stage: &str, done: u64, total: u64| {
+    let show = |event| {
         if let Ok(mut progress) = progress.lock() {
-            progress.take(Event::Progress {
-                stage: stage.to_owned(),
-                done,
-                total,
-            });
+            progress.take(event);
         }
     };
-    let outcome = myelin_bench::run(
-        name,
-        &options,
-        &Monitor {
-            progress: &show,
-            cancelled,
-        },
-    );
+    let monitor = Monitor {
+        emit: &show,
+        cancelled,
+    };
+    let outcome = myelin_bench::run(name, &options, &monitor);
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }

@@ -14,14 +14,14 @@ use std::thread;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, getsockopt, sendmsg};
 use nix::{getsockopt_impl, sockopt_impl};
-use serde::Serialize;
 
-use super::trial::{Arrivals, Sent, Trial, send_paced};
+use super::trial::{Arrivals, Carried};
 use crate::Error;
 use crate::clock::now_ns;
 use crate::config::{check_payload, check_range};
 use crate::control::{Control, Watch};
 use crate::echo::is_nothing;
+use crate::generator::{Late, Pace, Sent, Stream, Wait, generate};
 use crate::payload::{Codec, HEADER_BYTES, Header};
 use crate::run::{fresh_run, pin};
 use crate::socket::{Sockets, forbid_fragments, widen_receive_buffer};
@@ -41,6 +41,10 @@ const STANDSTILL_NS: u64 = 1_000_000;
 const GRACE_NS: u64 = 10_000_000;
 /// Longest trial, sending and reading.
 const LIMIT_NS: u64 = 10_000_000_000;
+/// A sender further behind than this starts its timeline anew: catching up in one burst would overflow queues that the asked rate does not.
+const LARGEST_LAG_NS: u64 = 1_000_000;
+/// Sends refused in a row until the trial fails with the system's reason.
+const REFUSALS: u32 = 100_000;
 /// Packets before a trial: they wake up who slept.
 const WARM_UP: u32 = 64;
 
@@ -68,25 +72,6 @@ pub struct Load {
     pub burst: u16,
     /// The core that sends.
     pub core: Option<usize>,
-}
-
-/// What became of a trial's packets.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Carried {
-    /// What was sent and what arrived.
-    #[serde(flatten)]
-    pub trial: Trial,
-    /// Packets that arrived over the time from the first send to the last arrival, millions a second.
-    pub carried_mpps: f64,
-    /// Whether bursts left in one system call each; `false` where they were to but the link cannot segment, and for a burst of one.
-    pub segmented: bool,
-}
-
-impl Carried {
-    /// Whether everything arrived in order.
-    pub fn is_clean(&self) -> bool {
-        self.trial.is_clean()
-    }
 }
 
 /// Sends `load` at `offered_mpps` millions of packets a second, or as fast as it can, and tells what arrived.
@@ -153,50 +138,34 @@ fn measure(
         packets: WARM_UP,
         ..load.clone()
     };
-    let grown = run(&warm_up, sockets, None, None, watch)?.grown;
+    let (_, grown) = run(&warm_up, sockets, None, None, watch)?;
     // All alike, and none lost.
     let each = (grown > 0 && grown.is_multiple_of(WARM_UP)).then_some(grown / WARM_UP);
-    let run = run(load, sockets, offered_mpps, each, watch)?;
-    Ok(Carried {
-        carried_mpps: run.trial.received as f64 / run.duration_ns.max(1) as f64 * 1000.0,
-        segmented: run.segmented,
-        trial: run.trial,
-    })
+    let (carried, _) = run(load, sockets, offered_mpps, each, watch)?;
+    Ok(carried)
 }
 
-/// What became of a load.
-struct Run {
-    trial: Trial,
-    /// From the first send to the last arrival.
-    duration_ns: u64,
-    /// Bytes by which the queue grew.
-    grown: u32,
-    /// The kernel segmented every burst.
-    segmented: bool,
-}
-
-/// Sends a load and takes it in.
+/// Sends a load and takes it in: what became of it, and by how many bytes the queue grew.
 fn run(
     load: &Load,
     sockets: &Sockets,
     offered_mpps: Option<f64>,
     each: Option<u32>,
     watch: &Watch<'_>,
-) -> Result<Run, Error> {
+) -> Result<(Carried, u32), Error> {
     let codec = Codec::new(fresh_run(), 0, load.payload_bytes);
     let mut receiver = Receiver::new(&sockets.server, &codec, load.packets)?;
     let mut sender = Sender::new(load, &codec);
     let start = now_ns();
-    let sent = sender.send(&sockets.client, offered_mpps, watch)?;
-    let (mut last, grown) = receiver.watch_queue(sent.count, each)?;
-    receiver.read(sent.count, &mut last, watch)?;
-    let trial = Trial::new(offered_mpps, sent, &receiver.arrivals);
-    Ok(Run {
-        trial,
-        duration_ns: last.saturating_sub(start),
-        grown,
+    let (sent, sending_ns) = sender.send(&sockets.client, offered_mpps, watch)?;
+    let (mut last, grown) = receiver.watch_queue(sent, each)?;
+    receiver.read(sent, &mut last, watch)?;
+    let ns = [sending_ns, last.saturating_sub(start)];
+    let carried = Carried {
         segmented: sender.segments,
-    })
+        ..Carried::new(sent, ns, &receiver.arrivals)
+    };
+    Ok((carried, grown))
 }
 
 /// Sends a trial's packets, each burst at its moment of an absolute timeline.
@@ -222,17 +191,44 @@ impl<'a> Sender<'a> {
         }
     }
 
+    /// Sends all; how many packets those were, and the time from the first to the last, ns.
     fn send(
         &mut self,
         socket: &UdpSocket,
         offered_mpps: Option<f64>,
         watch: &Watch<'_>,
-    ) -> Result<Sent, Error> {
+    ) -> Result<(u64, u64), Error> {
         let (bytes, destination) = (self.load.payload_bytes, self.load.destination);
         let packets = u64::from(self.load.packets);
-        let goes_on = |count, now| count < packets && watch.stopped(now).is_none();
-        let send = |first, now| self.burst(socket, first, now);
-        send_paced((bytes, destination), offered_mpps, goes_on, send)
+        let start = now_ns();
+        let (mut next, mut last, mut refusals) = (0, start, 0);
+        let rate_pps = offered_mpps.map(|mpps| mpps * 1e6);
+        let pace = Pace::new(rate_pps, Late::CatchUp(LARGEST_LAG_NS), start);
+        let send = |_, now| match self.burst(socket, next, now) {
+            Ok(packets) => {
+                (next, last, refusals) = (next + packets, now, 0);
+                Ok(Sent {
+                    packets,
+                    refused: 0,
+                })
+            }
+            // A full send buffer is the sender's limit, not a loss: try again.
+            Err(error) if refusals < REFUSALS && is_nothing(&error) => {
+                refusals += 1;
+                Ok(Sent::default())
+            }
+            Err(error) => Err(Error::system(
+                format!("send {bytes} bytes to {destination}"),
+                error,
+                "is there a route, and does the link's MTU fit?",
+            )),
+        };
+        generate(
+            &mut [Stream::new(pace, send)],
+            Wait::Spin,
+            |streams, now| streams[0].sent() < packets && watch.stopped(now).is_none(),
+        )?;
+        Ok((next, last - start))
     }
 
     /// One system call; how many packets it took.

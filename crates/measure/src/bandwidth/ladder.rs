@@ -1,6 +1,6 @@
 //! Which rates to offer, where the same way is tried again and again.
 
-use super::{Carried, Trial};
+use super::Carried;
 
 /// A step up or down.
 const STEP: f64 = 1.05;
@@ -47,7 +47,7 @@ impl Ladder {
             if lowest && failures >= PATIENCE {
                 break;
             }
-            self.fall(&carried.trial, failures);
+            self.fall(&carried, failures);
             carried = attempt(self.offered_mpps)?;
             left -= 1;
         }
@@ -58,11 +58,11 @@ impl Ladder {
     }
 
     /// Lowers the rate after that many failures in a row.
-    fn fall(&mut self, trial: &Trial, failures: i32) {
-        let arrived = trial.received as f64 / trial.sent.max(1) as f64;
+    fn fall(&mut self, carried: &Carried, failures: i32) {
+        let arrived = carried.received as f64 / carried.sent.max(1) as f64;
         let lower = match self.offered_mpps {
             // What came through under overload is near the limit.
-            None => trial.sent_mpps * arrived.max(0.1),
+            None => carried.sent_mpps * arrived.max(0.1),
             Some(rate) if failures < PATIENCE => rate,
             Some(rate) => rate / STEP.powi(failures - 1),
         };
@@ -107,7 +107,7 @@ impl Ladder {
         let Some(rate) = self.offered_mpps else {
             return false;
         };
-        if carried.trial.sent_mpps < KEPT * rate {
+        if carried.sent_mpps < KEPT * rate {
             self.offered_mpps = None;
             return false;
         }
@@ -130,18 +130,14 @@ mod tests {
         let sent_mpps = offered_mpps.map_or(fastest, |rate| rate.min(fastest));
         let lost = sent_mpps > 1.1 * limit;
         Carried {
-            trial: Trial {
-                offered_mpps,
-                sent_mpps,
-                sent: 1000,
-                received: if lost {
-                    (1000.0 * limit / sent_mpps) as u64
-                } else {
-                    1000
-                },
-                reordered: Some(0),
-                duplicates: Some(0),
+            sent_mpps,
+            sent: 1000,
+            received: if lost {
+                (1000.0 * limit / sent_mpps) as u64
+            } else {
+                1000
             },
+            reordered: Some(0),
             carried_mpps: sent_mpps.min(limit),
             segmented: false,
         }

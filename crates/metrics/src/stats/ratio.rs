@@ -1,74 +1,41 @@
-//! Ratios of two subjects measured in turns, and when a bound on one holds.
-
-use serde::Serialize;
+//! The ratio of two subjects measured in turns.
 
 use super::{CONFIDENCE, Estimate, median_ci};
-
-/// Interleaved rounds that a claim on a ratio must rest on.
-pub const ROUNDS_NEEDED: usize = 30;
 
 /// Rounds that cannot be paired.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot form a ratio: {0}")]
 pub struct RatioError(String);
 
-/// The median over rounds of subject / reference, both measured in each round, with its 95 % interval by [`median_ci`].
+/// The median over rounds of subject / reference with its 95 % interval by [`median_ci`]. `subject[i]` and `reference[i]` were measured side by side, in the
+/// same unit.
 ///
 /// Order statistics rather than a bootstrap: exact for any distribution, no seed, and at 30 rounds the interval is simply from the
 /// 10th to the 21st ratio, which a reader can check by hand.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct PairedRatio {
-    /// Median of the rounds' ratios and its interval.
-    #[serde(flatten)]
-    pub estimate: Estimate,
-}
-
-impl PairedRatio {
-    /// From the same rounds of both: `subject[i]` and `reference[i]` were measured side by side, in the same unit.
-    ///
-    /// # Errors
-    /// When the counts differ, there are none, or a figure is not a positive finite number.
-    pub fn new(subject: &[f64], reference: &[f64]) -> Result<Self, RatioError> {
-        if subject.len() != reference.len() {
-            return Err(RatioError(format!(
-                "{} rounds of the subject but {} of the reference; pair them round by round",
-                subject.len(),
-                reference.len()
-            )));
-        }
-        let usable = |v: &f64| v.is_finite() && *v > 0.0;
-        if let Some(round) = subject
-            .iter()
-            .zip(reference)
-            .position(|(s, r)| !usable(s) || !usable(r))
-        {
-            return Err(RatioError(format!(
-                "round {round} measured {} against {}; both must be positive numbers",
-                subject[round], reference[round]
-            )));
-        }
-        let ratios: Vec<f64> = subject.iter().zip(reference).map(|(s, r)| s / r).collect();
-        let estimate = median_ci(&ratios, CONFIDENCE)
-            .ok_or_else(|| RatioError("no round was measured".into()))?;
-        Ok(Self { estimate })
+///
+/// # Errors
+/// When the counts differ, there are none, or a figure is not a positive finite number.
+pub fn paired_ratio(subject: &[f64], reference: &[f64]) -> Result<Estimate, RatioError> {
+    if subject.len() != reference.len() {
+        return Err(RatioError(format!(
+            "{} rounds of the subject but {} of the reference; pair them round by round",
+            subject.len(),
+            reference.len()
+        )));
     }
-
-    /// Whether "at most `bound`" holds: the interval over at least [`ROUNDS_NEEDED`] rounds lies wholly at or below it.
-    /// `None` when the rounds are too few to decide.
-    pub fn at_most(&self, bound: f64) -> Option<bool> {
-        self.decided().map(|interval| interval.high <= bound)
+    let usable = |v: &f64| v.is_finite() && *v > 0.0;
+    if let Some(round) = subject
+        .iter()
+        .zip(reference)
+        .position(|(s, r)| !usable(s) || !usable(r))
+    {
+        return Err(RatioError(format!(
+            "round {round} measured {} against {}; both must be positive numbers",
+            subject[round], reference[round]
+        )));
     }
-
-    /// Whether "at least `bound`" holds, by the same rule.
-    pub fn at_least(&self, bound: f64) -> Option<bool> {
-        self.decided().map(|interval| interval.low >= bound)
-    }
-
-    fn decided(&self) -> Option<super::Interval> {
-        self.estimate
-            .interval
-            .filter(|_| self.estimate.samples >= ROUNDS_NEEDED as u64)
-    }
+    let ratios: Vec<f64> = subject.iter().zip(reference).map(|(s, r)| s / r).collect();
+    median_ci(&ratios, CONFIDENCE).ok_or_else(|| RatioError("no round was measured".into()))
 }
 
 #[cfg(test)]
@@ -85,9 +52,9 @@ mod tests {
         let reference = ramp(30, 8.0, 0.3);
         let ratios = ramp(30, 1.0, 0.01);
         let subject: Vec<f64> = reference.iter().zip(&ratios).map(|(a, b)| a * b).collect();
-        let ratio = PairedRatio::new(&subject, &reference).unwrap();
-        assert!((ratio.estimate.value - 1.145).abs() < 1e-9);
-        let interval = ratio.estimate.interval.unwrap();
+        let ratio = paired_ratio(&subject, &reference).unwrap();
+        assert!((ratio.value - 1.145).abs() < 1e-9);
+        let interval = ratio.interval.unwrap();
         assert!((interval.low - 1.09).abs() < 1e-9 && (interval.high - 1.20).abs() < 1e-9);
         assert_eq!(ratio.at_most(1.21), Some(true));
         assert_eq!(
@@ -101,19 +68,15 @@ mod tests {
 
     #[test]
     fn too_few_rounds_decide_nothing() {
-        let ratio = PairedRatio::new(&[1.0; 29], &[2.0; 29]).unwrap();
+        let ratio = paired_ratio(&[1.0; 29], &[2.0; 29]).unwrap();
         assert_eq!(ratio.at_most(1.0), None);
-        assert_eq!(
-            PairedRatio::new(&[1.0; 30], &[2.0; 30])
-                .unwrap()
-                .at_most(0.5),
-            Some(true)
-        );
+        let ratio = paired_ratio(&[1.0; 30], &[2.0; 30]).unwrap();
+        assert_eq!(ratio.at_most(0.5), Some(true));
     }
 
     #[test]
     fn unusable_rounds_are_named() {
-        let text = |s: &[f64], r: &[f64]| PairedRatio::new(s, r).unwrap_err().to_string();
+        let text = |s: &[f64], r: &[f64]| paired_ratio(s, r).unwrap_err().to_string();
         assert!(text(&[1.0], &[]).contains("1 rounds of the subject but 0"));
         assert!(text(&[], &[]).contains("no round"));
         assert!(text(&[1.0, 2.0], &[1.0, 0.0]).contains("round 1 measured 2 against 0"));

@@ -75,18 +75,10 @@ pub fn met(claims: &[Claim]) -> bool {
     claims.iter().all(|claim| claim.holds == Some(true))
 }
 
+/// What was not measured is not kept.
 fn claim(id: String, measured: Option<f64>, bound: f64) -> Claim {
-    match measured {
-        Some(measured) => Claim::figure_at_most(id, serde_json::Value::Null, measured, bound),
-        None => Claim {
-            id,
-            paper: serde_json::Value::Null,
-            source: None,
-            measured: serde_json::Value::Null,
-            bound: format!("<= {bound}").into(),
-            holds: Some(false),
-        },
-    }
+    let holds = measured.is_some_and(|measured| measured <= bound);
+    Claim::new(id, measured).bounded(format!("<= {bound}"), Some(holds))
 }
 
 #[cfg(test)]
