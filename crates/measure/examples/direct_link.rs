@@ -13,7 +13,7 @@ use myelin_linux::affinity;
 use myelin_linux::netns::{self, Netns};
 use myelin_measure::cpu::CpuMeter;
 use myelin_measure::{Config, Control, Cores, Mode, Sockets, probe};
-use myelin_report::terminal::{Histogram, Line, Style, latency_table};
+use myelin_report::terminal::{Histogram, Style, latency_table};
 
 const CLIENT: &str = "10.78.0.1";
 const SERVER: &str = "10.78.0.2";
@@ -69,14 +69,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect();
     println!("{}\n", latency_table(&columns, Style::default()));
     for (name, result) in &results {
-        let bound = Line {
-            name: "SLA".to_owned(),
-            at_us: 350.0,
+        let histogram = Histogram {
+            delays: &result.rtt_distribution,
+            bound_us: Some(350.0),
         };
-        println!(
-            "{name}\n{}\n",
-            Histogram::new(&result.rtt_distribution, Some(bound)).render(Style::default())
-        );
+        println!("{name}\n{}\n", histogram.render(Style::default()));
     }
     println!("{}\n", serde_json::to_string(&meter.stop()?)?);
     Ok(())

@@ -4,6 +4,7 @@
 mod bursts;
 mod crossings;
 mod crowd;
+mod deployed;
 mod direct;
 mod fed_functions;
 mod programs;
@@ -41,6 +42,32 @@ pub trait Chains {
     /// The in-band sojourn of all packets of a chain since it came up, by section.
     fn sojourn(&self, name: &str) -> Result<Vec<Histogram>, ApiError>;
 }
+
+/// Why something could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum Error {
+    Chains(#[from] ApiError),
+    Linux(#[from] myelin_linux::Error),
+    Kernel(#[from] myelin_kernel::Error),
+    Dataplane(#[from] myelin_dataplane::Error),
+    Functions(#[from] myelin_functions::Error),
+    Probe(#[from] crate::Error),
+    Frame(#[from] myelin_packet::Unparsed),
+    Prefix(#[from] myelin_packet::prefix::PrefixError),
+    Send(#[from] std::io::Error),
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Chains(error) => error,
+            other => Self::failed(other),
+        }
+    }
+}
+
+type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Measures the costs of this machine.
 ///
@@ -140,9 +167,9 @@ pub fn keep(path: &Path, costs: &Costs) -> Result<(), ApiError> {
 
 /// One configuration of every kind, as its cost is measured: rules that match nothing, so that the whole look-up
 /// is paid.
-fn configurations() -> Result<Vec<FunctionConfig>, ApiError> {
+fn configurations() -> Result<Vec<FunctionConfig>> {
     let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
-    rule.source = Some("192.0.2.0/24".parse().map_err(ApiError::failed)?);
+    rule.source = Some("192.0.2.0/24".parse()?);
     rule.destination_ports = Some(53..=53);
     Ok(vec![
         FunctionConfig::Forward,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use myelin_api::ApiError;
 use myelin_linux::packet_socket::PacketSender;
 
-use super::{FRAMES, median};
+use super::{FRAMES, Result, median};
 use crate::clock::now_ns;
 use crate::stall::CoreBlocker;
 
@@ -49,8 +49,8 @@ impl Seen {
         &mut self,
         senders: &Senders,
         blocker: &CoreBlocker,
-        arrived: &mut dyn FnMut() -> Result<u64, ApiError>,
-    ) -> Result<(), ApiError> {
+        arrived: &mut dyn FnMut() -> Result<u64>,
+    ) -> Result<()> {
         for _ in 0..REPEAT {
             for (senders, figures) in senders.iter().zip(&mut self.0) {
                 for (packets, worked_ns) in BURSTS.into_iter().zip(&mut figures.worked_ns) {
@@ -78,12 +78,13 @@ impl Seen {
     ///
     /// # Errors
     /// None of the bursts of one length came whole.
-    pub(super) fn summary(self) -> Result<Bursts, ApiError> {
+    pub(super) fn summary(self) -> Result<Bursts> {
         let mut worked_ns = self.0.iter().flat_map(|figures| &figures.worked_ns);
         if worked_ns.any(Vec::is_empty) {
             return Err(ApiError::failed(
                 "no burst came whole through a chain; `myelin doctor` may say why",
-            ));
+            )
+            .into());
         }
         let more = (BURSTS[1] - BURSTS[0]) as f64;
         // One look at the slowest of all is one at the rarest gap; those of each round have what bursts differ by.
@@ -106,7 +107,7 @@ impl Seen {
 }
 
 /// What sending a packet takes by frame into a chain that drops it at its front door, ns: the system call, the link, and the port's work up to the door.
-pub(super) fn dropped(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.len()], ApiError> {
+pub(super) fn dropped(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.len()]> {
     let mut figures: [Vec<f64>; FRAMES.len()] = Default::default();
     for _ in 0..rounds * REPEAT {
         for (senders, sent_ns) in senders.iter().zip(&mut figures) {
@@ -117,10 +118,10 @@ pub(super) fn dropped(senders: &Senders, rounds: usize) -> Result<[f64; FRAMES.l
 }
 
 /// Sends so many packets; how long that takes, ns.
-fn send(senders: &[PacketSender], packets: usize) -> Result<u64, ApiError> {
+fn send(senders: &[PacketSender], packets: usize) -> Result<u64> {
     let start_ns = now_ns();
     for sender in senders.iter().cycle().take(packets) {
-        sender.send(1).map_err(ApiError::failed)?;
+        sender.send(1)?;
     }
     Ok(now_ns() - start_ns)
 }

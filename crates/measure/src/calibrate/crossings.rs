@@ -4,14 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use myelin_api::{ApiError, ChainSource};
+use myelin_api::ApiError;
 use myelin_linux::netns::Netns;
+use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Cost, StepCosts};
 
+use super::deployed::{Deployed, hosts};
 use super::direct::{CLIENT, DirectLink, SERVER};
 use super::programs::Programs;
-use super::{Chains, Monitor};
-use super::{FRAMES, at_least_nothing, median, unmeasured};
+use super::{Chains, FRAMES, Monitor, Result, at_least_nothing, median, unmeasured};
 use crate::{Config, Control, Cores, Sockets, probe};
 
 /// Round trips of one way in one round; their median counts.
@@ -62,20 +63,12 @@ const CHAINS: [(&str, &str); 9] = [
     ),
 ];
 
-/// A deployed chain that goes when this goes.
-struct Way<'a> {
-    chains: &'a dyn Chains,
+/// A way from the client to the server.
+struct Way {
     name: &'static str,
+    /// The chain that it leads through.
     chain: Option<String>,
     sockets: Sockets,
-}
-
-impl Drop for Way<'_> {
-    fn drop(&mut self) {
-        if let Some(chain) = &self.chain {
-            let _ = self.chains.down(chain);
-        }
-    }
 }
 
 /// Round trips of every way by frame, ns. The way back is the same for all chains, so two of them differ by what the way
@@ -104,7 +97,7 @@ pub(super) fn measure(
     programs: &Programs,
     dispatch: Cost,
     monitor: &Monitor<'_>,
-) -> Result<Crossings, ApiError> {
+) -> Result<Crossings> {
     let times = round_trips(chains, rounds, monitor)?;
     let of_way = |name: &str| {
         let way = times.ways.iter().find(|(way, _)| *way == name);
@@ -180,20 +173,16 @@ pub(super) fn measure(
     })
 }
 
-fn round_trips(
-    chains: &dyn Chains,
-    rounds: usize,
-    monitor: &Monitor<'_>,
-) -> Result<Times, ApiError> {
-    let direct = DirectLink::create().map_err(ApiError::failed)?;
+fn round_trips(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Result<Times> {
+    let direct = DirectLink::create()?;
+    let mut deployed = Deployed::new(chains);
     let mut ways = vec![Way {
-        chains,
         name: "direct",
         chain: None,
         sockets: bind(&direct.client, &direct.server)?,
     }];
     for (name, spec) in CHAINS {
-        ways.push(deploy(chains, name, spec)?);
+        ways.push(deploy(&mut deployed, name, spec)?);
     }
     // By way and frame.
     let mut figures = vec![[Vec::new(), Vec::new()]; ways.len()];
@@ -204,14 +193,14 @@ fn round_trips(
         for (way, figures) in ways.iter().zip(&mut figures) {
             for (frame, bytes) in FRAMES.iter().enumerate() {
                 if monitor.is_cancelled() {
-                    return Err(ApiError::failed("cancelled"));
+                    return Err(ApiError::failed("cancelled").into());
                 }
                 // The sleeping worker is only woken when the probe pauses.
                 let pause = Duration::from_micros(if way.name == "sleep" { 500 } else { 0 });
-                let before = way.sojourn()?;
+                let before = way.sojourn(chains)?;
                 figures[frame].push(round_trip(&way.sockets, bytes - 42, pause)?);
                 if way.name == "user" {
-                    let sojourn = way.sojourn()?.since(&before);
+                    let sojourn = way.sojourn(chains)?.since(&before);
                     let at = |quantile| sojourn.quantile(quantile).unwrap_or_default() as f64;
                     sojourns[frame].push(at(0.5));
                     slowest[frame].push(at(0.99));
@@ -233,65 +222,38 @@ fn round_trips(
     })
 }
 
-impl Way<'_> {
-    fn sojourn(&self) -> Result<myelin_packet::sojourn::Histogram, ApiError> {
-        match &self.chain {
-            // No black box cuts its way.
-            Some(chain) => self
-                .chains
-                .sojourn(chain)
-                .map(|sections| sections.into_iter().next_back().unwrap_or_default()),
-            None => Ok(myelin_packet::sojourn::Histogram::new()),
-        }
+impl Way {
+    fn sojourn(&self, chains: &dyn Chains) -> Result<Histogram> {
+        let Some(chain) = &self.chain else {
+            return Ok(Histogram::new());
+        };
+        // No black box cuts its way.
+        Ok(chains.sojourn(chain)?.pop().unwrap_or_default())
     }
 }
 
-fn deploy<'a>(chains: &'a dyn Chains, name: &'static str, spec: &str) -> Result<Way<'a>, ApiError> {
+fn deploy(deployed: &mut Deployed<'_>, name: &'static str, spec: &str) -> Result<Way> {
     let chain = format!("calibrate-{name}");
-    let source = ChainSource {
-        name: format!("<{chain}>"),
-        text: format!(
-            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
-             match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}\n  {spec}\n"
-        ),
-        ..ChainSource::default()
-    };
-    let up = chains.up(&source)?;
-    let open = |role: &str| {
-        let host = up
-            .iter()
-            .flat_map(|one| &one.hosts)
-            .find(|host| host.role == role);
-        let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
-        Netns::open(&host.netns).map_err(ApiError::failed)
-    };
-    let hosts = open("client").and_then(|client| Ok([client, open("server")?]));
-    let bound = hosts.and_then(|[client, server]| bind(&client, &server));
-    match bound {
-        Ok(sockets) => Ok(Way {
-            chains,
-            name,
-            chain: Some(chain),
-            sockets,
-        }),
-        Err(error) => {
-            let _ = chains.down(&chain);
-            Err(error)
-        }
-    }
+    let text = format!(
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
+         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}\n  {spec}\n"
+    );
+    let up = deployed.up([chain.clone()], text)?;
+    let [client, server] = hosts(&up)?;
+    Ok(Way {
+        name,
+        chain: Some(chain),
+        sockets: bind(&client, &server)?,
+    })
 }
 
-fn bind(client: &Netns, server: &Netns) -> Result<Sockets, ApiError> {
+fn bind(client: &Netns, server: &Netns) -> Result<Sockets> {
     let (from, to) = (SocketAddr::new(CLIENT, 0), SocketAddr::new(SERVER, PORT));
-    Sockets::bind((Some(client), from), (Some(server), to)).map_err(ApiError::failed)
+    Ok(Sockets::bind((Some(client), from), (Some(server), to))?)
 }
 
 /// Median round trip of a round, ns.
-fn round_trip(
-    sockets: &Sockets,
-    payload_bytes: usize,
-    interval: Duration,
-) -> Result<f64, ApiError> {
+fn round_trip(sockets: &Sockets, payload_bytes: usize, interval: Duration) -> Result<f64> {
     let config = Config {
         payload_bytes,
         interval,
@@ -305,8 +267,9 @@ fn round_trip(
         deadline: Duration::from_secs(10),
         ..Config::new(SocketAddr::new(SERVER, PORT))
     };
-    let result = probe(&config, sockets, Control::default()).map_err(ApiError::failed)?;
-    result.rtt.map(|rtt| rtt.p50_us * 1e3).ok_or_else(|| {
+    let result = probe(&config, sockets, Control::default())?;
+    let rtt = result.rtt.ok_or_else(|| {
         ApiError::failed("a calibration chain answered nothing; `myelin doctor` may say why")
-    })
+    })?;
+    Ok(rtt.p50_us * 1e3)
 }

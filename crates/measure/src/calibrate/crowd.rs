@@ -5,7 +5,6 @@
 
 mod place;
 
-use myelin_api::ApiError;
 use myelin_linux::affinity;
 use myelin_planner::costs::InBurst;
 use myelin_planner::{Cost, Machine};
@@ -13,8 +12,7 @@ use myelin_spec::Space;
 use place::{Place, functions};
 
 use super::bursts::Bursts;
-use super::{Chains, Monitor};
-use super::{FRAMES, at_least_nothing};
+use super::{Chains, FRAMES, Monitor, Result, at_least_nothing};
 use crate::stall::CoreBlocker;
 
 /// Chains of a crowd.
@@ -41,9 +39,9 @@ pub(super) fn measure(
     rounds: usize,
     alone: &Alone<'_>,
     monitor: &Monitor<'_>,
-) -> Result<Option<Crowd>, ApiError> {
+) -> Result<Option<Crowd>> {
     let core = Machine::with_end_hosts(affinity::cores()).default_core() as usize;
-    let before = affinity::get(0).map_err(ApiError::failed)?;
+    let before = affinity::get(0)?;
     let Some(&here) = before.iter().find(|one| **one != core) else {
         return Ok(None);
     };
@@ -52,14 +50,14 @@ pub(super) fn measure(
         return Ok(None);
     }
     blocker.release();
-    let of = |space| {
+    let of = |space| -> Result<Option<_>> {
         let Some(place) = Place::of(chains, space, core)? else {
             return Ok(None);
         };
         // The agent's own threads stay on all cores, and chains are told of these.
-        affinity::set(0, &[here]).map_err(ApiError::failed)?;
+        affinity::set(0, &[here])?;
         let found = place.measure(&blocker, rounds, monitor);
-        affinity::set(0, &before).map_err(ApiError::failed)?;
+        affinity::set(0, &before)?;
         found.map(Some)
     };
     let found = of(Space::Kernel).and_then(|kernel| Ok((kernel, of(Space::User)?)));

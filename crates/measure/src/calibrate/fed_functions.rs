@@ -9,7 +9,7 @@ use myelin_spec::{
     RlncEncodeConfig, RlncRecodeConfig, SecretKey,
 };
 
-use super::{FRAMES, fit, median};
+use super::{FRAMES, Result, fit, median};
 
 /// Packets of one measurement.
 const PACKETS: u32 = 2048;
@@ -17,10 +17,7 @@ const PACKETS: u32 = 2048;
 const LOSS_PPM: u32 = 50_000;
 
 /// Costs by kind, the worker's call (`dispatch_ns`) not included. A kind that cannot be made here, for want of a library, is left out.
-pub(super) fn measure(
-    rounds: usize,
-    dispatch_ns: f64,
-) -> Result<Vec<(&'static str, Cost)>, ApiError> {
+pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static str, Cost)>> {
     let mut all = Vec::new();
     for (function, after, loss_ppm) in pairs() {
         let mut ns = [0.0; 2];
@@ -53,7 +50,7 @@ pub(super) fn measure(
     Ok(all)
 }
 
-fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64, ApiError> {
+fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
     let (mut sum, mut came_out) = (0, 0);
     for _ in 0..PACKETS {
         let fed = feed.feed().ok_or_else(|| {
@@ -65,7 +62,8 @@ fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64, ApiError> {
     if came_out < PACKETS as usize / 2 {
         return Err(ApiError::failed(format!(
             "measuring `{kind}`: it drops what it is fed, so this is not its cost"
-        )));
+        ))
+        .into());
     }
     Ok(sum as f64 / f64::from(PACKETS))
 }

@@ -11,7 +11,7 @@ use myelin_packet::{Match, Meta};
 use myelin_planner::Cost;
 use myelin_spec::{FunctionConfig, OnFailure};
 
-use super::{FRAMES, configurations, fit, frame, median};
+use super::{FRAMES, Result, configurations, fit, frame, median};
 
 /// Runs of a program in one measurement: about a millisecond.
 const REPEAT: u32 = 10_000;
@@ -30,9 +30,8 @@ pub(super) struct Programs {
 }
 
 /// Measures on a plane of its own, so that nothing of the running chains is touched.
-pub(super) fn measure(rounds: usize) -> Result<Programs, ApiError> {
-    let plane =
-        Plane::create(None, myelin_kernel::Capacity::default()).map_err(ApiError::failed)?;
+pub(super) fn measure(rounds: usize) -> Result<Programs> {
+    let plane = Plane::create(None, myelin_kernel::Capacity::default())?;
     let mut per_step = BTreeMap::new();
     for config in configurations()? {
         let ns = FRAMES.map(|bytes| step(&plane, &config, bytes, rounds));
@@ -54,28 +53,23 @@ pub(super) fn measure(rounds: usize) -> Result<Programs, ApiError> {
 }
 
 /// One more function of that kind in a chain, ns.
-fn step(
-    plane: &Plane,
-    config: &FunctionConfig,
-    bytes: usize,
-    rounds: usize,
-) -> Result<f64, ApiError> {
+fn step(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usize) -> Result<f64> {
     let (one, many) = (
         load(plane, Hook::Tcx, config, 1)?,
         load(plane, Hook::Tcx, config, LONG)?,
     );
     let frame = frame(bytes);
-    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let headers = myelin_packet::parse(&frame)?;
     let test = TestRun {
         meta: Some(Meta::new(1, 1, 0, 0, &headers)),
         repeat: REPEAT,
         ..TestRun::new(&frame)
     };
-    let run = |chain: &LoadedChain| -> Result<f64, ApiError> {
+    let run = |chain: &LoadedChain| -> Result<f64> {
         let program = chain
             .program(0)
             .ok_or_else(|| ApiError::failed("the chain has no program"))?;
-        let outcome = test_run::run(program, Hook::Tcx, &test).map_err(ApiError::failed)?;
+        let outcome = test_run::run(program, Hook::Tcx, &test)?;
         Ok(f64::from(outcome.mean_ns))
     };
     let mut figures = Vec::with_capacity(rounds);
@@ -86,26 +80,24 @@ fn step(
 }
 
 /// The front door with one chain, up to its tail call.
-fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost, ApiError> {
-    let port = plane
-        .add_port(PortConfig {
-            name: "lo".to_owned(),
-            ifindex: LOOPBACK,
-            opposite: None,
-            single_queue: false,
-        })
-        .map_err(ApiError::failed)?;
+fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
+    let port = plane.add_port(PortConfig {
+        name: "lo".to_owned(),
+        ifindex: LOOPBACK,
+        opposite: None,
+        single_queue: false,
+    })?;
     let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
     let matches = Match {
-        destination: Some("10.0.0.2/32".parse().map_err(ApiError::failed)?),
+        destination: Some("10.0.0.2/32".parse()?),
         destination_port: Some(9000),
         protocol: Some(17),
         ..Match::default()
     };
-    port.insert(&matches, &chain).map_err(ApiError::failed)?;
-    let program = port.program(hook).map_err(ApiError::failed)?;
+    port.insert(&matches, &chain)?;
+    let program = port.program(hook)?;
     let frame = frame(FRAMES[0]);
-    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let headers = myelin_packet::parse(&frame)?;
     let through = TestRun {
         repeat: REPEAT,
         ..TestRun::new(&frame)
@@ -119,37 +111,29 @@ fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost, ApiError> {
         let first = chain
             .program(0)
             .ok_or_else(|| ApiError::failed("the chain has no program"))?;
-        let whole = test_run::run(std::os::fd::AsFd::as_fd(&*program), hook, &through)
-            .map_err(ApiError::failed)?;
-        let rest = test_run::run(first, hook, &function).map_err(ApiError::failed)?;
+        let whole = test_run::run(std::os::fd::AsFd::as_fd(&*program), hook, &through)?;
+        let rest = test_run::run(first, hook, &function)?;
         figures.push(f64::from(whole.mean_ns) - f64::from(rest.mean_ns));
     }
     Ok(Cost::new(median(figures).max(0.0), 0.0))
 }
 
-fn load(
-    plane: &Plane,
-    hook: Hook,
-    config: &FunctionConfig,
-    count: u8,
-) -> Result<LoadedChain, ApiError> {
-    plane
-        .load_chain(&ChainConfig {
-            spi: 1,
-            generation: 0,
-            hook,
-            on_failure: OnFailure::Drop,
-            policer: None,
-            positions: count,
-            entry: Entry::Kernel,
-            segments: vec![KernelSegment {
-                first_position: 0,
-                functions: vec![config.clone().into(); usize::from(count)],
-                exit: Exit::Egress {
-                    ifindex: LOOPBACK,
-                    peer: false,
-                },
-            }],
-        })
-        .map_err(ApiError::failed)
+fn load(plane: &Plane, hook: Hook, config: &FunctionConfig, count: u8) -> Result<LoadedChain> {
+    Ok(plane.load_chain(&ChainConfig {
+        spi: 1,
+        generation: 0,
+        hook,
+        on_failure: OnFailure::Drop,
+        policer: None,
+        positions: count,
+        entry: Entry::Kernel,
+        segments: vec![KernelSegment {
+            first_position: 0,
+            functions: vec![config.clone().into(); usize::from(count)],
+            exit: Exit::Egress {
+                ifindex: LOOPBACK,
+                peer: false,
+            },
+        }],
+    })?)
 }

@@ -7,7 +7,7 @@ use myelin_dataplane::spsc::{RingFile, SharedConsumer, SharedProducer};
 use myelin_linux::affinity;
 use myelin_planner::{Cost, StepCosts};
 
-use super::median;
+use super::{Result, median};
 
 /// Round trips in one measurement: some milliseconds.
 const REPEAT: u64 = 10_000;
@@ -15,8 +15,8 @@ const REPEAT: u64 = 10_000;
 const WORDS: usize = 2;
 
 /// Measures; the built-in cost where there is one core only.
-pub(super) fn measure(rounds: usize) -> Result<Cost, ApiError> {
-    let cores = affinity::get(0).map_err(ApiError::failed)?;
+pub(super) fn measure(rounds: usize) -> Result<Cost> {
+    let cores = affinity::get(0)?;
     let [here, .., there] = cores[..] else {
         return Ok(StepCosts::default().ring);
     };
@@ -27,12 +27,11 @@ pub(super) fn measure(rounds: usize) -> Result<Cost, ApiError> {
 }
 
 /// Mean time of one way, ns.
-fn once(here: usize, there: usize) -> Result<f64, ApiError> {
-    let rings = [RingFile::create(64, WORDS), RingFile::create(64, WORDS)];
-    let [forth, back] = rings.map(|ring| ring.map_err(ApiError::failed));
-    let (forth, back) = (forth?, back?);
-    let (to, from) = (producer(&forth)?, consumer(&back)?);
-    let (echo_from, echo_to) = (consumer(&forth)?, producer(&back)?);
+fn once(here: usize, there: usize) -> Result<f64> {
+    let forth = RingFile::create(64, WORDS)?;
+    let back = RingFile::create(64, WORDS)?;
+    let (to, from) = (forth.producer()?, back.consumer()?);
+    let (echo_from, echo_to) = (forth.consumer()?, back.producer()?);
     std::thread::scope(|scope| {
         let echo = scope.spawn(move || echo(there, echo_from, echo_to));
         // A thread of its own: the caller's stays where it is.
@@ -46,9 +45,9 @@ fn ping(
     core: usize,
     mut to: SharedProducer<WORDS>,
     mut from: SharedConsumer<WORDS>,
-) -> Result<f64, ApiError> {
+) -> Result<f64> {
     // The other one must not wait for ever: on a failure here the packets are sent all the same.
-    let pinned = affinity::set(0, &[core]).map_err(ApiError::failed);
+    let pinned = affinity::set(0, &[core]);
     let start = Instant::now();
     for number in 0..REPEAT {
         to.enqueue(&[[number; WORDS]]);
@@ -57,15 +56,12 @@ fn ping(
         }
     }
     let ns = start.elapsed().as_nanos() as f64 / (2 * REPEAT) as f64;
-    pinned.map(|()| ns)
+    pinned?;
+    Ok(ns)
 }
 
-fn echo(
-    core: usize,
-    mut from: SharedConsumer<WORDS>,
-    mut to: SharedProducer<WORDS>,
-) -> Result<(), ApiError> {
-    let pinned = affinity::set(0, &[core]).map_err(ApiError::failed);
+fn echo(core: usize, mut from: SharedConsumer<WORDS>, mut to: SharedProducer<WORDS>) -> Result<()> {
+    let pinned = affinity::set(0, &[core]);
     for _ in 0..REPEAT {
         let mut descriptor = [[0; WORDS]];
         while from.dequeue(&mut descriptor) == 0 {
@@ -73,15 +69,7 @@ fn echo(
         }
         to.enqueue(&descriptor);
     }
-    pinned
-}
-
-fn producer(ring: &RingFile) -> Result<SharedProducer<WORDS>, ApiError> {
-    ring.producer().map_err(ApiError::failed)
-}
-
-fn consumer(ring: &RingFile) -> Result<SharedConsumer<WORDS>, ApiError> {
-    ring.consumer().map_err(ApiError::failed)
+    Ok(pinned?)
 }
 
 fn ended() -> ApiError {

@@ -10,6 +10,7 @@ use myelin_api::ApiError;
 use myelin_linux::{affinity, procfs, schedstat};
 use myelin_planner::Stall;
 
+use super::Result;
 use crate::clock::now_ns;
 
 /// Jumps of the clock that are gaps, ns: reading it takes a tenth of that.
@@ -36,17 +37,17 @@ struct Look {
 }
 
 /// Looks at every core that this process may use: twice as often as a quick one where it is not.
-pub(super) fn measure(quick: bool) -> Result<BTreeMap<u32, Stall>, ApiError> {
+pub(super) fn measure(quick: bool) -> Result<BTreeMap<u32, Stall>> {
     let first = if quick { FIRST } else { 2 * FIRST };
     look(first, LOOK)
 }
 
 /// Looks `first` times, and again as often as they do not agree, [`MORE`] times altogether.
-fn look(first: usize, how_long: Duration) -> Result<BTreeMap<u32, Stall>, ApiError> {
-    let cores = affinity::get(0).map_err(ApiError::failed)?;
-    let before = procfs::cpu_times().map_err(ApiError::failed)?;
+fn look(first: usize, how_long: Duration) -> Result<BTreeMap<u32, Stall>> {
+    let cores = affinity::get(0)?;
+    let before = procfs::cpu_times()?;
     let looks = until_they_agree(first, cores.len(), || all_at_once(&cores, how_long))?;
-    let after = procfs::cpu_times().map_err(ApiError::failed)?;
+    let after = procfs::cpu_times()?;
     let stalls = cores.iter().zip(&looks).map(|(&core, looks)| {
         let stall = Stall {
             steal_percent: steal_percent(core, &before, &after).unwrap_or(0.0),
@@ -61,8 +62,8 @@ fn look(first: usize, how_long: Duration) -> Result<BTreeMap<u32, Stall>, ApiErr
 fn until_they_agree(
     first: usize,
     cores: usize,
-    mut once: impl FnMut() -> Result<Vec<Look>, ApiError>,
-) -> Result<Vec<Vec<Look>>, ApiError> {
+    mut once: impl FnMut() -> Result<Vec<Look>>,
+) -> Result<Vec<Vec<Look>>> {
     let mut looks: Vec<Vec<Look>> = (0..cores).map(|_| Vec::new()).collect();
     for times in 1..=first * MORE {
         for (looks, look) in looks.iter_mut().zip(once()?) {
@@ -87,7 +88,7 @@ fn steal_percent(
     (total_s > 0.0).then(|| spent.steal.as_secs_f64() / total_s * 100.0)
 }
 
-fn all_at_once(cores: &[usize], how_long: Duration) -> Result<Vec<Look>, ApiError> {
+fn all_at_once(cores: &[usize], how_long: Duration) -> Result<Vec<Look>> {
     std::thread::scope(|scope| {
         let watchers: Vec<_> = cores
             .iter()
@@ -106,14 +107,12 @@ fn all_at_once(cores: &[usize], how_long: Duration) -> Result<Vec<Look>, ApiErro
 }
 
 /// The gaps on one core.
-fn watch(core: usize, how_long: Duration) -> Result<Look, ApiError> {
-    affinity::set(0, &[core]).map_err(ApiError::failed)?;
+fn watch(core: usize, how_long: Duration) -> Result<Look> {
+    affinity::set(0, &[core])?;
     // Written once, so that no page of it has to be found while the clock is looked at.
     let mut gaps = vec![1_u64; MOST_GAPS];
     let mut count = 0;
-    let waited = schedstat::of_this_thread()
-        .map_err(ApiError::failed)?
-        .waited;
+    let waited = schedstat::of_this_thread()?.waited;
     let start_ns = now_ns();
     let end_ns = start_ns + how_long.as_nanos() as u64;
     let mut last_ns = start_ns;
@@ -126,7 +125,7 @@ fn watch(core: usize, how_long: Duration) -> Result<Look, ApiError> {
         last_ns = ns;
     }
     gaps.truncate(count);
-    let after = schedstat::of_this_thread().map_err(ApiError::failed)?;
+    let after = schedstat::of_this_thread()?;
     let waited = after.waited.saturating_sub(waited);
     Ok(Look {
         gaps,
@@ -242,7 +241,7 @@ mod tests {
         assert_eq!(looks(twice), 4, "about the same");
         let begun = |times| if times > 2 { 3_000_000 } else { 5000 };
         assert_eq!(looks(begun), 8, "by then it is in both halves");
-        let failed = until_they_agree(4, 2, || Err(ApiError::failed("no core")));
+        let failed = until_they_agree(4, 2, || Err(ApiError::failed("no core").into()));
         assert!(failed.is_err());
     }
 

@@ -8,7 +8,7 @@ use myelin_functions::{Batch, Discard, Function, Packet, instantiate};
 use myelin_packet::Meta;
 use myelin_planner::Cost;
 
-use super::{FRAMES, configurations, fit, frame, median};
+use super::{FRAMES, Result, configurations, fit, frame, median};
 
 /// Packets in one measurement: about a millisecond.
 const REPEAT: u32 = 20_000;
@@ -22,10 +22,10 @@ pub(super) struct UserFunctions {
 }
 
 /// Measures every kind.
-pub(super) fn measure(rounds: usize) -> Result<UserFunctions, ApiError> {
+pub(super) fn measure(rounds: usize) -> Result<UserFunctions> {
     let mut whole = BTreeMap::new();
     for config in configurations()? {
-        let mut function = instantiate(&config).map_err(ApiError::failed)?;
+        let mut function = instantiate(&config)?;
         let mut ns = [0.0; 2];
         for (bytes, ns) in FRAMES.iter().zip(&mut ns) {
             let figures = (0..rounds)
@@ -47,9 +47,9 @@ pub(super) fn measure(rounds: usize) -> Result<UserFunctions, ApiError> {
 }
 
 /// Mean time of one packet in a batch of one, ns.
-fn once(function: &mut dyn Function, bytes: usize) -> Result<f64, ApiError> {
+fn once(function: &mut dyn Function, bytes: usize) -> Result<f64> {
     let mut frame = frame(bytes);
-    let headers = myelin_packet::parse(&frame).map_err(ApiError::failed)?;
+    let headers = myelin_packet::parse(&frame)?;
     let meta = Meta::new(1, 1, 0, 0, &headers);
     let length = frame.len();
     let mut batch = Batch::with_capacity(1);

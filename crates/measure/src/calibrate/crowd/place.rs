@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use myelin_api::{ApiError, ChainSource, ChainUp};
+use myelin_api::ApiError;
 use myelin_linux::napi;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
@@ -10,8 +10,9 @@ use myelin_linux::packet_socket::PacketSender;
 use myelin_spec::Space;
 
 use super::super::bursts::{self, Seen, Senders};
+use super::super::deployed::{Deployed, hosts};
 use super::super::direct::SERVER;
-use super::super::{Chains, FRAMES, Monitor, frame};
+use super::super::{Chains, FRAMES, Monitor, Result, frame};
 use super::{CHAINS, Crowds, FUNCTIONS};
 use crate::stall::CoreBlocker;
 
@@ -52,16 +53,9 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// With workers on that core, or the port's receive work. `None` where receive work has no threads.
-    pub(super) fn of(
-        chains: &'a dyn Chains,
-        space: Space,
-        core: usize,
-    ) -> Result<Option<Self>, ApiError> {
-        let mut crowd = Deployed {
-            chains,
-            names: vec![name(DROPPED)],
-        };
-        let up = chains.up(&source(chain(DROPPED, DENY)))?;
+    pub(super) fn of(chains: &'a dyn Chains, space: Space, core: usize) -> Result<Option<Self>> {
+        let mut crowd = Deployed::new(chains);
+        let up = crowd.up([name(DROPPED)], chain(DROPPED, DENY))?;
         let first = up.first();
         let first = first.ok_or_else(|| ApiError::failed("a chain that came up is not there"))?;
         let place = match space {
@@ -69,27 +63,26 @@ impl<'a> Place<'a> {
             Space::User => format!("  worker: {{ idle: spin, core: {core} }}\n"),
         };
         let members = Member::all();
-        let texts = members.as_flattened().iter().map(|member| {
-            crowd.names.push(name(member.port));
-            member.text(space, &place, [&first.ingress, &first.egress])
-        });
-        let texts: Vec<String> = texts.collect();
-        chains.up(&source(texts.join("---\n")))?;
+        let members_of_all = || members.as_flattened().iter();
+        let texts: Vec<String> = members_of_all()
+            .map(|member| member.text(space, &place, [&first.ingress, &first.egress]))
+            .collect();
+        let names = members_of_all().map(|member| name(member.port));
+        crowd.up(names, texts.join("---\n"))?;
         if space == Space::Kernel && napi::give_to_core(None, &first.ingress, core).is_err() {
             return Ok(None);
         }
-        let [client, server] = [host(first, "client")?, host(first, "server")?];
-        let mut netlink = Netlink::open_in(&server).map_err(ApiError::failed)?;
-        let end = netlink.link("eth0").map_err(ApiError::failed)?;
+        let [client, server] = hosts(&up)?;
+        let mut netlink = Netlink::open_in(&server)?;
+        let end = netlink.link("eth0")?;
         let mac = end.mac.map(|mac| mac.0);
         let sockets = members.as_flattened().iter().map(|member| {
             let bind = || UdpSocket::bind(SocketAddr::new(SERVER, member.port));
-            let bound = server.enter(bind).map_err(ApiError::failed)?;
-            bound.map_err(|error| {
+            Ok(server.enter(bind)?.map_err(|error| {
                 ApiError::failed(format!("cannot listen on port {}: {error}", member.port))
-            })
+            })?)
         });
-        let sockets = sockets.collect::<Result<_, _>>()?;
+        let sockets = sockets.collect::<Result<_>>()?;
         let [few, many] =
             members.map(|crowd| senders(&client, mac, &crowd.map(|member| member.port)));
         Ok(Some(Self {
@@ -108,15 +101,15 @@ impl<'a> Place<'a> {
         blocker: &CoreBlocker,
         rounds: usize,
         monitor: &Monitor<'_>,
-    ) -> Result<(Crowds, [f64; FRAMES.len()]), ApiError> {
+    ) -> Result<(Crowds, [f64; FRAMES.len()])> {
         let mut seen: [Seen; FUNCTIONS.len()] = Default::default();
         let (server, end) = (&mut self.server, self.end);
-        let mut arrived = || server.received(end).map_err(ApiError::failed);
+        let mut arrived = || Ok(server.received(end)?);
         for round in 0..rounds {
             monitor.progress("crowds", round as u64, rounds as u64);
             for (senders, seen) in self.crowds.iter().zip(&mut seen) {
                 if monitor.is_cancelled() {
-                    return Err(ApiError::failed("cancelled"));
+                    return Err(ApiError::failed("cancelled").into());
                 }
                 seen.round(senders, blocker, &mut arrived)?;
             }
@@ -124,20 +117,6 @@ impl<'a> Place<'a> {
         let dropped_ns = bursts::dropped(&self.dropped, rounds)?;
         let [few, many] = seen;
         Ok(([few.summary()?, many.summary()?], dropped_ns))
-    }
-}
-
-/// Chains that go when this goes.
-struct Deployed<'a> {
-    chains: &'a dyn Chains,
-    names: Vec<String>,
-}
-
-impl Drop for Deployed<'_> {
-    fn drop(&mut self) {
-        for chain in self.names.iter().rev() {
-            let _ = self.chains.down(chain);
-        }
     }
 }
 
@@ -193,32 +172,16 @@ fn chain(port: u16, more: &str) -> String {
     )
 }
 
-fn source(text: String) -> ChainSource {
-    ChainSource {
-        name: "<calibrate>".to_owned(),
-        text,
-        ..ChainSource::default()
-    }
-}
-
-fn host(up: &ChainUp, role: &str) -> Result<Netns, ApiError> {
-    let host = up.hosts.iter().find(|host| host.role == role);
-    let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
-    Netns::open(&host.netns).map_err(ApiError::failed)
-}
-
 /// Of each frame, one for each port.
-fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders, ApiError> {
+fn senders(client: &Netns, mac: Option<[u8; 6]>, ports: &[u16]) -> Result<Senders> {
     let of = |bytes: usize| {
-        let open = || {
+        client.enter(|| {
             let link = Netlink::open()?.link("eth0")?.id().index;
             let frames = ports.iter().map(|port| frame_to(bytes, *port, mac));
             frames
                 .map(|frame| PacketSender::new(link, &frame))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let opened = client.enter(open).map_err(ApiError::failed)?;
-        opened.map_err(ApiError::failed)
+                .collect::<myelin_linux::Result<_>>()
+        })?
     };
     let [short, long] = FRAMES.map(of);
     Ok([short?, long?])

@@ -1,0 +1,55 @@
+//! Chains that are there to be measured.
+
+use myelin_api::{ApiError, ChainSource, ChainUp};
+use myelin_linux::netns::Netns;
+
+use super::{Chains, Result};
+
+/// Chains that go when this goes.
+pub(super) struct Deployed<'a> {
+    pub(super) chains: &'a dyn Chains,
+    names: Vec<String>,
+}
+
+impl<'a> Deployed<'a> {
+    /// None yet.
+    pub(super) fn new(chains: &'a dyn Chains) -> Self {
+        Self {
+            chains,
+            names: Vec::new(),
+        }
+    }
+
+    /// Deploys the chains of that text, whose names are these.
+    pub(super) fn up(
+        &mut self,
+        names: impl IntoIterator<Item = String>,
+        text: String,
+    ) -> Result<Vec<ChainUp>> {
+        self.names.extend(names);
+        Ok(self.chains.up(&ChainSource {
+            name: "<calibrate>".to_owned(),
+            text,
+            ..ChainSource::default()
+        })?)
+    }
+}
+
+impl Drop for Deployed<'_> {
+    fn drop(&mut self) {
+        for chain in self.names.iter().rev() {
+            let _ = self.chains.down(chain);
+        }
+    }
+}
+
+/// The client's and the server's namespace, of the chains of which one has end hosts.
+pub(super) fn hosts(up: &[ChainUp]) -> Result<[Netns; 2]> {
+    let open = |role: &str| -> Result<Netns> {
+        let mut hosts = up.iter().flat_map(|one| &one.hosts);
+        let host = hosts.find(|host| host.role == role);
+        let host = host.ok_or_else(|| ApiError::failed("the chain has no end hosts"))?;
+        Ok(Netns::open(&host.netns)?)
+    };
+    Ok([open("client")?, open("server")?])
+}
