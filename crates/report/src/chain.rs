@@ -12,7 +12,7 @@ use myelin_metrics::envelope::Claim;
 use myelin_metrics::{ChainReport, Environment, ProbeResult};
 use serde_json::Value;
 
-use crate::terminal::{self, Column, Histogram, Line, Style, digits_or_dash};
+use crate::terminal::{self, Column, Histogram, Style, digits_or_dash};
 
 pub use page::page;
 
@@ -66,15 +66,15 @@ fn sojourns(report: &ChainReport, style: Style) -> String {
     let mut out = String::new();
     let full = report.sojourns.iter();
     for (name, sojourn) in full.filter(|(_, sojourn)| !sojourn.is_empty()) {
-        let bound = report.latency_bound_us.map(|at_us| Line {
-            name: "SLA latency".to_owned(),
-            at_us,
-        });
         let part = match name.as_str() {
             "chain" => "front door to egress",
             section => section,
         };
-        let histogram = Histogram::new(sojourn, bound).render(style);
+        let histogram = Histogram {
+            delays: sojourn,
+            bound_us: report.latency_bound_us,
+        };
+        let histogram = histogram.render(style);
         let _ = writeln!(out, "\nsojourn of all traffic, {part}\n{histogram}");
     }
     out

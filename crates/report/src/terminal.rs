@@ -3,7 +3,7 @@
 mod histogram;
 mod table;
 
-pub use histogram::{Histogram, Line};
+pub use histogram::Histogram;
 pub use table::{Column, grid, latency_table, listing, table};
 pub(crate) use table::{digits_or_dash, head_and_rows, latency_rows, or_dash};
 

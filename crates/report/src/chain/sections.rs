@@ -8,7 +8,7 @@ use myelin_metrics::{
 };
 
 use super::HOPS;
-use super::delays::{self, DelayBound};
+use super::delays;
 use crate::Error;
 use crate::html::bars::{self, Bar, Group};
 use crate::html::canvas::{Name, Width};
@@ -28,7 +28,7 @@ pub(super) fn probe(
         escape(name),
         escape(&manner(probe))
     );
-    let bound: DelayBound<'_> = report.round_trip_bound_us.map(|us| ("SLA", us));
+    let bound = report.round_trip_bound_us;
     if let Some(rtt) = &probe.rtt {
         let says = says(rtt, &probe.rtt_distribution, bound);
         let delays = &probe.rtt_distribution;
@@ -137,7 +137,7 @@ pub(super) fn sojourn(out: &mut String, report: &ChainReport) -> Result<(), Erro
     if full.is_empty() {
         return Ok(());
     }
-    let bound: DelayBound<'_> = report.latency_bound_us.map(|us| ("SLA", us));
+    let bound = report.latency_bound_us;
     let summaries: Vec<(&str, Summary)> = full
         .iter()
         .filter_map(|(name, d)| Some((*name, d.summary(report.latency_bound_us)?)))
@@ -307,19 +307,19 @@ fn legend<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Key> {
 }
 
 /// A distribution in a sentence, for captions and for readers who do not see the plot.
-fn says(summary: &Summary, delays: &Distribution, bound: DelayBound<'_>) -> String {
+fn says(summary: &Summary, delays: &Distribution, bound_us: Option<f64>) -> String {
     let mut text = format!(
         "Half of the packets within {} us, 99 % within {} us, all within {} us.",
         format_us(summary.p50_us),
         format_us(summary.p99_us),
         format_us(summary.max_us),
     );
-    if let Some((name, us)) = bound
+    if let Some(us) = bound_us
         && let Some(share) = delays.share_within(us)
     {
         let _ = write!(
             text,
-            " Within the {name} of {} us: {}.",
+            " Within the SLA of {} us: {}.",
             format_us(us),
             format_share(share)
         );

@@ -65,6 +65,10 @@ impl Axis {
         }
     }
 
+    pub(crate) fn is_logarithmic(&self) -> bool {
+        self.scale == Scale::Log
+    }
+
     /// Decades that it spans, if it is logarithmic.
     pub(crate) fn decades(&self) -> f64 {
         (self.ends.end / self.ends.start).log10()
@@ -72,7 +76,7 @@ impl Axis {
 
     /// How far along it a value lies, 0 to 1 within its ends.
     pub(crate) fn part(&self, value: f64) -> f64 {
-        if self.scale == Scale::Log {
+        if self.is_logarithmic() {
             (value.max(1e-9) / self.ends.start).log10() / self.decades()
         } else {
             (value - self.ends.start) / (self.ends.end - self.ends.start)
@@ -81,7 +85,7 @@ impl Axis {
 
     /// Round numbers within its ends, about `most` of them.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
-        if self.scale == Scale::Log {
+        if self.is_logarithmic() {
             self.log_ticks(most)
         } else {
             self.linear_ticks(most)

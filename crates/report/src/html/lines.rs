@@ -5,8 +5,8 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, Scale};
 use super::canvas::{
-    Area, BOUND, Chart, Drawn, FONT_SIZE, HEIGHT, INK, Name, SERIES_COLOURS, Width, drawing,
-    margins, plain, text, text_width,
+    Area, BOUND, Chart, Drawn, FONT_SIZE, HEIGHT, INK, LABELS, Name, SERIES_COLOURS, Width,
+    drawing, margins, plain, text, text_width,
 };
 use crate::Error;
 
@@ -88,20 +88,43 @@ pub fn lines(
         let all = points().flat_map(|p| [p.y].into_iter().chain(ends(p)));
         Axis::around(y.scale, all.chain(at(false)))
     };
+    // A distribution function leaves its lower right corner free.
+    let bound = bound.map(|bound| (bound, VPos::Bottom));
+    chart(
+        name,
+        width,
+        (along, x.title),
+        (up, y.title),
+        bound,
+        |area, chart| {
+            curves
+                .iter()
+                .try_for_each(|curve| draw_curve(area, chart, curve))
+        },
+    )
+}
+
+/// A chart over two axes with their titles: `draw` puts the data on it. Then comes the bound; an upright one has its name at that end.
+pub(crate) fn chart(
+    name: Name<'_>,
+    width: Width,
+    (x, x_title): (Axis, &str),
+    (y, y_title): (Axis, &str),
+    bound: Option<(Bound<'_>, VPos)>,
+    draw: impl FnOnce(&Area<'_>, &mut Chart<'_, '_>) -> Drawn,
+) -> Result<String, Error> {
     drawing(name, (width.pixels(), HEIGHT), |area| {
-        let mut chart = margins(area).build_cartesian_2d(along, up)?;
+        let labels = if y.is_logarithmic() { LABELS } else { 6 };
+        let mut chart = margins(area).build_cartesian_2d(x, y)?;
         plain(&mut chart.configure_mesh())
-            .x_desc(x.title)
-            .y_desc(y.title)
+            .x_desc(x_title)
+            .y_desc(y_title)
             .x_labels(width.labels())
-            .y_labels(6)
+            .y_labels(labels)
             .draw()?;
-        for curve in curves {
-            draw_curve(area, &mut chart, curve)?;
-        }
-        // A distribution function leaves its lower right corner free.
-        bound.map_or(Ok(()), |bound| {
-            draw_bound(area, &mut chart, bound, VPos::Bottom)
+        draw(area, &mut chart)?;
+        bound.map_or(Ok(()), |(bound, end)| {
+            draw_bound(area, &mut chart, bound, end)
         })
     })
 }
@@ -165,12 +188,7 @@ fn mark(area: &Area<'_>, (x, y): (i32, i32), series: usize, colour: RGBColor) ->
 }
 
 /// A bound with its name, at the lower or upper end of an upright one.
-pub(crate) fn draw_bound(
-    area: &Area<'_>,
-    chart: &mut Chart<'_, '_>,
-    bound: Bound<'_>,
-    end: VPos,
-) -> Drawn {
+fn draw_bound(area: &Area<'_>, chart: &mut Chart<'_, '_>, bound: Bound<'_>, end: VPos) -> Drawn {
     let (across, up) = (chart.x_range(), chart.y_range());
     let ends = if bound.upright {
         [(bound.at, up.start), (bound.at, up.end)]

@@ -15,36 +15,19 @@ const MAX_ROWS: usize = 20;
 const GAP: usize = 3;
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// The bound that a histogram is held against.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Line {
-    /// What it is, such as `SLA latency`.
-    pub name: String,
-    /// Where it is, microseconds.
-    pub at_us: f64,
-}
+/// Percentiles that are marked, as shares: 0.5 is marked `p50`.
+const MARKED: [f64; 2] = [0.5, 0.99];
 
 /// A histogram to be drawn.
 #[derive(Debug)]
 pub struct Histogram<'a> {
     /// The delays.
     pub delays: &'a Distribution,
-    /// Their bound.
-    pub bound: Option<Line>,
-    /// Percentiles to mark, as shares: 0.5 is marked `p50`.
-    pub marks: &'a [f64],
+    /// What the SLA allows them, microseconds.
+    pub bound_us: Option<f64>,
 }
 
-impl<'a> Histogram<'a> {
-    /// With p50 and p99 marked.
-    pub fn new(delays: &'a Distribution, bound: Option<Line>) -> Self {
-        Self {
-            delays,
-            bound,
-            marks: &[0.5, 0.99],
-        }
-    }
-
+impl Histogram<'_> {
     /// The text, a line a bin, without a line end after the last. Empty without delays.
     pub fn render(&self, style: Style) -> String {
         let bins = self.bins();
@@ -54,11 +37,11 @@ impl<'a> Histogram<'a> {
         };
         let columns = Columns::new(style);
         let mut lines = Vec::new();
-        let mut bound = self.bound.as_ref();
+        let mut bound = self.bound_us;
         let mut i = 0;
         while i < bins.len() {
-            if let Some(line) = bound.filter(|_| bins[i].low_ns >= bound_ns) {
-                lines.push(self.bound_line(line, style));
+            if let Some(at_us) = bound.filter(|_| bins[i].low_ns >= bound_ns) {
+                lines.push(self.bound_line(at_us, style));
                 bound = None;
             }
             let gap = self.gap_at(&bins, i);
@@ -75,8 +58,8 @@ impl<'a> Histogram<'a> {
                 i += 1;
             }
         }
-        if let Some(line) = bound {
-            lines.push(self.bound_line(line, style));
+        if let Some(at_us) = bound {
+            lines.push(self.bound_line(at_us, style));
         }
         let fitted: Vec<String> = lines
             .iter()
@@ -104,9 +87,8 @@ impl<'a> Histogram<'a> {
     }
 
     fn bound_ns(&self) -> Option<u64> {
-        self.bound
-            .as_ref()
-            .map(|line| ((line.at_us * 1000.0).round() as u64).max(1))
+        self.bound_us
+            .map(|us| ((us * 1000.0).round() as u64).max(1))
     }
 
     fn rows(&self, bins: &[Bin]) -> usize {
@@ -135,7 +117,7 @@ impl<'a> Histogram<'a> {
     fn marks_in(&self, bins: &[Bin], i: usize) -> String {
         let before: u64 = bins[..i].iter().map(|bin| bin.count).sum();
         let mut text = String::new();
-        for &share in self.marks {
+        for share in MARKED {
             let rank = ((share * self.delays.count() as f64).ceil() as u64).max(1);
             if (before + 1..=before + bins[i].count).contains(&rank)
                 && let Some(at) = self.delays.quantile_us(share)
@@ -146,13 +128,12 @@ impl<'a> Histogram<'a> {
         text
     }
 
-    fn bound_line(&self, line: &Line, style: Style) -> String {
+    fn bound_line(&self, at_us: f64, style: Style) -> String {
         let dash = if style.ascii { '-' } else { '─' };
-        let share = self.delays.share_within(line.at_us).unwrap_or(0.0);
+        let share = self.delays.share_within(at_us).unwrap_or(0.0);
         let text = format!(
-            "{dash}{dash} {} {} us: {} within ",
-            line.name,
-            format_us(line.at_us),
+            "{dash}{dash} SLA latency {} us: {} within ",
+            format_us(at_us),
             format_share(share)
         );
         let rest = style.width.saturating_sub(text.chars().count());
@@ -252,19 +233,20 @@ mod tests {
         delays
     }
 
-    fn sla(at_us: f64) -> Line {
-        Line {
-            name: "SLA".to_owned(),
-            at_us,
-        }
+    fn drawn(delays: &Distribution, bound_us: Option<f64>, style: Style) -> String {
+        Histogram { delays, bound_us }.render(style)
     }
 
     #[test]
     fn looks_as_it_should_in_a_pipe() {
-        let text = Histogram::new(&delays(), Some(sla(350.0))).render(Style {
-            width: 80,
-            ascii: true,
-        });
+        let text = drawn(
+            &delays(),
+            Some(350.0),
+            Style {
+                width: 80,
+                ascii: true,
+            },
+        );
         let expected = [
             "   8.00 -    8.50 us |######################      48.6 %",
             "   8.50 -    9.00 us |#####################       47.4 % < p50 8.51",
@@ -274,7 +256,7 @@ mod tests {
             "        :            |",
             "  90.00 -   95.00 us |.                           0.90 %",
             "        :            |",
-            "-- SLA 350.0 us: 99.90 % within ------------------------------------------------",
+            "-- SLA latency 350.0 us: 99.90 % within ----------------------------------------",
             "        :            |",
             "  400.0 -   425.0 us |.                           0.10 %",
         ]
@@ -285,15 +267,15 @@ mod tests {
     #[test]
     fn the_bound_may_lie_outside() {
         let lines = |at| {
-            let text = Histogram::new(&delays(), Some(sla(at))).render(Style::default());
+            let text = drawn(&delays(), Some(at), Style::default());
             text.lines().map(str::to_owned).collect::<Vec<_>>()
         };
-        assert!(lines(1.0)[0].contains("SLA 1.00 us: 0.0 % within"));
+        assert!(lines(1.0)[0].contains("SLA latency 1.00 us: 0.0 % within"));
         assert!(
             lines(1000.0)
                 .last()
                 .unwrap()
-                .contains("SLA 1000 us: 100.0 % within")
+                .contains("SLA latency 1000 us: 100.0 % within")
         );
         assert!(
             lines(8.25)
@@ -305,13 +287,10 @@ mod tests {
 
     #[test]
     fn nothing_and_one_delay() {
-        assert_eq!(
-            Histogram::new(&Distribution::new(), Some(sla(1.0))).render(Style::default()),
-            ""
-        );
+        assert_eq!(drawn(&Distribution::new(), Some(1.0), Style::default()), "");
         let mut one = Distribution::new();
         one.record(5);
-        let text = Histogram::new(&one, None).render(Style::default());
+        let text = drawn(&one, None, Style::default());
         assert!(
             text.contains("100.0 %") && text.contains("p99 0.005"),
             "{text}"
@@ -328,7 +307,7 @@ mod tests {
         ) {
             let mut delays = Distribution::new();
             for &ns in &delays_ns { delays.record(ns); }
-            let histogram = Histogram::new(&delays, Some(sla(bound)));
+            let histogram = Histogram { delays: &delays, bound_us: Some(bound) };
             let text = histogram.render(Style { width, ascii: true });
             prop_assert!(text.is_ascii());
             prop_assert!(text.lines().all(|line| line.len() <= width), "{}", text);
