@@ -181,7 +181,7 @@ impl Fault {
 
 /// One file while it is read: its text, the files that it names, and the faults that were found.
 pub(crate) struct Report<'t> {
-    file: &'t str,
+    file: String,
     text: &'t str,
     /// Gives the files that it names.
     pub(crate) files: &'t dyn FileResolver,
@@ -192,13 +192,13 @@ pub(crate) struct Report<'t> {
 
 impl<'t> Report<'t> {
     /// A file that names no other file.
-    pub(crate) fn new(file: &'t str, text: &'t str) -> Self {
+    pub(crate) fn new(file: &str, text: &'t str) -> Self {
         Self::with_files(file, text, &NoFiles)
     }
 
-    pub(crate) fn with_files(file: &'t str, text: &'t str, files: &'t dyn FileResolver) -> Self {
+    pub(crate) fn with_files(file: &str, text: &'t str, files: &'t dyn FileResolver) -> Self {
         Self {
-            file,
+            file: one_line(file),
             text,
             files,
             object: RefCell::default(),
@@ -207,7 +207,7 @@ impl<'t> Report<'t> {
     }
 
     /// A file of which an object of `outer` names the path.
-    pub(crate) fn within(outer: &Report<'_>, file: &'t str, text: &'t str) -> Self {
+    pub(crate) fn within(outer: &Report<'_>, file: &str, text: &'t str) -> Self {
         Self {
             object: outer.object.clone(),
             ..Self::new(file, text)
@@ -216,7 +216,7 @@ impl<'t> Report<'t> {
 
     pub(crate) fn place(&self, span: Span) -> Place {
         Place {
-            file: one_line(self.file),
+            file: self.file.clone(),
             line: span.line,
             column: span.column,
         }
@@ -261,10 +261,9 @@ impl<'t> Report<'t> {
 
     /// The faults of this file in the order of its lines; those of files it names follow.
     pub(crate) fn finish(self) -> Option<SpecErrors> {
-        let file = one_line(self.file);
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| {
-            let own = error.place.file == file;
+            let own = error.place.file == self.file;
             let order = (error.place.line, error.place.column);
             (!own, if own { order } else { (0, 0) })
         });

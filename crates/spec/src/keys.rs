@@ -180,7 +180,7 @@ macro_rules! config {
             }
         }
     };
-    (@field $fields:ident, $key:expr) => { $fields.value(&$key) };
+    (@field $fields:ident, $key:expr) => { $fields.value(const { &$key }) };
     (@field $fields:ident, $key:expr, $from:path) => { $from($fields) };
 }
 pub(crate) use config;

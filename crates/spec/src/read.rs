@@ -67,7 +67,7 @@ pub(crate) fn document(node: &Node, number: usize, report: &Report<'_>) -> Optio
     let before = report.count();
     let top = Field::top(node, report).map(KEYS)?;
     for (key, word) in [("apiVersion", API_VERSION), ("kind", CHAIN)] {
-        if let Some(field) = top.required(key, &format!("`{key}: {word}`"), word) {
+        if let Some(field) = top.required(key, format_args!("`{key}: {word}`"), word) {
             field.word(&[(word, ())]);
         }
     }

@@ -68,21 +68,22 @@ impl<'a> Field<'a> {
 
     /// The mapping that the value is. Unknown keys are reported and left out.
     pub(crate) fn map(&self, keys: &[ConfigKey]) -> Option<Fields<'a>> {
-        let known: Vec<_> = keys.iter().map(|key| key.key).collect();
-        let expected = match known[..] {
-            [] => "an empty mapping".to_owned(),
-            [only] => format!("a mapping with the key `{only}`"),
-            _ => format!("a mapping with the keys {}", known.join(", ")),
+        let known = || keys.iter().map(|key| key.key).collect::<Vec<_>>();
+        let Value::Map(entries) = &self.node.value else {
+            let known = known();
+            self.any_map(&match known[..] {
+                [] => "an empty mapping".to_owned(),
+                [only] => format!("a mapping with the key `{only}`"),
+                _ => format!("a mapping with the keys {}", known.join(", ")),
+            });
+            return None;
         };
-        let entries = self.any_map(&expected)?;
-        for (key, _) in entries
-            .iter()
-            .filter(|(key, _)| !known.contains(&&*key.name))
-        {
+        let is_known = |name: &str| keys.iter().any(|key| key.key == name);
+        for (key, _) in entries.iter().filter(|(key, _)| !is_known(&key.name)) {
+            let known = known();
             let expected = match known[..] {
                 [] => "no keys here".to_owned(),
-                [only] => format!("`{only}`"),
-                _ => format!("one of {}", known.join(", ")),
+                _ => one_of(&known),
             };
             let help = nearest(&key.name, &known);
             let help =
@@ -154,10 +155,10 @@ impl<'a> Field<'a> {
     }
 
     /// The text that the value is; a number counts as its text.
-    pub(crate) fn text(&self, expected: &str, help: &str) -> Option<&'a str> {
+    pub(crate) fn text(&self, expected: &str, help: impl Display) -> Option<&'a str> {
         let text = self.node.text();
         if text.is_none() {
-            self.mismatch(expected, help);
+            self.mismatch(expected, &help.to_string());
         }
         text
     }
@@ -180,30 +181,26 @@ impl<'a> Field<'a> {
 
     /// The value of one of several words.
     pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
-        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
-        let choice = match names[..] {
-            [only] => format!("`{only}`"),
-            _ => format!("one of {}", names.join(", ")),
-        };
-        let help = format!("write {choice}");
-        let text = self.text(&choice, &help)?;
-        let found = words.iter().find(|(name, _)| *name == text);
+        let text = self.node.text();
+        let found = words.iter().find(|(name, _)| Some(*name) == text);
         if found.is_none() {
-            let near = nearest(text, &names).map(|near| format!("write `{near}`"));
-            self.mismatch(&choice, &near.unwrap_or(help));
+            let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+            let choice = one_of(&names);
+            let near = text.and_then(|text| nearest(text, &names));
+            let better = near.map_or_else(|| choice.clone(), |near| format!("`{near}`"));
+            self.mismatch(&choice, &format!("write {better}"));
         }
         found.map(|(_, value)| *value)
     }
 
     /// The whole number, decimal or hexadecimal, that the value is.
     pub(crate) fn integer(&self, range: RangeInclusive<u64>, what: &str) -> Option<u64> {
-        let (least, most) = (range.start(), range.end());
-        let expected = format!("{what}, {least} to {most}");
-        let help = format!("write a whole number from {least} to {most}");
-        let text = self.text(&expected, &help)?;
-        let number = whole_number(text).filter(|number| range.contains(number));
+        let number = self.node.text().and_then(whole_number);
+        let number = number.filter(|number| range.contains(number));
         if number.is_none() {
-            self.mismatch(&expected, &help);
+            let (least, most) = (range.start(), range.end());
+            let help = format!("write a whole number from {least} to {most}");
+            self.mismatch(&format!("{what}, {least} to {most}"), &help);
         }
         number
     }
@@ -215,7 +212,7 @@ impl<'a> Field<'a> {
         expected: &str,
         example: &str,
     ) -> Option<T> {
-        let text = self.text(expected, &format!("write for example {example}"))?;
+        let text = self.text(expected, format_args!("write for example {example}"))?;
         read(text).map_err(|fault| self.add(fault)).ok()
     }
 
@@ -260,26 +257,35 @@ impl<'a> Fields<'a> {
 
     /// The value of a key, where it is given.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
-        let (name, node) = self.entries.iter().find(|(name, _)| name.name == key)?;
-        let span = match node.value {
-            Value::Scalar(_) => node.span,
-            Value::Null | Value::List(_) | Value::Map(_) => name.span,
-        };
+        let (span, node) = self.entry(key)?;
         Some(Field {
             span,
             ..self.stand_in(key, node)
         })
     }
 
+    /// The value of a key, and what errors point at.
+    fn entry(&self, key: &str) -> Option<(Span, &'a Node)> {
+        let (name, node) = self.entries.iter().find(|(name, _)| name.name == key)?;
+        let span = match node.value {
+            Value::Scalar(_) => node.span,
+            Value::Null | Value::List(_) | Value::Map(_) => name.span,
+        };
+        Some((span, node))
+    }
+
     /// The value of a key that must be given.
-    pub(crate) fn required(&self, key: &str, expected: &str, example: &str) -> Option<Field<'a>> {
+    pub(crate) fn required(
+        &self,
+        key: &str,
+        expected: impl Display,
+        example: &str,
+    ) -> Option<Field<'a>> {
         let field = self.get(key);
         if field.is_none() {
-            let (message, help) = (
-                format!("`{key}` is missing"),
-                format!("add `{key}: {example}`"),
-            );
-            let fault = Fault::new(message, expected, help);
+            let message = format!("`{key}` is missing");
+            let help = format!("add `{key}: {example}`");
+            let fault = Fault::new(message, expected.to_string(), help);
             self.report.add(&self.path, self.span, fault);
         }
         field
@@ -287,7 +293,7 @@ impl<'a> Fields<'a> {
 
     /// Where the value of a key stands, else the mapping.
     pub(crate) fn place_of(&self, key: &str) -> Place {
-        let span = self.get(key).map_or(self.span, |field| field.span);
+        let span = self.entry(key).map_or(self.span, |(span, _)| span);
         self.report.place(span)
     }
 
@@ -306,6 +312,14 @@ impl<'a> Fields<'a> {
             node,
             report: self.report,
         }
+    }
+}
+
+/// One of several words, as it is written in errors.
+fn one_of(words: &[&str]) -> String {
+    match words {
+        [only] => format!("`{only}`"),
+        _ => format!("one of {}", words.join(", ")),
     }
 }
 

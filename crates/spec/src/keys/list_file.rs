@@ -71,7 +71,7 @@ impl Listed {
 pub(crate) fn text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
     const EXPECTED: &str =
         "the path of a readable file, relative to the directory of the chain file";
-    let path = field.text(EXPECTED, &format!("write for example {example}"))?;
+    let path = field.text(EXPECTED, format_args!("write for example {example}"))?;
     let read = field.report.files.read(path).map_err(|reason| {
         let message = format!("cannot read `{}`: {}", Printable(path), Printable(&reason));
         field.fault(

@@ -16,17 +16,21 @@ pub(crate) fn required(fields: &Fields<'_>, key: &str, example: &str) -> Option<
 
 /// Reads a DNS label (RFC 1123, section 2.1), shorter than DNS allows.
 pub(crate) fn label(field: &Field<'_>) -> Option<String> {
+    let is_plain = |text: &str| {
+        let mut bytes = text.bytes();
+        bytes.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+    };
+    let is_label = |text: &&str| {
+        let ends_in_dash = text.starts_with('-') || text.ends_with('-');
+        is_plain(text) && (1..=MAX_NAME).contains(&text.len()) && !ends_in_dash
+    };
+    if let Some(text) = field.node.text().filter(is_label) {
+        return Some(text.to_owned());
+    }
     let expected =
         format!("a name of a-z, 0-9 and `-`, at most {MAX_NAME} characters, no `-` at either end");
     let text = field.text(&expected, "write for example tactile")?;
-    let plain = text
-        .bytes()
-        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-');
-    let ends_in_dash = text.starts_with('-') || text.ends_with('-');
-    if plain && (1..=MAX_NAME).contains(&text.len()) && !ends_in_dash {
-        return Some(text.to_owned());
-    }
-    let message = if plain && text.len() > MAX_NAME {
+    let message = if is_plain(text) && text.len() > MAX_NAME {
         format!("`{}` has {} characters", Printable(text), text.len())
     } else {
         format!("`{}` is not a name", Printable(text))

@@ -87,20 +87,21 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
 }
 
 fn kind(fields: &Fields<'_>) -> Option<&'static Kind> {
+    let given = fields.get("kind").and_then(|field| field.node.text());
+    if let Some(kind) = given.and_then(catalogue::kind) {
+        return Some(kind);
+    }
     let names: Vec<_> = catalogue::kinds().map(|kind| kind.name).collect();
     let expected = format!("one of {}", names.join(", "));
     let field = fields.required("kind", &expected, "forward")?;
     let text = field.text(&expected, "write for example `forward`")?;
-    let kind = catalogue::kind(text);
-    if kind.is_none() {
-        let help = match nearest(text, &names) {
-            Some(near) => format!("write `{near}`"),
-            None => "`myelin functions` lists the kinds and their configuration".to_owned(),
-        };
-        let message = format!("unknown kind `{}`", Printable(text));
-        field.fault(message, expected, help);
-    }
-    kind
+    let help = match nearest(text, &names) {
+        Some(near) => format!("write `{near}`"),
+        None => "`myelin functions` lists the kinds and their configuration".to_owned(),
+    };
+    let message = format!("unknown kind `{}`", Printable(text));
+    field.fault(message, expected, help);
+    None
 }
 
 fn check_pin(kind: &Kind, pin: Space, field: &Field<'_>) {
