@@ -38,26 +38,26 @@ fn times(bytes: __m256i, [low_products, high_products]: [__m256i; 2]) -> __m256i
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn zero() -> __m256i {
+pub(super) fn zero() -> __m256i {
     _mm256_setzero_si256()
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn xor(one: __m256i, other: __m256i) -> __m256i {
+pub(super) fn xor(one: __m256i, other: __m256i) -> __m256i {
     _mm256_xor_si256(one, other)
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load(bytes: &[u8; VECTOR]) -> __m256i {
+pub(super) fn load(bytes: &[u8; VECTOR]) -> __m256i {
     // SAFETY: the array has the 32 bytes that are read.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn store(bytes: &mut [u8; VECTOR], vector: __m256i) {
+pub(super) fn store(bytes: &mut [u8; VECTOR], vector: __m256i) {
     // SAFETY: the array has the 32 bytes that are written.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) };
 }

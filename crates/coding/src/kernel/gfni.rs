@@ -1,11 +1,9 @@
 //! GFNI on vectors of 32 bytes, for processors without AVX-512: multiplication by a coefficient is linear over the bits of
 //! the factor, so it is one product with a bit matrix. (`gf2p8mulb` would multiply modulo 0x11b, which is another field.)
 
-use std::arch::x86_64::{
-    __m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi64x,
-    _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256,
-};
+use std::arch::x86_64::{__m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_set1_epi64x};
 
+use super::avx2::{load, store, xor, zero};
 use super::blocks::kernel_of_blocks;
 use super::{Operations, Term, piece};
 use crate::field::MATRICES;
@@ -23,30 +21,4 @@ fn factor(coefficient: u8) -> __m256i {
 #[inline]
 fn times(bytes: __m256i, matrix: __m256i) -> __m256i {
     _mm256_gf2p8affine_epi64_epi8::<0>(bytes, matrix)
-}
-
-#[target_feature(enable = "avx2,gfni")]
-#[inline]
-fn zero() -> __m256i {
-    _mm256_setzero_si256()
-}
-
-#[target_feature(enable = "avx2,gfni")]
-#[inline]
-fn xor(one: __m256i, other: __m256i) -> __m256i {
-    _mm256_xor_si256(one, other)
-}
-
-#[target_feature(enable = "avx2,gfni")]
-#[inline]
-fn load(bytes: &[u8; VECTOR]) -> __m256i {
-    // SAFETY: the array has the 32 bytes that are read.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2,gfni")]
-#[inline]
-fn store(bytes: &mut [u8; VECTOR], vector: __m256i) {
-    // SAFETY: the array has the 32 bytes that are written.
-    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) };
 }
