@@ -95,11 +95,6 @@ impl Encoder {
         self.kernel = kernel;
     }
 
-    /// The ESI that the next source packet will have.
-    pub fn next_esi(&self) -> u32 {
-        self.next
-    }
-
     /// Starts anew with that number; nothing of before is in any repair packet to come.
     pub fn restart(&mut self, first_esi: u32) {
         self.next = first_esi;

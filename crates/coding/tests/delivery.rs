@@ -9,7 +9,7 @@ use myelin_coding::{Code, Delivery, Encoder};
 fn in_order_a_packet_waits_for_those_before_it() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, u32::MAX - 2);
     let mut receiver = Receiver::new(Delivery::InOrder);
-    let packets = send(&mut encoder, 8);
+    let packets = send(&mut encoder, u32::MAX - 2, 8);
     let first = u32::MAX - 2;
     receiver.receive(&packets[0]);
     receiver.receive(&packets[2]);
@@ -68,7 +68,7 @@ fn in_order_what_no_repair_packet_covers_any_more_is_given_up() {
     let mut encoder = Encoder::new(Code::Window(4), redundancy(1, 4), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::InOrder);
     // 0 1 2 3 R 4 5 6 7 R: 1, 2 and the first repair packet are lost, the second covers 4 to 7.
-    let packets = send(&mut encoder, 8);
+    let packets = send(&mut encoder, 0, 8);
     for i in [0, 3, 5, 6, 7, 8] {
         receiver.receive(&packets[i]);
     }
@@ -202,7 +202,7 @@ fn a_gap_longer_than_the_ring_is_lost() {
 fn a_duplicate_is_delivered_once_and_a_repair_packet_too_many_says_nothing() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 1), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::Immediate);
-    let packets = send(&mut encoder, 4);
+    let packets = send(&mut encoder, 0, 4);
     for packet in packets.iter().chain(&packets) {
         receiver.receive(packet);
     }
@@ -230,7 +230,7 @@ fn a_forged_repair_packet_takes_the_equations_with_it() {
 #[test]
 fn a_decoder_that_starts_with_a_repair_packet_goes_on_from_there() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, 100);
-    let packets = send(&mut encoder, 16);
+    let packets = send(&mut encoder, 100, 16);
     for delivery in [Delivery::Immediate, Delivery::InOrder] {
         let mut receiver = Receiver::new(delivery);
         for packet in &packets[4..] {

@@ -49,7 +49,7 @@ fn recoded(first: u32, coefficients: &[u8]) -> Vec<u8> {
 fn one_loss_in_each_window_is_worked_out() {
     let mut encoder = Encoder::new(Code::Window(8), redundancy(1, 4), MAX_LEN, 0);
     let mut receiver = Receiver::new(Delivery::Immediate);
-    let packets = send(&mut encoder, 1000);
+    let packets = send(&mut encoder, 0, 1000);
     assert_eq!(packets.len(), 1250);
     for (i, packet) in packets.iter().enumerate() {
         // Source packets come four in a row before a repair packet; the second of each is lost.
@@ -113,7 +113,7 @@ fn a_packet_shorter_than_what_it_is_made_of_is_damaged() {
 #[test]
 fn a_block_is_protected_behind_its_end_and_a_flush_ends_it() {
     let mut encoder = Encoder::new(Code::Block(8), redundancy(1, 4), MAX_LEN, 0);
-    let packets = send(&mut encoder, 11);
+    let packets = send(&mut encoder, 0, 11);
     let kinds: Vec<u8> = packets
         .iter()
         .map(|packet| *packet.last().unwrap())
@@ -129,8 +129,8 @@ fn a_block_is_protected_behind_its_end_and_a_flush_ends_it() {
     encoder.flush();
     assert_eq!(repairs(&mut encoder).len(), 0, "nothing is unprotected");
     // The next block begins behind it.
-    send(&mut encoder, 7);
-    let last = send(&mut encoder, 1);
+    send(&mut encoder, 11, 7);
+    let last = send(&mut encoder, 18, 1);
     let Coded::Repair { id, .. } = Coded::parse(&last[1]).unwrap() else {
         panic!("no repair packet");
     };
@@ -147,8 +147,8 @@ fn a_long_stream_over_the_wrap_of_the_numbers() {
         let mut receiver = Receiver::new(delivery);
         encoder.restart(first);
         let mut waiting = Vec::new();
-        for _ in 0..PACKETS {
-            for packet in send(&mut encoder, 1) {
+        for number in 0..PACKETS {
+            for packet in send(&mut encoder, first.wrapping_add(number), 1) {
                 match random.next_256() {
                     0..15 => {}
                     15..20 => waiting.push(packet),
@@ -189,7 +189,7 @@ proptest! {
     ) {
         let mut encoder = Encoder::new(Code::Block(count), redundancy(2, 1), MAX_LEN, first);
         encoder.tune(redundancy(2, 1), if sparse { 3 } else { 15 });
-        let mut packets = send(&mut encoder, count.into());
+        let mut packets = send(&mut encoder, first, count.into());
         prop_assert_eq!(packets.len(), 3 * usize::from(count));
         let mut keep = lost.iter().take(count.into()).map(|lost| !lost).chain(std::iter::repeat(true));
         packets.retain(|_| keep.next().unwrap());
@@ -226,7 +226,7 @@ proptest! {
         encoder.tune(redundancy(1, 3), density);
         let mut recoder = Recoder::new(8, redundancy(1, 4), MAX_LEN);
         let mut packets = Vec::new();
-        for (packet, &(before, ..)) in send(&mut encoder, 200).into_iter().zip(&fates) {
+        for (packet, &(before, ..)) in send(&mut encoder, first, 200).into_iter().zip(&fates) {
             match before {
                 0 => {}
                 1 => packets.extend([packet.clone(), packet]),
@@ -263,7 +263,7 @@ proptest! {
         let mut receivers = [Delivery::InOrder, Delivery::Immediate].map(Receiver::new);
         let mut losses = lost.into_iter().cycle();
         // The last packets may still wait for others.
-        let mut packets = send(&mut encoder, 200);
+        let mut packets = send(&mut encoder, 0, 200);
         let mut is_lossy = true;
         if let Some((window, replaces)) = relay {
             packets.retain(|_| losses.next() == Some(false));

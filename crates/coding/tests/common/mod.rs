@@ -24,11 +24,11 @@ pub(crate) fn source(esi: u32) -> Vec<u8> {
     [&unit(esi)[..], &wire::source_trailer(esi)].concat()
 }
 
-/// The packets that an encoder sends for `count` units.
-pub(crate) fn send(encoder: &mut Encoder, count: u32) -> Vec<Vec<u8>> {
+/// The packets that an encoder sends for `count` units, the first of which has the number `first`.
+pub(crate) fn send(encoder: &mut Encoder, first: u32, count: u32) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
-    for _ in 0..count {
-        let esi = encoder.push(&[&unit(encoder.next_esi())]).unwrap();
+    for esi in (0..count).map(|i| first.wrapping_add(i)) {
+        assert_eq!(encoder.push(&[&unit(esi)]), Some(esi));
         packets.push(source(esi));
         packets.extend(repairs(encoder));
     }
