@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use myelin_functions::nat::{Endpoint, Lifetime, Mappings, Nat};
-use myelin_functions::{Discard, Function, Shared};
+use myelin_functions::{Discard, Function, Shared, WithState};
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::fixtures::build;
 use myelin_spec::{NatConfig, Side};
@@ -36,7 +36,7 @@ fn nat(criterion: &mut Criterion) {
         }
         let shared = Shared::new(mappings);
         for side in [Side::Forward, Side::Reply] {
-            let mut function = Nat::new(&config, side, shared.clone());
+            let mut function = WithState::new(Nat::new(&config, side), shared.clone());
             let frame = match side {
                 Side::Forward => build::udp(client, server, b"hello"),
                 Side::Reply => build::udp(server, client, b"hello"),

@@ -1,6 +1,6 @@
 //! `aes-decrypt`: decrypts what `aes-encrypt` encrypted.
 
-use myelin_spec::{AesDecryptConfig, Cipher, SecretKey};
+use myelin_spec::{AES_DECRYPT, AesDecryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
     Arrival, KeyError, KeyId, Refusal, SessionKey, Sessions, TAG_LEN, TRAILER_LEN, Trailer, key_id,
@@ -8,7 +8,7 @@ use crate::aes::{
 };
 use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// Decrypts UDP payloads in place and takes the trailer of [`aes`](crate::aes) off. Lengths and checksums follow.
 ///
@@ -16,33 +16,18 @@ use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
 /// the key file's, when it is not authentic, and when it came before or too late. A session is remembered once a packet of
 /// it was decrypted; the packets of one for which there is no place are dropped too.
 pub struct AesDecrypt {
-    keys: Keys,
-    sessions: Shared<Sessions>,
+    cipher: Cipher,
+    sum: Sum,
+    /// Those of the key file.
+    keys: Vec<(KeyId, SecretKey)>,
     /// Whether the sessions were rid of keys that are not in the file. Not in `new`, which another thread calls than the one that is in
     /// the sessions.
     is_rid: bool,
 }
 
-/// The keys of the key file, and what they are used with.
-struct Keys {
-    cipher: Cipher,
-    sum: Sum,
-    keys: Vec<(KeyId, SecretKey)>,
-}
-
 impl AesDecrypt {
-    /// The function of that configuration, with sessions of the same shape.
-    pub fn new(config: &AesDecryptConfig, sessions: Shared<Sessions>) -> Result<Self, KeyError> {
-        Ok(Self {
-            keys: Keys::new(config)?,
-            sessions,
-            is_rid: false,
-        })
-    }
-}
-
-impl Keys {
-    fn new(config: &AesDecryptConfig) -> Result<Self, KeyError> {
+    /// The function of that configuration.
+    pub fn new(config: &AesDecryptConfig) -> Result<Self, KeyError> {
         let mut keys: Vec<(KeyId, SecretKey)> = Vec::with_capacity(config.keys.len());
         for key in &config.keys {
             // Too short a key is found here, not when a packet asks for it.
@@ -60,16 +45,8 @@ impl Keys {
             cipher: config.cipher,
             sum: wide::fastest_sum(),
             keys,
+            is_rid: false,
         })
-    }
-
-    /// Once, frees the keys of sessions of other keys.
-    #[inline]
-    fn rid(&self, is_rid: &mut bool, sessions: &mut Sessions) {
-        if !*is_rid {
-            sessions.keep_keys(|key_id| self.keys.iter().any(|(id, _)| *id == key_id));
-            *is_rid = true;
-        }
     }
 
     /// Decrypts; after an error the packet is in any state.
@@ -128,32 +105,32 @@ impl Keys {
     }
 }
 
-impl Function for AesDecrypt {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut sessions) = self.sessions.enter() else {
-            return Verdict::Drop;
-        };
-        self.keys.rid(&mut self.is_rid, &mut sessions);
-        let opened = self.keys.open(&mut sessions, packet);
+impl Stateful for AesDecrypt {
+    type State = Sessions;
+
+    /// Once, frees the keys of sessions of other keys.
+    #[inline]
+    fn begin(&mut self, sessions: &mut Sessions) {
+        if !self.is_rid {
+            sessions.keep_keys(|key_id| self.keys.iter().any(|(id, _)| *id == key_id));
+            self.is_rid = true;
+        }
+    }
+
+    #[inline]
+    fn process(
+        &mut self,
+        sessions: &mut Sessions,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let opened = self.open(sessions, packet);
         sessions.refusals.verdict(opened)
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        let Some(mut sessions) = self.sessions.enter() else {
-            return batch.retain(|_| Verdict::Drop);
-        };
-        self.keys.rid(&mut self.is_rid, &mut sessions);
-        batch.retain(|packet| {
-            let opened = self.keys.open(&mut sessions, packet);
-            sessions.refusals.verdict(opened)
-        })
-    }
-
-    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        if let Some(sessions) = self.sessions.enter() {
-            sessions.refusals.read_decrypter(sink);
-            sink("sessions-begun", sessions.begun);
-            sink("sessions-forgotten", sessions.forgotten);
-        }
+    fn read_counters(&self, sessions: &Sessions, sink: &mut dyn FnMut(&'static str, u64)) {
+        sessions.refusals.read(&AES_DECRYPT, sink);
+        sink("sessions-begun", sessions.begun);
+        sink("sessions-forgotten", sessions.forgotten);
     }
 }

@@ -1,7 +1,7 @@
 //! `aes-encrypt`: encrypts the UDP payload.
 
 use aws_lc_rs::rand;
-use myelin_spec::{AesEncryptConfig, Cipher, SecretKey};
+use myelin_spec::{AES_ENCRYPT, AesEncryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
     KeyError, KeyId, Refusal, Refusals, SESSION_PACKETS, SessionKey, TRAILER_LEN, Trailer, key_id,
@@ -9,7 +9,7 @@ use crate::aes::{
 };
 use crate::datagram::{self, Datagram};
 use crate::wide::{self, Sum};
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// The session of an encrypter: its key and which number the next packet gets.
 pub struct Session {
@@ -74,17 +74,15 @@ pub struct AesEncrypt {
     mtu: usize,
     overhead: usize,
     sum: Sum,
-    session: Shared<Session>,
 }
 
 impl AesEncrypt {
-    /// The function of that configuration, with a session of the same key.
-    pub fn new(config: &AesEncryptConfig, session: Shared<Session>) -> Self {
+    /// The function of that configuration.
+    pub fn new(config: &AesEncryptConfig) -> Self {
         Self {
             mtu: config.mtu.into(),
             overhead: overhead(config.cipher),
             sum: wide::fastest_sum(),
-            session,
         }
     }
 
@@ -120,30 +118,23 @@ impl AesEncrypt {
     }
 }
 
-impl Function for AesEncrypt {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut session) = self.session.enter() else {
-            return Verdict::Drop;
-        };
-        let sealed = self.seal(&mut session, packet);
+impl Stateful for AesEncrypt {
+    type State = Session;
+
+    #[inline]
+    fn process(
+        &mut self,
+        session: &mut Session,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let sealed = self.seal(session, packet);
         session.refusals.verdict(sealed)
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        let Some(mut session) = self.session.enter() else {
-            return batch.retain(|_| Verdict::Drop);
-        };
-        batch.retain(|packet| {
-            let sealed = self.seal(&mut session, packet);
-            session.refusals.verdict(sealed)
-        })
-    }
-
-    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        if let Some(session) = self.session.enter() {
-            session.refusals.read_encrypter(sink);
-            sink("sessions-begun", session.begun);
-        }
+    fn read_counters(&self, session: &Session, sink: &mut dyn FnMut(&'static str, u64)) {
+        session.refusals.read(&AES_ENCRYPT, sink);
+        sink("sessions-begun", session.begun);
     }
 }
 

@@ -6,7 +6,7 @@ use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy};
 
 use crate::flow_table::FlowTable;
-use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Keeps the state of each flow, with what both sides sent: new, established, closing, closed.
 ///
@@ -18,10 +18,7 @@ use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
 /// time too. A TCP segment that belongs to no flow and opens none is counted, and dropped if the
 /// configuration says so. Everything else goes on.
 #[derive(Debug)]
-pub struct FlowTracker {
-    config: FlowTrackerConfig,
-    state: Shared<FlowTrackerState>,
-}
+pub struct FlowTracker(FlowTrackerConfig);
 
 /// What a `flow-tracker` remembers.
 #[derive(Debug)]
@@ -129,10 +126,14 @@ impl FlowTrackerState {
 
     fn invalid(&mut self, config: &FlowTrackerConfig) -> Verdict {
         self.outside += 1;
-        match config.invalid {
-            InvalidPolicy::Pass => Verdict::Forward,
-            InvalidPolicy::Drop => Verdict::Drop,
-        }
+        verdict(config.invalid)
+    }
+}
+
+fn verdict(policy: InvalidPolicy) -> Verdict {
+    match policy {
+        InvalidPolicy::Pass => Verdict::Forward,
+        InvalidPolicy::Drop => Verdict::Drop,
     }
 }
 
@@ -146,39 +147,30 @@ fn done_mark(from_second: bool) -> FlowMarks {
 }
 
 impl FlowTracker {
-    /// A tracker of the flows in that state.
-    pub fn new(config: FlowTrackerConfig, state: Shared<FlowTrackerState>) -> Self {
-        Self { config, state }
-    }
-
-    /// When the state cannot be entered.
-    fn verdict_without_state(&self) -> Verdict {
-        match self.config.invalid {
-            InvalidPolicy::Pass => Verdict::Forward,
-            InvalidPolicy::Drop => Verdict::Drop,
-        }
+    /// The function of that configuration.
+    pub fn new(config: FlowTrackerConfig) -> Self {
+        Self(config)
     }
 }
 
-impl Function for FlowTracker {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        match self.state.enter() {
-            Some(mut state) => state.track(&self.config, packet),
-            None => self.verdict_without_state(),
-        }
+impl Stateful for FlowTracker {
+    type State = FlowTrackerState;
+
+    #[inline]
+    fn process(
+        &mut self,
+        state: &mut FlowTrackerState,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        state.track(&self.0, packet)
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        match self.state.enter() {
-            Some(mut state) => batch.retain(|packet| state.track(&self.config, packet)),
-            None => batch.retain(|_| self.verdict_without_state()),
-        }
+    fn without_state(&self) -> Verdict {
+        verdict(self.0.invalid)
     }
 
-    fn read_flows(&self, page: &mut FlowPage) {
-        let Some(state) = self.state.enter() else {
-            return;
-        };
+    fn read_flows(&self, state: &FlowTrackerState, page: &mut FlowPage) {
         let totals = FlowTotals {
             begun: state.begun,
             evicted: state.flows.evictions(),

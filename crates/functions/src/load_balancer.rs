@@ -22,7 +22,7 @@ use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
 use crate::nat::rewrite::Fields;
-use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// The record for the replies of a flow is looked at again after this, for it may have been put out:
 /// one second.
@@ -78,12 +78,11 @@ pub struct LoadBalancer {
     backends: Vec<Backend>,
     v4: MaglevTable,
     v6: MaglevTable,
-    affinity: Shared<Affinity>,
 }
 
 impl LoadBalancer {
-    /// The function of that configuration on a side of `affinity`.
-    pub fn new(config: &LoadBalancerConfig, side: Side, affinity: Shared<Affinity>) -> Self {
+    /// The function of that configuration on a side of the affinity.
+    pub fn new(config: &LoadBalancerConfig, side: Side) -> Self {
         let [v4, v6] = config.tables();
         Self {
             side,
@@ -91,15 +90,6 @@ impl LoadBalancer {
             backends: config.backends(),
             v4,
             v6,
-            affinity,
-        }
-    }
-
-    #[inline]
-    fn handle(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
-        match self.side {
-            Side::Forward => self.send(affinity, packet),
-            Side::Reply => self.answer(&mut affinity.replies, packet),
         }
     }
 
@@ -254,26 +244,24 @@ fn ip(backend: &Backend) -> IpAddr {
     }
 }
 
-impl Function for LoadBalancer {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let done = self
-            .affinity
-            .enter()
-            .and_then(|mut affinity| self.handle(&mut affinity, packet));
+impl Stateful for LoadBalancer {
+    type State = Affinity;
+
+    #[inline]
+    fn process(
+        &mut self,
+        affinity: &mut Affinity,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let done = match self.side {
+            Side::Forward => self.send(affinity, packet),
+            Side::Reply => self.answer(&mut affinity.replies, packet),
+        };
         done.into()
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        match self.affinity.enter() {
-            Some(mut affinity) => batch.retain(|packet| self.handle(&mut affinity, packet).into()),
-            None => batch.retain(|_| Verdict::Drop),
-        }
-    }
-
-    fn read_flows(&self, page: &mut FlowPage) {
-        let Some(affinity) = self.affinity.enter() else {
-            return;
-        };
+    fn read_flows(&self, affinity: &Affinity, page: &mut FlowPage) {
         let totals = FlowTotals {
             begun: affinity.begun,
             evicted: affinity.flows.evictions(),

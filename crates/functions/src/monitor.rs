@@ -4,12 +4,12 @@ use myelin_packet::{FlowKey, FlowRecord, FlowTotals};
 use myelin_spec::MonitorConfig;
 
 use crate::flow_table::FlowTable;
-use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
 /// Counts every packet under its five-tuple and hands it on unchanged. A packet without ports (a
 /// fragment, another protocol than UDP and TCP) is counted under its addresses and protocol.
-#[derive(Debug)]
-pub struct Monitor(Shared<MonitorState>);
+#[derive(Clone, Copy, Debug)]
+pub struct Monitor;
 
 /// What a `monitor` remembers.
 #[derive(Debug)]
@@ -55,34 +55,25 @@ impl MonitorState {
     }
 }
 
-impl Monitor {
-    /// A monitor that counts into that state.
-    pub fn new(state: Shared<MonitorState>) -> Self {
-        Self(state)
-    }
-}
+impl Stateful for Monitor {
+    type State = MonitorState;
 
-impl Function for Monitor {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        if let Some(mut state) = self.0.enter() {
-            state.count(packet);
-        }
+    #[inline]
+    fn process(
+        &mut self,
+        state: &mut MonitorState,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        state.count(packet);
         Verdict::Forward
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        if let Some(mut state) = self.0.enter() {
-            for packet in batch.packets() {
-                state.count(packet);
-            }
-        }
-        0
+    fn without_state(&self) -> Verdict {
+        Verdict::Forward
     }
 
-    fn read_flows(&self, page: &mut FlowPage) {
-        let Some(state) = self.0.enter() else {
-            return;
-        };
+    fn read_flows(&self, state: &MonitorState, page: &mut FlowPage) {
         let totals = FlowTotals {
             begun: state.begun,
             evicted: state.flows.evictions(),

@@ -22,7 +22,7 @@ use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
 use myelin_spec::{NatConfig, Side};
 
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 use rewrite::Fields;
 
 /// The translator, one side of it.
@@ -32,18 +32,16 @@ pub struct Nat {
     timeout_ns: u64,
     tcp_timeout_ns: u64,
     tcp_transitory_ns: u64,
-    mappings: Shared<Mappings>,
 }
 
 impl Nat {
-    /// The function of that configuration on a side of `mappings`.
-    pub fn new(config: &NatConfig, side: Side, mappings: Shared<Mappings>) -> Self {
+    /// The function of that configuration on a side of the mappings.
+    pub fn new(config: &NatConfig, side: Side) -> Self {
         Self {
             side,
             timeout_ns: config.timeout_ns,
             tcp_timeout_ns: config.tcp_timeout_ns,
             tcp_transitory_ns: config.tcp_transitory_ns(),
-            mappings,
         }
     }
 
@@ -83,22 +81,17 @@ impl Nat {
     }
 }
 
-impl Function for Nat {
-    fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
-        let translated = self
-            .mappings
-            .enter()
-            .and_then(|mut mappings| self.translate(&mut mappings, packet));
-        translated.into()
-    }
+impl Stateful for Nat {
+    type State = Mappings;
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, _emitter: &mut dyn Emitter) -> usize {
-        match self.mappings.enter() {
-            Some(mut mappings) => {
-                batch.retain(|packet| self.translate(&mut mappings, packet).into())
-            }
-            None => batch.retain(|_| Verdict::Drop),
-        }
+    #[inline]
+    fn process(
+        &mut self,
+        mappings: &mut Mappings,
+        packet: &mut Packet<'_>,
+        _emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        self.translate(mappings, packet).into()
     }
 }
 

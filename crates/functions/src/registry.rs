@@ -25,7 +25,7 @@ use crate::router::Router;
 use crate::timestamp::Timestamp;
 use crate::work::Work;
 use crate::xor::Xor;
-use crate::{Function, States};
+use crate::{Function, States, WithState};
 
 /// Why a function cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,22 +71,23 @@ impl States {
             FunctionConfig::Nat(config) => {
                 let shape = FunctionConfig::Nat(config.shape());
                 let mappings = self.get(key, &shape, || Mappings::new(config));
-                Box::new(Nat::new(config, instance.side, mappings))
+                Box::new(WithState::new(Nat::new(config, instance.side), mappings))
             }
             FunctionConfig::LoadBalancer(config) => {
                 let shape = FunctionConfig::LoadBalancer(config.shape());
                 let affinity = self.get(key, &shape, || Affinity::new(config.flows as usize));
-                Box::new(LoadBalancer::new(config, instance.side, affinity))
+                let balancer = LoadBalancer::new(config, instance.side);
+                Box::new(WithState::new(balancer, affinity))
             }
             FunctionConfig::Router(config) => Box::new(Router::new(config)?),
             FunctionConfig::Monitor(config) => {
                 let state = self.get(key, &instance.config, || MonitorState::new(*config));
-                Box::new(Monitor::new(state))
+                Box::new(WithState::new(Monitor, state))
             }
             FunctionConfig::FlowTracker(config) => {
                 let shape = FunctionConfig::FlowTracker(config.shape());
                 let state = self.get(key, &shape, || FlowTrackerState::new(*config));
-                Box::new(FlowTracker::new(*config, state))
+                Box::new(WithState::new(FlowTracker::new(*config), state))
             }
             FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
             FunctionConfig::Work(config) => Box::new(Work::new(*config)),
@@ -97,14 +98,14 @@ impl States {
                 // Only this can fail; it is dropped when the state of a former generation goes on.
                 let session = Session::new(config)?;
                 let session = self.get(key, &shape, || session);
-                Box::new(AesEncrypt::new(config, session))
+                Box::new(WithState::new(AesEncrypt::new(config), session))
             }
             FunctionConfig::AesDecrypt(config) => {
                 let shape = FunctionConfig::AesDecrypt(config.shape());
                 let sessions = self.get(key, &shape, || {
                     Sessions::new(config.sessions.into(), config.replay_window)
                 });
-                Box::new(AesDecrypt::new(config, sessions)?)
+                Box::new(WithState::new(AesDecrypt::new(config)?, sessions))
             }
             FunctionConfig::Dpi(config) => {
                 let shape = FunctionConfig::Dpi(config.shape());
@@ -120,17 +121,17 @@ impl States {
             FunctionConfig::RlncEncode(config) => {
                 let shape = FunctionConfig::RlncEncode(config.shape());
                 let state = self.get(key, &shape, || EncodeState::new(config));
-                Box::new(Encode::new(config, state))
+                Box::new(WithState::new(Encode::new(config), state))
             }
             FunctionConfig::RlncRecode(config) => {
                 let shape = FunctionConfig::RlncRecode(config.shape());
                 let state = self.get(key, &shape, || RecodeState::new(config));
-                Box::new(Recode::new(config, state))
+                Box::new(WithState::new(Recode::new(config), state))
             }
             FunctionConfig::RlncDecode(config) => {
                 let shape = FunctionConfig::RlncDecode(config.shape());
                 let state = self.get(key, &shape, || DecodeState::new(config));
-                Box::new(Decode::new(config, state))
+                Box::new(WithState::new(Decode::new(config), state))
             }
         })
     }

@@ -1,5 +1,7 @@
 //! Why packets were dropped.
 
+use myelin_spec::catalogue::Kind;
+
 use crate::Verdict;
 use crate::datagram::NoDatagram;
 
@@ -51,19 +53,6 @@ const NAMES: [(Refusal, &str); 13] = [
     (Refusal::SessionsFull, "sessions-full"),
 ];
 
-impl Refusal {
-    /// Whether only what grows packets has it.
-    fn is_of_growth(self) -> bool {
-        matches!(self, Self::TooLong | Self::NoRoom)
-    }
-
-    /// Whether encrypters and decrypters have it.
-    fn is_of_both(self) -> bool {
-        use Refusal::{Fragment, NoSession, NotUdp, Surplus};
-        matches!(self, Fragment | NotUdp | Surplus | NoSession)
-    }
-}
-
 impl From<NoDatagram> for Refusal {
     #[inline]
     fn from(reason: NoDatagram) -> Self {
@@ -92,22 +81,12 @@ impl Refusals {
         }
     }
 
-    /// Tells the counters that an encrypter has.
-    pub(crate) fn read_encrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.read(
-            |refusal| refusal.is_of_both() || refusal.is_of_growth(),
-            sink,
-        );
-    }
-
-    /// Tells those that a decrypter has.
-    pub(crate) fn read_decrypter(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        self.read(|refusal| !refusal.is_of_growth(), sink);
-    }
-
-    fn read(&self, wanted: impl Fn(Refusal) -> bool, sink: &mut dyn FnMut(&'static str, u64)) {
-        for (refusal, name) in NAMES.into_iter().filter(|(refusal, _)| wanted(*refusal)) {
-            sink(name, self.0[refusal as usize]);
+    /// Tells the counters that functions of that kind have.
+    pub(crate) fn read(&self, kind: &Kind, sink: &mut dyn FnMut(&'static str, u64)) {
+        for (refusal, name) in NAMES {
+            if kind.counters.iter().any(|(counter, _)| *counter == name) {
+                sink(name, self.0[refusal as usize]);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 use super::carrier::Carrier;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory};
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// What a decoder remembers: packets, equations, and what it counted.
 #[derive(Debug)]
@@ -38,13 +38,6 @@ impl DecodeState {
 /// dropped and counted (`malformed`), and so is what was worked out and is no UDP packet with a right checksum (`corrupt`).
 #[derive(Debug)]
 pub struct Decode {
-    work: Work,
-    state: Shared<DecodeState>,
-}
-
-/// What belongs to one instance.
-#[derive(Debug)]
-struct Work {
     delivery: Delivery,
     timeout_ns: u64,
     now_ns: u64,
@@ -55,8 +48,8 @@ struct Work {
 
 impl Decode {
     /// The function of that configuration.
-    pub fn new(config: &RlncDecodeConfig, state: Shared<DecodeState>) -> Self {
-        let work = Work {
+    pub fn new(config: &RlncDecodeConfig) -> Self {
+        Self {
             delivery: match config.delivery {
                 RlncDelivery::Immediate => Delivery::Immediate,
                 RlncDelivery::InOrder => Delivery::InOrder,
@@ -65,8 +58,7 @@ impl Decode {
             now_ns: 0,
             frame: frame_memory(),
             has_emitted: false,
-        };
-        Self { work, state }
+        }
     }
 }
 
@@ -93,24 +85,7 @@ impl Sender<'_> {
     }
 }
 
-impl Work {
-    fn tune(&mut self, state: &mut DecodeState) {
-        state.decoder.tune(self.delivery, self.timeout_ns);
-    }
-
-    fn decode(
-        &mut self,
-        state: &mut DecodeState,
-        packet: &mut Packet<'_>,
-        emitter: &mut dyn Emitter,
-    ) -> Verdict {
-        let verdict = self.try_decode(state, packet, emitter);
-        verdict.unwrap_or_else(|| {
-            state.malformed += 1;
-            Verdict::Drop
-        })
-    }
-
+impl Decode {
     /// `None` when it is not a packet of an encoder.
     fn try_decode(
         &mut self,
@@ -175,23 +150,25 @@ impl Work {
     }
 }
 
-impl Function for Decode {
-    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut state) = self.state.enter() else {
-            return Verdict::Drop;
-        };
-        self.work.tune(&mut state);
-        self.work.has_emitted = false;
-        self.work.decode(&mut state, packet, emitter)
+impl Stateful for Decode {
+    type State = DecodeState;
+
+    fn begin(&mut self, state: &mut DecodeState) {
+        state.decoder.tune(self.delivery, self.timeout_ns);
+        self.has_emitted = false;
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
-        let Some(mut state) = self.state.enter() else {
-            return batch.retain(|_| Verdict::Drop);
-        };
-        self.work.tune(&mut state);
-        self.work.has_emitted = false;
-        batch.retain(|packet| self.work.decode(&mut state, packet, emitter))
+    fn process(
+        &mut self,
+        state: &mut DecodeState,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let verdict = self.try_decode(state, packet, emitter);
+        verdict.unwrap_or_else(|| {
+            state.malformed += 1;
+            Verdict::Drop
+        })
     }
 
     fn needs_time(&self) -> bool {
@@ -199,43 +176,37 @@ impl Function for Decode {
     }
 
     fn set_time(&mut self, now_ns: u64) {
-        self.work.now_ns = now_ns;
+        self.now_ns = now_ns;
     }
 
     /// In order, as often as packets are given up at the latest.
     fn timer_ns(&self) -> Option<u64> {
-        (self.work.delivery == Delivery::InOrder).then_some(self.work.timeout_ns)
+        (self.delivery == Delivery::InOrder).then_some(self.timeout_ns)
     }
 
-    fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
-        let Some(mut state) = self.state.enter() else {
-            return;
-        };
+    fn expire(&mut self, state: &mut DecodeState, now_ns: u64, emitter: &mut dyn Emitter) {
         let DecodeState {
             decoder,
             latest: Some(latest),
             held,
             corrupt,
             ..
-        } = &mut *state
+        } = state
         else {
             return;
         };
         let mut sender = Sender {
             latest,
             held,
-            frame: &mut self.work.frame,
+            frame: &mut self.frame,
             emitter,
-            has_emitted: &mut self.work.has_emitted,
+            has_emitted: &mut self.has_emitted,
             corrupt,
         };
         decoder.release(now_ns, &mut |packet| sender.send(packet));
     }
 
-    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        let Some(state) = self.state.enter() else {
-            return;
-        };
+    fn read_counters(&self, state: &DecodeState, sink: &mut dyn FnMut(&'static str, u64)) {
         let counters = state.decoder.counters();
         sink("source", counters.source);
         sink("coded", counters.coded);

@@ -7,7 +7,7 @@ use myelin_spec::{RlncCode, RlncEncodeConfig};
 use super::carrier::Carrier;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory, redundancy};
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// What an encoder remembers: the code, when the last packet came, and what it counted.
 #[derive(Debug)]
@@ -53,13 +53,6 @@ impl EncodeState {
 /// room in its buffer (`no-room`).
 #[derive(Debug)]
 pub struct Encode {
-    work: Work,
-    state: Shared<EncodeState>,
-}
-
-/// What belongs to one instance.
-#[derive(Debug)]
-struct Work {
     config: RlncEncodeConfig,
     now_ns: u64,
     frame: Box<[u8]>,
@@ -67,25 +60,44 @@ struct Work {
 
 impl Encode {
     /// The function of that configuration.
-    pub fn new(config: &RlncEncodeConfig, state: Shared<EncodeState>) -> Self {
-        let work = Work {
+    pub fn new(config: &RlncEncodeConfig) -> Self {
+        Self {
             config: *config,
             now_ns: 0,
             frame: frame_memory(),
+        }
+    }
+
+    /// Sends the repair packets that are due, with that metadata.
+    fn emit_repairs(&mut self, state: &mut EncodeState, meta: &Meta, emitter: &mut dyn Emitter) {
+        let Some(carrier) = &state.latest else {
+            return;
         };
-        Self { work, state }
+        let at = carrier.payload_at();
+        while let Some(len) = state.encoder.repair(&mut self.frame[at..]) {
+            match carrier.wrap(&mut self.frame, len, self.config.mtu.into()) {
+                Some(len) => {
+                    state.counters.repair += 1;
+                    emitter.emit(meta, &self.frame[..len]);
+                }
+                // An IPv6 header is longer than the IPv4 header of the longest packet of the window.
+                None => state.counters.too_long += 1,
+            }
+        }
     }
 }
 
-impl Work {
-    fn tune(&self, state: &mut EncodeState) {
+impl Stateful for Encode {
+    type State = EncodeState;
+
+    fn begin(&mut self, state: &mut EncodeState) {
         let config = &self.config;
         state
             .encoder
             .tune(redundancy(config.redundancy), config.density);
     }
 
-    fn encode(
+    fn process(
         &mut self,
         state: &mut EncodeState,
         packet: &mut Packet<'_>,
@@ -128,75 +140,33 @@ impl Work {
         Verdict::Forward
     }
 
-    /// Sends the repair packets that are due, with that metadata.
-    fn emit_repairs(&mut self, state: &mut EncodeState, meta: &Meta, emitter: &mut dyn Emitter) {
-        let Some(carrier) = &state.latest else {
-            return;
-        };
-        let at = carrier.payload_at();
-        while let Some(len) = state.encoder.repair(&mut self.frame[at..]) {
-            match carrier.wrap(&mut self.frame, len, self.config.mtu.into()) {
-                Some(len) => {
-                    state.counters.repair += 1;
-                    emitter.emit(meta, &self.frame[..len]);
-                }
-                // An IPv6 header is longer than the IPv4 header of the longest packet of the window.
-                None => state.counters.too_long += 1,
-            }
-        }
-    }
-}
-
-impl Function for Encode {
-    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut state) = self.state.enter() else {
-            return Verdict::Drop;
-        };
-        self.work.tune(&mut state);
-        self.work.encode(&mut state, packet, emitter)
-    }
-
-    fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
-        let Some(mut state) = self.state.enter() else {
-            return batch.retain(|_| Verdict::Drop);
-        };
-        self.work.tune(&mut state);
-        batch.retain(|packet| self.work.encode(&mut state, packet, emitter))
-    }
-
     fn needs_time(&self) -> bool {
         true
     }
 
     fn set_time(&mut self, now_ns: u64) {
-        self.work.now_ns = now_ns;
+        self.now_ns = now_ns;
     }
 
     fn timer_ns(&self) -> Option<u64> {
-        Some(self.work.config.flush_ns)
+        Some(self.config.flush_ns)
     }
 
-    fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
-        let Some(mut state) = self.state.enter() else {
-            return;
-        };
+    fn expire(&mut self, state: &mut EncodeState, now_ns: u64, emitter: &mut dyn Emitter) {
         let silent_ns = now_ns.saturating_sub(state.last_ns);
         let Some(mut meta) = state.latest.as_ref().map(|latest| *latest.meta()) else {
             return;
         };
-        if silent_ns >= self.work.config.flush_ns {
+        if silent_ns >= self.config.flush_ns {
             // They are made now: the time that the latest packet is gone is not theirs.
             meta.stamp_ns = now_ns;
-            self.work.tune(&mut state);
+            self.begin(state);
             state.encoder.flush();
-            self.work.emit_repairs(&mut state, &meta, emitter);
+            self.emit_repairs(state, &meta, emitter);
         }
     }
 
-    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        let Some(state) = self.state.enter() else {
-            return;
-        };
+    fn read_counters(&self, state: &EncodeState, sink: &mut dyn FnMut(&'static str, u64)) {
         let counters = &state.counters;
         sink("source", counters.source);
         sink("repair", counters.repair);

@@ -6,7 +6,7 @@ use myelin_spec::{RlncCoded, RlncRecodeConfig};
 use super::carrier::Carrier;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory, redundancy};
-use crate::{Batch, Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Packet, Stateful, Verdict};
 
 /// What a recoder remembers: the latest packets, and what it counted.
 #[derive(Debug)]
@@ -40,44 +40,17 @@ impl RecodeState {
 /// (`malformed`).
 #[derive(Debug)]
 pub struct Recode {
-    work: Work,
-    state: Shared<RecodeState>,
-}
-
-/// What belongs to one instance.
-#[derive(Debug)]
-struct Work {
     config: RlncRecodeConfig,
     frame: Box<[u8]>,
 }
 
 impl Recode {
     /// The function of that configuration.
-    pub fn new(config: &RlncRecodeConfig, state: Shared<RecodeState>) -> Self {
-        let work = Work {
+    pub fn new(config: &RlncRecodeConfig) -> Self {
+        Self {
             config: *config,
             frame: frame_memory(),
-        };
-        Self { work, state }
-    }
-}
-
-impl Work {
-    fn tune(&self, state: &mut RecodeState) {
-        state.recoder.tune(redundancy(self.config.redundancy));
-    }
-
-    fn recode(
-        &mut self,
-        state: &mut RecodeState,
-        packet: &mut Packet<'_>,
-        emitter: &mut dyn Emitter,
-    ) -> Verdict {
-        let verdict = self.try_recode(state, packet, emitter);
-        verdict.unwrap_or_else(|| {
-            state.counters.malformed += 1;
-            Verdict::Drop
-        })
+        }
     }
 
     /// `None` when it is not a packet of an encoder.
@@ -141,27 +114,27 @@ impl Work {
     }
 }
 
-impl Function for Recode {
-    fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut state) = self.state.enter() else {
-            return Verdict::Drop;
-        };
-        self.work.tune(&mut state);
-        self.work.recode(&mut state, packet, emitter)
+impl Stateful for Recode {
+    type State = RecodeState;
+
+    fn begin(&mut self, state: &mut RecodeState) {
+        state.recoder.tune(redundancy(self.config.redundancy));
     }
 
-    fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
-        let Some(mut state) = self.state.enter() else {
-            return batch.retain(|_| Verdict::Drop);
-        };
-        self.work.tune(&mut state);
-        batch.retain(|packet| self.work.recode(&mut state, packet, emitter))
+    fn process(
+        &mut self,
+        state: &mut RecodeState,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Verdict {
+        let verdict = self.try_recode(state, packet, emitter);
+        verdict.unwrap_or_else(|| {
+            state.counters.malformed += 1;
+            Verdict::Drop
+        })
     }
 
-    fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        let Some(state) = self.state.enter() else {
-            return;
-        };
+    fn read_counters(&self, state: &RecodeState, sink: &mut dyn FnMut(&'static str, u64)) {
         let counters = &state.counters;
         sink("source", counters.source);
         sink("coded", counters.coded);
