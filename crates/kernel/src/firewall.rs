@@ -4,7 +4,7 @@
 use bytemuck::{NoUninit, Pod, Zeroable};
 use libbpf_rs::MapHandle;
 use myelin_packet::rules::{
-    Action, ClassVector, Ipv4Table, Ipv6Table, RuleTables, RulesError, WORDS,
+    Action, ClassVector, Ipv4Table, Ipv6Table, NumberTable, RuleTables, RulesError, WORDS,
 };
 use myelin_spec::FirewallConfig;
 
@@ -91,10 +91,10 @@ impl Layout {
         }
     }
 
-    fn push_values(&mut self, classes: &[u16], vectors: &[ClassVector]) -> Table {
+    fn push_numbers(&mut self, table: &NumberTable) -> Table {
         Table {
-            entries: self.push(classes),
-            ..self.push_vectors(vectors)
+            entries: self.push(&table.classes),
+            ..self.push_vectors(&table.vectors)
         }
     }
 }
@@ -119,13 +119,9 @@ impl Tables {
             destination_v4: layout.push_v4(&tables.destination_v4),
             source_v6: layout.push_v6(&tables.source_v6),
             destination_v6: layout.push_v6(&tables.destination_v6),
-            protocol: layout.push_values(&tables.protocol.classes, &tables.protocol.vectors),
-            source_port: layout
-                .push_values(&tables.source_port.classes, &tables.source_port.vectors),
-            destination_port: layout.push_values(
-                &tables.destination_port.classes,
-                &tables.destination_port.vectors,
-            ),
+            protocol: layout.push_numbers(&tables.protocol),
+            source_port: layout.push_numbers(&tables.source_port),
+            destination_port: layout.push_numbers(&tables.destination_port),
             allow: layout.push(&allow),
             default_allow: u32::from(config.default == Action::Allow),
             drops_fragments: u32::from(config.drops_fragments()),

@@ -4,7 +4,7 @@
 //! on the number of rules.
 
 mod address;
-mod ports;
+mod numbers;
 mod tables;
 mod vectors;
 
@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 pub use address::{BLOCK, Ipv4Table, Ipv6Table, MAX_INTERVALS};
-pub use ports::{NO_PORTS, PortTable, ProtocolTable};
+pub use numbers::{NO_NUMBER, NumberTable};
 pub use tables::RuleTables;
 pub use vectors::{ClassVector, WORDS};
 

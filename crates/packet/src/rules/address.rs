@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::vectors::{ClassVector, Interner, pieces};
+use super::vectors::{self, ClassVector};
 pub use crate::dir16::BLOCK;
 use crate::dir16::Dir16;
 use crate::prefix::{Family, Prefix};
@@ -24,19 +24,17 @@ pub struct Ipv4Table {
 impl Ipv4Table {
     /// The table of one address field, given as the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
-        let mut interner = Interner::default();
-        let (always, ranges) = split(prefixes, Family::V4);
-        let pieces = pieces(always, &ranges, u128::from(u32::MAX), &mut interner);
+        let (pieces, vectors) = classes(prefixes, Family::V4, u32::MAX.into());
         Self {
             classes: Dir16::new(&pieces),
-            vectors: interner.into_vectors(),
+            vectors,
         }
     }
 
-    /// The class of `address`.
+    /// The rules that `address` satisfies.
     #[inline]
-    pub fn class(&self, address: Ipv4Addr) -> u32 {
-        self.classes.look_up(address)
+    pub(super) fn vector(&self, address: Ipv4Addr) -> &ClassVector {
+        &self.vectors[self.classes.look_up(address) as usize]
     }
 }
 
@@ -56,9 +54,7 @@ pub struct Ipv6Table {
 impl Ipv6Table {
     /// The table of one address field, given as the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
-        let mut interner = Interner::default();
-        let (always, ranges) = split(prefixes, Family::V6);
-        let pieces = pieces(always, &ranges, u128::MAX, &mut interner);
+        let (pieces, vectors) = classes(prefixes, Family::V6, u128::MAX);
         let (starts, classes) = pieces
             .into_iter()
             .map(|(start, class)| (halves(start), class))
@@ -66,13 +62,13 @@ impl Ipv6Table {
         Self {
             starts,
             classes,
-            vectors: interner.into_vectors(),
+            vectors,
         }
     }
 
-    /// The class of `address`.
+    /// The rules that `address` satisfies.
     #[inline]
-    pub fn class(&self, address: Ipv6Addr) -> u32 {
+    pub(super) fn vector(&self, address: Ipv6Addr) -> &ClassVector {
         let address = halves(u128::from(address));
         let mut at = 0;
         let mut step = MAX_INTERVALS / 2;
@@ -86,7 +82,7 @@ impl Ipv6Table {
             }
             step /= 2;
         }
-        self.classes[at]
+        &self.vectors[self.classes[at] as usize]
     }
 }
 
@@ -94,22 +90,12 @@ fn halves(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
-/// A range of values and the rule that names it.
-type Range = (u128, u128, usize);
-
-/// The rules that name no prefix, and the ranges of those that name one of `family`.
-fn split(prefixes: &[Option<Prefix>], family: Family) -> (ClassVector, Vec<Range>) {
-    let mut always = ClassVector::default();
-    let mut ranges = Vec::new();
-    for (rule, prefix) in prefixes.iter().enumerate() {
-        match prefix {
-            None => always.insert(rule),
-            Some(prefix) if prefix.family() == family => {
-                let (from, to) = prefix.range();
-                ranges.push((from, to, rule));
-            }
-            Some(_) => {}
-        }
-    }
-    (always, ranges)
+/// The classes of the addresses of `family`, which end at `last`; a prefix of the other names none of them.
+fn classes(
+    prefixes: &[Option<Prefix>],
+    family: Family,
+    last: u128,
+) -> (Vec<(u128, u32)>, Vec<ClassVector>) {
+    let range = |prefix: Prefix| (prefix.family() == family).then(|| prefix.range());
+    vectors::classes(prefixes.iter().copied(), range, last)
 }

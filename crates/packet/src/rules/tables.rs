@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::address::{Ipv4Table, Ipv6Table};
-use super::ports::{PortTable, ProtocolTable};
+use super::numbers::NumberTable;
 use super::vectors::ClassVector;
 use super::{MAX_RULES, Rule, RulesError};
 use crate::five_tuple::FiveTuple;
@@ -30,11 +30,11 @@ pub struct RuleTables {
     /// Destination address of IPv6 packets.
     pub destination_v6: Ipv6Table,
     /// IP protocol.
-    pub protocol: ProtocolTable,
+    pub protocol: NumberTable,
     /// Source port.
-    pub source_port: PortTable,
+    pub source_port: NumberTable,
     /// Destination port.
-    pub destination_port: PortTable,
+    pub destination_port: NumberTable,
 }
 
 impl RuleTables {
@@ -45,16 +45,20 @@ impl RuleTables {
         }
         let sources: Vec<Option<Prefix>> = rules.iter().map(|rule| rule.source).collect();
         let destinations: Vec<Option<Prefix>> = rules.iter().map(|rule| rule.destination).collect();
+        let protocols = rules.iter().map(|rule| {
+            let protocol = rule.protocol.map(u16::from);
+            protocol.map(|protocol| protocol..=protocol)
+        });
+        let source_ports = rules.iter().map(|rule| rule.source_ports.clone());
+        let destination_ports = rules.iter().map(|rule| rule.destination_ports.clone());
         Ok(Self {
             source_v4: Ipv4Table::build(&sources),
             destination_v4: Ipv4Table::build(&destinations),
             source_v6: Ipv6Table::build(&sources),
             destination_v6: Ipv6Table::build(&destinations),
-            protocol: ProtocolTable::build(rules.iter().map(|rule| rule.protocol)),
-            source_port: PortTable::build(rules.iter().map(|rule| rule.source_ports.as_ref())),
-            destination_port: PortTable::build(
-                rules.iter().map(|rule| rule.destination_ports.as_ref()),
-            ),
+            protocol: NumberTable::build(u8::MAX.into(), protocols),
+            source_port: NumberTable::build(u16::MAX, source_ports),
+            destination_port: NumberTable::build(u16::MAX, destination_ports),
         })
     }
 
@@ -64,22 +68,23 @@ impl RuleTables {
     pub fn first_match(&self, tuple: &FiveTuple) -> Option<usize> {
         let (source, destination) = match (tuple.source, tuple.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => (
-                &self.source_v4.vectors[self.source_v4.class(source) as usize],
-                &self.destination_v4.vectors[self.destination_v4.class(destination) as usize],
+                self.source_v4.vector(source),
+                self.destination_v4.vector(destination),
             ),
             (IpAddr::V6(source), IpAddr::V6(destination)) => (
-                &self.source_v6.vectors[self.source_v6.class(source) as usize],
-                &self.destination_v6.vectors[self.destination_v6.class(destination) as usize],
+                self.source_v6.vector(source),
+                self.destination_v6.vector(destination),
             ),
             // No packet is of two families.
             _ => return None,
         };
-        let protocol = &self.protocol.vectors[usize::from(self.protocol.class(tuple.protocol))];
-        let source_port =
-            &self.source_port.vectors[usize::from(self.source_port.class(tuple.source_port))];
-        let destination_port = &self.destination_port.vectors
-            [usize::from(self.destination_port.class(tuple.destination_port))];
-        first_common([source, destination, protocol, source_port, destination_port])
+        first_common([
+            source,
+            destination,
+            self.protocol.vector(Some(tuple.protocol.into())),
+            self.source_port.vector(tuple.source_port),
+            self.destination_port.vector(tuple.destination_port),
+        ])
     }
 }
 

@@ -20,12 +20,12 @@ pub struct ClassVector {
 }
 
 impl ClassVector {
-    pub(super) fn insert(&mut self, rule: usize) {
+    fn insert(&mut self, rule: usize) {
         self.words[rule / 64] |= 1 << (rule % 64);
         self.summary |= 1 << (rule / 64);
     }
 
-    pub(super) fn remove(&mut self, rule: usize) {
+    fn remove(&mut self, rule: usize) {
         self.words[rule / 64] &= !(1 << (rule % 64));
         if self.words[rule / 64] == 0 {
             self.summary &= !(1 << (rule / 64));
@@ -35,29 +35,47 @@ impl ClassVector {
 
 /// Numbers the distinct vectors of one field in the order they come.
 #[derive(Default)]
-pub(super) struct Interner {
+struct Interner {
     numbers: HashMap<ClassVector, u32>,
     vectors: Vec<ClassVector>,
 }
 
 impl Interner {
-    pub(super) fn class(&mut self, vector: ClassVector) -> u32 {
+    fn class(&mut self, vector: ClassVector) -> u32 {
         *self.numbers.entry(vector).or_insert_with(|| {
             self.vectors.push(vector);
             (self.vectors.len() - 1) as u32
         })
     }
+}
 
-    pub(super) fn into_vectors(self) -> Vec<ClassVector> {
-        self.vectors
+/// The classes of a field of values up to `last`, given as what each rule names; `range` gives the
+/// first and the last value of that, if there are any. For each piece of the values its first one and
+/// its class, and the vectors by class. That of class 0 satisfies the rules that do not name the field.
+pub(super) fn classes<T>(
+    fields: impl Iterator<Item = Option<T>>,
+    range: impl Fn(T) -> Option<(u128, u128)>,
+    last: u128,
+) -> (Vec<(u128, u32)>, Vec<ClassVector>) {
+    let mut always = ClassVector::default();
+    let mut ranges = Vec::new();
+    for (rule, field) in fields.enumerate() {
+        match field {
+            None => always.insert(rule),
+            Some(field) => ranges.extend(range(field).map(|(from, to)| (from, to, rule))),
+        }
     }
+    let mut interner = Interner::default();
+    interner.class(always);
+    let pieces = pieces(always, &ranges, last, &mut interner);
+    (pieces, interner.vectors)
 }
 
 /// Cuts the range `0..=last` at the edges of `ranges` (first value, last value, rule) and gives for
 /// each piece its first value and its class.
 ///
 /// `always` are the rules that every value satisfies. Neighbours of the same class are one piece.
-pub(super) fn pieces(
+fn pieces(
     always: ClassVector,
     ranges: &[(u128, u128, usize)],
     last: u128,
@@ -121,6 +139,6 @@ mod tests {
         let mut interner = Interner::default();
         let pieces = pieces(ClassVector::default(), &ranges, 10, &mut interner);
         assert_eq!(pieces, [(0, 0), (4, 1), (7, 0), (9, 2), (10, 0)]);
-        assert_eq!(interner.into_vectors().len(), 3);
+        assert_eq!(interner.vectors.len(), 3);
     }
 }

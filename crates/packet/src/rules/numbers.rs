@@ -1,0 +1,47 @@
+//! From a port or a protocol to its class.
+
+use std::ops::RangeInclusive;
+
+use super::vectors::{self, ClassVector};
+
+/// The class of a packet without the field: it satisfies the rules that do not name it.
+pub const NO_NUMBER: u16 = 0;
+
+/// Class by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NumberTable {
+    /// A class for each number, 65 536 of ports and 256 of protocols.
+    pub classes: Vec<u16>,
+    /// By class.
+    pub vectors: Vec<ClassVector>,
+}
+
+impl NumberTable {
+    /// The table of a field of numbers up to `last`, given as the range of each rule.
+    pub(super) fn build(
+        last: u16,
+        fields: impl Iterator<Item = Option<RangeInclusive<u16>>>,
+    ) -> Self {
+        let range = |range: RangeInclusive<u16>| {
+            let (from, to) = range.into_inner();
+            (from <= to).then(|| (from.into(), to.into()))
+        };
+        let (pieces, vectors) = vectors::classes(fields, range, last.into());
+        let count = usize::from(last) + 1;
+        let mut classes = Vec::with_capacity(count);
+        for (i, &(_, class)) in pieces.iter().enumerate() {
+            let end = pieces.get(i + 1).map_or(count, |next| next.0 as usize);
+            // There are at most 2050 classes.
+            classes.resize(end, class as u16);
+        }
+        Self { classes, vectors }
+    }
+
+    /// The rules that a number satisfies, or a packet without one.
+    #[inline]
+    pub(super) fn vector(&self, number: Option<u16>) -> &ClassVector {
+        let class = number.map_or(NO_NUMBER, |number| self.classes[usize::from(number)]);
+        &self.vectors[usize::from(class)]
+    }
+}
