@@ -37,27 +37,14 @@ pub enum Quantity {
 }
 
 /// A rate or a burst that no bucket can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// A rate of zero, or above [`Bucket::MAX_RATE`].
+    #[error("a rate of {0} is not in 1 to {most}, what a token bucket can count", most = Bucket::MAX_RATE)]
     Rate(u64),
     /// A burst of zero, or above [`Bucket::MAX_BURST`].
+    #[error("a burst of {0} is not in 1 to {most}, what a token bucket can count", most = Bucket::MAX_BURST)]
     Burst(u64),
-}
-
-impl std::error::Error for ProfileError {}
-
-impl std::fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (what, value, most) = match self {
-            Self::Rate(rate) => ("rate", rate, Bucket::MAX_RATE),
-            Self::Burst(burst) => ("burst", burst, Bucket::MAX_BURST),
-        };
-        write!(
-            f,
-            "a {what} of {value} is not in 1 to {most}, what a token bucket can count"
-        )
-    }
 }
 
 impl Bucket {
