@@ -144,7 +144,7 @@ impl PortMatches {
     fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
         let (family, key) = (mask.family, Key::of(rule));
         let used = &mut self.masks[family as usize];
-        let at = used.binary_search_by(|u| mask.specificity().cmp(&u.mask.specificity()));
+        let at = used.binary_search_by(|u| mask.fields.cmp(&u.mask.fields));
         let number = match at {
             Ok(at) => used[at].number,
             // Some number is free: there are fewer masks than numbers.

@@ -6,61 +6,30 @@
 //! chains there are. The front door does the same with eBPF maps.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 use crate::five_tuple::FiveTuple;
 use crate::match_rule::{Match, Specificity};
-use crate::prefix::{Family, mask};
+use crate::prefix::{Family, Prefix, address_bytes, mask};
 
 /// Masks of one family that may be in use at once.
 pub const MAX_MASKS: usize = 64;
 
-/// Which bits of which fields a match looks at.
+/// Which bits of which fields a match looks at. No two masks of a family are equally specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mask {
     /// Family of the packets.
     pub family: Family,
-    /// Bits of the source address, 0 to 32 or 128.
-    pub source_len: u8,
-    /// Bits of the destination address.
-    pub destination_len: u8,
-    /// Whether the protocol counts.
-    pub protocol: bool,
-    /// Whether the source port counts.
-    pub source_port: bool,
-    /// Whether the destination port counts.
-    pub destination_port: bool,
+    /// The fields that count, and how many bits of addresses do.
+    pub fields: Specificity,
 }
 
 impl Mask {
     /// The mask of `rule` for packets of `family`; `None` when it takes none of them.
     pub fn of(rule: &Match, family: Family) -> Option<Self> {
-        let Specificity {
-            destination_len,
-            source_len,
-            protocol,
-            destination_port,
-            source_port,
-        } = rule.specificity();
         rule.families().any(|f| f == family).then_some(Self {
             family,
-            source_len,
-            destination_len,
-            protocol,
-            source_port,
-            destination_port,
+            fields: rule.specificity(),
         })
-    }
-
-    /// How specific the matches of this mask are; no two masks of a family are equally so.
-    pub fn specificity(&self) -> Specificity {
-        Specificity {
-            destination_len: self.destination_len,
-            source_len: self.source_len,
-            protocol: self.protocol,
-            destination_port: self.destination_port,
-            source_port: self.source_port,
-        }
     }
 
     /// What the mask leaves of a packet's fields; `None` when the packet is of the other family or
@@ -70,12 +39,13 @@ impl Mask {
         if Family::of(tuple.source) != self.family || Family::of(tuple.destination) != self.family {
             return None;
         }
+        let fields = self.fields;
         Some(Key {
-            source: bytes(mask(tuple.source, self.source_len)),
-            destination: bytes(mask(tuple.destination, self.destination_len)),
-            protocol: if self.protocol { tuple.protocol } else { 0 },
-            source_port: port(self.source_port, tuple.source_port)?,
-            destination_port: port(self.destination_port, tuple.destination_port)?,
+            source: address_bytes(mask(tuple.source, fields.source_len)),
+            destination: address_bytes(mask(tuple.destination, fields.destination_len)),
+            protocol: if fields.protocol { tuple.protocol } else { 0 },
+            source_port: port(fields.source_port, tuple.source_port)?,
+            destination_port: port(fields.destination_port, tuple.destination_port)?,
         })
     }
 }
@@ -98,25 +68,15 @@ pub struct Key {
 impl Key {
     /// The key under which `rule` is found, whatever its family.
     pub fn of(rule: &Match) -> Self {
+        let bytes =
+            |prefix: Option<Prefix>| prefix.map_or([0; 16], |prefix| address_bytes(prefix.addr()));
         Self {
-            source: rule.source.map_or([0; 16], |prefix| bytes(prefix.addr())),
-            destination: rule
-                .destination
-                .map_or([0; 16], |prefix| bytes(prefix.addr())),
+            source: bytes(rule.source),
+            destination: bytes(rule.destination),
             protocol: rule.protocol.unwrap_or(0),
             source_port: rule.source_port.unwrap_or(0),
             destination_port: rule.destination_port.unwrap_or(0),
         }
-    }
-}
-
-fn bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(a) => {
-            let [a, b, c, d] = a.octets();
-            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-        }
-        IpAddr::V6(a) => a.octets(),
     }
 }
 
@@ -186,14 +146,11 @@ impl<T: Clone> TupleSpace<T> {
         }
         for mask in masks {
             let tables = &mut self.tables[mask.family as usize];
-            let at =
-                match tables.binary_search_by(|(m, _)| mask.specificity().cmp(&m.specificity())) {
-                    Ok(at) => at,
-                    Err(at) => {
-                        tables.insert(at, (mask, HashMap::new()));
-                        at
-                    }
-                };
+            let found = tables.binary_search_by(|(m, _)| mask.fields.cmp(&m.fields));
+            let at = found.unwrap_or_else(|at| {
+                tables.insert(at, (mask, HashMap::new()));
+                at
+            });
             tables[at].1.insert(key, value.clone());
         }
         Ok(())
@@ -231,6 +188,8 @@ impl<T: Clone> TupleSpace<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn to(destination: &str) -> Match {
@@ -315,7 +274,15 @@ mod tests {
         assert_eq!(space.remove(&to("::/64")), Some(64));
         assert_eq!(space.remove(&to("::/64")), None);
         space.insert(&one_more, 65).unwrap();
-        assert_eq!(space.masks(Family::V6).next().unwrap().destination_len, 65);
+        assert_eq!(
+            space
+                .masks(Family::V6)
+                .next()
+                .unwrap()
+                .fields
+                .destination_len,
+            65
+        );
         assert_eq!(space.masks(Family::V4).count(), 0);
     }
 }

@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::flow_key::FlowKey;
 use crate::mac::MacAddr;
+use crate::prefix::address_bytes;
 
 /// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that shares of backends of
 /// equal weights differ by less than a percent of a fair one.
@@ -36,13 +37,8 @@ pub struct Backend {
 impl Backend {
     /// The backend at an address.
     pub fn new(address: IpAddr, mac: Option<MacAddr>) -> Self {
-        let mut bytes = [0; 16];
-        match address {
-            IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
-            IpAddr::V6(address) => bytes = address.octets(),
-        }
         Self {
-            address: bytes,
+            address: address_bytes(address),
             mac: mac.map_or([0; 6], |mac| mac.0),
             has_mac: mac.is_some().into(),
             is_ipv6: address.is_ipv6().into(),

@@ -123,6 +123,17 @@ impl Prefix {
     }
 }
 
+/// The bytes of an address in network order; those of IPv4 come first, the others are zero.
+pub fn address_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
 /// `addr` with every bit after the first `len` cleared; `len` at most the family's.
 pub(crate) fn mask(addr: IpAddr, len: u8) -> IpAddr {
     match addr {

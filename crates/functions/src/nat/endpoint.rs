@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use myelin_packet::Family;
+use myelin_packet::prefix::address_bytes;
 
 /// Address, protocol and port. Twin of `struct endpoint` of `nat.bpf.c`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +31,8 @@ impl Hash for Endpoint {
 impl Endpoint {
     /// The endpoint at an address.
     pub fn new(address: IpAddr, protocol: u8, port: u16) -> Self {
-        let mut bytes = [0; 16];
-        match address {
-            IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
-            IpAddr::V6(address) => bytes = address.octets(),
-        }
         Self {
-            address: bytes,
+            address: address_bytes(address),
             port,
             protocol,
             is_ipv6: address.is_ipv6(),

@@ -54,11 +54,12 @@ impl MaskEntry {
     /// `number` is below [`MAX_MASKS`]; it is part of the keys, so that equal bits under different masks are different keys.
     pub(super) fn new(mask: Mask, number: u8) -> Self {
         let all = |counts: bool| if counts { [0xff; 2] } else { [0; 2] };
+        let looks_at = mask.fields;
         let keep = Fields {
-            source_port: all(mask.source_port),
-            destination_port: all(mask.destination_port),
-            protocol: if mask.protocol { 0xff } else { 0 },
-            mask: if mask.source_port || mask.destination_port {
+            source_port: all(looks_at.source_port),
+            destination_port: all(looks_at.destination_port),
+            protocol: if looks_at.protocol { 0xff } else { 0 },
+            mask: if looks_at.source_port || looks_at.destination_port {
                 NO_PORTS
             } else {
                 0
@@ -70,8 +71,8 @@ impl MaskEntry {
             ..Fields::default()
         };
         let (source, destination) = (
-            prefix_bytes(mask.source_len),
-            prefix_bytes(mask.destination_len),
+            prefix_bytes(looks_at.source_len),
+            prefix_bytes(looks_at.destination_len),
         );
         Self {
             keep: words(mask.family, &source, &destination, keep),
@@ -158,6 +159,8 @@ pub(super) fn hash(family: Family, key: &Words) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use myelin_packet::match_rule::Specificity;
+
     use super::super::buckets::Layout;
     use super::*;
     use crate::object::DOOR;
@@ -231,11 +234,13 @@ mod tests {
     fn the_tag_lies_where_keys_have_the_number_of_their_mask() {
         let mask = Mask {
             family: Family::V6,
-            source_len: 64,
-            destination_len: 0,
-            protocol: false,
-            source_port: false,
-            destination_port: true,
+            fields: Specificity {
+                source_len: 64,
+                destination_len: 0,
+                protocol: false,
+                source_port: false,
+                destination_port: true,
+            },
         };
         let entry = MaskEntry::new(mask, 0x15);
         let bytes = bytemuck::bytes_of(&entry);
