@@ -13,7 +13,7 @@ use myelin_spec::{FunctionSpec, Hook, Mapping, ServiceChain, Space};
 use self::mapping::add_rings;
 use self::place::Placement;
 use self::problem::{Ends, Problem};
-use self::reach::{Crossings, reach, reach_by_link};
+use self::reach::{Crossings, reach};
 use crate::classify::required;
 use crate::costs::Costs;
 use crate::error::PlanError;
@@ -46,23 +46,18 @@ pub(crate) fn plan_as_asked(
     let problem = Problem::new(chain, costs, machine, frame_bytes)?;
     let (hook, placement) = problem.solve().ok_or_else(|| hook_conflict(chain))?;
 
+    let ends = Ends::new(hook, machine, costs, problem.distributed);
     let mut crossings = Crossings::default();
     let mut hops = hops(
         &problem,
-        (hook, &placement),
+        (ends.link, &placement),
         costs,
         frame_bytes,
         &mut crossings,
     );
-    let ends = Ends::new(hook, machine, costs);
     let spaces = &placement.spaces;
-    let mut egress = match spaces.last() {
-        Some(Space::User) if !problem.distributed => {
-            crossings.add(costs.steps.user_egress, frame_bytes);
-            Step::new(&[("user_egress", costs.steps.user_egress)], frame_bytes)
-        }
-        _ => Step::new(&[ends.kernel_egress], frame_bytes),
-    };
+    let last = spaces.last().copied().unwrap_or(Space::Kernel);
+    let mut egress = crossings.step(&[ends.egress[last as usize]], frame_bytes);
     let door = Step::new(&ends.door, frame_bytes);
     let (own_processes, rings) = if chain.mapping == Mapping::Pipeline {
         let ring = costs.steps.ring;
@@ -118,24 +113,23 @@ pub(crate) fn plan_as_asked(
 /// The functions in their places.
 fn hops(
     problem: &Problem<'_>,
-    (hook, placement): (Hook, &Placement),
+    (link, placement): (Option<Hook>, &Placement),
     costs: &Costs,
     frame_bytes: u64,
     crossings: &mut Crossings,
 ) -> Vec<Hop> {
-    let mut from = None;
+    let mut from = Space::Kernel;
     let functions = problem.chain.functions.iter().zip(&placement.spaces);
     let hop = |(position, (function, &space)): (usize, (&FunctionSpec, &Space))| {
         let kind = function.kind();
         let cost = costs.of(&function.config, space).unwrap_or_default();
         let reach = if kind.is_black_box() {
             Step::new(&[("link", costs.steps.link)], frame_bytes)
-        } else if problem.distributed {
-            reach_by_link((hook, space), costs, frame_bytes, crossings)
         } else {
-            reach(from, space, costs, frame_bytes, crossings)
+            let parts = reach(from, space, link, &costs.steps);
+            crossings.step(&parts, frame_bytes)
         };
-        from = Some(space);
+        from = space;
         Hop {
             position: position as u8,
             name: function.name.clone(),

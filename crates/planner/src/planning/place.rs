@@ -9,76 +9,25 @@
 
 use myelin_spec::Space;
 
+/// Both spaces, in the order of their numbers.
+pub(crate) const SPACES: [Space; 2] = [Space::Kernel, Space::User];
+
 /// Costs of the steps at one hook and one frame size, ps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) door: u64,
-    pub(crate) hop: u64,
-    pub(crate) enter_user: u64,
-    pub(crate) dispatch: u64,
-    pub(crate) user_to_kernel: u64,
-    pub(crate) kernel_egress: u64,
-    pub(crate) user_egress: u64,
-}
-
-impl Steps {
-    /// The same costs where each function is reached by a link of its own and left by it: what came before makes no
-    /// difference, and a function in user space is entered and left in either case.
-    pub(crate) fn by_links(self, link: u64) -> Self {
-        Self {
-            hop: link,
-            enter_user: 0,
-            dispatch: link + self.enter_user + self.dispatch + self.user_to_kernel,
-            user_to_kernel: 0,
-            user_egress: self.kernel_egress,
-            ..self
-        }
-    }
-
-    /// From the function before (`None`: from the front door) into a function of `space`.
-    pub(crate) fn reach(&self, from: Option<Space>, space: Space) -> u64 {
-        match (from.unwrap_or(Space::Kernel), space) {
-            (Space::Kernel, Space::Kernel) => self.hop,
-            (Space::Kernel, Space::User) => self.enter_user + self.dispatch,
-            (Space::User, Space::User) => self.dispatch,
-            (Space::User, Space::Kernel) => self.user_to_kernel + self.hop,
-        }
-    }
-
-    /// From a last function of `space` out of the chain.
-    pub(crate) fn leave(&self, space: Space) -> u64 {
-        match space {
-            Space::Kernel => self.kernel_egress,
-            Space::User => self.user_egress,
-        }
-    }
+    /// From a function of one space, or the front door, which is in the kernel, into one of the other.
+    pub(crate) reach: [[u64; 2]; 2],
+    /// From a last function of a space out of the chain.
+    pub(crate) leave: [u64; 2],
 }
 
 /// What a function costs in each space that it may be placed in, ps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) kernel: Option<u64>,
-    pub(crate) user: Option<u64>,
-}
+pub(crate) type Choice = [Option<u64>; 2];
 
-impl Choice {
-    pub(crate) fn cost(&self, space: Space) -> Option<u64> {
-        match space {
-            Space::Kernel => self.kernel,
-            Space::User => self.user,
-        }
-    }
-
-    /// The same choice without the other space.
-    pub(crate) fn only(self, space: Space) -> Self {
-        match space {
-            Space::Kernel => Self { user: None, ..self },
-            Space::User => Self {
-                kernel: None,
-                ..self
-            },
-        }
-    }
+/// The same choice without the other space.
+pub(crate) fn only(choice: Choice, space: Space) -> Choice {
+    SPACES.map(|one| choice[one as usize].filter(|_| one == space))
 }
 
 /// How good a placement is; the least is the best. Of equal costs the one with fewer user functions wins.
@@ -98,8 +47,6 @@ pub(crate) struct Placement {
     pub(crate) score: Score,
 }
 
-const SPACES: [Space; 2] = [Space::Kernel, Space::User];
-
 /// The best placement. `None` when a function has no space.
 pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement> {
     // rest[p][s]: the best score from the entry into function p in space s to the end of the chain, without the step
@@ -109,12 +56,12 @@ pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement>
         for space in SPACES {
             let onward = match rest.get(position + 1) {
                 None => Some(Score {
-                    cost_ps: steps.leave(space),
+                    cost_ps: steps.leave[space as usize],
                     user_functions: 0,
                 }),
-                Some(next) => best(next, steps, Some(space)).map(|(_, score)| score),
+                Some(next) => best(next, steps, space).map(|(_, score)| score),
             };
-            let cost = functions[position].cost(space);
+            let cost = functions[position][space as usize];
             rest[position][space as usize] = cost.zip(onward).map(|(cost, onward)| Score {
                 cost_ps: onward.cost_ps + cost,
                 user_functions: onward.user_functions + usize::from(space == Space::User),
@@ -124,7 +71,8 @@ pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement>
     let mut spaces = Vec::with_capacity(functions.len());
     let mut total = None;
     for scores in &rest {
-        let (space, score) = best(scores, steps, spaces.last().copied())?;
+        let from = spaces.last().copied().unwrap_or(Space::Kernel);
+        let (space, score) = best(scores, steps, from)?;
         total.get_or_insert(score);
         spaces.push(space);
     }
@@ -134,10 +82,10 @@ pub(crate) fn cheapest(functions: &[Choice], steps: &Steps) -> Option<Placement>
 }
 
 /// The better space for the next function, and the score from the function before it to the end of the chain.
-fn best(scores: &[Option<Score>; 2], steps: &Steps, from: Option<Space>) -> Option<(Space, Score)> {
+fn best(scores: &[Option<Score>; 2], steps: &Steps, from: Space) -> Option<(Space, Score)> {
     let reached = SPACES.into_iter().filter_map(|space| {
         let mut score = scores[space as usize]?;
-        score.cost_ps += steps.reach(from, space);
+        score.cost_ps += steps.reach[from as usize][space as usize];
         Some((space, score))
     });
     reached.min_by_key(|(_, score)| *score)
@@ -152,12 +100,13 @@ mod tests {
     /// The cost of one placement, added up along the packet's way.
     fn cost(functions: &[Choice], steps: &Steps, spaces: &[Space]) -> Option<u64> {
         let mut total = steps.door;
-        let mut from = None;
+        let mut from = Space::Kernel;
         for (function, &space) in functions.iter().zip(spaces) {
-            total += steps.reach(from, space) + function.cost(space)?;
-            from = Some(space);
+            total += steps.reach[from as usize][space as usize] + function[space as usize]?;
+            from = space;
         }
-        Some(total + steps.leave(from?))
+        let last = *spaces.last()?;
+        Some(total + steps.leave[last as usize])
     }
 
     /// Tries every placement.
@@ -196,22 +145,30 @@ mod tests {
     fn choice() -> impl Strategy<Value = Choice> {
         // Free, pinned to either space, or impossible.
         let kind = prop_oneof![8 => Just(0), 2 => Just(1), 2 => Just(2), 1 => Just(3)];
-        (kind, figure(), figure()).prop_map(|(kind, kernel, user)| Choice {
-            kernel: (kind == 0 || kind == 1).then_some(kernel),
-            user: (kind == 0 || kind == 2).then_some(user),
+        (kind, figure(), figure()).prop_map(|(kind, kernel, user)| {
+            [
+                (kind == 0 || kind == 1).then_some(kernel),
+                (kind == 0 || kind == 2).then_some(user),
+            ]
         })
     }
 
     fn steps() -> impl Strategy<Value = Steps> {
-        prop::array::uniform7(figure()).prop_map(|figures| Steps {
-            door: figures[0],
-            hop: figures[1],
-            enter_user: figures[2],
-            dispatch: figures[3],
-            user_to_kernel: figures[4],
-            kernel_egress: figures[5],
-            user_egress: figures[6],
-        })
+        prop::array::uniform7(figure()).prop_map(
+            |[
+                door,
+                hop,
+                enter,
+                dispatch,
+                come_back,
+                kernel_egress,
+                user_egress,
+            ]| Steps {
+                door,
+                reach: [[hop, enter + dispatch], [come_back + hop, dispatch]],
+                leave: [kernel_egress, user_egress],
+            },
+        )
     }
 
     proptest! {
@@ -226,20 +183,12 @@ mod tests {
 
     #[test]
     fn a_tie_goes_to_the_kernel() {
-        let free = Choice {
-            kernel: Some(7),
-            user: Some(7),
-        };
         let zero = Steps {
             door: 0,
-            hop: 0,
-            enter_user: 0,
-            dispatch: 0,
-            user_to_kernel: 0,
-            kernel_egress: 0,
-            user_egress: 0,
+            reach: [[0; 2]; 2],
+            leave: [0; 2],
         };
-        let placement = cheapest(&[free; 5], &zero).unwrap();
+        let placement = cheapest(&[[Some(7); 2]; 5], &zero).unwrap();
         assert_eq!(placement.spaces, [Space::Kernel; 5]);
     }
 
@@ -247,12 +196,8 @@ mod tests {
     fn a_chain_of_nothing_has_no_placement() {
         let steps = Steps {
             door: 1,
-            hop: 1,
-            enter_user: 1,
-            dispatch: 1,
-            user_to_kernel: 1,
-            kernel_egress: 1,
-            user_egress: 1,
+            reach: [[1; 2]; 2],
+            leave: [1; 2],
         };
         assert_eq!(cheapest(&[], &steps), None);
     }

@@ -2,7 +2,8 @@
 
 use myelin_spec::{Classify, FunctionSpec, Hook, Mapping, ServiceChain, Space};
 
-use super::place::{Choice, Placement, Score, Steps, cheapest};
+use super::place::{Choice, Placement, SPACES, Score, Steps, cheapest, only};
+use super::reach::{Part, reach};
 use crate::classify::required;
 use crate::costs::{Cost, Costs};
 use crate::error::PlanError;
@@ -34,15 +35,13 @@ impl<'c> Problem<'c> {
             let cost = |space| {
                 let own = costs.of(&function.config, space)?;
                 let way = ring.filter(|_| space == Space::User).unwrap_or_default();
-                Some(picoseconds(&[own, way], frame_bytes))
+                Some(picoseconds([own, way], frame_bytes))
             };
-            let all = Choice {
-                kernel: cost(Space::Kernel),
-                user: cost(Space::User),
-            };
-            let choice = required(function, chain.classify).map_or(all, |space| all.only(space));
+            let all = SPACES.map(cost);
+            let required_space = required(function, chain.classify);
+            let choice = required_space.map_or(all, |space| only(all, space));
             match function.required_space() {
-                Some(space) if choice.cost(space).is_none() => {
+                Some(space) if choice[space as usize].is_none() => {
                     let kind = function.kind().name;
                     let problem = format!(
                         "`{kind}` does not exist in the {space} space; remove `space: {space}`"
@@ -65,16 +64,8 @@ impl<'c> Problem<'c> {
             // To a black box, as into user space, only XDP leads.
             .filter(|hook| !black_box || *hook == Hook::Xdp)
             .map(|hook| {
-                let steps = steps(hook, machine, costs, frame_bytes);
-                let link = picoseconds(&[costs.steps.link_at(hook).1], frame_bytes);
-                (
-                    hook,
-                    if distributed {
-                        steps.by_links(link)
-                    } else {
-                        steps
-                    },
-                )
+                let ends = Ends::new(hook, machine, costs, distributed);
+                (hook, steps(&ends, costs, frame_bytes))
             })
             .collect();
         Ok(Self {
@@ -91,10 +82,8 @@ impl<'c> Problem<'c> {
 
     /// The best hook and placement; only XDP leads into user space.
     fn solve_with(&self, choices: &[Choice]) -> Option<(Hook, Placement)> {
-        let kernel_only: Vec<_> = choices
-            .iter()
-            .map(|choice| choice.only(Space::Kernel))
-            .collect();
+        let kernel_only = choices.iter().map(|choice| only(*choice, Space::Kernel));
+        let kernel_only: Vec<_> = kernel_only.collect();
         let solved = self.hooks.iter().filter_map(|(hook, steps)| {
             let choices = if *hook == Hook::Tcx {
                 &kernel_only
@@ -109,7 +98,7 @@ impl<'c> Problem<'c> {
     /// The best score of the chain with the function at `position` in `space`.
     fn forced(&self, position: usize, space: Space) -> Option<Score> {
         let mut choices = self.choices.clone();
-        choices[position] = choices[position].only(space);
+        choices[position] = only(choices[position], space);
         self.solve_with(&choices)
             .map(|(_, placement)| placement.score)
     }
@@ -162,14 +151,17 @@ impl<'c> Problem<'c> {
     }
 }
 
-/// The door of a hook and the way out of its kernel functions, by the names the costs have.
+/// Both ends of a chain at a hook.
 pub(super) struct Ends {
-    pub(super) door: Vec<(&'static str, Cost)>,
-    pub(super) kernel_egress: (&'static str, Cost),
+    pub(super) door: Vec<Part>,
+    /// The way out of a last function of each space.
+    pub(super) egress: [Part; 2],
+    /// The hook, where each function has a link of its own.
+    pub(super) link: Option<Hook>,
 }
 
 impl Ends {
-    pub(super) fn new(hook: Hook, machine: &Machine, costs: &Costs) -> Self {
+    pub(super) fn new(hook: Hook, machine: &Machine, costs: &Costs, distributed: bool) -> Self {
         let steps = &costs.steps;
         let native = machine.ingress == PortKind::Native;
         let (door, convert, kernel_egress) = if hook == Hook::Xdp {
@@ -187,32 +179,31 @@ impl Ends {
             };
             (("door_tcx", steps.door_tcx), convert, egress)
         };
+        let user_egress = if distributed {
+            kernel_egress
+        } else {
+            ("user_egress", steps.user_egress)
+        };
         Self {
             door: convert.into_iter().chain([door]).collect(),
-            kernel_egress,
+            egress: [kernel_egress, user_egress],
+            link: distributed.then_some(hook),
         }
     }
 }
 
-fn steps(hook: Hook, machine: &Machine, costs: &Costs, frame_bytes: u64) -> Steps {
-    let ends = Ends::new(hook, machine, costs);
-    let door: Vec<_> = ends.door.iter().map(|(_, cost)| *cost).collect();
-    let at = |cost: Cost| picoseconds(&[cost], frame_bytes);
+fn steps(ends: &Ends, costs: &Costs, frame_bytes: u64) -> Steps {
+    let at = |parts: &[Part]| picoseconds(parts.iter().map(|(_, cost)| *cost), frame_bytes);
+    let reach = |from, space| at(&reach(from, space, ends.link, &costs.steps));
     Steps {
-        door: picoseconds(&door, frame_bytes),
-        hop: at(costs.steps.hop),
-        enter_user: at(costs.steps.enter_user),
-        dispatch: at(costs.steps.dispatch),
-        user_to_kernel: at(costs.steps.user_to_kernel),
-        kernel_egress: at(ends.kernel_egress.1),
-        user_egress: at(costs.steps.user_egress),
+        door: at(&ends.door),
+        reach: SPACES.map(|from| SPACES.map(|space| reach(from, space))),
+        leave: ends.egress.map(|part| at(&[part])),
     }
 }
 
 /// Costs of a frame together, in whole picoseconds.
-fn picoseconds(costs: &[Cost], frame_bytes: u64) -> u64 {
-    costs
-        .iter()
-        .map(|cost| (cost.at_ns(frame_bytes) * 1000.0).round() as u64)
-        .sum()
+fn picoseconds(costs: impl IntoIterator<Item = Cost>, frame_bytes: u64) -> u64 {
+    let picoseconds = |cost: Cost| (cost.at_ns(frame_bytes) * 1000.0).round() as u64;
+    costs.into_iter().map(picoseconds).sum()
 }

@@ -2,8 +2,27 @@
 
 use myelin_spec::{Hook, Space};
 
-use crate::costs::{Cost, Costs};
+use crate::costs::{Cost, StepCosts};
 use crate::plan::Step;
+
+/// A cost and its name.
+pub(super) type Part = (&'static str, Cost);
+
+/// The way into a function of `space` from the one before, of `from`; the front door is in the kernel. `link` is the hook where each
+/// function is reached and left by a link of its own: then what came before makes no difference.
+pub(super) fn reach(from: Space, space: Space, link: Option<Hook>, costs: &StepCosts) -> Vec<Part> {
+    let (hop, dispatch) = (("hop", costs.hop), ("dispatch", costs.dispatch));
+    let enter = ("enter_user", costs.enter_user);
+    let come_back = ("user_to_kernel", costs.user_to_kernel);
+    match (link, from, space) {
+        (Some(hook), _, Space::Kernel) => vec![costs.link_at(hook)],
+        (Some(hook), _, Space::User) => vec![costs.link_at(hook), enter, dispatch, come_back],
+        (None, Space::Kernel, Space::Kernel) => vec![hop],
+        (None, Space::Kernel, Space::User) => vec![enter, dispatch],
+        (None, Space::User, Space::User) => vec![dispatch],
+        (None, Space::User, Space::Kernel) => vec![come_back, hop],
+    }
+}
 
 /// How often and at what price packets cross between kernel and user space.
 #[derive(Default)]
@@ -13,57 +32,13 @@ pub(super) struct Crossings {
 }
 
 impl Crossings {
-    pub(super) fn add(&mut self, cost: Cost, frame_bytes: u64) {
-        self.count += 1;
-        self.cost_ns += cost.at_ns(frame_bytes);
-    }
-}
-
-/// The way from the function before into one of `space`.
-pub(super) fn reach(
-    from: Option<Space>,
-    space: Space,
-    costs: &Costs,
-    frame_bytes: u64,
-    crossings: &mut Crossings,
-) -> Step {
-    let costs = &costs.steps;
-    let (hop, dispatch) = (("hop", costs.hop), ("dispatch", costs.dispatch));
-    let crossing = match (from.unwrap_or(Space::Kernel), space) {
-        (Space::Kernel, Space::User) => Some(("enter_user", costs.enter_user)),
-        (Space::User, Space::Kernel) => Some(("user_to_kernel", costs.user_to_kernel)),
-        _ => None,
-    };
-    if let Some((_, cost)) = crossing {
-        crossings.add(cost, frame_bytes);
-    }
-    let call = if space == Space::Kernel {
-        hop
-    } else {
-        dispatch
-    };
-    let parts: Vec<_> = crossing.into_iter().chain([call]).collect();
-    Step::new(&parts, frame_bytes)
-}
-
-/// The way from the forwarder over a function's link and back.
-pub(super) fn reach_by_link(
-    (hook, space): (Hook, Space),
-    costs: &Costs,
-    frame_bytes: u64,
-    crossings: &mut Crossings,
-) -> Step {
-    let costs = &costs.steps;
-    let mut parts = vec![costs.link_at(hook)];
-    if space == Space::User {
-        for crossing in [costs.enter_user, costs.user_to_kernel] {
-            crossings.add(crossing, frame_bytes);
+    /// A step of these parts, whose crossings are counted.
+    pub(super) fn step(&mut self, parts: &[Part], frame_bytes: u64) -> Step {
+        const CROSSINGS: [&str; 3] = ["enter_user", "user_to_kernel", "user_egress"];
+        for (_, cost) in parts.iter().filter(|(name, _)| CROSSINGS.contains(name)) {
+            self.count += 1;
+            self.cost_ns += cost.at_ns(frame_bytes);
         }
-        parts.extend([
-            ("enter_user", costs.enter_user),
-            ("dispatch", costs.dispatch),
-            ("user_to_kernel", costs.user_to_kernel),
-        ]);
+        Step::new(parts, frame_bytes)
     }
-    Step::new(&parts, frame_bytes)
 }
