@@ -6,47 +6,13 @@
 
 use std::collections::BTreeMap;
 
+pub use myelin_spec::Cost;
 use myelin_spec::catalogue::{self, Kind};
 use myelin_spec::{FunctionConfig, Hook, Space};
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form that this release reads and writes.
 pub const VERSION: u32 = 1;
-
-/// A cost that grows with the frame.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Cost {
-    /// For each packet, ns.
-    pub per_packet_ns: f64,
-    /// For each byte of the frame, ns.
-    pub per_byte_ns: f64,
-}
-
-impl Cost {
-    /// A cost of so many ns per packet and per byte.
-    pub const fn new(per_packet_ns: f64, per_byte_ns: f64) -> Self {
-        Self {
-            per_packet_ns,
-            per_byte_ns,
-        }
-    }
-
-    /// Both, one after the other.
-    #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
-        Self::new(
-            self.per_packet_ns + other.per_packet_ns,
-            self.per_byte_ns + other.per_byte_ns,
-        )
-    }
-
-    /// The cost of a frame of `bytes` bytes, ns.
-    pub fn at_ns(&self, bytes: u64) -> f64 {
-        self.per_packet_ns + self.per_byte_ns * bytes as f64
-    }
-}
 
 /// Costs of the steps between functions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -294,14 +260,10 @@ pub struct Stall {
 
 impl Default for Costs {
     fn default() -> Self {
-        let of = |kind: &Kind, space| {
-            kind.default_cost(space)
-                .map(|cost| Cost::new(cost.per_packet_ns, cost.per_byte_ns))
-        };
         let functions = catalogue::kinds().map(|kind| {
             let costs = FunctionCosts {
-                kernel: of(kind, Space::Kernel),
-                user: of(kind, Space::User),
+                kernel: kind.kernel,
+                user: kind.user,
             };
             (kind.name.to_owned(), costs)
         });
@@ -328,14 +290,13 @@ impl Costs {
             Space::Kernel => costs.kernel,
             Space::User => costs.user,
         });
-        Some(known.unwrap_or(Cost::new(default.per_packet_ns, default.per_byte_ns)))
+        Some(known.unwrap_or(default))
     }
 
     /// What a function costs in `space` as it is configured; `None` when its kind does not exist there.
     pub fn of(&self, config: &FunctionConfig, space: Space) -> Option<Cost> {
-        let busy = config.effect().busy;
         let own = self.function(config.kind(), space)?;
-        Some(own.plus(Cost::new(busy.per_packet_ns, busy.per_byte_ns)))
+        Some(own.plus(config.effect().busy))
     }
 
     /// The JSON form.

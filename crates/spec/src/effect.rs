@@ -1,6 +1,6 @@
 //! What a function does to a chain's traffic, as data: planner, agent and reports go by it, and know no kinds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Shares of packets are counted in so many parts of one.
 pub const PARTS: u32 = crate::keys::PARTS;
@@ -19,26 +19,43 @@ pub struct Effect {
     /// Whether it sends answers back to the senders of packets, in user space.
     pub answers_senders: bool,
     /// What it costs in either space beside what its kind costs there.
-    pub busy: DefaultCost,
+    pub busy: Cost,
     /// What its user should know, as what follows its name in a sentence.
     pub caution: Option<String>,
 }
 
-/// What a function costs before this machine was measured: means on a two-core virtual machine (AMD EPYC, about 3 GHz,
-/// Linux 6.18), of chains of nine against one by `BPF_PROG_TEST_RUN`, and of batches of one packet in user space.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct DefaultCost {
+/// A cost that grows with the frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
     /// For each packet, ns.
     pub per_packet_ns: f64,
-    /// For each byte of its frame, ns.
+    /// For each byte of the frame, ns.
     pub per_byte_ns: f64,
 }
 
-/// A default cost of so many ns a packet and a byte.
-pub(crate) const fn cost(per_packet_ns: f64, per_byte_ns: f64) -> DefaultCost {
-    DefaultCost {
-        per_packet_ns,
-        per_byte_ns,
+impl Cost {
+    /// A cost of so many ns per packet and per byte.
+    pub const fn new(per_packet_ns: f64, per_byte_ns: f64) -> Self {
+        Self {
+            per_packet_ns,
+            per_byte_ns,
+        }
+    }
+
+    /// Both, one after the other.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self::new(
+            self.per_packet_ns + other.per_packet_ns,
+            self.per_byte_ns + other.per_byte_ns,
+        )
+    }
+
+    /// The cost of a frame of `bytes` bytes, ns.
+    pub fn at_ns(&self, bytes: u64) -> f64 {
+        self.per_packet_ns + self.per_byte_ns * bytes as f64
     }
 }
 

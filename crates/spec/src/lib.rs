@@ -55,7 +55,7 @@ pub use chain::{
     ServiceChain, Sla, WorkerSpec,
 };
 pub use dpdk::DpdkDevice;
-pub use effect::{Effect, Longer, Made};
+pub use effect::{Cost, Effect, Longer, Made};
 pub use error::{Fault, Place, SpecError, SpecErrors};
 pub use files::{FileContents, FileResolver, NoFiles};
 pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};

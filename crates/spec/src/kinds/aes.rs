@@ -116,7 +116,7 @@ impl AesDecryptConfig {
 }
 
 /// Measured with `aes-128-gcm` on an Intel Xeon that has VAES and AVX-512; without them the bytes cost several times as much.
-const COST: DefaultCost = cost(105.0, 0.09);
+const COST: Cost = Cost::new(105.0, 0.09);
 
 /// `aes-encrypt`.
 pub static AES_ENCRYPT: Kind = Kind {

@@ -60,7 +60,7 @@ config! {
 pub static COMPRESS: Kind = Kind {
     name: "compress",
     class: Class::Advanced,
-    user: Some(cost(35.0, 0.65)),
+    user: Some(Cost::new(35.0, 0.65)),
     touches: Touches::Payload,
     config: CompressConfig::KEYS,
     description: "Compresses each UDP payload by itself; a `decompress` further on gives it back. Packets that would get no \
@@ -88,7 +88,7 @@ pub static COMPRESS: Kind = Kind {
 pub static DECOMPRESS: Kind = Kind {
     name: "decompress",
     class: Class::Advanced,
-    user: Some(cost(20.0, 0.15)),
+    user: Some(Cost::new(20.0, 0.15)),
     touches: Touches::Payload,
     guards: true,
     config: DecompressConfig::KEYS,

@@ -147,7 +147,7 @@ impl DpiConfig {
 pub static DPI: Kind = Kind {
     name: "dpi",
     class: Class::Advanced,
-    user: Some(cost(25.0, 0.35)),
+    user: Some(Cost::new(25.0, 0.35)),
     touches: Touches::Payload,
     guards: true,
     config: DpiConfig::KEYS,

@@ -62,7 +62,7 @@ pub static EXTERNAL: Kind = Kind {
     name: "external",
     class: Class::Advanced,
     // Nobody knows its cost: the planner says so, and leaves it out.
-    user: Some(cost(0.0, 0.0)),
+    user: Some(Cost::new(0.0, 0.0)),
     touches: Touches::HeaderAndPayload,
     state: State::Unknown,
     config: ExternalConfig::KEYS,

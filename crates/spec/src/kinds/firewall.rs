@@ -75,8 +75,8 @@ impl FirewallConfig {
 pub static FIREWALL: Kind = Kind {
     name: "firewall",
     class: Class::Basic,
-    kernel: Some(cost(15.0, 0.0)),
-    user: Some(cost(17.0, 0.0)),
+    kernel: Some(Cost::new(15.0, 0.0)),
+    user: Some(Cost::new(17.0, 0.0)),
     touches: Touches::Header,
     guards: true,
     config: FirewallConfig::KEYS,

@@ -61,8 +61,8 @@ impl FlowTrackerConfig {
 pub static FLOW_TRACKER: Kind = Kind {
     name: "flow-tracker",
     class: Class::Basic,
-    kernel: Some(cost(42.0, 0.0)),
-    user: Some(cost(25.0, 0.0)),
+    kernel: Some(Cost::new(42.0, 0.0)),
+    user: Some(Cost::new(25.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     guards: true,

@@ -6,8 +6,8 @@ use super::prelude::*;
 pub static FORWARD: Kind = Kind {
     name: "forward",
     class: Class::Elementary,
-    kernel: Some(cost(1.0, 0.0)),
-    user: Some(cost(0.5, 0.0)),
+    kernel: Some(Cost::new(1.0, 0.0)),
+    user: Some(Cost::new(0.5, 0.0)),
     description: "Hands packets on unchanged: the least a function can do, and so the baseline of every other.",
     example: "{ name: pass-on, kind: forward }",
     kernel_constants: Some(|_| Vec::new()),

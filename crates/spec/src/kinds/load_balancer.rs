@@ -83,8 +83,8 @@ impl LoadBalancerConfig {
 pub static LOAD_BALANCER: Kind = Kind {
     name: "load-balancer",
     class: Class::Basic,
-    kernel: Some(cost(50.0, 0.0)),
-    user: Some(cost(40.0, 0.0)),
+    kernel: Some(Cost::new(50.0, 0.0)),
+    user: Some(Cost::new(40.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,

@@ -24,7 +24,7 @@ config! {
 pub static LOSSY_LINK: Kind = Kind {
     name: "lossy-link",
     class: Class::Elementary,
-    user: Some(cost(3.0, 0.0)),
+    user: Some(Cost::new(3.0, 0.0)),
     state: State::PerInstance,
     config: LossyLinkConfig::KEYS,
     description: "A link that loses packets, to try a chain against: each by itself, or in bursts (Gilbert's model). What is lost \

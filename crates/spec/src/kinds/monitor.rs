@@ -16,8 +16,8 @@ config! {
 pub static MONITOR: Kind = Kind {
     name: "monitor",
     class: Class::Basic,
-    kernel: Some(cost(30.0, 0.0)),
-    user: Some(cost(25.0, 0.0)),
+    kernel: Some(Cost::new(30.0, 0.0)),
+    user: Some(Cost::new(25.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     config: MonitorConfig::KEYS,

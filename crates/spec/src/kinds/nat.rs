@@ -68,8 +68,8 @@ impl NatConfig {
 pub static NAT: Kind = Kind {
     name: "nat",
     class: Class::Basic,
-    kernel: Some(cost(45.0, 0.0)),
-    user: Some(cost(50.0, 0.0)),
+    kernel: Some(Cost::new(45.0, 0.0)),
+    user: Some(Cost::new(50.0, 0.0)),
     touches: Touches::Header,
     state: State::PerFlow,
     guards: true,

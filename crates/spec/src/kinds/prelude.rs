@@ -2,7 +2,7 @@
 
 pub(super) use super::FunctionConfig;
 pub(super) use super::catalogue::{Class, Coding, Kind, State, Touches};
-pub(super) use crate::effect::{DefaultCost, Effect, Longer, Made, cost};
+pub(super) use crate::effect::{Cost, Effect, Longer, Made};
 pub(super) use crate::keys::field::{Field, Fields};
 pub(super) use crate::keys::words::word_enum;
 pub(super) use crate::keys::{

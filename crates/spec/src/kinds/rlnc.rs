@@ -182,7 +182,7 @@ impl RlncDecodeConfig {
 pub static RLNC_ENCODE: Kind = Kind {
     name: "rlnc-encode",
     class: Class::Advanced,
-    user: Some(cost(85.0, 0.055)),
+    user: Some(Cost::new(85.0, 0.055)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncEncodeConfig::KEYS,
@@ -216,7 +216,7 @@ pub static RLNC_ENCODE: Kind = Kind {
 pub static RLNC_RECODE: Kind = Kind {
     name: "rlnc-recode",
     class: Class::Advanced,
-    user: Some(cost(130.0, 0.06)),
+    user: Some(Cost::new(130.0, 0.06)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncRecodeConfig::KEYS,
@@ -247,7 +247,7 @@ pub static RLNC_RECODE: Kind = Kind {
 pub static RLNC_DECODE: Kind = Kind {
     name: "rlnc-decode",
     class: Class::Advanced,
-    user: Some(cost(80.0, 0.02)),
+    user: Some(Cost::new(80.0, 0.02)),
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     guards: true,

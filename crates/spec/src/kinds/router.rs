@@ -59,8 +59,8 @@ keys! {
 pub static ROUTER: Kind = Kind {
     name: "router",
     class: Class::Basic,
-    kernel: Some(cost(10.0, 0.0)),
-    user: Some(cost(8.0, 0.0)),
+    kernel: Some(Cost::new(10.0, 0.0)),
+    user: Some(Cost::new(8.0, 0.0)),
     touches: Touches::Header,
     config: RouterConfig::KEYS,
     description: "Sends packets to the next hop of the longest prefix that holds their destination, and counts the time to live \

@@ -10,8 +10,8 @@ const STAMPS: u64 = 16;
 pub static TIMESTAMP: Kind = Kind {
     name: "timestamp",
     class: Class::Basic,
-    kernel: Some(cost(90.0, 0.0)),
-    user: Some(cost(60.0, 0.0)),
+    kernel: Some(Cost::new(90.0, 0.0)),
+    user: Some(Cost::new(60.0, 0.0)),
     touches: Touches::Payload,
     description: "Appends 16 bytes to the UDP payload: when the packet passed the front door and when this function handled it, \
                   each as big-endian nanoseconds of CLOCK_MONOTONIC. Corrects lengths and checksums. Drops packets that \

@@ -34,8 +34,8 @@ impl WorkConfig {
 pub static WORK: Kind = Kind {
     name: "work",
     class: Class::Basic,
-    kernel: Some(cost(3.0, 0.0)),
-    user: Some(cost(2.0, 0.0)),
+    kernel: Some(Cost::new(3.0, 0.0)),
+    user: Some(Cost::new(2.0, 0.0)),
     config: WorkConfig::KEYS,
     description: "Keeps the core busy for given cycles a packet and a byte, and hands packets on unchanged: a function of any price, for \
                   experiments. Cycles are counted in steps of 4, of dependent operations on registers.",
@@ -49,10 +49,10 @@ pub static WORK: Kind = Kind {
     read: |fields| FunctionConfig::Work(WorkConfig::of(fields)),
     effect: |config| match config {
         FunctionConfig::Work(config) => Effect {
-            busy: DefaultCost {
-                per_packet_ns: f64::from(config.cycles) / NOMINAL_GHZ,
-                per_byte_ns: f64::from(config.cycles_per_byte) / NOMINAL_GHZ,
-            },
+            busy: Cost::new(
+                f64::from(config.cycles) / NOMINAL_GHZ,
+                f64::from(config.cycles_per_byte) / NOMINAL_GHZ,
+            ),
             ..Effect::default()
         },
         _ => Effect::default(),

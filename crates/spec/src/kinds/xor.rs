@@ -16,8 +16,8 @@ config! {
 pub static XOR: Kind = Kind {
     name: "xor",
     class: Class::Basic,
-    kernel: Some(cost(15.0, 0.05)),
-    user: Some(cost(9.0, 0.03)),
+    kernel: Some(Cost::new(15.0, 0.05)),
+    user: Some(Cost::new(9.0, 0.03)),
     touches: Touches::Payload,
     config: XorConfig::KEYS,
     description: "XORs every byte of the UDP or TCP payload with one static key and corrects the checksum. Drops packets that \
