@@ -1,6 +1,6 @@
 //! Reads addresses of hosts and of stations.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use myelin_packet::MacAddr;
 
@@ -16,20 +16,24 @@ pub(crate) fn is_host(address: &IpAddr) -> bool {
         && *address != IpAddr::from([255; 4])
 }
 
-/// Reads the address of one host, which must be given. The examples are of what to add and of what to write instead.
+/// Reads the address of one host, which must be given; the unspecified one where it is faulty. The examples are of what to add and of what
+/// to write instead.
 pub(crate) fn host(
     fields: &Fields<'_>,
     key: &str,
     what: &str,
     (missing, wrong): (&str, &str),
-) -> Option<IpAddr> {
+) -> IpAddr {
     let expected = format!("{what}, IPv4 or IPv6");
     let help = format!("write for example {wrong}");
-    let field = fields.required(key, &expected, missing)?;
-    field.parsed(&expected, &help, |text| {
-        let address = text.parse().ok().filter(is_host);
-        address.ok_or_else(|| format!("`{}` is not {what}", Printable(text)))
-    })
+    let field = fields.required(key, &expected, missing);
+    let address = field.and_then(|field| {
+        field.parsed(&expected, &help, |text| {
+            let address = text.parse().ok().filter(is_host);
+            address.ok_or_else(|| format!("`{}` is not {what}", Printable(text)))
+        })
+    });
+    address.unwrap_or(Ipv4Addr::UNSPECIFIED.into())
 }
 
 /// The Ethernet address of one station.

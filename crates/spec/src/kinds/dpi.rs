@@ -73,8 +73,7 @@ const NOCASE: ConfigKey = BOOLEAN.or("false").named(
     "whether the letters A to Z of a literal that says nothing of it match in either case; regular expressions have the \
      flag i instead",
 );
-/// TZSP's port.
-const PORT: ConfigKey = integer(1, 65_535, "a port").or("37008");
+const MIRROR: ConfigKey = ConfigKey::new(ValueType::Mirror(MirrorConfig::KEYS));
 
 config! {
     /// Configuration of a `dpi` function. The patterns are by where they are written, all apply, and there is at least one; the mirror is
@@ -91,7 +90,7 @@ config! {
         /// where copies go: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }; as TZSP over UDP, to port 37008
         /// unless `port` says otherwise, out of the chain's egress; `source` is the address they come from; Ethernet
         /// addresses that are left out are the packet's
-        "mirror" mirror: Option<MirrorConfig> = ConfigKey::new(ValueType::Mirror(MIRROR_KEYS)), from mirror;
+        "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
         /// fragments are dropped, or inspected each by itself, so that a pattern spread over two of them is not seen
         "fragments" fragments: DpiFragments = DpiFragments::KEY.or("drop");
     }
@@ -109,19 +108,20 @@ keys! {
     }
 }
 
-keys! {
-    /// Keys of where copies go.
-    MIRROR_KEYS {
+config! {
+    /// Where copies of packets go.
+    #[derive(Copy)]
+    pub struct MirrorConfig {
         /// the collector's address
-        "address" = TEXT.required();
+        "address" address: IpAddr = TEXT.required(), from address;
         /// its UDP port
-        "port" = PORT;
+        "port" port: u16 = integer(1, 65_535, "a port").or("37008");
         /// the address that copies come from, of the same family
-        "source" = TEXT.required();
+        "source" source: IpAddr = TEXT.required(), from source;
         /// the Ethernet address that copies go to; left out, that of the packet
-        "mac" = TEXT;
+        "mac" mac: Option<MacAddr> = TEXT;
         /// the Ethernet address that copies come from; left out, that of the packet
-        "sourceMac" = TEXT;
+        "sourceMac" source_mac: Option<MacAddr> = TEXT;
     }
 }
 
@@ -215,21 +215,6 @@ pub struct Pattern {
     pub multiline: bool,
     /// `s`: `.` matches a line break too.
     pub dotall: bool,
-}
-
-/// Where copies of packets go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MirrorConfig {
-    /// The collector's address.
-    pub address: IpAddr,
-    /// Its UDP port.
-    pub port: u16,
-    /// The address that copies come from, of the same family.
-    pub source: IpAddr,
-    /// The Ethernet address that copies go to; `None` for that of the packet.
-    pub mac: Option<MacAddr>,
-    /// The Ethernet address that copies come from; `None` for that of the packet.
-    pub source_mac: Option<MacAddr>,
 }
 
 fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
@@ -370,32 +355,25 @@ fn check_mirror(config: &DpiConfig, fields: &Fields<'_>) {
 
 fn mirror(fields: &Fields<'_>) -> Option<MirrorConfig> {
     let field = fields.get("mirror")?;
-    let fields = field.map(MIRROR_KEYS)?;
-    let address = |key: &str, example: &str| {
-        let what = "an address of one host";
-        host(&fields, key, what, (example, example))
-    };
-    let (address, source) = (
-        address("address", "10.0.0.9"),
-        address("source", "10.0.0.1"),
-    );
-    let port = fields.value(&PORT.named("port", ""));
-    let mac_address = fields.of(MIRROR_KEYS, "mac");
-    let source_mac = fields.of(MIRROR_KEYS, "sourceMac");
-    let (address, source) = (address?, source?);
-    if address.is_ipv4() != source.is_ipv4() {
+    let before = field.report.count();
+    let mirror = MirrorConfig::read(&field, &MIRROR)?;
+    let (address, source) = (mirror.address, mirror.source);
+    if field.report.count() == before && address.is_ipv4() != source.is_ipv4() {
         field.fault(
             format!("copies from {source} to {address}"),
             "`source` and `address` of one family",
             "write two IPv4 or two IPv6 addresses",
         );
-        return None;
     }
-    Some(MirrorConfig {
-        address,
-        port,
-        source,
-        mac: mac_address,
-        source_mac,
-    })
+    Some(mirror)
+}
+
+fn address(fields: &Fields<'_>) -> IpAddr {
+    let examples = ("10.0.0.9", "10.0.0.9");
+    host(fields, "address", "an address of one host", examples)
+}
+
+fn source(fields: &Fields<'_>) -> IpAddr {
+    let examples = ("10.0.0.1", "10.0.0.1");
+    host(fields, "source", "an address of one host", examples)
 }

@@ -4,14 +4,11 @@ use std::net::IpAddr;
 
 use myelin_packet::MacAddr;
 use myelin_packet::maglev::{Backend, MAX_BACKENDS, MAX_WEIGHT, MaglevTable};
-use serde::{Deserialize, Serialize};
 
 use super::prelude::*;
 use crate::keys::address::host;
 
-const BACKENDS: &str = "a list of backends such as { address: 10.0.0.11 }";
-/// Its share of flows.
-const WEIGHT: ConfigKey = integer(1, MAX_WEIGHT as u64, "a weight").or("1");
+const BACKENDS: ConfigKey = ConfigKey::new(ValueType::Backends(BackendSpec::KEYS)).required();
 
 config! {
     /// Configuration of a `load-balancer` function.
@@ -19,7 +16,7 @@ config! {
         /// where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC };
         /// `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an
         /// empty list every packet is dropped
-        "backends" backends: Vec<BackendSpec> = ConfigKey::new(ValueType::Backends(BACKEND_KEYS)).required(), from backends;
+        "backends" backends: Vec<BackendSpec> = BACKENDS, from backends;
         /// how long a flow without packets stays with its backend
         "timeout" timeout_ns: u64 = DURATION.or("300s");
         /// flows it keeps; when one more comes, it forgets one that has not been used for long
@@ -27,27 +24,17 @@ config! {
     }
 }
 
-keys! {
-    /// Keys of a backend.
-    BACKEND_KEYS {
+config! {
+    /// A backend.
+    #[derive(Copy)]
+    pub struct BackendSpec {
         /// what becomes the destination of packets, IPv4 or IPv6
-        "address" = TEXT.required();
+        "address" address: IpAddr = TEXT.required(), from address;
         /// its share of flows, in proportion to the others'
-        "weight" = WEIGHT;
+        "weight" weight: u32 = integer(1, MAX_WEIGHT as u64, "a weight").or("1");
         /// what becomes the Ethernet destination; left out, that stays
-        "mac" = TEXT;
+        "mac" mac: Option<MacAddr> = TEXT;
     }
-}
-
-/// A backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackendSpec {
-    /// What becomes the destination of packets.
-    pub address: IpAddr,
-    /// Its share of flows, in proportion to the others': 1 to [`MAX_WEIGHT`].
-    pub weight: u32,
-    /// What becomes the Ethernet destination; `None` leaves that as it is.
-    pub mac: Option<MacAddr>,
 }
 
 impl LoadBalancerConfig {
@@ -104,7 +91,8 @@ fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     let Some(field) = fields.get("backends") else {
         return Vec::new();
     };
-    let items = field.list(BACKENDS).unwrap_or_default();
+    let list = "a list of backends such as { address: 10.0.0.11 }";
+    let items = field.list(list).unwrap_or_default();
     if items.len() > MAX_BACKENDS {
         field.fault(
             format!("{} backends", items.len()),
@@ -114,7 +102,9 @@ fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     }
     let mut backends: Vec<BackendSpec> = Vec::with_capacity(items.len());
     for item in &items {
-        let Some(backend) = backend(item) else {
+        let before = item.report.count();
+        let backend = BackendSpec::read(item, &BACKENDS);
+        let Some(backend) = backend.filter(|_| item.report.count() == before) else {
             continue;
         };
         let mut others = backends.iter();
@@ -130,13 +120,7 @@ fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     backends
 }
 
-fn backend(field: &Field<'_>) -> Option<BackendSpec> {
-    let fields = field.map(BACKEND_KEYS)?;
+fn address(fields: &Fields<'_>) -> IpAddr {
     let examples = ("10.0.0.11", "10.0.0.11 or 2001:db8::11");
-    let address = host(&fields, "address", "the address of one host", examples);
-    Some(BackendSpec {
-        weight: fields.value(&WEIGHT.named("weight", "")),
-        mac: fields.of(BACKEND_KEYS, "mac"),
-        address: address?,
-    })
+    host(fields, "address", "the address of one host", examples)
 }
