@@ -8,7 +8,7 @@ use crate::error::Place;
 use crate::keys::field::Fields;
 use crate::keys::words::word_enum;
 use crate::keys::{ConfigKey, Readable, ValueType, config};
-use crate::units::{format_cpu_millicores, format_memory_bytes};
+use crate::units::{self, format_memory_bytes};
 
 /// Smallest CPU limit, thousandths of a core: the kernel takes quotas from 1 ms on, and with less the pauses in between
 /// would pass 100 ms.
@@ -48,7 +48,7 @@ const MAX_CPU_MILLICORES: u32 = 4_096_000;
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
     let range = MIN_CPU_MILLICORES..=MAX_CPU_MILLICORES;
     limit(fields, &CPU.named("cpu", ""), &range, |value| {
-        format_cpu_millicores(value.into())
+        units::CPU.format(value.into())
     })
 }
 

@@ -51,15 +51,15 @@ fn number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
     let example = key.hint.or(key.default).unwrap_or_default();
     match key.value {
         ValueType::Integer { min, max } => field.integer(min..=max, example),
-        ValueType::Cpu => field.quantity(units::parse_cpu_millicores, example),
-        ValueType::Memory => field.quantity(units::parse_memory_bytes, example),
+        ValueType::Cpu => field.quantity(&units::CPU, example),
+        ValueType::Memory => field.quantity(&units::MEMORY, example),
         ValueType::Percent => {
             const PPM_PER_PERCENT: f64 = 10_000.0;
             let percent = percent(field, example)?;
             Some((percent * PPM_PER_PERCENT).round() as u64)
         }
         ValueType::Number { max } => millionths(field, max).map(u64::from),
-        _ => field.quantity(units::parse_duration_ns, example),
+        _ => field.quantity(&units::DURATION, example),
     }
 }
 

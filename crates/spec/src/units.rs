@@ -2,7 +2,7 @@
 //!
 //! A quantity is a decimal number and a unit. It is read exactly (no floating point on the way), kept as a whole
 //! number of the base unit, and written back in the largest unit that keeps it at one or more, so that
-//! `parse_duration_ns(&format_duration_ns(n)) == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
+//! `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
 
 use std::time::Duration;
 
@@ -34,10 +34,14 @@ const GIGA: u64 = 1_000_000_000;
 const KIBI: u64 = 1024;
 const BITS_PER_BYTE: u64 = 8;
 
-/// A kind of quantity: its units in rising order, and the words of its error messages.
-struct Dimension {
+/// Units of a dimension that are written back, at most.
+const WRITTEN: usize = 4;
+
+/// A kind of quantity.
+pub struct Dimension {
     /// What the quantity is, with its units, as in "expected ...".
     expected: &'static str,
+    /// The first [`WRITTEN`] in rising order, then others that are read too.
     units: &'static [Unit],
     /// Units offered when the text has none.
     offered: &'static [&'static str],
@@ -45,7 +49,8 @@ struct Dimension {
     example: &'static str,
 }
 
-static DURATION: Dimension = Dimension {
+/// Durations, in nanoseconds.
+pub static DURATION: Dimension = Dimension {
     expected: "a duration (units ns, us, ms, s)",
     units: &[
         unit(&["ns"], 1),
@@ -57,7 +62,8 @@ static DURATION: Dimension = Dimension {
     example: "350us",
 };
 
-static PACKET_RATE: Dimension = Dimension {
+/// Rates of packets, a second.
+pub static PACKET_RATE: Dimension = Dimension {
     expected: "a packet rate (units pps, kpps, Mpps, Gpps)",
     units: &[
         unit(&["pps"], 1),
@@ -69,7 +75,8 @@ static PACKET_RATE: Dimension = Dimension {
     example: "20kpps",
 };
 
-static BIT_RATE: Dimension = Dimension {
+/// Rates of bits, a second.
+pub static BIT_RATE: Dimension = Dimension {
     expected: "a bit rate (units bit, kbit, Mbit, Gbit, each a second)",
     units: &[
         unit(&["bit", "bit/s", "bps"], 1),
@@ -89,8 +96,8 @@ static RATE: Dimension = Dimension {
     example: "20kpps",
 };
 
-/// In bits. Bits come first because they are what is written back when both fit.
-static SIZE: Dimension = Dimension {
+/// Sizes, in bits.
+pub static SIZE: Dimension = Dimension {
     expected: "a size in bits (units bit, kbit, Mbit, Gbit) or bytes (B, kB, MB, GB)",
     units: &[
         unit(&["bit"], 1),
@@ -106,15 +113,16 @@ static SIZE: Dimension = Dimension {
     example: "64kbit",
 };
 
-static CPU: Dimension = Dimension {
+/// Shares of the processor, in thousandths of a core.
+pub static CPU: Dimension = Dimension {
     expected: "a share of the processor (units m for a thousandth of a core, cores)",
     units: &[unit(&["m"], 1), unit(&["cores", "core"], KILO)],
     offered: &["cores"],
     example: "0.5cores",
 };
 
-/// Decimal prefixes first, as elsewhere; what is written back has binary ones.
-static MEMORY: Dimension = Dimension {
+/// Amounts of memory, in bytes; [`format_memory_bytes`] writes them with binary prefixes.
+pub static MEMORY: Dimension = Dimension {
     expected: "a size in bytes (units B, KiB, MiB, GiB, kB, MB, GB)",
     units: &[
         unit(&["B"], 1),
@@ -136,39 +144,19 @@ static PERCENT: Dimension = Dimension {
     example: "0.1%",
 };
 
-/// Reads a duration, in nanoseconds.
-pub fn parse_duration_ns(text: &str) -> Result<u64, Fault> {
-    parse(text, &DURATION)
-}
-
 /// Reads a duration.
 pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
-    parse_duration_ns(text).map(Duration::from_nanos)
-}
-
-/// Writes a duration of `ns` nanoseconds.
-pub fn format_duration_ns(ns: u64) -> String {
-    format(ns, DURATION.units)
-}
-
-/// Writes a rate of `pps` packets a second.
-pub fn format_packet_rate_pps(pps: u64) -> String {
-    format(pps, PACKET_RATE.units)
-}
-
-/// Writes a rate of `bps` bits a second.
-pub fn format_bit_rate_bps(bps: u64) -> String {
-    format(bps, BIT_RATE.units)
+    DURATION.parse(text).map(Duration::from_nanos)
 }
 
 /// Reads a rate in packets or in bits a second, as its unit says.
 pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     match split(text) {
         Some((_, suffix)) if find(PACKET_RATE.units, suffix).is_some() => {
-            parse(text, &PACKET_RATE).map(Rate::Packets)
+            PACKET_RATE.parse(text).map(Rate::Packets)
         }
         Some((_, suffix)) if find(BIT_RATE.units, suffix).is_some() => {
-            parse(text, &BIT_RATE).map(Rate::Bits)
+            BIT_RATE.parse(text).map(Rate::Bits)
         }
         split => Err(not_a_quantity(
             text,
@@ -179,35 +167,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
     }
 }
 
-/// Reads a size, in bits.
-pub fn parse_size_bits(text: &str) -> Result<u64, Fault> {
-    parse(text, &SIZE)
-}
-
-/// Writes a size of `bits` bits.
-pub fn format_size_bits(bits: u64) -> String {
-    format(bits, &SIZE.units[..4])
-}
-
-/// Reads a share of the processor, in thousandths of a core.
-pub fn parse_cpu_millicores(text: &str) -> Result<u64, Fault> {
-    parse(text, &CPU)
-}
-
-/// Writes a share of the processor of `millicores` thousandths of a core.
-pub fn format_cpu_millicores(millicores: u64) -> String {
-    format(millicores, CPU.units)
-}
-
-/// Reads an amount of memory, in bytes.
-pub fn parse_memory_bytes(text: &str) -> Result<u64, Fault> {
-    parse(text, &MEMORY)
-}
-
 /// Writes an amount of memory of `bytes` bytes: in the largest unit that needs no fraction.
 pub fn format_memory_bytes(bytes: u64) -> String {
     let whole = |unit: &&Unit| bytes > 0 && bytes.is_multiple_of(unit.factor);
-    let unit = MEMORY.units[4..].iter().rev().find(whole);
+    let unit = MEMORY.units[WRITTEN..].iter().rev().find(whole);
     let unit = unit.unwrap_or(&MEMORY.units[0]);
     format!("{}{}", bytes / unit.factor, unit.spellings[0])
 }
@@ -232,32 +195,46 @@ pub fn parse_percent(text: &str) -> Result<f64, Fault> {
         })
 }
 
-/// A number of base units, read exactly.
-fn parse(text: &str, dimension: &Dimension) -> Result<u64, Fault> {
-    let split = split(text);
-    let unit = split.and_then(|(number, suffix)| Some((number, find(dimension.units, suffix)?)));
-    let Some((number, unit)) = unit else {
-        return Err(not_a_quantity(text, split, dimension, &[dimension.units]));
-    };
-    let base = dimension.units[0].spellings[0];
-    let (message, help) = match scaled(number, unit.factor) {
-        Scaled::Whole(value) => return Ok(value),
-        Scaled::Fraction => (
-            format!("{} is finer than 1{base}", quote(text)),
-            format!(
-                "write a whole number of {base}, for example {}",
-                dimension.example
+impl Dimension {
+    /// Reads a number of base units, exactly.
+    pub fn parse(&self, text: &str) -> Result<u64, Fault> {
+        let split = split(text);
+        let unit = split.and_then(|(number, suffix)| Some((number, find(self.units, suffix)?)));
+        let Some((number, unit)) = unit else {
+            return Err(not_a_quantity(text, split, self, &[self.units]));
+        };
+        let base = self.units[0].spellings[0];
+        let (message, help) = match scaled(number, unit.factor) {
+            Scaled::Whole(value) => return Ok(value),
+            Scaled::Fraction => (
+                format!("{} is finer than 1{base}", quote(text)),
+                format!(
+                    "write a whole number of {base}, for example {}",
+                    self.example
+                ),
             ),
-        ),
-        Scaled::TooLarge => {
-            let units = &dimension.units[..4.min(dimension.units.len())];
-            (
+            Scaled::TooLarge => (
                 format!("{} is too large", quote(text)),
-                format!("write at most {}", format(u64::MAX, units)),
-            )
+                format!("write at most {}", self.format(u64::MAX)),
+            ),
+        };
+        Err(Fault::new(message, self.expected, help))
+    }
+
+    /// Writes a number of base units in the largest unit of which there is at least one, with exactly the digits needed.
+    pub fn format(&self, value: u64) -> String {
+        let units = self.units.iter().take(WRITTEN);
+        let unit = units.rev().find(|unit| value >= unit.factor);
+        let unit = unit.unwrap_or(&self.units[0]);
+        let (whole, rest) = (value / unit.factor, value % unit.factor);
+        let name = unit.spellings[0];
+        if rest == 0 {
+            return format!("{whole}{name}");
         }
-    };
-    Err(Fault::new(message, dimension.expected, help))
+        let digits = unit.factor.ilog10() as usize;
+        let fraction = format!("{rest:0digits$}");
+        format!("{whole}.{}{name}", fraction.trim_end_matches('0'))
+    }
 }
 
 /// Splits a quantity into its number and its unit; `None` when it does not begin with a decimal number.
@@ -313,23 +290,6 @@ fn scaled(number: &str, factor: u64) -> Scaled {
     }
     u64::try_from(digits(whole) * u128::from(factor) + part / places)
         .map_or(Scaled::TooLarge, Scaled::Whole)
-}
-
-/// The inverse of [`parse`]: the largest unit of which there is at least one, and exactly the digits needed.
-fn format(value: u64, units: &[Unit]) -> String {
-    let unit = units
-        .iter()
-        .rev()
-        .find(|unit| value >= unit.factor)
-        .unwrap_or(&units[0]);
-    let (whole, rest) = (value / unit.factor, value % unit.factor);
-    let name = unit.spellings[0];
-    if rest == 0 {
-        return format!("{whole}{name}");
-    }
-    let digits = unit.factor.ilog10() as usize;
-    let fraction = format!("{rest:0digits$}");
-    format!("{whole}.{}{name}", fraction.trim_end_matches('0'))
 }
 
 /// The error of a text that is no quantity of this dimension: no number, no unit, or a unit of something else.
@@ -393,28 +353,28 @@ mod tests {
             ("7 µs", 7_000),
         ];
         for (text, ns) in durations {
-            assert_eq!(parse_duration_ns(text), Ok(ns), "{text}");
+            assert_eq!(DURATION.parse(text), Ok(ns), "{text}");
         }
         assert_eq!(parse_rate("20kpps"), Ok(Rate::Packets(20_000)));
         assert_eq!(parse_rate("1.25Mpps"), Ok(Rate::Packets(1_250_000)));
         assert_eq!(parse_rate("100Mbit"), Ok(Rate::Bits(100_000_000)));
         assert_eq!(parse_rate("10Gbit/s"), Ok(Rate::Bits(10_000_000_000)));
-        assert_eq!(parse_size_bits("64kbit"), Ok(64_000));
-        assert_eq!(parse_size_bits("1.5kB"), Ok(12_000));
-        assert_eq!(parse_size_bits("0.25B"), Ok(2));
+        assert_eq!(SIZE.parse("64kbit"), Ok(64_000));
+        assert_eq!(SIZE.parse("1.5kB"), Ok(12_000));
+        assert_eq!(SIZE.parse("0.25B"), Ok(2));
         assert_eq!(parse_percent("0.1%"), Ok(0.1));
     }
 
     #[test]
     fn writes_the_largest_unit_and_no_digit_too_many() {
-        assert_eq!(format_duration_ns(350_000), "350us");
-        assert_eq!(format_duration_ns(1_500), "1.5us");
-        assert_eq!(format_duration_ns(0), "0ns");
-        assert_eq!(format_packet_rate_pps(20_000), "20kpps");
-        assert_eq!(format_bit_rate_bps(1_050_000_000), "1.05Gbit");
-        assert_eq!(format_size_bits(64_000), "64kbit");
+        assert_eq!(DURATION.format(350_000), "350us");
+        assert_eq!(DURATION.format(1_500), "1.5us");
+        assert_eq!(DURATION.format(0), "0ns");
+        assert_eq!(PACKET_RATE.format(20_000), "20kpps");
+        assert_eq!(BIT_RATE.format(1_050_000_000), "1.05Gbit");
+        assert_eq!(SIZE.format(64_000), "64kbit");
         // However many zeros.
-        assert_eq!(parse_duration_ns("01.50000000000000000000us"), Ok(1500));
+        assert_eq!(DURATION.parse("01.50000000000000000000us"), Ok(1500));
     }
 
     #[test]
@@ -425,11 +385,11 @@ mod tests {
             ("1 core", 1000),
             ("1.25cores", 1250),
         ] {
-            assert_eq!(parse_cpu_millicores(text), Ok(millicores), "{text}");
+            assert_eq!(CPU.parse(text), Ok(millicores), "{text}");
         }
-        assert_eq!(format_cpu_millicores(500), "500m");
-        assert_eq!(format_cpu_millicores(1500), "1.5cores");
-        let error = parse_cpu_millicores("0.5").unwrap_err();
+        assert_eq!(CPU.format(500), "500m");
+        assert_eq!(CPU.format(1500), "1.5cores");
+        let error = CPU.parse("0.5").unwrap_err();
         assert_eq!(error.help, "write 0.5cores");
         for (text, bytes) in [
             ("256MiB", 256 << 20),
@@ -437,7 +397,7 @@ mod tests {
             ("64KiB", 1 << 16),
             ("10MB", 10_000_000),
         ] {
-            assert_eq!(parse_memory_bytes(text), Ok(bytes), "{text}");
+            assert_eq!(MEMORY.parse(text), Ok(bytes), "{text}");
         }
         assert_eq!(format_memory_bytes(256 << 20), "256MiB");
         assert_eq!(format_memory_bytes(10_000_000), "10000000B");
@@ -452,7 +412,7 @@ mod tests {
     #[test]
     fn a_bare_number_is_an_error_that_offers_the_unit() {
         assert_eq!(
-            parse_duration_ns("350").unwrap_err().to_string(),
+            DURATION.parse("350").unwrap_err().to_string(),
             "350 has no unit; write 350us"
         );
         assert_eq!(
@@ -468,10 +428,10 @@ mod tests {
     #[test]
     fn wrong_units_are_named_and_near_ones_offered() {
         assert_eq!(
-            parse_duration_ns("3min").unwrap_err().message,
+            DURATION.parse("3min").unwrap_err().message,
             "`3min` has the unknown unit `min`"
         );
-        assert_eq!(parse_duration_ns("3US").unwrap_err().help, "write 3us");
+        assert_eq!(DURATION.parse("3US").unwrap_err().help, "write 3us");
         assert_eq!(parse_rate("20Kpps").unwrap_err().help, "write 20kpps");
         assert_eq!(parse_rate("20mbit").unwrap_err().help, "write 20Mbit");
     }
@@ -479,33 +439,31 @@ mod tests {
     #[test]
     fn refuses_what_is_no_whole_number_of_base_units() {
         assert_eq!(
-            parse_duration_ns("0.5ns").unwrap_err().message,
+            DURATION.parse("0.5ns").unwrap_err().message,
             "`0.5ns` is finer than 1ns"
         );
         assert_eq!(
-            parse_duration_ns("1.2345us").unwrap_err().message,
+            DURATION.parse("1.2345us").unwrap_err().message,
             "`1.2345us` is finer than 1ns"
         );
         assert_eq!(
-            parse_size_bits("0.3B").unwrap_err().message,
+            SIZE.parse("0.3B").unwrap_err().message,
             "`0.3B` is finer than 1bit"
         );
         assert_eq!(
-            parse_size_bits("0.55B").unwrap_err().message,
+            SIZE.parse("0.55B").unwrap_err().message,
             "`0.55B` is finer than 1bit"
         );
         assert_eq!(
-            parse_duration_ns("99999999999999999999s")
-                .unwrap_err()
-                .message,
+            DURATION.parse("99999999999999999999s").unwrap_err().message,
             "`99999999999999999999s` is too large"
         );
         assert_eq!(
-            parse_duration_ns("-3us").unwrap_err().message,
+            DURATION.parse("-3us").unwrap_err().message,
             "`-3us` is negative"
         );
         for text in ["", ".", "1.", ".5us", "1.2.3us", "us", "1e3us"] {
-            assert!(parse_duration_ns(text).is_err(), "{text}");
+            assert!(DURATION.parse(text).is_err(), "{text}");
         }
         assert!(parse_percent("100.1%").is_err());
     }
@@ -513,18 +471,18 @@ mod tests {
     proptest! {
         #[test]
         fn durations_round_trip(ns: u64) {
-            prop_assert_eq!(parse_duration_ns(&format_duration_ns(ns)), Ok(ns));
+            prop_assert_eq!(DURATION.parse(&DURATION.format(ns)), Ok(ns));
         }
 
         #[test]
         fn rates_round_trip(rate: u64) {
-            prop_assert_eq!(parse_rate(&format_packet_rate_pps(rate)), Ok(Rate::Packets(rate)));
-            prop_assert_eq!(parse_rate(&format_bit_rate_bps(rate)), Ok(Rate::Bits(rate)));
+            prop_assert_eq!(parse_rate(&PACKET_RATE.format(rate)), Ok(Rate::Packets(rate)));
+            prop_assert_eq!(parse_rate(&BIT_RATE.format(rate)), Ok(Rate::Bits(rate)));
         }
 
         #[test]
         fn sizes_round_trip(bits: u64) {
-            prop_assert_eq!(parse_size_bits(&format_size_bits(bits)), Ok(bits));
+            prop_assert_eq!(SIZE.parse(&SIZE.format(bits)), Ok(bits));
         }
 
         #[test]
@@ -536,12 +494,12 @@ mod tests {
         #[test]
         fn thousandths_are_exact(whole in 0..1_000_000_u64, thousandths in 0..1000_u64) {
             let text = format!("{whole}.{thousandths:03}us");
-            prop_assert_eq!(parse_duration_ns(&text), Ok(whole * 1000 + thousandths));
+            prop_assert_eq!(DURATION.parse(&text), Ok(whole * 1000 + thousandths));
         }
 
         #[test]
         fn arbitrary_text_never_panics(text in any::<String>()) {
-            let _ = (parse_duration_ns(&text), parse_rate(&text), parse_size_bits(&text), parse_percent(&text));
+            let _ = (DURATION.parse(&text), parse_rate(&text), SIZE.parse(&text), parse_percent(&text));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Whether a chain is admitted.
 
-use myelin_spec::units::format_duration_ns;
+use myelin_spec::units::DURATION;
 
 use super::booking::Booking;
 use super::evaluate::{Evaluator, Unbounded};
@@ -78,7 +78,7 @@ fn own(booking: &Booking, evaluator: &Evaluator<'_>) -> Decision {
                     format!(
                         "the worst-case bound of {} is above the agreed latency of {}",
                         time(bound.bound_ns),
-                        format_duration_ns(latency_ns)
+                        DURATION.format(latency_ns)
                     )
                 });
             Decision {

@@ -1,7 +1,7 @@
 //! What would make a refused chain admissible, found by trying it.
 
 use myelin_packet::traffic::{Bucket, Profile};
-use myelin_spec::units::format_duration_ns;
+use myelin_spec::units::DURATION;
 
 use super::booking::Booking;
 use super::decision::admit;
@@ -53,7 +53,7 @@ pub fn remedies(
         {
             all.push(format!(
                 "`latency: {}`",
-                format_duration_ns(bound.bound_ns.next_multiple_of(1000))
+                DURATION.format(bound.bound_ns.next_multiple_of(1000))
             ));
         }
     }

@@ -1,6 +1,6 @@
 //! Comparing a plan with the contract of its chain.
 
-use myelin_spec::units::format_duration_ns;
+use myelin_spec::units::DURATION;
 use myelin_spec::{Idle, Mapping, OnFailure, ServiceChain, Space, WorkerSpec};
 
 use crate::costs::Costs;
@@ -60,7 +60,7 @@ pub(crate) fn refusal(plan: &Plan) -> Option<String> {
     Some(format!(
         "the predicted cost of {} is above the agreed {key} of {}{most}",
         nanoseconds(plan.predicted_ns),
-        format_duration_ns(bound_ns),
+        DURATION.format(bound_ns),
     ))
 }
 
@@ -122,7 +122,7 @@ fn late_when_asleep(plan: &Plan, wake_up_ns: Option<f64>) -> Option<String> {
         format!(
             "a packet that finds the worker asleep takes about {}, above the agreed latency of {}; write `worker: {{ idle: spin }}`",
             nanoseconds(plan.predicted_ns + wake_up_ns),
-            format_duration_ns(bound_ns),
+            DURATION.format(bound_ns),
         )
     })
 }

@@ -7,6 +7,7 @@ use super::ConfigKey;
 use crate::error::{Fault, Place, Report, Span};
 use crate::printable::Printable;
 use crate::suggest::nearest;
+use crate::units::Dimension;
 use crate::yaml::{Key, Node, Value};
 
 /// A value, the key it stands at, and the report that its faults go to.
@@ -217,11 +218,8 @@ impl<'a> Field<'a> {
     }
 
     /// The written quantity that the value is, above zero.
-    pub(crate) fn quantity(
-        &self,
-        read: fn(&str) -> Result<u64, Fault>,
-        example: &str,
-    ) -> Option<u64> {
+    pub(crate) fn quantity(&self, dimension: &Dimension, example: &str) -> Option<u64> {
+        let read = |text: &str| dimension.parse(text);
         let value = self.unit(read, "a number with a unit", example)?;
         if value == 0 {
             let help = format!("write for example {example}, or remove the key");

@@ -9,7 +9,7 @@ use crate::error::Place;
 use crate::isolation::Isolation;
 use crate::keys::field::Fields;
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
-use crate::units::parse_duration_ns;
+use crate::units;
 
 keys! {
     /// Keys of `metadata`.
@@ -83,9 +83,10 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .filter(|_| isolation == Isolation::Container);
     isolation::check(own, container.as_ref(), mapping, ports.as_ref(), report);
     // Zero is a limit like others: a core then polls for work.
+    let duration_ns = |text: &str| units::DURATION.parse(text);
     let cpu_latency_ns = fields
         .get("cpuLatency")
-        .and_then(|field| field.unit(parse_duration_ns, "a number with a unit", "0us"));
+        .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
     // Everything is read before anything is given up, so that all faults are told.
     let matches: Option<_> = fields.of(KEYS, "match");
     let chain = ServiceChain {

@@ -51,10 +51,10 @@ impl Of {
 
     fn format(self, value: u64, counted: &str) -> String {
         match (self, counted) {
-            (Self::Rate, "packets") => units::format_packet_rate_pps(value),
-            (Self::Rate, _) => units::format_bit_rate_bps(value),
+            (Self::Rate, "packets") => units::PACKET_RATE.format(value),
+            (Self::Rate, _) => units::BIT_RATE.format(value),
             (Self::Burst, "packets") => value.to_string(),
-            (Self::Burst, _) => units::format_size_bits(value),
+            (Self::Burst, _) => units::SIZE.format(value),
         }
     }
 
@@ -73,9 +73,9 @@ impl Of {
                     expected: format!("a whole number of packets, or {}", fault.expected),
                     help: format!("{}, or a whole number", fault.help),
                 };
-                units::parse_size_bits(text).map(Rate::Bits).map_err(bare)
+                units::SIZE.parse(text).map(Rate::Bits).map_err(bare)
             }
-            (Self::Burst, None) => units::parse_size_bits(text).map(Rate::Bits),
+            (Self::Burst, None) => units::SIZE.parse(text).map(Rate::Bits),
         }
     }
 

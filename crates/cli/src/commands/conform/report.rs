@@ -119,9 +119,9 @@ impl BucketReport {
 
     fn format_rate(&self) -> String {
         if self.counts_packets() {
-            units::format_packet_rate_pps(self.rate)
+            units::PACKET_RATE.format(self.rate)
         } else {
-            units::format_bit_rate_bps(self.rate)
+            units::BIT_RATE.format(self.rate)
         }
     }
 
@@ -129,7 +129,7 @@ impl BucketReport {
         if self.counts_packets() {
             burst.to_string()
         } else {
-            units::format_size_bits(burst)
+            units::SIZE.format(burst)
         }
     }
 
@@ -138,7 +138,7 @@ impl BucketReport {
     }
 
     fn format_tolerance(&self) -> String {
-        self.at_least(units::format_duration_ns(self.least_tolerance_ns))
+        self.at_least(units::DURATION.format(self.least_tolerance_ns))
     }
 
     /// A figure that may be larger than what could be counted.
@@ -156,7 +156,7 @@ impl BucketReport {
         } else if self.counts_packets() {
             packets(self.excess)
         } else {
-            units::format_size_bits(self.excess.ceil() as u64)
+            units::SIZE.format(self.excess.ceil() as u64)
         }
     }
 }
@@ -228,8 +228,8 @@ impl Report {
             "{:6.1} s  {} packets  {}  {}  burst {}  {} above",
             elapsed.as_secs_f64(),
             self.packets,
-            units::format_packet_rate_pps(rate(self.packets, last.packets)),
-            units::format_bit_rate_bps(rate(self.bytes * 8, last.bytes * 8)),
+            units::PACKET_RATE.format(rate(self.packets, last.packets)),
+            units::BIT_RATE.format(rate(self.bytes * 8, last.bytes * 8)),
             bursts.join(" / "),
             self.above_with_tolerance
         )
@@ -244,8 +244,8 @@ impl Report {
             self.packets,
             self.bytes,
             self.span_s,
-            units::format_packet_rate_pps(rounded(self.mean_pps)),
-            units::format_bit_rate_bps(rounded(self.mean_bps))
+            units::PACKET_RATE.format(rounded(self.mean_pps)),
+            units::BIT_RATE.format(rounded(self.mean_bps))
         );
         if self.packets == 0 {
             return;
@@ -271,7 +271,7 @@ impl Report {
                 over.push(format!("{} packets", packets(one.excess_packets)));
             }
             if one.excess_bits > 0.0 {
-                over.push(units::format_size_bits(one.excess_bits.ceil() as u64));
+                over.push(units::SIZE.format(one.excess_bits.ceil() as u64));
             }
             println!(
                 "from {:.6} s to {:.6} s: {} packets too many, up to {} above the burst",
@@ -288,7 +288,7 @@ impl Report {
     }
 
     fn verdict(&self) -> String {
-        let tolerance = units::format_duration_ns(self.tolerance_ns);
+        let tolerance = units::DURATION.format(self.tolerance_ns);
         let least = self.buckets.iter().max_by_key(|one| one.least_tolerance_ns);
         let least = least.map_or_else(String::new, BucketReport::format_tolerance);
         match (self.conforms(), self.conforms_strictly) {
