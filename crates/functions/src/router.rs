@@ -21,8 +21,7 @@ const BURST: u64 = 10;
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
-    address_v4: Option<Ipv4Addr>,
-    address_v6: Option<Ipv6Addr>,
+    addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     limit: RateLimit,
     /// The message to be sent; kept for its memory.
     message: Vec<u8>,
@@ -33,8 +32,7 @@ impl Router {
     pub fn new(config: &RouterConfig) -> Result<Self, LpmError> {
         Ok(Self {
             tables: RouteTables::new(&config.routes)?,
-            address_v4: config.address_v4,
-            address_v6: config.address_v6,
+            addresses: config.addresses,
             limit: RateLimit::new(config.icmp_rate),
             message: Vec::with_capacity(2048),
         })
@@ -43,9 +41,9 @@ impl Router {
     #[cold]
     fn expired(&mut self, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
         let from: Option<IpAddr> = if packet.headers().flags.is_ipv6() {
-            self.address_v6.map(Into::into)
+            self.addresses.1.map(Into::into)
         } else {
-            self.address_v4.map(Into::into)
+            self.addresses.0.map(Into::into)
         };
         if let Some(from) = from
             && time_exceeded::write(packet.bytes(), packet.headers(), from, &mut self.message)

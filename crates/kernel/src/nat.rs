@@ -43,7 +43,7 @@ impl Instance {
             tcp_timeout_ns: config.tcp_timeout_ns.min(LONGEST_NS),
             tcp_transitory_ns: config.tcp_transitory_ns(),
             reply: (side == Side::Reply).into(),
-            first_port: config.first_port.into(),
+            first_port: (*config.ports.start()).into(),
             port_count: config.port_count(),
             small: (config.flows <= SMALL).into(),
             ..Self::zeroed()

@@ -128,7 +128,7 @@ impl<T: Readable> Readable for Option<T> {
 /// the key, and before the type of its value: `"timeout" timeout_ns: u64 = DURATION.or("120s");`.
 ///
 /// A field is read by its Rust type ([`Readable`]), or by the function behind `from`, which is given the whole mapping. Keys behind `with`
-/// have no field of their own: such a function reads them. Fields in `beside` have no key of their own.
+/// have no field of their own: such a function reads them.
 macro_rules! config {
     (
         $(#[$attribute:meta])*
@@ -136,16 +136,11 @@ macro_rules! config {
             $(#[doc = $doc:literal])*
             $key:literal $field:ident: $type:ty = $value:expr $(, from $from:path)? $(, with $also:expr)*;
         )* }
-        $(beside { $(
-            $(#[doc = $own_doc:literal])*
-            $own:ident: $own_type:ty = $own_from:path;
-        )* })?
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
         $vis struct $name {
             $($(#[doc = $doc])* pub $field: $type,)*
-            $($($(#[doc = $own_doc])* pub $own: $own_type,)*)?
         }
 
         impl $name {
@@ -158,7 +153,6 @@ macro_rules! config {
             pub(crate) fn of(fields: &$crate::keys::field::Fields<'_>) -> Self {
                 Self {
                     $($field: $crate::keys::config!(@field fields, $value.named($key, "") $(, $from)?),)*
-                    $($($own: $own_from(fields),)*)?
                 }
             }
         }

@@ -312,8 +312,7 @@ spec:
         addresses: ["198.51.100.7", "2001:db8::7"]
             .map(|address| address.parse().unwrap())
             .to_vec(),
-        first_port: 2000,
-        last_port: 3000,
+        ports: 2000..=3000,
         timeout_ns: 30_000_000_000,
         tcp_timeout_ns: 100_000_000_000,
         flows: 64,
@@ -324,8 +323,7 @@ spec:
         out[1].config,
         FunctionConfig::Nat(NatConfig {
             addresses: vec!["198.51.100.8".parse().unwrap()],
-            first_port: 4000,
-            last_port: 4000,
+            ports: 4000..=4000,
             ..NatConfig::default()
         })
     );

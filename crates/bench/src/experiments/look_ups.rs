@@ -142,8 +142,7 @@ impl Subject {
         match self.looked {
             Looked::Router => FunctionConfig::Router(RouterConfig {
                 routes: self.routes(),
-                address_v4: None,
-                address_v6: None,
+                addresses: (None, None),
                 icmp_rate: 0,
             }),
             Looked::LoadBalancer => FunctionConfig::LoadBalancer(LoadBalancerConfig {

@@ -95,7 +95,7 @@ impl Mappings {
         Self {
             v4,
             v6,
-            first_port: config.first_port,
+            first_port: *config.ports.start(),
             port_count: config.port_count(),
             outward: FlowTable::new(config.flows as usize),
             inward: FlowTable::new(config.flows as usize),

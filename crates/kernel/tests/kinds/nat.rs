@@ -83,8 +83,7 @@ fn an_echo_goes_by_its_identifier() {
         (build::client_v6().ip(), build::server_v6().ip()),
     ] {
         let config = NatConfig {
-            first_port: 7000,
-            last_port: 7000,
+            ports: 7000..=7000,
             ..simple()
         };
         let [out, back] = pair(&Spaces::all(), &config);
@@ -226,8 +225,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     let spaces = Spaces::all();
     // No flow's own port is in the range: the first of two flows with one hash decides what the second gets.
     let config = NatConfig {
-        first_port: 50_000,
-        last_port: 50_001,
+        ports: 50_000..=50_001,
         ..config(&["198.51.100.7"])
     };
     let frames = [udp_from(1, 700), udp_from(1, 701), udp_from(1, 702)];
@@ -256,7 +254,7 @@ fn mappings_stay_while_a_chain_uses_them() {
     let fresh = generation(&spaces, &longer, "out", Side::Reply);
     fresh.expect_at(4, &reply, None, "no chain kept it");
     let wider = NatConfig {
-        last_port: 50_002,
+        ports: 50_000..=50_002,
         ..longer
     };
     let reshaped = generation(&spaces, &wider, "out", Side::Forward);
@@ -269,8 +267,7 @@ fn mappings_of_the_kernel_do_not_depend_on_the_hook() {
     let kernels = Kernel::at_hooks();
     let [one, other] = &kernels[..] else { return };
     let function = FunctionConfig::Nat(NatConfig {
-        first_port: 50_000,
-        last_port: 50_001,
+        ports: 50_000..=50_001,
         ..simple()
     });
     let (other, function) = (other.beside(one), instance(&function, "out", Side::Forward));
@@ -342,7 +339,7 @@ impl Model {
         }
         let mut pool = self.config.addresses.clone();
         pool.retain(|address| address.is_ipv4() == inner.0.is_ipv4());
-        let range = self.config.first_port..=self.config.last_port;
+        let range = self.config.ports.clone();
         let is_free = |model: &Self, address, port| {
             let holder = model.holder(inner.1, address, port);
             holder.is_none_or(|holder| model.mappings[&holder].ends_ns <= now)
@@ -535,8 +532,7 @@ fn sequences_of_packets_keep_the_rules() {
         &case,
         |spaces, (steps, (flows, ports, both), timeout_ns, tcp_timeout_ns)| {
             let mut config = NatConfig {
-                first_port: 100,
-                last_port: 99 + ports,
+                ports: 100..=99 + ports,
                 timeout_ns,
                 tcp_timeout_ns,
                 flows,
@@ -574,8 +570,7 @@ fn sequences_of_packets_keep_the_rules() {
 fn a_small_range_is_used_up_to_the_last_port() {
     let count = TRIES as u16;
     let config = NatConfig {
-        first_port: 5000,
-        last_port: 4999 + count,
+        ports: 5000..=4999 + count,
         ..simple()
     };
     let [out, _] = pair(&Spaces::all(), &config);
@@ -651,8 +646,7 @@ fn a_large_table_of_the_kernel_is_swept_piece_by_piece() {
     /// Packets that a whole sweep takes: 1024 external endpoints each, for three protocols.
     const WHOLE: usize = 3 * 60_000 / 1024 + 1;
     let config = NatConfig {
-        first_port: 1000,
-        last_port: 60_999,
+        ports: 1000..=60_999,
         timeout_ns: SECOND,
         flows: FLOWS.into(),
         ..config(&["198.51.100.7"])
@@ -684,8 +678,7 @@ fn no_port_is_given_twice_by_several_cpus() {
         return;
     };
     let config = NatConfig {
-        first_port: 2000,
-        last_port: 2000 + FLOWS,
+        ports: 2000..=2000 + FLOWS,
         timeout_ns: SECOND,
         ..config(&["198.51.100.7"])
     };

@@ -29,8 +29,7 @@ fn route(prefix: &str, destination: Option<u8>, source: Option<u8>) -> Route {
 fn config(routes: &[Route]) -> RouterConfig {
     RouterConfig {
         routes: routes.to_vec(),
-        address_v4: Some(ROUTER_V4),
-        address_v6: Some(ROUTER_V6),
+        addresses: (Some(ROUTER_V4), Some(ROUTER_V6)),
         icmp_rate: 1_000_000,
     }
 }
@@ -258,7 +257,7 @@ fn no_sender_is_told_of_a_packet_that_no_message_may_be_about() {
     // Neither where there is no route, nor without an address, nor at a rate of none.
     let expired = with_time_to_live(udp, 1);
     let mut without = [config(&[]), config(&everywhere()), config(&everywhere())];
-    without[1].address_v4 = None;
+    without[1].addresses.0 = None;
     without[2].icmp_rate = 0;
     for config in without {
         let chains = Spaces::user().load(&[FunctionConfig::Router(config)]);

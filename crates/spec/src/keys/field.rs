@@ -240,19 +240,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The same mapping with another report, where its faults are told already.
-    pub(crate) fn silent<'m>(&self, report: &'m Report<'m>) -> Fields<'m>
-    where
-        'a: 'm,
-    {
-        Fields {
-            path: self.path.clone(),
-            span: self.span,
-            entries: self.entries,
-            report,
-        }
-    }
-
     /// The value of a key, where it is given.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
         let (span, node) = self.entry(key)?;

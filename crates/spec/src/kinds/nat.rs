@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::prelude::*;
-use crate::error::Report;
 use crate::keys::address::is_host;
 use crate::keys::matching;
 
@@ -23,7 +22,7 @@ config! {
         /// the external address, or a list of at most 16, IPv4, IPv6 or both; all flows of an inside address get the same one
         "address" addresses: Vec<IpAddr> = ConfigKey::new(ValueType::Addresses).required(), from addresses;
         /// external ports, and identifiers of echoes; a flow keeps its own where that is in the range and free
-        "ports" first_port: u16 = ConfigKey::new(ValueType::Ports).or("1024-65535"), from first_port;
+        "ports" ports: RangeInclusive<u16> = ConfigKey::new(ValueType::Ports).or("1024-65535"), from ports;
         /// how long a UDP or ICMP mapping lives after the last packet from inside
         "timeout" timeout_ns: u64 = DURATION.or("120s");
         /// the same for TCP; at most 240s after a SYN, and from a FIN or RST to the next SYN
@@ -31,16 +30,12 @@ config! {
         /// mappings it keeps at most; when one more comes and none has expired, its packets are dropped and counted
         "flows" flows: u32 = integer(1, 1 << 20, "a number of mappings").or("16384"), with REVERSE_OF;
     }
-    beside {
-        /// the greatest external port
-        last_port: u16 = last_port;
-    }
 }
 
 impl NatConfig {
     /// External ports of each address and protocol.
     pub fn port_count(&self) -> u32 {
-        u32::from(self.last_port - self.first_port) + 1
+        u32::from(self.ports.end() - self.ports.start()) + 1
     }
 
     /// The part that mappings depend on: a change of what it leaves out needs no new ones.
@@ -82,8 +77,8 @@ pub static NAT: Kind = Kind {
     ..Kind::BASE
 };
 
-fn first_port(fields: &Fields<'_>) -> u16 {
-    let ports = ports(fields);
+fn ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
+    let ports = matching::ports(fields, "ports").unwrap_or(1024..=65_535);
     if let (Some(field), 0) = (fields.get("ports"), *ports.start()) {
         field.fault(
             "port 0 is no port of a packet",
@@ -91,16 +86,7 @@ fn first_port(fields: &Fields<'_>) -> u16 {
             "begin the range at 1 or above",
         );
     }
-    *ports.start()
-}
-
-/// Faults are told with the first one.
-fn last_port(fields: &Fields<'_>) -> u16 {
-    *ports(&fields.silent(&Report::new("", ""))).end()
-}
-
-fn ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
-    matching::ports(fields, "ports").unwrap_or(1024..=65_535)
+    ports
 }
 
 fn addresses(fields: &Fields<'_>) -> Vec<IpAddr> {

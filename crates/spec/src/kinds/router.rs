@@ -7,7 +7,7 @@ use myelin_packet::Prefix;
 use myelin_packet::routes::{MAX_ROUTES, Route};
 
 use super::prelude::*;
-use crate::error::{Place, Report};
+use crate::error::Place;
 use crate::keys::address::is_host;
 use crate::keys::list_file::Listed;
 use crate::keys::matching;
@@ -33,13 +33,9 @@ config! {
         "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).or("[]"), from routes, with ROUTES_FILE;
         /// the router's own addresses, at most one of each family: a router in user space tells the sender of a packet
         /// whose time ran out (ICMP time exceeded) from the one of the packet's family; without it, it does not
-        "addresses" address_v4: Option<Ipv4Addr> = ConfigKey::new(ValueType::Addresses).or("[]"), from address_v4;
+        "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).or("[]"), from addresses;
         /// such messages a second at most; up to ten may go at once
         "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").or("100");
-    }
-    beside {
-        /// the router's own IPv6 address
-        address_v6: Option<Ipv6Addr> = address_v6;
     }
 }
 
@@ -104,15 +100,6 @@ fn route(field: &Field<'_>) -> Option<Route> {
         mac: fields.of(ROUTE_KEYS, "mac"),
         source_mac: fields.of(ROUTE_KEYS, "sourceMac"),
     })
-}
-
-fn address_v4(fields: &Fields<'_>) -> Option<Ipv4Addr> {
-    addresses(fields).0
-}
-
-/// Faults are told with the IPv4 address.
-fn address_v6(fields: &Fields<'_>) -> Option<Ipv6Addr> {
-    addresses(&fields.silent(&Report::new("", ""))).1
 }
 
 fn addresses(fields: &Fields<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
