@@ -38,8 +38,10 @@ pub(crate) fn shaper(
         }
     };
     let profile = behind(profile, chain, functions);
-    let shaping = Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
-        .tolerating(sla.shaper_tolerance_ns);
+    let shaping = Shaping {
+        tolerance_ns: sla.shaper_tolerance_ns,
+        ..Shaping::new(&profile, sla.shaper_queue(), sla.shaper_delay_ns())
+    };
     let plan = ShaperPlan {
         place,
         shaping,

@@ -52,15 +52,6 @@ impl Shaping {
         }
     }
 
-    /// The same, making good departures that are late by up to so much, ns.
-    #[must_use]
-    pub fn tolerating(self, tolerance_ns: u64) -> Self {
-        Self {
-            tolerance_ns,
-            ..self
-        }
-    }
-
     /// As buckets. A limit that no bucket can have, which only a foreign process could send, limits nothing.
     pub fn profile(&self) -> Profile {
         let bucket = |limit: Option<Limit>| Bucket::new(limit?.rate, limit?.burst).ok();

@@ -185,7 +185,7 @@ proptest! {
         tolerance_ns in 0_u64..300_000,
     ) {
         let mut punctual = Bench::new(shaping);
-        let mut bench = Bench::new(shaping.tolerating(tolerance_ns));
+        let mut bench = Bench::new(Shaping { tolerance_ns, ..shaping });
         let (mut now_ns, mut number, mut looks) = (MS, 0, late.iter().cycle());
         let mut look = |bench: &mut Bench, until_ns: u64| {
             while bench.shaper.due_ns() < until_ns {

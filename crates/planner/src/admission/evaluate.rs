@@ -41,12 +41,12 @@ pub(super) struct Total {
 
 /// What was found out about a server.
 #[derive(Debug, Clone, Default)]
-struct Known {
+pub(super) struct Known {
     order: Option<Result<(Order, RateLatency), Unbounded>>,
     total: Option<Result<Total, Unbounded>>,
     /// The delay there for whoever passes it, once.
     delay_fs: Option<Result<u128, Unbounded>>,
-    late_fs: Option<Result<u128, Unbounded>>,
+    pub(super) late_fs: Option<Result<u128, Unbounded>>,
     /// The longest that anybody stays there, by its batches, and what of that is no work.
     pause: Option<Result<Option<(u128, u128)>, Unbounded>>,
 }
@@ -176,7 +176,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// What is known of a server, found out by `find` where it is not.
-    fn known<T: Clone>(
+    pub(super) fn known<T: Clone>(
         &self,
         server: usize,
         field: impl Fn(&mut Known) -> &mut Option<T>,
@@ -197,15 +197,6 @@ impl<'a> Evaluator<'a> {
         let found = find();
         *field(&mut self.known.borrow_mut()[place]) = Some(found.clone());
         found
-    }
-
-    /// As `known`, of how late a worker lets packets go.
-    pub(super) fn known_late(
-        &self,
-        worker: usize,
-        find: impl FnOnce() -> Result<u128, Unbounded>,
-    ) -> Result<u128, Unbounded> {
-        self.known(worker, |known| &mut known.late_fs, find)
     }
 
     /// The groups whose delay the added chain changes: those that meet it at a server or at a worker's core, and those that meet them further on,
@@ -241,7 +232,7 @@ impl<'a> Evaluator<'a> {
     /// The longest that anybody's packet stays at a server, each time that it is there.
     pub(super) fn delay_at(&self, server: usize) -> Result<u128, Unbounded> {
         let find = || {
-            let order = self.order(server)?;
+            let (order, _) = self.order(server)?;
             let total = self.total(server, order)?;
             let in_order_fs = longest(&total, order);
             let in_order_fs = in_order_fs.ok_or_else(|| self.at(server, Unbounded::Full))?;
@@ -303,7 +294,7 @@ impl<'a> Evaluator<'a> {
             let Some(batches) = self.batches(server)? else {
                 return Ok(None);
             };
-            let all = self.total(server, self.order(server)?)?;
+            let all = self.total(server, self.order(server)?.0)?;
             let longest_fs = batches.longest(&all.curve);
             Ok(longest_fs.zip(batches.latency_fs()))
         };
@@ -357,18 +348,10 @@ impl<'a> Evaluator<'a> {
         Ok(sum)
     }
 
-    /// What a server does, and in which order.
-    pub(super) fn order(&self, server: usize) -> Result<Order, Unbounded> {
+    /// What a server does: in which order, and whatever the order.
+    pub(super) fn order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let find = || self.find_order(server);
-        let found = self.known(server, |known| &mut known.order, find)?;
-        Ok(found.0)
-    }
-
-    /// What a server does, whatever the order.
-    pub(super) fn service(&self, server: usize) -> Result<RateLatency, Unbounded> {
-        let find = || self.find_order(server);
-        let found = self.known(server, |known| &mut known.order, find)?;
-        Ok(found.1)
+        self.known(server, |known| &mut known.order, find)
     }
 }
 

@@ -80,14 +80,6 @@ impl Growth {
         }
     }
 
-    /// Behind a function that keeps up to so many packets and sends them when others come.
-    pub(super) fn with_at_once(self, packets: u128) -> Self {
-        Self {
-            extra: self.extra + packets,
-            ..self
-        }
-    }
-
     /// Behind a function that makes packets longer. Those that it leaves alone are as long as they were.
     pub(super) fn with_longer(self, longer: Longer) -> Self {
         let bytes = u128::from(longer.bytes);
@@ -133,26 +125,12 @@ pub(super) fn curve(profile: &Profile, work: &Work, growth: &Growth) -> Option<A
     let by_packets = packets.and_then(|packets| times(packets, long, Growth::ONE));
     let by_bits = bits.and_then(|bits| times(bits, short, 8 * u128::from(SHORTEST) * Growth::ONE));
     let by_both = packets.zip(bits).and_then(|(packets, bits)| {
-        let (one, other) = (
-            times(packets, longer, Growth::ONE)?,
-            times(bits, work.byte_fs, 8)?,
-        );
-        Some(LeakyBucket::new(
-            one.burst.checked_add(other.burst)?,
-            one.rate.checked_add(other.rate)?,
-        ))
+        times(packets, longer, Growth::ONE)?.plus(&times(bits, work.byte_fs, 8)?)
     });
-    let extra = growth.extra.checked_mul(most_fs)?;
+    let extra = LeakyBucket::new(growth.extra.checked_mul(most_fs)?, 0);
     let buckets = [by_packets, by_bits, by_both].into_iter().flatten();
-    let with_extra = buckets
-        .map(|bucket| {
-            Some(LeakyBucket::new(
-                bucket.burst.checked_add(extra)?,
-                bucket.rate,
-            ))
-        })
-        .collect::<Option<Vec<_>>>()?;
-    ArrivalCurve::least_of(with_extra)
+    let with_extra: Option<Vec<_>> = buckets.map(|bucket| bucket.plus(&extra)).collect();
+    ArrivalCurve::least_of(with_extra?)
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ impl Evaluator<'_> {
     /// than the worker works without a pause, for a packet whose departure has come is work.
     pub(super) fn late_at(&self, worker: usize) -> Result<u128, Unbounded> {
         let find = || {
-            let service = self.service(worker)?;
-            let order = self.order(worker)?;
+            let (order, service) = self.order(worker)?;
             let busy_fs = match self.without_pause(worker)? {
                 // A packet that came when the departure did would leave behind it.
                 Some((pause_fs, _)) => Some(pause_fs),
@@ -26,7 +25,7 @@ impl Evaluator<'_> {
             let least_fs = busy_fs.into_iter().chain(turn_fs).min();
             least_fs.ok_or_else(|| self.at(worker, Unbounded::Full))
         };
-        self.known_late(worker, find)
+        self.known(worker, |known| &mut known.late_fs, find)
     }
 
     /// A turn of its loop; `None` where nothing is known of it: functions hold packets back that may all go at once, or others have
@@ -37,7 +36,7 @@ impl Evaluator<'_> {
         };
         let batch_fs = self.batch_fs(worker)?;
         let visitors = self.visitors(worker)?;
-        if visitors.hold || matches!(self.order(worker)?, Order::Shared(_)) {
+        if visitors.hold || matches!(self.order(worker)?, (Order::Shared(_), _)) {
             return Ok(None);
         }
         let ports = if *devices { 2 } else { visitors.ports };
@@ -55,6 +54,7 @@ impl Evaluator<'_> {
         };
         Ok(turn())
     }
+
     fn batch_fs(&self, worker: usize) -> Result<u128, Unbounded> {
         match self.resource(worker)? {
             Resource::Worker { batch_fs, .. } => Ok(*batch_fs),

@@ -41,7 +41,8 @@ impl Evaluator<'_> {
             }
             Resource::Link(_) => return Ok(None),
         };
-        if !matches!(self.order(server)?, Order::Fcfs(_)) || self.workers_on(*core).len() > 1 {
+        let (order, _) = self.order(server)?;
+        if !matches!(order, Order::Fcfs(_)) || self.workers_on(*core).len() > 1 {
             return Ok(None);
         }
         let stall_fs = self.platform.stall_fs(*core);
@@ -55,7 +56,6 @@ impl Evaluator<'_> {
         }))
     }
 
-    /// What a server does: in which order, and whatever the order.
     pub(super) fn find_order(&self, server: usize) -> Result<(Order, RateLatency), Unbounded> {
         let resource = self.resource(server)?;
         let beyond = || Unbounded::Beyond(resource.clone());

@@ -278,7 +278,8 @@ impl<'a> Builder<'a> {
         if effect.made.window > 0 {
             self.growth = self.growth.with_made(effect.made);
         }
-        self.growth = self.growth.with_at_once(effect.released.into());
+        // What it keeps goes when others come.
+        self.growth.extra += u128::from(effect.released);
     }
 
     fn visit(&self, resource: Resource) -> Visit {

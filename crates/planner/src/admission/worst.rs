@@ -56,7 +56,7 @@ impl Evaluator<'_> {
         let (mut late_fs, mut to_shaper_fs) = (0, None);
         for (index, (server, resource)) in way.iter().zip(&route.resources).enumerate() {
             let full = || Unbounded::Full(resource.clone());
-            let order = self.order(*server)?;
+            let (order, _) = self.order(*server)?;
             let (Order::Fcfs(service) | Order::Any(service) | Order::Shared(service)) = order;
             let arrived = self.arrived(group, index)?;
             let all = self.total(*server, order)?;

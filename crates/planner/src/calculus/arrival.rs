@@ -24,7 +24,8 @@ impl LeakyBucket {
         mul_div_up(self.rate, time_fs, SECOND)?.checked_add(self.burst)
     }
 
-    fn plus(&self, other: &Self) -> Option<Self> {
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Option<Self> {
         Some(Self {
             burst: self.burst.checked_add(other.burst)?,
             rate: self.rate.checked_add(other.rate)?,
@@ -130,11 +131,8 @@ impl ArrivalCurve {
     /// So much for each unit.
     pub(crate) fn times(&self, factor: u128) -> Option<Self> {
         self.map(|bucket| {
-            let (burst, rate) = (
-                bucket.burst.checked_mul(factor)?,
-                bucket.rate.checked_mul(factor)?,
-            );
-            Some(LeakyBucket { burst, rate })
+            let burst = bucket.burst.checked_mul(factor)?;
+            Some(LeakyBucket::new(burst, bucket.rate.checked_mul(factor)?))
         })
     }
 
