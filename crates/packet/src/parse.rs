@@ -170,11 +170,6 @@ impl Headers {
         self.try_five_tuple(frame)
             .expect("headers belong to the frame they were parsed from")
     }
-
-    /// Bytes of the payload: of the UDP or TCP payload, else of what follows the IP header.
-    pub fn payload_len(&self) -> usize {
-        usize::from(self.end - self.payload)
-    }
 }
 
 /// Why a frame was not parsed. The numbers are those of the eBPF side.
