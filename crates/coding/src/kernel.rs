@@ -137,23 +137,13 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// The `N` bytes of `symbol` from `at` on: its own, or padded with zeros in `padded`; `None` where it has ended before.
+/// These bytes, which are no more than `N`, and zeros.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn piece<'a, const N: usize>(
-    symbol: &'a [u8],
-    at: usize,
-    padded: &'a mut [u8; N],
-) -> Option<&'a [u8; N]> {
-    let rest = symbol.get(at..)?;
-    if let Some(whole) = rest.first_chunk() {
-        return Some(whole);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    padded[..rest.len()].copy_from_slice(rest);
-    Some(padded)
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut padded = [0; N];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::kernel_of_blocks;
-use super::{Operations, Term, piece};
+use super::{Operations, Term, padded};
 use crate::field::NIBBLES;
 
-kernel_of_blocks!(32, "avx2", "avx2");
+kernel_of_blocks!(32 of __m256i, "avx2", "avx2");
 
 /// The products of the low and of the high nibbles, in both halves of a vector: `vpshufb` works in each half.
 #[target_feature(enable = "avx2")]
@@ -60,4 +60,21 @@ pub(super) fn load(bytes: &[u8; VECTOR]) -> __m256i {
 pub(super) fn store(bytes: &mut [u8; VECTOR], vector: __m256i) {
     // SAFETY: the array has the 32 bytes that are written.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) };
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load_part(bytes: &[u8]) -> __m256i {
+    match bytes.first_chunk() {
+        Some(whole) => load(whole),
+        None => load(&padded(bytes)),
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store_part(bytes: &mut [u8], vector: __m256i) {
+    let mut whole = [0; VECTOR];
+    store(&mut whole, vector);
+    bytes.copy_from_slice(&whole[..bytes.len()]);
 }

@@ -1,11 +1,12 @@
-//! The loops of the kernels that know no masks: whole blocks in registers, what is left of a symbol by way of a padded vector.
+//! The loops of the kernels with vectors: whole blocks in registers, then what is left, a vector at a time.
 
-/// Makes `detect`, `combine` and `spread` of a kernel for processors with `$features`, whose vectors have `$vector` bytes, from what the module says of
-/// its instructions: `zero`, `load`, `store`, `xor`, `factor` (a coefficient in the form that products are made with) and `times`.
+/// Makes `detect`, `combine` and `spread` of a kernel for processors with `$features`, whose vectors of type `$type` have `$vector` bytes, from what the
+/// module says of its instructions: `zero`, `load`, `store`, the same of a part of a vector, whose other bytes are zero (`load_part`, `store_part`),
+/// `xor`, `factor` (a coefficient in the form that products are made with) and `times`.
 ///
 /// A macro, since a function cannot be generic over what it is compiled for.
 macro_rules! kernel_of_blocks {
-    ($vector:literal, $features:literal, $($feature:tt)&&+) => {
+    ($vector:literal of $type:ty, $features:literal, $($feature:tt)&&+) => {
         /// Bytes of a vector.
         const VECTOR: usize = $vector;
         /// Bytes of the result that are held in registers.
@@ -28,45 +29,43 @@ macro_rules! kernel_of_blocks {
             let (blocks, rest) = result.as_chunks_mut::<BLOCK>();
             let rest_at = blocks.len() * BLOCK;
             for (i, block) in blocks.iter_mut().enumerate() {
-                sum::<4>(block.as_chunks_mut().0, i * BLOCK, terms, keep);
+                sum_block(block, i * BLOCK, terms, keep);
             }
             for (i, part) in rest.chunks_mut(VECTOR).enumerate() {
-                let mut whole = [0; VECTOR];
-                whole[..part.len()].copy_from_slice(part);
-                let mut vector = [whole];
-                sum::<1>(&mut vector, rest_at + i * VECTOR, terms, keep);
-                part.copy_from_slice(&vector[0][..part.len()]);
+                sum_part(part, rest_at + i * VECTOR, terms, keep);
             }
         }
 
-        /// The `N` vectors of the result that begin at byte `at` of it.
+        /// The four vectors of the result that begin at byte `at` of it.
         #[target_feature(enable = $features)]
         #[inline]
-        fn sum<const N: usize>(
-            result: &mut [[u8; VECTOR]],
-            at: usize,
-            terms: &[Term<'_>],
-            keep: bool,
-        ) {
-            let mut sums = [zero(); N];
-            if keep {
-                for (sum, bytes) in sums.iter_mut().zip(&*result) {
-                    *sum = load(bytes);
-                }
-            }
+        fn sum_block(result: &mut [u8; BLOCK], at: usize, terms: &[Term<'_>], keep: bool) {
+            let mut sums = if keep { load_block(result) } else { [zero(); 4] };
             for &(coefficient, symbol) in terms {
                 let factor = factor(coefficient);
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let mut padded = [0; VECTOR];
-                    let Some(bytes) = piece(symbol, at + i * VECTOR, &mut padded) else {
-                        break;
-                    };
-                    *sum = xor(*sum, times(load(bytes), factor));
+                let rest = symbol.get(at..).unwrap_or_default();
+                let vectors = match rest.first_chunk() {
+                    Some(whole) => load_block(whole),
+                    None => [0, 1, 2, 3]
+                        .map(|i| load_part(rest.get(i * VECTOR..).unwrap_or_default())),
+                };
+                for (sum, vector) in sums.iter_mut().zip(vectors) {
+                    *sum = xor(*sum, times(vector, factor));
                 }
             }
-            for (sum, bytes) in sums.iter().zip(result) {
-                store(bytes, *sum);
+            store_block(result, sums);
+        }
+
+        /// The vector, or part of one, of the result that begins at byte `at` of it.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], keep: bool) {
+            let mut sum = if keep { load_part(result) } else { zero() };
+            for &(coefficient, symbol) in terms {
+                let vector = load_part(symbol.get(at..).unwrap_or_default());
+                sum = xor(sum, times(vector, factor(coefficient)));
             }
+            store_part(result, sum);
         }
 
         #[target_feature(enable = $features)]
@@ -80,43 +79,45 @@ macro_rules! kernel_of_blocks {
             let (blocks, rest) = source.as_chunks::<BLOCK>();
             let rest_at = blocks.len() * BLOCK;
             for (i, block) in blocks.iter().enumerate() {
-                let at = i * BLOCK;
+                let vectors = load_block(block);
                 for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
-                    if let Some(sum) = sum.get_mut(at..at + BLOCK) {
-                        let (sum, block) = (sum.as_chunks_mut().0, block.as_chunks().0);
-                        add_products::<4>(sum, coefficient, block, keep);
+                    let sum = sum.get_mut(i * BLOCK..).and_then(<[u8]>::first_chunk_mut);
+                    let Some(sum) = sum else {
+                        break;
+                    };
+                    let factor = factor(coefficient);
+                    let mut own = if keep { load_block(sum) } else { [zero(); 4] };
+                    for (own, vector) in own.iter_mut().zip(vectors) {
+                        *own = xor(*own, times(vector, factor));
                     }
+                    store_block(sum, own);
                 }
             }
             for (i, part) in rest.chunks(VECTOR).enumerate() {
                 let at = rest_at + i * VECTOR;
-                let mut padded = [0; VECTOR];
-                padded[..part.len()].copy_from_slice(part);
+                let vector = load_part(part);
                 for (sum, &coefficient) in sums.chunks_mut(stride).zip(coefficients) {
-                    if let Some(sum) = sum.get_mut(at..at + part.len()) {
-                        let mut whole = [0; VECTOR];
-                        whole[..part.len()].copy_from_slice(sum);
-                        let mut vector = [whole];
-                        add_products::<1>(&mut vector, coefficient, &[padded], keep);
-                        sum.copy_from_slice(&vector[0][..part.len()]);
-                    }
+                    let Some(sum) = sum.get_mut(at..at + part.len()) else {
+                        break;
+                    };
+                    let own = if keep { load_part(sum) } else { zero() };
+                    store_part(sum, xor(own, times(vector, factor(coefficient))));
                 }
             }
         }
 
-        /// Adds the products of `N` vectors of a source to those of a sum, or puts them there.
         #[target_feature(enable = $features)]
         #[inline]
-        fn add_products<const N: usize>(
-            sum: &mut [[u8; VECTOR]],
-            coefficient: u8,
-            source: &[[u8; VECTOR]],
-            keep: bool,
-        ) {
-            let factor = factor(coefficient);
-            for (sum, bytes) in sum.iter_mut().zip(source).take(N) {
-                let own = if keep { load(sum) } else { zero() };
-                store(sum, xor(own, times(load(bytes), factor)));
+        fn load_block(bytes: &[u8; BLOCK]) -> [$type; 4] {
+            let (vectors, _) = bytes.as_chunks();
+            [0, 1, 2, 3].map(|i: usize| load(&vectors[i]))
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn store_block(bytes: &mut [u8; BLOCK], vectors: [$type; 4]) {
+            for (bytes, vector) in bytes.as_chunks_mut().0.iter_mut().zip(vectors) {
+                store(bytes, vector);
             }
         }
     };

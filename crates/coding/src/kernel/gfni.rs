@@ -3,12 +3,12 @@
 
 use std::arch::x86_64::{__m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_set1_epi64x};
 
-use super::avx2::{load, store, xor, zero};
+use super::avx2::{load, load_part, store, store_part, xor, zero};
 use super::blocks::kernel_of_blocks;
-use super::{Operations, Term, piece};
+use super::{Operations, Term};
 use crate::field::MATRICES;
 
-kernel_of_blocks!(32, "avx2,gfni", "avx2" && "gfni");
+kernel_of_blocks!(32 of __m256i, "avx2,gfni", "avx2" && "gfni");
 
 /// The matrix of a coefficient, eight times.
 #[target_feature(enable = "avx2,gfni")]

@@ -6,10 +6,10 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::kernel_of_blocks;
-use super::{Operations, Term, piece};
+use super::{Operations, Term, padded};
 use crate::field::NIBBLES;
 
-kernel_of_blocks!(16, "ssse3", "ssse3");
+kernel_of_blocks!(16 of __m128i, "ssse3", "ssse3");
 
 /// The products of the low and of the high nibbles.
 #[inline]
@@ -53,4 +53,21 @@ fn load(bytes: &[u8; VECTOR]) -> __m128i {
 fn store(bytes: &mut [u8; VECTOR], vector: __m128i) {
     // SAFETY: the array has the 16 bytes that are written.
     unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), vector) };
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn load_part(bytes: &[u8]) -> __m128i {
+    match bytes.first_chunk() {
+        Some(whole) => load(whole),
+        None => load(&padded(bytes)),
+    }
+}
+
+#[target_feature(enable = "ssse3")]
+#[inline]
+fn store_part(bytes: &mut [u8], vector: __m128i) {
+    let mut whole = [0; VECTOR];
+    store(&mut whole, vector);
+    bytes.copy_from_slice(&whole[..bytes.len()]);
 }
