@@ -42,8 +42,10 @@ macro_rules! kernel_of_blocks {
         fn sum_block(result: &mut [u8; BLOCK], at: usize, terms: &[Term<'_>], keep: bool) {
             let mut sums = if keep { load_block(result) } else { [zero(); 4] };
             for &(coefficient, symbol) in terms {
+                let Some(rest) = symbol.get(at..).filter(|rest| !rest.is_empty()) else {
+                    continue;
+                };
                 let factor = factor(coefficient);
-                let rest = symbol.get(at..).unwrap_or_default();
                 let vectors = match rest.first_chunk() {
                     Some(whole) => load_block(whole),
                     None => [0, 1, 2, 3]
@@ -62,8 +64,9 @@ macro_rules! kernel_of_blocks {
         fn sum_part(result: &mut [u8], at: usize, terms: &[Term<'_>], keep: bool) {
             let mut sum = if keep { load_part(result) } else { zero() };
             for &(coefficient, symbol) in terms {
-                let vector = load_part(symbol.get(at..).unwrap_or_default());
-                sum = xor(sum, times(vector, factor(coefficient)));
+                if let Some(rest) = symbol.get(at..) {
+                    sum = xor(sum, times(load_part(rest), factor(coefficient)));
+                }
             }
             store_part(result, sum);
         }
