@@ -57,4 +57,5 @@ pub use function::{Function, Verdict};
 pub use packet::Packet;
 pub use registry::{Error, instantiate};
 pub use state::{Shared, States};
-pub use stateful::{Stateful, WithState};
+pub(crate) use stateful::Stateful;
+pub use stateful::WithState;

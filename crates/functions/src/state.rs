@@ -17,8 +17,8 @@
 //!    that may change under a living state set to its default. When a new generation's shape differs,
 //!    it starts with a new state; the old one is there as long as the old
 //!    generation, which goes on with it when the change fails.
-//! 3. Implement [`Stateful`](crate::Stateful) instead of [`Function`](crate::Function);
-//!    [`WithState`](crate::WithState) enters the state once a batch.
+//! 3. Implement `Stateful` instead of [`Function`](crate::Function); [`WithState`](crate::WithState)
+//!    enters the state once a batch.
 //!
 //! All functions of a worker run in one thread, one after the other, so nobody ever waits for a
 //! state; [`Shared::enter`] is one compare-and-swap, which is what it takes for the compiler to

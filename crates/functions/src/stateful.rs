@@ -25,26 +25,20 @@ pub trait Stateful: Send {
         Verdict::Drop
     }
 
-    /// See [`Function::needs_time`].
     fn needs_time(&self) -> bool {
         false
     }
 
-    /// See [`Function::set_time`].
     fn set_time(&mut self, _now_ns: u64) {}
 
-    /// See [`Function::timer_ns`].
     fn timer_ns(&self) -> Option<u64> {
         None
     }
 
-    /// See [`Function::expire`].
     fn expire(&mut self, _state: &mut Self::State, _now_ns: u64, _emitter: &mut dyn Emitter) {}
 
-    /// See [`Function::read_counters`].
     fn read_counters(&self, _state: &Self::State, _sink: &mut dyn FnMut(&'static str, u64)) {}
 
-    /// See [`Function::read_flows`].
     fn read_flows(&self, _state: &Self::State, _page: &mut FlowPage) {}
 }
 

@@ -5,6 +5,7 @@ use myelin_packet::five_tuple::UDP;
 use myelin_spec::XorConfig;
 
 use crate::wide::{self, XorInPlace};
+use crate::word::{set_word, word};
 use crate::{Emitter, Function, Packet, Verdict};
 
 /// XORs every payload byte with a key; applied twice it gives the packet back.
@@ -36,15 +37,15 @@ impl Function for Xor {
             return Verdict::Drop;
         };
         let growth = (self.xor_in_place)(packet.payload_mut(), self.key);
-        let Some(field) = packet.bytes_mut().get_mut(field..field + 2) else {
+        let frame = packet.bytes_mut();
+        let Some(held) = word(frame, field) else {
             return Verdict::Drop;
         };
-        let held = u16::from_be_bytes([field[0], field[1]]);
-        if held != 0 || headers.protocol != UDP {
-            let updated = checksum::l4_add(headers.protocol, held, growth);
-            field.copy_from_slice(&updated.to_be_bytes());
+        if held == 0 && headers.protocol == UDP {
+            return Verdict::Forward;
         }
-        Verdict::Forward
+        let updated = checksum::l4_add(headers.protocol, held, growth);
+        set_word(frame, field, updated).into()
     }
 }
 

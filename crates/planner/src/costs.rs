@@ -367,26 +367,18 @@ impl Costs {
                 .into_iter()
                 .filter_map(move |(space, cost)| Some((format!("{kind} ({space})"), cost?)))
         });
-        let steps = self
-            .steps
-            .iter()
-            .map(|(name, cost)| (name.to_owned(), cost));
         let in_burst = self.in_burst.into_iter().flat_map(|cost| {
             [
-                ("a burst's packet in the kernel".to_owned(), cost.kernel),
-                ("a burst's packet at the port".to_owned(), cost.port),
-                ("a burst's packet in a worker".to_owned(), cost.worker),
-                (
-                    "a crowd's function in the kernel".to_owned(),
-                    cost.kernel_function,
-                ),
-                (
-                    "a crowd's function in user space".to_owned(),
-                    cost.user_function,
-                ),
+                ("a burst's packet in the kernel", cost.kernel),
+                ("a burst's packet at the port", cost.port),
+                ("a burst's packet in a worker", cost.worker),
+                ("a crowd's function in the kernel", cost.kernel_function),
+                ("a crowd's function in user space", cost.user_function),
             ]
         });
-        for (name, cost) in steps.chain(functions).chain(in_burst) {
+        let named = self.steps.iter().chain(in_burst);
+        let named = named.map(|(name, cost)| (name.to_owned(), cost));
+        for (name, cost) in named.chain(functions) {
             for value_ns in [cost.per_packet_ns, cost.per_byte_ns] {
                 if !(0.0..=MOST_NS).contains(&value_ns) {
                     return Err(CostsError::Figure { name, value_ns });

@@ -43,33 +43,28 @@ config! {
 const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).like("0.5cores");
 const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).like("256MiB");
 /// Beyond any machine.
-const MAX_CPU_MILLICORES: u32 = 4_096_000;
+const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
 fn cpu(fields: &Fields<'_>) -> Option<u32> {
-    let range = MIN_CPU_MILLICORES..=MAX_CPU_MILLICORES;
-    limit(fields, &CPU.named("cpu", ""), &range, |value| {
-        units::CPU.format(value.into())
-    })
+    let range = MIN_CPU_MILLICORES.into()..=MAX_CPU_MILLICORES;
+    let format = |value| units::CPU.format(value);
+    let millicores = limit(fields, &CPU.named("cpu", ""), &range, format)?;
+    millicores.try_into().ok()
 }
 
 fn memory(fields: &Fields<'_>) -> Option<u64> {
-    let range = MIN_MEMORY_BYTES..=1 << 50;
-    limit(
-        fields,
-        &MEMORY.named("memory", ""),
-        &range,
-        format_memory_bytes,
-    )
+    let (key, range) = (MEMORY.named("memory", ""), MIN_MEMORY_BYTES..=1 << 50);
+    limit(fields, &key, &range, format_memory_bytes)
 }
 
-fn limit<T: Readable + Ord + Copy>(
+fn limit(
     fields: &Fields<'_>,
     key: &ConfigKey,
-    range: &RangeInclusive<T>,
-    format: fn(T) -> String,
-) -> Option<T> {
+    range: &RangeInclusive<u64>,
+    format: fn(u64) -> String,
+) -> Option<u64> {
     let field = fields.get(key.key)?;
-    let value = T::read(&field, key)?;
+    let value = u64::read(&field, key)?;
     if range.contains(&value) {
         return Some(value);
     }

@@ -3,6 +3,7 @@
 use myelin_packet::checksum;
 
 use crate::Packet;
+use crate::word::{set_word, word};
 
 /// Sets the DSCP and corrects the IPv4 header's checksum; the two bits of congestion notification (RFC 3168) stay. `None` when the
 /// packet has no IP header, which none is without.
@@ -10,16 +11,14 @@ pub(super) fn set_dscp(packet: &mut Packet<'_>, dscp: u8) -> Option<()> {
     let l3 = usize::from(packet.headers().l3);
     let is_v6 = packet.headers().flags.is_ipv6();
     let header = packet.bytes_mut().get_mut(l3..)?;
-    let field = header.first_chunk_mut::<2>()?;
-    let old = u16::from_be_bytes(*field);
+    let old = word(header, 0)?;
     // IPv6 has four bits of version in front, IPv4 a whole byte.
     let shift = if is_v6 { 6 } else { 2 };
     let new = old & !(0x3f << shift) | u16::from(dscp) << shift;
-    *field = new.to_be_bytes();
+    set_word(header, 0, new)?;
     if !is_v6 {
-        let field = header.get_mut(10..)?.first_chunk_mut::<2>()?;
-        let updated = checksum::update(u16::from_be_bytes(*field), old, new);
-        *field = updated.to_be_bytes();
+        let held = word(header, 10)?;
+        set_word(header, 10, checksum::update(held, old, new))?;
     }
     Some(())
 }
