@@ -57,16 +57,4 @@ impl FlowPage {
             .extend(flows.map(|(key, value)| record(key, value)));
         self.next = (to < table.capacity()).then_some(to);
     }
-
-    /// All flows of a table, one page after the other, as a worker reads them.
-    pub fn read_all(read: impl Fn(&mut Self)) -> Option<(Vec<FlowRecord>, FlowTotals)> {
-        let mut page = Self::new(64);
-        loop {
-            read(&mut page);
-            let totals = page.totals?;
-            if page.is_last() {
-                return Some((page.records, totals));
-            }
-        }
-    }
 }

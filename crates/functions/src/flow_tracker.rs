@@ -2,7 +2,7 @@
 
 use myelin_packet::five_tuple::TCP;
 use myelin_packet::flow_marks::tcp;
-use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
+use myelin_packet::{FlowKey, FlowMarks, FlowState, FlowTotals, TrackedFlow};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy};
 
 use crate::flow_table::FlowTable;
@@ -23,49 +23,28 @@ pub struct FlowTracker(FlowTrackerConfig);
 /// What a `flow-tracker` remembers.
 #[derive(Debug)]
 pub struct FlowTrackerState {
-    flows: FlowTable<FlowKey, Tracked>,
+    flows: FlowTable<FlowKey, TrackedFlow>,
     begun: u64,
     outside: u64,
 }
 
-/// One flow; by end, the first one as [`FlowKey::canonical`] has it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tracked {
-    packets: [u64; 2],
-    bytes: [u64; 2],
-    first_ns: u64,
-    last_ns: u64,
-    marks: FlowMarks,
+/// A flow as its first packet, of so many bytes, makes it.
+#[inline]
+fn begun(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
+    let mut flow = TrackedFlow {
+        first_ns: now_ns,
+        last_ns: now_ns,
+        marks: FlowMarks::of_first_packet(from_second),
+        ..TrackedFlow::default()
+    };
+    count(&mut flow, from_second, bytes);
+    flow
 }
 
-impl Tracked {
-    fn new(now_ns: u64, from_second: bool) -> Self {
-        Self {
-            first_ns: now_ns,
-            last_ns: now_ns,
-            marks: FlowMarks::of_first_packet(from_second),
-            ..Self::default()
-        }
-    }
-
-    #[inline]
-    fn count(&mut self, from_second: bool, bytes: usize) {
-        self.packets[usize::from(from_second)] += 1;
-        self.bytes[usize::from(from_second)] += bytes as u64;
-    }
-
-    fn record(&self, key: FlowKey, is_tcp: bool) -> FlowRecord {
-        let by_second = self.marks.contains(FlowMarks::OPENED_BY_SECOND);
-        let (opener, other) = (usize::from(by_second), usize::from(!by_second));
-        let mut record = FlowRecord::new(if by_second { key.reversed() } else { key });
-        record.packets = self.packets[opener];
-        record.bytes = self.bytes[opener];
-        record.reply_packets = self.packets[other];
-        record.reply_bytes = self.bytes[other];
-        record.first_ns = self.first_ns;
-        record.last_ns = self.last_ns;
-        record.with_state(self.marks.state(is_tcp))
-    }
+#[inline]
+fn count(flow: &mut TrackedFlow, from_second: bool, bytes: usize) {
+    flow.packets[usize::from(from_second)] += 1;
+    flow.bytes[usize::from(from_second)] += bytes as u64;
 }
 
 impl FlowTrackerState {
@@ -101,7 +80,7 @@ impl FlowTrackerState {
             let is_over = state == FlowState::Closed || flow.marks.contains(done_mark(from_second));
             if lives && !(opens && is_over) {
                 flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
-                flow.count(from_second, packet.len());
+                count(flow, from_second, packet.len());
                 // Late segments do not keep a closed connection alive.
                 if state != FlowState::Closed {
                     flow.last_ns = flow.last_ns.max(now_ns);
@@ -109,14 +88,12 @@ impl FlowTrackerState {
                 return Verdict::Forward;
             }
             if opens {
-                *flow = Tracked::new(now_ns, from_second);
-                flow.count(from_second, packet.len());
+                *flow = begun(now_ns, from_second, packet.len());
                 self.begun += 1;
                 return Verdict::Forward;
             }
         } else if opens {
-            let mut flow = Tracked::new(now_ns, from_second);
-            flow.count(from_second, packet.len());
+            let flow = begun(now_ns, from_second, packet.len());
             self.flows.insert(key, flow);
             self.begun += 1;
             return Verdict::Forward;
@@ -176,8 +153,6 @@ impl Stateful for FlowTracker {
             evicted: state.flows.evictions(),
             outside: state.outside,
         };
-        page.take(&state.flows, totals, |key, flow| {
-            flow.record(*key, key.is_tcp())
-        });
+        page.take(&state.flows, totals, |key, flow| flow.record(*key));
     }
 }

@@ -17,7 +17,7 @@
 use std::net::IpAddr;
 
 use myelin_packet::maglev::{Backend, MaglevTable};
-use myelin_packet::{FiveTuple, FlowKey, FlowRecord, FlowTotals};
+use myelin_packet::{FiveTuple, FlowCounts, FlowKey, FlowTotals};
 use myelin_spec::{LoadBalancerConfig, Side};
 
 use crate::flow_table::FlowTable;
@@ -41,10 +41,7 @@ pub struct Affinity {
 struct Flow {
     /// The backend's.
     address: [u8; 16],
-    packets: u64,
-    bytes: u64,
-    first_ns: u64,
-    last_ns: u64,
+    counts: FlowCounts,
     /// When the record for its replies was last written.
     confirmed_ns: u64,
     /// Number of the backend, in the configuration of that time.
@@ -131,7 +128,7 @@ impl LoadBalancer {
             begun,
         } = affinity;
         if let Some(flow) = flows.use_flow(key)
-            && now_ns.saturating_sub(flow.last_ns) <= self.timeout_ns
+            && now_ns.saturating_sub(flow.counts.last_ns) <= self.timeout_ns
             && let Some(number) = self.number_of(flow, is_ipv6)
         {
             let backend = &self.backends[number];
@@ -140,9 +137,9 @@ impl LoadBalancer {
                 self.confirm(replies, key, backend, now_ns)?;
                 flow.confirmed_ns = now_ns;
             }
-            flow.last_ns = now_ns;
-            flow.packets += 1;
-            flow.bytes += bytes;
+            flow.counts.last_ns = now_ns;
+            flow.counts.packets += 1;
+            flow.counts.bytes += bytes;
             return Some(backend);
         }
         let table = if is_ipv6 { &self.v6 } else { &self.v4 };
@@ -151,10 +148,12 @@ impl LoadBalancer {
         self.confirm(replies, key, backend, now_ns)?;
         let flow = Flow {
             address: backend.address,
-            packets: 1,
-            bytes,
-            first_ns: now_ns,
-            last_ns: now_ns,
+            counts: FlowCounts {
+                packets: 1,
+                bytes,
+                first_ns: now_ns,
+                last_ns: now_ns,
+            },
             confirmed_ns: now_ns,
             backend: number.into(),
         };
@@ -268,12 +267,7 @@ impl Stateful for LoadBalancer {
             outside: 0,
         };
         page.take(&affinity.flows, totals, |key, flow| {
-            let mut record = FlowRecord::new(*key);
-            record.packets = flow.packets;
-            record.bytes = flow.bytes;
-            record.first_ns = flow.first_ns;
-            record.last_ns = flow.last_ns;
-            record
+            flow.counts.record(*key)
         });
     }
 }

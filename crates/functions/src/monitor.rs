@@ -1,6 +1,6 @@
 //! `monitor`: counts packets and bytes by flow.
 
-use myelin_packet::{FlowKey, FlowRecord, FlowTotals};
+use myelin_packet::{FlowCounts, FlowKey, FlowTotals};
 use myelin_spec::MonitorConfig;
 
 use crate::flow_table::FlowTable;
@@ -14,17 +14,9 @@ pub struct Monitor;
 /// What a `monitor` remembers.
 #[derive(Debug)]
 pub struct MonitorState {
-    flows: FlowTable<FlowKey, Counts>,
+    flows: FlowTable<FlowKey, FlowCounts>,
     begun: u64,
     outside: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    packets: u64,
-    bytes: u64,
-    first_ns: u64,
-    last_ns: u64,
 }
 
 impl MonitorState {
@@ -44,9 +36,9 @@ impl MonitorState {
             return;
         };
         let now_ns = packet.meta().stamp_ns;
-        let (counts, is_new) = self.flows.use_or_insert(key, || Counts {
+        let (counts, is_new) = self.flows.use_or_insert(key, || FlowCounts {
             first_ns: now_ns,
-            ..Counts::default()
+            ..FlowCounts::default()
         });
         counts.packets += 1;
         counts.bytes += packet.len() as u64;
@@ -79,13 +71,6 @@ impl Stateful for Monitor {
             evicted: state.flows.evictions(),
             outside: state.outside,
         };
-        page.take(&state.flows, totals, |key, counts| {
-            let mut record = FlowRecord::new(*key);
-            record.packets = counts.packets;
-            record.bytes = counts.bytes;
-            record.first_ns = counts.first_ns;
-            record.last_ns = counts.last_ns;
-            record
-        });
+        page.take(&state.flows, totals, |key, counts| counts.record(*key));
     }
 }

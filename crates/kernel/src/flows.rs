@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use myelin_packet::{FlowKey, FlowMarks, FlowRecord, FlowState, FlowTotals};
+use myelin_packet::{FlowCounts, FlowKey, FlowRecord, FlowState, FlowTotals, TrackedFlow};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
 use crate::hop::Hop;
@@ -27,28 +27,6 @@ struct Totals {
     inserted: u64,
     begun_again: u64,
     outside: u64,
-}
-
-/// `struct flow_counts`: what one CPU counted of a flow.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
-#[repr(C)]
-struct Counts {
-    packets: u64,
-    bytes: u64,
-    first_ns: u64,
-    last_ns: u64,
-}
-
-/// `struct tracked`: a flow by end.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
-#[repr(C)]
-struct Tracked {
-    packets: [u64; 2],
-    bytes: [u64; 2],
-    first_ns: u64,
-    last_ns: u64,
-    marks: FlowMarks,
-    spare: u32,
 }
 
 /// `struct flow` of the load balancer.
@@ -99,12 +77,16 @@ const TOTALS: &str = "flow_totals";
 
 /// The maps of a `monitor`.
 pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
-    maps(MapType::LruPercpuHash, size_of::<Counts>(), config.flows)
+    maps(
+        MapType::LruPercpuHash,
+        size_of::<FlowCounts>(),
+        config.flows,
+    )
 }
 
 /// The maps of a `flow-tracker`.
 pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
-    maps(MapType::LruHash, size_of::<Tracked>(), config.flows)
+    maps(MapType::LruHash, size_of::<TrackedFlow>(), config.flows)
 }
 
 /// The tables of a `load-balancer`'s flows.
@@ -154,7 +136,7 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     // Each kind of table has entries of a kind or size of its own.
     let record: fn(FlowKey, &[u8]) -> FlowRecord = if flows.map_type() == MapType::LruPercpuHash {
         by_cpu
-    } else if flows.value_size() as usize == size_of::<Tracked>() {
+    } else if flows.value_size() as usize == size_of::<TrackedFlow>() {
         tracked
     } else {
         balanced
@@ -171,8 +153,8 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
 /// The sum of what the CPUs counted.
 fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
     let mut record = FlowRecord::new(key);
-    for value in values.chunks_exact(size_of::<Counts>()) {
-        let one: Counts = bytemuck::pod_read_unaligned(value);
+    for value in values.chunks_exact(size_of::<FlowCounts>()) {
+        let one: FlowCounts = bytemuck::pod_read_unaligned(value);
         if one.packets == 0 {
             continue;
         }
@@ -200,17 +182,7 @@ fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
 
 /// A flow that a `flow-tracker` follows.
 fn tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
-    let flow: Tracked = bytemuck::pod_read_unaligned(value);
-    let by_second = flow.marks.contains(FlowMarks::OPENED_BY_SECOND);
-    let (opener, other) = (usize::from(by_second), usize::from(!by_second));
-    let mut record = FlowRecord::new(if by_second { key.reversed() } else { key });
-    record.packets = flow.packets[opener];
-    record.bytes = flow.bytes[opener];
-    record.reply_packets = flow.packets[other];
-    record.reply_bytes = flow.bytes[other];
-    record.first_ns = flow.first_ns;
-    record.last_ns = flow.last_ns;
-    record.with_state(flow.marks.state(key.is_tcp()))
+    bytemuck::pod_read_unaligned::<TrackedFlow>(value).record(key)
 }
 
 /// Hands every element of a hash map to `take`, with its values of all CPUs where it has several.
@@ -268,7 +240,7 @@ mod tests {
         assert_twins!(
             MONITOR,
             "flow_counts",
-            Counts {
+            FlowCounts {
                 packets,
                 bytes,
                 first_ns,
@@ -278,7 +250,7 @@ mod tests {
         assert_twins!(
             FLOW_TRACKER,
             "tracked",
-            Tracked {
+            TrackedFlow {
                 packets,
                 bytes,
                 first_ns,
@@ -303,7 +275,7 @@ mod tests {
         );
         assert_ne!(
             size_of::<Balanced>(),
-            size_of::<Tracked>(),
+            size_of::<TrackedFlow>(),
             "told apart by it"
         );
         assert_twins!(
@@ -335,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_the_sum_of_what_the_cpus_saw() {
-        let counts = |packets, first_ns, last_ns| Counts {
+        let counts = |packets, first_ns, last_ns| FlowCounts {
             packets,
             bytes: packets * 100,
             first_ns,

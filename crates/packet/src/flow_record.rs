@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
-use crate::FlowKey;
+use crate::{FlowKey, FlowMarks};
 
 /// How far a flow has come, for functions that follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,6 +72,72 @@ impl FlowRecord {
             FlowState::Closed => 4,
         };
         Self { state, ..self }
+    }
+}
+
+/// What was counted of a flow in one direction. Twin of the eBPF side's `struct flow_counts`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct FlowCounts {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the first one passed the front door.
+    pub first_ns: u64,
+    /// When the last one did.
+    pub last_ns: u64,
+}
+
+impl FlowCounts {
+    /// What is told of the flow.
+    pub fn record(&self, key: FlowKey) -> FlowRecord {
+        FlowRecord {
+            key,
+            packets: self.packets,
+            bytes: self.bytes,
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+            ..FlowRecord::default()
+        }
+    }
+}
+
+/// A flow that is followed; by end, the first one as [`FlowKey::canonical`] has it. Twin of the eBPF
+/// side's `struct tracked`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub struct TrackedFlow {
+    /// Packets that each end sent.
+    pub packets: [u64; 2],
+    /// Their bytes.
+    pub bytes: [u64; 2],
+    /// When the first one passed the front door.
+    pub first_ns: u64,
+    /// When the last one did.
+    pub last_ns: u64,
+    /// What was seen of it.
+    pub marks: FlowMarks,
+    /// Nothing.
+    pub spare: u32,
+}
+
+impl TrackedFlow {
+    /// What is told of the flow.
+    pub fn record(&self, key: FlowKey) -> FlowRecord {
+        let by_second = self.marks.contains(FlowMarks::OPENED_BY_SECOND);
+        let (opener, other) = (usize::from(by_second), usize::from(!by_second));
+        let record = FlowRecord {
+            key: if by_second { key.reversed() } else { key },
+            packets: self.packets[opener],
+            bytes: self.bytes[opener],
+            reply_packets: self.packets[other],
+            reply_bytes: self.bytes[other],
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+            ..FlowRecord::default()
+        };
+        record.with_state(self.marks.state(key.is_tcp()))
     }
 }
 

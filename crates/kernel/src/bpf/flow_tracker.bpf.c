@@ -40,7 +40,7 @@ enum {
 	TCP_FLAGS_AT = 13,
 };
 
-/* By end. Twin: myelin_kernel::flows::Tracked. */
+/* By end. Twin: myelin_packet::TrackedFlow. */
 struct tracked {
 	__u64 packets[2];
 	__u64 bytes[2];

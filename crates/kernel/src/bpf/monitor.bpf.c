@@ -12,7 +12,7 @@ const volatile struct {
 	struct hop hop;
 } INSTANCE INSTANCE_SECTION;
 
-/* Twin: myelin_kernel::flows::Counts. */
+/* Twin: myelin_packet::FlowCounts. */
 struct flow_counts {
 	__u64 packets;
 	__u64 bytes;

@@ -174,8 +174,15 @@ impl Chain for UserChain {
 
     fn flows(&self) -> Option<Flows> {
         let functions = self.functions.borrow();
-        let (records, totals) = FlowPage::read_all(|page| functions[0].read_flows(page))?;
-        Some(by_name(&records, totals))
+        let mut page = FlowPage::new(64);
+        loop {
+            // One page after the other, as a worker reads them.
+            functions[0].read_flows(&mut page);
+            let totals = page.totals?;
+            if page.is_last() {
+                return Some(by_name(&page.records, totals));
+            }
+        }
     }
 }
 
