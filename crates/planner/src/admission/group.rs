@@ -7,7 +7,7 @@ use super::way::Route;
 use crate::calculus::ArrivalCurve;
 
 /// Chains with the same way.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) route: Route,
     /// The servers of the way, by number.
@@ -91,10 +91,9 @@ impl Sums {
         self.curves.resize(servers, ArrivalCurve::default());
         self.packets_fs.resize(servers, 0);
         self.returns.resize(servers, false);
-        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
+        let servers = self.returns.iter_mut().zip(&mut self.packets_fs);
+        for ((returns, packet_fs), visit) in servers.zip(&booking.visits) {
             *returns |= visit.returns;
-        }
-        for (packet_fs, visit) in self.packets_fs.iter_mut().zip(&booking.visits) {
             *packet_fs = visit.most_fs().max(*packet_fs);
         }
         self.combine(booking, ArrivalCurve::plus, u128::checked_add)
@@ -134,13 +133,7 @@ impl Group {
         Self {
             route,
             servers,
-            sums: Sums::default(),
-            packets: Vec::new(),
-            returns: Vec::new(),
-            promises: BTreeSet::new(),
-            rooms: BTreeSet::new(),
-            unpoliced: BTreeSet::new(),
-            chains: 0,
+            ..Self::default()
         }
     }
 
@@ -168,10 +161,9 @@ impl Group {
         }
         self.packets.resize(booking.visits.len(), BTreeMap::new());
         self.returns.resize(booking.visits.len(), 0);
-        for (packets, visit) in self.packets.iter_mut().zip(&booking.visits) {
+        let servers = self.packets.iter_mut().zip(&mut self.returns);
+        for ((packets, returns), visit) in servers.zip(&booking.visits) {
             *packets.entry(visit.most_fs()).or_default() += 1;
-        }
-        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
             *returns += usize::from(visit.returns);
         }
         self.sums.unpoliced = self.unpoliced.first().cloned();
@@ -190,15 +182,14 @@ impl Group {
                 self.rooms.remove(&(room_fs, chain.clone()));
             }
         }
-        for (packets, visit) in self.packets.iter_mut().zip(&booking.visits) {
+        let servers = self.packets.iter_mut().zip(&mut self.returns);
+        for ((packets, returns), visit) in servers.zip(&booking.visits) {
             let cost_fs = visit.most_fs();
             let count = packets.entry(cost_fs).or_default();
             *count = count.saturating_sub(1);
             if *count == 0 {
                 packets.remove(&cost_fs);
             }
-        }
-        for (returns, visit) in self.returns.iter_mut().zip(&booking.visits) {
             *returns -= usize::from(visit.returns);
         }
         let dearest = |packets: &BTreeMap<u128, usize>| {

@@ -197,11 +197,9 @@ impl<'a> Builder<'a> {
         let shaper = plan.shaper.as_ref();
         let shapes = shaper.is_some_and(|shaper| shaper.place == ShaperPlace::Worker);
         let way = Way {
-            visits: Vec::new(),
-            hops: Vec::new(),
-            hold: Hold::default(),
             at_departure: shapes.then(Work::default),
             handed_on: handed_on(plan),
+            ..Way::default()
         };
         Self {
             chain,

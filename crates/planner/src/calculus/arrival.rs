@@ -94,10 +94,8 @@ impl ArrivalCurve {
 
     /// The most that may arrive in an interval of `time_fs`.
     pub fn at(&self, time_fs: u128) -> Option<u128> {
-        match (self.short.at(time_fs), self.long.at(time_fs)) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let (short, long) = (self.short.at(time_fs), self.long.at(time_fs));
+        short.into_iter().chain(long).min()
     }
 
     /// Where the one bucket meets the other, of a curve whose short one is faster: the last femtosecond in which the short one is the least,

@@ -22,11 +22,8 @@ pub fn delay(arrival: &ArrivalCurve, service: &RateLatency) -> Option<u128> {
     } else {
         at_the_bend(arrival, rate)
     };
-    let least = match (by_long, by_short) {
-        (Some(one), Some(other)) => one.min(other),
-        (one, other) => one.or(other)?,
-    };
-    least.checked_add(service.latency_fs)
+    let least = by_long.into_iter().chain(by_short).min();
+    least?.checked_add(service.latency_fs)
 }
 
 /// Work comes faster than it is done until the two buckets meet, so the wait is longest there.
