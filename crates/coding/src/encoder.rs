@@ -62,7 +62,7 @@ impl Encoder {
     /// An encoder for units of up to `max_len` bytes, whose first source packet will have the number `first_esi`.
     pub fn new(code: Code, redundancy: Redundancy, max_len: usize, first_esi: u32) -> Self {
         let capacity = code.size().next_power_of_two();
-        let symbols = Symbol::ring(capacity, max_len);
+        let symbols: Box<[Symbol]> = (0..capacity).map(|_| Symbol::new(max_len)).collect();
         let sums = match code {
             Code::Window(_) => None,
             Code::Block(_) => Some(Sums::new(symbols[0].room())),

@@ -40,12 +40,7 @@ impl Sums {
             draws: Vec::with_capacity(MAX_SUMS / BATCH),
             count: 0,
             not_empty: 0,
-            id: RepairId {
-                key: 0,
-                density: 0,
-                count: 0,
-                first: 0,
-            },
+            id: RepairId::default(),
             len: 0,
         }
     }

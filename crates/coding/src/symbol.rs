@@ -57,11 +57,6 @@ impl Symbol {
         Self { memory, len: 0 }
     }
 
-    /// `count` empty symbols.
-    pub(crate) fn ring(count: usize, max_len: usize) -> Box<[Self]> {
-        (0..count).map(|_| Self::new(max_len)).collect()
-    }
-
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         self.memory.get(0..self.len).unwrap_or_default()

@@ -38,7 +38,7 @@ const RECODED: u8 = 0xa3;
 /// RFC 8681's Repair FEC Payload ID: of which source symbols a repair symbol is made, and how.
 ///
 /// For a block code, which is a window that does not slide, `first` is the block's first symbol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairId {
     /// Seed of the coefficients.
     pub key: u16,
