@@ -89,10 +89,12 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
     // Everything is read before anything is given up, so that all faults are told.
     let matches: Option<_> = fields.of(KEYS, "match");
+    let places = places(top, &fields, metadata.as_ref());
+    let names = metadata.map(|metadata| (metadata.name, metadata.namespace));
+    let (name, namespace) = names.unwrap_or_default();
     let chain = ServiceChain {
-        places: places(top, &fields, metadata.as_ref()),
-        name: String::new(),
-        namespace: String::new(),
+        name,
+        namespace,
         matches: matches.unwrap_or_default(),
         functions: functions.unwrap_or_default(),
         sla: fields.of(KEYS, "sla"),
@@ -104,15 +106,9 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         on_failure: fields.of(KEYS, "onFailure"),
         worker,
         cpu_latency_ns,
+        places,
     };
-    let Metadata {
-        name, namespace, ..
-    } = metadata.filter(|_| report.count() == before)?;
-    Some(ServiceChain {
-        name,
-        namespace,
-        ..chain
-    })
+    (report.count() == before).then_some(chain)
 }
 
 fn worker(spec: &Fields<'_>) -> WorkerSpec {
