@@ -1,5 +1,6 @@
 //! What a user sees of the end hosts, with the tools a user has.
 
+use std::path::Path;
 use std::process::{self, Command};
 use std::time::Duration;
 
@@ -323,9 +324,11 @@ fn destroyed_by_object_or_by_name_nothing_is_left() {
     let is_left = || {
         let mut netlink = Netlink::open().unwrap();
         ports.iter().any(|port| netlink.link(port).is_ok())
-            || Role::BOTH
-                .iter()
-                .any(|role| netns::exists(&format!("myelin-{chain}-{role}")))
+            || Role::BOTH.iter().any(|role| {
+                Path::new(netns::DIRECTORY)
+                    .join(format!("myelin-{chain}-{role}"))
+                    .exists()
+            })
     };
     assert!(is_left());
     // A program that still runs on a host keeps the namespace, not its name and not the link.

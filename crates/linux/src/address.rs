@@ -8,7 +8,7 @@ use netlink_packet_route::address::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::link::LinkId;
-use crate::netlink::{Mode, Request};
+use crate::netlink::Request;
 
 /// Gives the link an address. An IPv6 address is usable at once: no duplicate address detection (RFC 4862, 5.4), which
 /// would take a second and send packets.
@@ -28,11 +28,7 @@ pub fn add(link: &LinkId, address: IpAddr, prefix_length: u8) -> Request {
         "give link `{}` the address {address}/{prefix_length}",
         link.name
     );
-    Request::new(
-        action,
-        Mode::Create,
-        RouteNetlinkMessage::NewAddress(message),
-    )
+    Request::create(action, RouteNetlinkMessage::NewAddress(message))
 }
 
 pub(crate) fn family_of(address: IpAddr) -> AddressFamily {

@@ -15,16 +15,14 @@ use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::{Link, LinkId};
-use crate::netlink::{Mode, Netlink, Request};
+use crate::machine;
+use crate::netlink::{Netlink, Request};
 use crate::qdisc::{TICK_NS, add, attribute, message, rate64, words};
 
 /// The number by which a discipline of ours is told from others: "my".
 const MAJOR: u16 = 0x6d79;
 /// The number of a root discipline of ours.
-pub(crate) const ROOT: TcHandle = TcHandle {
-    major: MAJOR,
-    minor: 0,
-};
+pub(crate) const ROOT: TcHandle = handle(0);
 /// The same of the filter in class 0.
 const FILTER_MAJOR: u16 = 0x7000;
 /// Classes of one interface at most.
@@ -76,7 +74,7 @@ pub fn priority(minor: u16) -> u32 {
     u32::from(MAJOR) << 16 | u32::from(minor)
 }
 
-fn handle(minor: u16) -> TcHandle {
+const fn handle(minor: u16) -> TcHandle {
     TcHandle {
         major: MAJOR,
         minor,
@@ -94,8 +92,7 @@ pub fn create(link: &LinkId) -> Request {
 pub fn delete(link: &LinkId, kind: &str) -> Request {
     let action = format!("remove qdisc {kind} from link `{}`", link.name);
     let message = message(link, kind, ROOT, TcHandle::ROOT, None);
-    let message = RouteNetlinkMessage::DelQueueDiscipline(message);
-    Request::new(action, Mode::Change, message)
+    Request::change(action, RouteNetlinkMessage::DelQueueDiscipline(message))
 }
 
 /// A class with its queue.
@@ -118,11 +115,8 @@ pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>>
     let mut parent = handle(minor);
     let mut message = message(&id, "htb", parent, handle(0), Some(bucket(class, frame)));
     message.header.info = 0;
-    let mut requests = vec![Request::new(
-        action(),
-        Mode::Create,
-        RouteNetlinkMessage::NewTrafficClass(message),
-    )];
+    let message = RouteNetlinkMessage::NewTrafficClass(message);
+    let mut requests = vec![Request::create(action(), message)];
     if let Some(bits) = class.bits {
         let filter = TcHandle {
             major: FILTER_MAJOR + minor,
@@ -143,8 +137,7 @@ pub fn delete_class(link: &LinkId, minor: u16) -> Request {
         link.name
     );
     let message = message(link, "htb", handle(minor), handle(0), None);
-    let message = RouteNetlinkMessage::DelTrafficClass(message);
-    Request::new(action, Mode::Change, message)
+    Request::change(action, RouteNetlinkMessage::DelTrafficClass(message))
 }
 
 /// The root discipline that somebody gave the link, by name; `None` for the kernel's default or for [`create`]'s.

@@ -482,7 +482,7 @@ mod tests {
         );
         journal.remove_all().unwrap();
         assert!(
-            !netns::exists(&name)
+            !Path::new(netns::DIRECTORY).join(&name).exists()
                 && Netlink::open()
                     .unwrap()
                     .link(&link)

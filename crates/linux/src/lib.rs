@@ -29,7 +29,7 @@
 //! let inside = VethEnd { namespace: Some(&host), ..VethEnd::named("eth0") };
 //! netlink.apply([link::veth(&VethEnd::named("myexample"), &inside)?])?;
 //! let port = netlink.link("myexample")?;
-//! netlink.apply([link::mtu(&port.id(), 9000), link::up(&port.id())])?;
+//! netlink.apply([link::up(&port.id())])?;
 //! # Ok::<(), myelin_linux::Error>(())
 //! ```
 

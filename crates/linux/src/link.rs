@@ -10,7 +10,7 @@ use netlink_packet_route::link::{
 };
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::netlink::{Mode, Netlink, Request};
+use crate::netlink::{Netlink, Request};
 use crate::netns::Netns;
 
 /// `IFNAMSIZ` less the final zero.
@@ -39,7 +39,7 @@ pub struct LinkId {
 }
 
 /// What the kernel says of a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index, unique in its namespace.
     pub index: u32,
@@ -166,7 +166,7 @@ pub fn veth(one: &VethEnd<'_>, other: &VethEnd<'_>) -> Result<Request> {
         Some(InfoData::Veth(InfoVeth::Peer(peer))),
     ));
     let action = format!("create veth pair `{}` - `{}`", one.name, other.name);
-    Ok(Request::new(action, Mode::Create, RouteNetlinkMessage::NewLink(message)).holding(files))
+    Ok(Request::create(action, RouteNetlinkMessage::NewLink(message)).holding(files))
 }
 
 /// Makes a bridge with the kernel's defaults (no spanning tree), down.
@@ -180,22 +180,16 @@ pub(crate) fn create(name: &str, info: InfoKind, data: Option<InfoData>) -> Resu
     let action = format!("create {info} `{name}`");
     let mut message = LinkMessage::default();
     message.attributes = vec![LinkAttribute::IfName(name.to_owned()), kind(info, data)];
-    Ok(Request::new(
-        action,
-        Mode::Create,
-        RouteNetlinkMessage::NewLink(message),
-    ))
+    let message = RouteNetlinkMessage::NewLink(message);
+    Ok(Request::create(action, message))
 }
 
 /// Removes the link; a veth's other end goes with it.
 pub fn delete(link: &LinkId) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
-    Request::new(
-        format!("delete link `{}`", link.name),
-        Mode::Change,
-        RouteNetlinkMessage::DelLink(message),
-    )
+    let action = format!("delete link `{}`", link.name);
+    Request::change(action, RouteNetlinkMessage::DelLink(message))
 }
 
 /// Sets the link administratively up.
@@ -218,51 +212,22 @@ pub fn promiscuous(link: &LinkId, on: bool) -> Request {
     )
 }
 
-/// Sets the largest packet without the link header, bytes.
-pub fn mtu(link: &LinkId, bytes: u32) -> Request {
-    change(
-        link,
-        &format!("set the MTU of link `{}` to {bytes}", link.name),
-        vec![LinkAttribute::Mtu(bytes)],
-    )
-}
-
 /// The receiver joins packets (GRO) up to that many bytes; with 1 it joins none, and what else GRO brings, NAPI on a veth, stays.
 pub fn joined_bytes(link: &LinkId, bytes: u32) -> Request {
-    change(
-        link,
-        &format!("let link `{}` join packets up to {bytes} bytes", link.name),
-        vec![LinkAttribute::GroMaxSize(bytes)],
-    )
+    let action = format!("let link `{}` join packets up to {bytes} bytes", link.name);
+    change(link, action, LinkAttribute::GroMaxSize(bytes))
 }
 
 /// Sets the Ethernet address.
 pub fn mac(link: &LinkId, mac: Mac) -> Request {
-    change(
-        link,
-        &format!("give link `{}` the address {mac}", link.name),
-        vec![LinkAttribute::Address(mac.0.to_vec())],
-    )
+    let action = format!("give link `{}` the address {mac}", link.name);
+    change(link, action, LinkAttribute::Address(mac.0.to_vec()))
 }
 
 /// Sets the alias, a free text that `ip link show` prints.
 pub fn alias(link: &LinkId, text: &str) -> Request {
-    change(
-        link,
-        &format!("set the alias of link `{}`", link.name),
-        vec![LinkAttribute::IfAlias(text.to_owned())],
-    )
-}
-
-/// Gives the link another name; kernels before 6.2 want it down for that.
-pub fn rename(link: &LinkId, name: &str) -> Result<Request> {
-    check_name(name)?;
-    let action = format!("rename link `{}` to `{name}`", link.name);
-    Ok(change(
-        link,
-        &action,
-        vec![LinkAttribute::IfName(name.to_owned())],
-    ))
+    let action = format!("set the alias of link `{}`", link.name);
+    change(link, action, LinkAttribute::IfAlias(text.to_owned()))
 }
 
 /// Makes the link a port of the bridge.
@@ -271,7 +236,7 @@ pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
         "make link `{}` a port of bridge `{}`",
         port.name, bridge.name
     );
-    change(port, &action, vec![LinkAttribute::Controller(bridge.index)])
+    change(port, action, LinkAttribute::Controller(bridge.index))
 }
 
 /// Lets the link have no IPv6 address but those given to it: no link-local one, so no duplicate address detection
@@ -279,13 +244,8 @@ pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
 pub fn no_ipv6_autoconfiguration(link: &LinkId) -> Request {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let action = format!("turn IPv6 autoconfiguration of link `{}` off", link.name);
-    change(
-        link,
-        &action,
-        vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(
-            vec![mode],
-        )])],
-    )
+    let inet6 = AfSpecUnspec::Inet6(vec![mode]);
+    change(link, action, LinkAttribute::AfSpecUnspec(vec![inet6]))
 }
 
 fn kind(kind: InfoKind, data: Option<InfoData>) -> LinkAttribute {
@@ -301,22 +261,15 @@ fn flag(link: &LinkId, flag: LinkFlags, on: bool, state: &str) -> Request {
     if on {
         message.header.flags = flag;
     }
-    Request::new(
-        format!("set link `{}` {state}", link.name),
-        Mode::Change,
-        RouteNetlinkMessage::SetLink(message),
-    )
+    let action = format!("set link `{}` {state}", link.name);
+    Request::change(action, RouteNetlinkMessage::SetLink(message))
 }
 
-fn change(link: &LinkId, action: &str, attributes: Vec<LinkAttribute>) -> Request {
+fn change(link: &LinkId, action: String, attribute: LinkAttribute) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
-    message.attributes = attributes;
-    Request::new(
-        action.to_owned(),
-        Mode::Change,
-        RouteNetlinkMessage::SetLink(message),
-    )
+    message.attributes = vec![attribute];
+    Request::change(action, RouteNetlinkMessage::SetLink(message))
 }
 
 impl Netlink {
@@ -375,21 +328,10 @@ fn link_of(message: &RouteNetlinkMessage) -> Option<Link> {
     let flags = message.header.flags;
     let mut link = Link {
         index: message.header.index,
-        name: String::new(),
-        alias: None,
-        mac: None,
-        mtu: 0,
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
-        operational: false,
         promiscuous: flags.contains(LinkFlags::Promisc),
-        kind: String::new(),
-        tx_queues: 0,
-        rx_queues: 0,
-        peer: None,
-        peer_namespace: None,
-        master: None,
-        xdp_program: None,
+        ..Link::default()
     };
     for attribute in &message.attributes {
         match attribute {

@@ -10,7 +10,7 @@ use netlink_packet_route::route::RouteType;
 
 use crate::address::family_of;
 use crate::link::{LinkId, Mac};
-use crate::netlink::{Mode, Request};
+use crate::netlink::Request;
 
 /// `address` is at `mac` on the link, for good: it is never asked for.
 pub fn permanent(link: &LinkId, address: IpAddr, mac: Mac) -> Request {
@@ -28,11 +28,7 @@ pub fn permanent(link: &LinkId, address: IpAddr, mac: Mac) -> Request {
         NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
     ];
     let action = format!("set neighbour {address} to {mac} on link `{}`", link.name);
-    Request::new(
-        action,
-        Mode::Replace,
-        RouteNetlinkMessage::NewNeighbour(message),
-    )
+    Request::replace(action, RouteNetlinkMessage::NewNeighbour(message))
 }
 
 #[cfg(test)]

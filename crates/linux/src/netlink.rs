@@ -29,19 +29,8 @@ const ATTRIBUTE_MESSAGE: u16 = 1;
 /// A dump is repeated when the table changed under it, at most this often.
 const DUMP_ATTEMPTS: usize = 16;
 
-/// What the kernel shall do when the object exists or does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Create; an existing object is an error.
-    Create,
-    /// Create or overwrite.
-    Replace,
-    /// Change or delete what exists.
-    Change,
-}
-
 /// One change, ready to be sent. Built by [`crate::link`], [`crate::address`], [`crate::route`] and
-/// [`crate::neighbour`].
+/// [`crate::neighbour`]. Its action completes "cannot ..." in the error and names the object.
 #[derive(Debug)]
 pub struct Request {
     action: String,
@@ -52,13 +41,22 @@ pub struct Request {
 }
 
 impl Request {
-    /// `action` completes "cannot ..." in the error and names the object.
-    pub(crate) fn new(action: String, mode: Mode, message: RouteNetlinkMessage) -> Self {
-        let flags = match mode {
-            Mode::Create => NLM_F_CREATE | NLM_F_EXCL,
-            Mode::Replace => NLM_F_CREATE | NLM_F_REPLACE,
-            Mode::Change => 0,
-        };
+    /// Creates an object; one that exists is an error.
+    pub(crate) fn create(action: String, message: RouteNetlinkMessage) -> Self {
+        Self::new(action, message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Creates or overwrites an object.
+    pub(crate) fn replace(action: String, message: RouteNetlinkMessage) -> Self {
+        Self::new(action, message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Changes or deletes an object that exists.
+    pub(crate) fn change(action: String, message: RouteNetlinkMessage) -> Self {
+        Self::new(action, message, 0)
+    }
+
+    fn new(action: String, message: RouteNetlinkMessage, flags: u16) -> Self {
         Self {
             action,
             message,
@@ -342,12 +340,12 @@ mod tests {
             "{error}"
         );
         assert!(netlink.link("lo").unwrap().up);
-        // The kernel explains what is wrong with a bad MTU.
-        let bridge = netlink.link("br0").unwrap().id();
-        let error = netlink.apply([link::mtu(&bridge, 1)]).unwrap_err();
-        assert!(
-            error.cause().contains("mtu less than device minimum"),
-            "{error}"
-        );
+        // The kernel explains what is wrong with a bridge in a bridge.
+        netlink.apply([link::bridge("br1").unwrap()]).unwrap();
+        let bridges = ["br0", "br1"].map(|name| netlink.link(name).unwrap().id());
+        let error = netlink
+            .apply([link::enslave(&bridges[0], &bridges[1])])
+            .unwrap_err();
+        assert!(error.cause().contains("enslave a bridge"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 
 use crate::link::LinkId;
-use crate::netlink::{Mode, Request};
+use crate::netlink::Request;
 
 const TCA_OPTIONS: u16 = 2;
 const ETH_P_ALL: u16 = 0x0003;
@@ -17,44 +17,40 @@ pub(crate) const TICK_NS: u32 = 64;
 
 /// A hook for eBPF programs and filters on both ways of the link.
 pub(crate) fn clsact(link: &LinkId) -> Request {
-    add(
-        link,
-        "clsact",
-        TcHandle {
-            major: u16::MAX,
-            minor: 0,
-        },
-        TcHandle::CLSACT,
-        None,
-    )
+    let handle = TcHandle {
+        major: u16::MAX,
+        minor: 0,
+    };
+    add(link, "clsact", handle, TcHandle::CLSACT, None)
 }
 
 /// Delay and loss: here 1 ms.
 pub(crate) fn netem(link: &LinkId) -> Request {
     // struct tc_netem_qopt: latency, limit (packets), loss, gap, duplicate, jitter.
-    root(
-        link,
-        "netem",
-        words(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]),
-    )
+    let options = words(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]);
+    root(link, "netem", options)
 }
 
-/// A filter that runs an eBPF program; here a classic one that matches nothing, so that none need be loaded.
+/// A filter that runs an eBPF program, on the ingress side of a clsact; here a classic one that matches nothing, so that none
+/// need be loaded.
 pub(crate) fn cls_bpf(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
     let mut options = attribute(4, 1_u16.to_ne_bytes().to_vec());
     options.extend(attribute(5, [0x06, 0, 0, 0, 0, 0, 0, 0].to_vec()));
-    filter(link, "bpf", ETH_P_ALL, options)
+    let ingress = TcHandle {
+        major: u16::MAX,
+        minor: 0xfff2,
+    };
+    let mut message = message(link, "bpf", TcHandle::UNSPEC, ingress, Some(options));
+    let priority: u32 = 1;
+    message.header.info = priority << 16 | u32::from(ETH_P_ALL.to_be());
+    let action = format!("add filter bpf to link `{}`", link.name);
+    Request::create(action, RouteNetlinkMessage::NewTrafficFilter(message))
 }
 
 pub(crate) fn root(link: &LinkId, kind: &str, options: Vec<u8>) -> Request {
-    add(
-        link,
-        kind,
-        TcHandle { major: 1, minor: 0 },
-        TcHandle::ROOT,
-        Some(options),
-    )
+    let handle = TcHandle { major: 1, minor: 0 };
+    add(link, kind, handle, TcHandle::ROOT, Some(options))
 }
 
 pub(crate) fn add(
@@ -66,33 +62,7 @@ pub(crate) fn add(
 ) -> Request {
     let action = format!("add qdisc {kind} to link `{}`", link.name);
     let message = message(link, kind, handle, parent, options);
-    Request::new(
-        action,
-        Mode::Create,
-        RouteNetlinkMessage::NewQueueDiscipline(message),
-    )
-}
-
-/// On the ingress side of a clsact.
-fn filter(link: &LinkId, kind: &str, protocol: u16, options: Vec<u8>) -> Request {
-    let action = format!("add filter {kind} to link `{}`", link.name);
-    let mut message = message(
-        link,
-        kind,
-        TcHandle::UNSPEC,
-        TcHandle {
-            major: u16::MAX,
-            minor: 0xfff2,
-        },
-        Some(options),
-    );
-    let priority: u32 = 1;
-    message.header.info = priority << 16 | u32::from(protocol.to_be());
-    Request::new(
-        action,
-        Mode::Create,
-        RouteNetlinkMessage::NewTrafficFilter(message),
-    )
+    Request::create(action, RouteNetlinkMessage::NewQueueDiscipline(message))
 }
 
 pub(crate) fn message(
@@ -112,17 +82,16 @@ pub(crate) fn message(
     message
 }
 
-/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum packet, bytes/s.
-fn rate(bytes_per_second: u32) -> Vec<u8> {
-    let mut spec = vec![0, u8::from(bytes_per_second > 0), 0, 0, 0, 0, 0, 0];
-    spec.extend(bytes_per_second.to_ne_bytes());
-    spec
-}
-
-/// The same for any rate, which a 64-bit attribute then gives exactly; frames count as `least` bytes at least.
+/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum packet, bytes/s. A 64-bit
+/// attribute gives the rate exactly; frames count as `least` bytes at least.
 pub(crate) fn rate64(bytes_per_second: u64, least: u16) -> Vec<u8> {
-    let mut spec = rate(u32::try_from(bytes_per_second).unwrap_or(u32::MAX));
-    spec[6..8].copy_from_slice(&least.to_ne_bytes());
+    let mut spec = vec![0, u8::from(bytes_per_second > 0), 0, 0, 0, 0];
+    spec.extend(least.to_ne_bytes());
+    spec.extend(
+        u32::try_from(bytes_per_second)
+            .unwrap_or(u32::MAX)
+            .to_ne_bytes(),
+    );
     spec
 }
 

@@ -10,7 +10,7 @@ use netlink_packet_route::route::{
 
 use crate::address::family_of;
 use crate::link::LinkId;
-use crate::netlink::{Mode, Request};
+use crate::netlink::Request;
 
 /// `destination` is a neighbour on the link.
 pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
@@ -28,7 +28,7 @@ pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request
     message
         .attributes
         .push(RouteAttribute::Destination(RouteAddress::from(destination)));
-    Request::new(action, Mode::Create, RouteNetlinkMessage::NewRoute(message))
+    Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
 /// Everything else of `gateway`'s family goes to `gateway`, which is a neighbour on the link whatever its address.
@@ -42,7 +42,7 @@ pub fn default_via(link: &LinkId, gateway: IpAddr) -> Request {
     message
         .attributes
         .push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-    Request::new(action, Mode::Create, RouteNetlinkMessage::NewRoute(message))
+    Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
 fn message(link: &LinkId, family: IpAddr) -> RouteMessage {

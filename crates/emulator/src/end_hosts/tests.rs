@@ -56,13 +56,18 @@ fn config<'a>(run: &'a str, chain: &'a str, matches: &'a Match) -> Config<'a> {
     }
 }
 
+/// Whether there is a namespace of that name, or the rest of an interrupted creation.
+fn is_named(namespace: &str) -> bool {
+    Path::new(netns::DIRECTORY).join(namespace).exists()
+}
+
 /// What is there of the hosts.
 fn left(run: &str, chain: &str) -> Vec<String> {
     let names = Names::new(run, chain);
     let mut netlink = Netlink::open().unwrap();
     let mut left = Vec::new();
     for role in Role::BOTH {
-        left.extend(Some(names.netns(role)).filter(|name| netns::exists(name)));
+        left.extend(Some(names.netns(role)).filter(|name| is_named(name)));
         left.extend(Some(names.port(role)).filter(|name| netlink.link(name).is_ok()));
     }
     left
