@@ -213,7 +213,6 @@ fn describe(resource: &Resource) -> String {
         Resource::Promiscuous { name } => format!("promiscuous mode of {name}"),
         Resource::Qdisc { name } => format!("queueing discipline of {name}"),
         Resource::Bpffs { path } => format!("eBPF objects in {}", path.display()),
-        Resource::Process(process) => format!("process {}", process.pid),
         Resource::Processes { argument } => format!("process {argument}"),
         Resource::Cgroup { path } => format!("control group {path}"),
         Resource::HugePages { prefix } => format!("hugepages of {prefix}"),

@@ -22,10 +22,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sched::{self, Policy};
 
 pub use hierarchy::{Hierarchies, Mode};
-pub use removal::{list, remove};
+pub use removal::remove;
 
 /// What every path begins with.
-pub const PREFIX: &str = "myelin-";
+const PREFIX: &str = "myelin-";
 
 /// The time over which a CPU quota holds, where the quota is not too small for it. A process that has used its share up
 /// stands still for the rest of it, so it is short.

@@ -51,8 +51,6 @@ pub enum Resource {
         /// Its mount point.
         path: PathBuf,
     },
-    /// A process and its descendants.
-    Process(Process),
     /// All processes that have this argument, with their descendants. For a process whose number is not known yet.
     Processes {
         /// One whole argument of their command line, which nobody else uses.
@@ -279,7 +277,6 @@ pub fn remove(resource: &Resource) -> Result<()> {
             Ok(htb::ours(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
         Resource::Bpffs { path } => bpffs::unmount(path),
-        Resource::Process(process) => process.kill_tree(),
         Resource::Processes { argument } => {
             for pid in procfs::find(|arguments| arguments.contains(argument))? {
                 if pid != std::process::id()
@@ -429,7 +426,6 @@ mod tests {
         let below = |name: &str| directory.path().join(name);
         let journal = Journal::open(&below("journal")).unwrap();
         let (name, link) = (namespace_name("journal"), link_name('j'));
-        let mut sleeper = Child::sleeping("4715");
         let argument = format!("47{}.125", std::process::id());
         let mut marked = Child::sleeping(&argument);
         let group = format!("myelin-t{}/journal", std::process::id());
@@ -440,7 +436,6 @@ mod tests {
             },
             Resource::Link { name: link.clone() },
             Resource::Bpffs { path: below("bpf") },
-            Resource::Process(Process::of(sleeper.id()).unwrap()),
             Resource::Processes {
                 argument: argument.clone(),
             },
@@ -489,10 +484,15 @@ mod tests {
                     .unwrap_err()
                     .is_not_found()
         );
+        assert!(marked.wait().unwrap().code().is_none());
+        let mounts = ["cgroup", "cgroup2"].map(|kind| procfs::mounts(kind).unwrap());
+        assert!(mounts.iter().flatten().count() > 0);
         assert!(
-            sleeper.wait().unwrap().code().is_none() && marked.wait().unwrap().code().is_none()
+            mounts
+                .iter()
+                .flatten()
+                .all(|mount| !mount.join(&group).exists())
         );
-        assert!(!cgroup::list().unwrap().contains(&group));
         let left: Vec<_> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())

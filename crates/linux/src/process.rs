@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -10,11 +10,13 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
-use serde::{Deserialize, Serialize};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
 use crate::procfs::{self, Stat};
+
+pub use rustix::process::Signal;
 
 /// How long [`Process::kill_tree`] waits for the kernel to take the processes down.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,7 +90,7 @@ pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
 }
 
 /// A process that cannot be mistaken for a later one with the same number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Process identifier.
     pub pid: u32,
@@ -139,7 +141,7 @@ impl Process {
             return Ok(());
         };
         // Stopped first: who is stopped forks no more, so a look that finds nobody new has found all.
-        handle.signal(libc::SIGSTOP)?;
+        handle.signal(Signal::STOP)?;
         let mut tree = vec![(self.pid, handle)];
         loop {
             let known = tree.len();
@@ -151,7 +153,7 @@ impl Process {
                     continue;
                 }
                 if let Ok(handle) = PidFd::open(pid) {
-                    handle.signal(libc::SIGSTOP)?;
+                    handle.signal(Signal::STOP)?;
                     tree.push((pid, handle));
                 }
             }
@@ -160,7 +162,7 @@ impl Process {
             }
         }
         for (_, handle) in &tree {
-            handle.signal(libc::SIGKILL)?;
+            handle.signal(Signal::KILL)?;
         }
         for (pid, handle) in &tree {
             if !handle.wait(KILL_TIMEOUT)? {
@@ -201,16 +203,10 @@ pub struct PidFd {
 impl PidFd {
     /// Opens the process that has the number now.
     pub fn open(pid: u32) -> Result<Self> {
-        // SAFETY: takes two integers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            return Err(Error::os(
-                format!("open process {pid}"),
-                io::Error::last_os_error(),
-            ));
-        }
-        // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        let fd = Pid::from_raw(pid.cast_signed())
+            .ok_or(rustix::io::Errno::INVAL)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(|errno| Error::os(format!("open process {pid}"), errno))?;
         Ok(Self { pid, fd })
     }
 
@@ -231,27 +227,16 @@ impl PidFd {
         (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
     }
 
-    /// Sends a signal (`libc::SIGTERM`, ...). A process that has ended is no error.
-    pub fn signal(&self, signal: i32) -> Result<()> {
-        let no_info = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: a null pointer for the siginfo is what the call takes for "as kill(2) would".
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.fd.as_raw_fd(),
-                signal,
-                no_info,
-                0,
-            )
-        };
-        let error = io::Error::last_os_error();
-        if result == 0 || error.raw_os_error() == Some(libc::ESRCH) {
-            return Ok(());
+    /// Sends a signal. A process that has ended is no error.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        match pidfd_send_signal(&self.fd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(errno) => {
+                let (signal, pid) = (signal.as_raw(), self.pid);
+                let action = format!("send signal {signal} to process {pid}");
+                Err(Error::os(action, errno))
+            }
         }
-        Err(Error::os(
-            format!("send signal {signal} to process {}", self.pid),
-            error,
-        ))
     }
 
     /// Waits until the process has ended, at most `timeout`; says whether it has.
@@ -395,9 +380,9 @@ mod tests {
         let mut child = Child::sleeping("4713");
         let handle = PidFd::open(child.id()).unwrap();
         assert!(!handle.wait(Duration::from_millis(10)).unwrap());
-        handle.signal(libc::SIGTERM).unwrap();
+        handle.signal(Signal::TERM).unwrap();
         assert!(handle.wait(Duration::from_secs(5)).unwrap());
         child.wait().unwrap();
-        handle.signal(libc::SIGTERM).unwrap();
+        handle.signal(Signal::TERM).unwrap();
     }
 }

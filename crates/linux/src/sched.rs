@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use rustix::process::{Pid, setpriority_process};
+
 use crate::error::{Error, ErrorKind, Result};
 
 /// How the kernel chooses a thread to run.
@@ -119,14 +121,10 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
 /// Sets how a thread gives way to others under [`Policy::Other`], 0 being the calling one: from -20, which takes all it can get, to 19, which leaves
 /// the others nearly everything (setpriority(2); on Linux it is of the thread, not of the process).
 pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
-    // SAFETY: no pointers are involved.
-    if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) } == 0 {
-        return Ok(());
-    }
-    Err(Error::os(
-        format!("set {} to niceness {nice}", thread_name(thread)),
-        io::Error::last_os_error(),
-    ))
+    setpriority_process(Pid::from_raw(thread.cast_signed()), nice).map_err(|errno| {
+        let action = format!("set {} to niceness {nice}", thread_name(thread));
+        Error::os(action, errno)
+    })
 }
 
 /// The policy of a thread, 0 being the calling one. Policies that are not in [`Policy`] (batch, deadline) read as

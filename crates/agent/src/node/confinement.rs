@@ -18,7 +18,7 @@ use myelin_dataplane::{Launch, Launched, Launcher};
 use myelin_linux::cgroup::{Cgroup, Limits as GroupLimits};
 use myelin_linux::journal::{Journal, NewestFirst, Resource};
 use myelin_linux::netns::Netns;
-use myelin_linux::process::{PidFd, command_in};
+use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_spec::{Isolation, Limits, units};
 
 use crate::api::RunDir;
@@ -264,11 +264,11 @@ impl Confined {
             Hold::Child(child) => {
                 // Not waited for yet, so the number is its own.
                 if let Ok(handle) = PidFd::open(child.id()) {
-                    let _ = handle.signal(nix::libc::SIGTERM);
+                    let _ = handle.signal(Signal::TERM);
                 }
             }
             Hold::Container(Some(handle)) => {
-                let _ = handle.signal(nix::libc::SIGTERM);
+                let _ = handle.signal(Signal::TERM);
             }
             Hold::Container(None) => {}
         }
@@ -284,7 +284,7 @@ impl Confined {
                 let _ = child.wait();
             }
             Hold::Container(Some(handle)) => {
-                let _ = handle.signal(nix::libc::SIGKILL);
+                let _ = handle.signal(Signal::KILL);
                 let _ = handle.wait(PATIENCE);
             }
             Hold::Container(None) => {}

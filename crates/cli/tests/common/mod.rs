@@ -328,11 +328,12 @@ impl Myelin {
                 found.push(format!("process {line}"));
             }
         }
-        let groups = myelin_linux::cgroup::list().unwrap_or_default();
-        let own = groups
-            .iter()
-            .filter(|group| group.split('/').next() == Some(&format!("myelin-{id}")));
-        found.extend(own.map(|group| format!("control group {group}")));
+        for kind in ["cgroup", "cgroup2"] {
+            let hierarchies = myelin_linux::procfs::mounts(kind).unwrap_or_default();
+            let groups = hierarchies.iter().map(|at| at.join(format!("myelin-{id}")));
+            let left = groups.filter(|group| group.exists());
+            found.extend(left.map(|group| format!("control group {}", group.display())));
+        }
         for directory in ["containers", "runc"] {
             if self.run_dir().join(directory).exists() {
                 found.push(format!("the directory {directory}"));

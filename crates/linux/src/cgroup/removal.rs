@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::hierarchy::Hierarchies;
-use super::{PREFIX, check_path, processes_in};
+use super::{check_path, processes_in};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::PidFd;
+use crate::process::{PidFd, Signal};
 
 /// How long the kernel may take to end what is inside.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -59,30 +59,6 @@ fn action(path: &str) -> String {
     format!("remove the control group {path}")
 }
 
-/// The groups of Myelin's runs that are on this machine, each once: `myelin-RUN/NAME`, and `myelin-RUN` where there is none of
-/// a name.
-pub fn list() -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for hierarchy in Hierarchies::detect()?.iter() {
-        for run in children(&hierarchy.mount) {
-            let name = name_of(&run);
-            if !name.starts_with(PREFIX) {
-                continue;
-            }
-            let groups = children(&run);
-            if groups.is_empty() {
-                found.push(name);
-                continue;
-            }
-            let path = |group: &PathBuf| format!("{name}/{}", name_of(group));
-            found.extend(groups.iter().map(path));
-        }
-    }
-    found.sort();
-    found.dedup();
-    Ok(found)
-}
-
 /// Kills until nobody is left: who forks meanwhile is found by the next look.
 fn end_all(roots: &[PathBuf], action: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
@@ -113,9 +89,7 @@ fn end_all(roots: &[PathBuf], action: &str) -> Result<()> {
 fn end(directory: &Path, pid: u32) -> Result<()> {
     let own = pid == std::process::id();
     match PidFd::open(pid) {
-        Ok(handle) if !own && processes_in(directory).contains(&pid) => {
-            handle.signal(libc::SIGKILL)
-        }
+        Ok(handle) if !own && processes_in(directory).contains(&pid) => handle.signal(Signal::KILL),
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
@@ -153,11 +127,4 @@ fn children(directory: &Path) -> Vec<PathBuf> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| entry.path())
         .collect()
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
 }
