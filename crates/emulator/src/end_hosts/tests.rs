@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process;
 
-use myelin_linux::journal;
+use myelin_linux::{capability, journal};
 
 use super::*;
 
@@ -274,12 +274,7 @@ fn bad_configurations_make_nothing() {
         assert_eq!(left(&run, &chain), Vec::<String>::new());
     } else {
         let error = EndHosts::create(&config(&run, &chain, &matches), &journal).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("CAP_SYS_ADMIN, CAP_NET_ADMIN is missing; run as root"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("run as root"), "{error}");
     }
     assert_eq!(journal.replay(), []);
 }
