@@ -78,7 +78,7 @@ impl End {
     /// Frames that XDP redirects to this end arrive only with NAPI, whose switch is GRO.
     pub(crate) fn set_napi(&self) -> Result<(), Error> {
         self.netns
-            .enter(|| Ethtool::open()?.set("eth0", &[(Offload::GenericReceive, true)]))??;
+            .enter(|| Ethtool::open()?.set("eth0", &[Offload::GenericReceive], true))??;
         Ok(())
     }
 }

@@ -152,9 +152,9 @@ impl Routers {
         })??;
         if kind == Kind::Namespace {
             // It gives the port NAPI, as the door at XDP does.
-            middle.netns.enter(|| {
-                Ethtool::open()?.set(CLIENT_LINK, &[(Offload::GenericReceive, true)])
-            })??;
+            middle
+                .netns
+                .enter(|| Ethtool::open()?.set(CLIENT_LINK, &[Offload::GenericReceive], true))??;
         }
         if matches!(kind, Kind::Kernel | Kind::Namespace | Kind::NamespaceXdp) {
             napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;

@@ -18,7 +18,6 @@ fn measure(rounds: u64, creation: bool) -> Duration {
         chain: "bench",
         matches: &matches,
         mtu: 1500,
-        napi: &[],
     };
     let mut total = Duration::ZERO;
     for _ in 0..rounds {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use myelin_linux::address;
-use myelin_linux::ethtool::{Ethtool, Offload, UNFINISHED};
+use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::journal::{Journal, NewestFirst};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::neighbour;
@@ -53,8 +53,6 @@ pub struct Config<'a> {
     pub matches: &'a Match,
     /// Largest packet without the link header, bytes.
     pub mtu: u32,
-    /// Hosts whose `eth0` needs NAPI, because an XDP program redirects into their port (see [`Host::set_napi`]).
-    pub napi: &'a [Role],
 }
 
 /// One of the two hosts.
@@ -87,11 +85,11 @@ impl Host {
         process::command_in(&self.netns, program)
     }
 
-    /// Gives the host's link NAPI, or takes it away. A frame that XDP redirects into the port arrives only with it; a
-    /// packet that comes any other way then takes a detour over another soft interrupt. The switch is GRO, which
-    /// also joins TCP segments behind the chain, where nobody minds.
-    pub fn set_napi(&self, on: bool) -> myelin_linux::Result<()> {
-        self.enter(|| Ethtool::open()?.set(HOST_LINK, &[(Offload::GenericReceive, on)]))?
+    /// Gives the host's link NAPI. A frame that XDP redirects into the port arrives only with it; a packet that comes any
+    /// other way then takes a detour over another soft interrupt. The switch is GRO, which also joins TCP segments
+    /// behind the chain, where nobody minds.
+    pub fn set_napi(&self) -> myelin_linux::Result<()> {
+        self.enter(|| Ethtool::open()?.set(HOST_LINK, &[Offload::GenericReceive], true))?
     }
 }
 
@@ -175,7 +173,10 @@ impl Attempt<'_> {
             self.found(&mut netlink, Role::Client, client)?,
             self.found(&mut netlink, Role::Server, server)?,
         ];
-        furnish_ports(&mut netlink, &hosts)?;
+        for host in &hosts {
+            // A port has no address and does not speak: what the host's stack sends out of it would be noise in the chain.
+            ethtool::set_up_silent(&mut netlink, &host.port)?;
+        }
         for host in &hosts {
             host.enter(|| self.furnish(host))??;
         }
@@ -189,25 +190,9 @@ impl Attempt<'_> {
     }
 
     fn namespace(&self, role: Role) -> myelin_linux::Result<Netns> {
-        let name = self.names.netns(role);
-        Netns::create_owned(&name, &self.names.owner()).map_err(|error| self.whose(&name, error))
-    }
-
-    /// Says whose namespace is in the way.
-    fn whose(&self, name: &str, error: myelin_linux::Error) -> myelin_linux::Error {
-        if error.kind() != ErrorKind::Exists {
-            return error;
-        }
-        match netns::owner(name) {
-            Ok(Some(owner)) if owner == self.names.owner() => error.remedy(format!(
-                "a chain of that name is deployed: `myelin down {}` removes it",
-                self.config.chain
-            )),
-            Ok(Some(owner)) => error.remedy(format!(
-                "it belongs to another agent ({owner}): rename the chain"
-            )),
-            _ => error,
-        }
+        let chain = self.config.chain;
+        let remedy = format!("a chain of that name is deployed: `myelin down {chain}` removes it");
+        create_netns(&self.names.netns(role), &self.names.owner(), remedy)
     }
 
     /// The host's link, with its port.
@@ -250,10 +235,7 @@ impl Attempt<'_> {
 
     /// Runs inside the host.
     fn furnish(&self, host: &Host) -> myelin_linux::Result<()> {
-        let napi = self.config.napi.contains(&host.role);
-        let offloads =
-            UNFINISHED.map(|offload| (offload, napi && offload == Offload::GenericReceive));
-        Ethtool::open()?.set(HOST_LINK, &offloads)?;
+        Ethtool::open()?.disable_offloads(HOST_LINK)?;
         if host.addresses.iter().any(IpAddr::is_ipv6) {
             // For addresses that a user adds; those given here skip the detection anyway.
             sysctl::accept_dad(HOST_LINK, 0)?;
@@ -283,21 +265,6 @@ impl Attempt<'_> {
     }
 }
 
-/// A port has no address and does not speak: whatever the host's stack would send out of it would be noise in the chain.
-fn furnish_ports(netlink: &mut Netlink, hosts: &[Host]) -> myelin_linux::Result<()> {
-    let mut ethtool = Ethtool::open()?;
-    for host in hosts {
-        sysctl::disable_ipv6(&host.port.name, true)?;
-        ethtool.disable_offloads(&host.port.name)?;
-    }
-    netlink.apply(hosts.iter().flat_map(|host| {
-        [
-            link::no_ipv6_autoconfiguration(&host.port),
-            link::up(&host.port),
-        ]
-    }))
-}
-
 /// The far host is a neighbour, and the way to everywhere else: packets to any address a chain may match get to it.
 fn way_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
     [
@@ -305,6 +272,24 @@ fn way_to(link: &LinkId, address: IpAddr, mac: Mac) -> [Request; 3] {
         route::on_link(link, address, full_length(address)),
         route::default_via(link, address),
     ]
+}
+
+/// Makes a namespace of a chain's; the error says whose namespace is in the way, with the remedy where it is the same owner's.
+pub fn create_netns(
+    name: &str,
+    owner: &str,
+    remedy: impl Into<String>,
+) -> myelin_linux::Result<Netns> {
+    Netns::create_owned(name, owner).map_err(|error| match error.kind() {
+        ErrorKind::Exists => match netns::owner(name) {
+            Ok(Some(found)) if found == owner => error.remedy(remedy),
+            Ok(Some(found)) => error.remedy(format!(
+                "it belongs to another agent ({found}): rename the chain"
+            )),
+            _ => error,
+        },
+        _ => error,
+    })
 }
 
 fn address_of(pair: &AddressPair, role: Role) -> IpAddr {

@@ -15,5 +15,5 @@ mod end_hosts;
 mod names;
 
 pub use addressing::{AddressError, AddressPair, choose};
-pub use end_hosts::{Config, EndHosts, Error, Host, Result};
+pub use end_hosts::{Config, EndHosts, Error, Host, Result, create_netns};
 pub use names::{Names, Role};

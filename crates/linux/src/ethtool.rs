@@ -4,13 +4,15 @@
 //! it, so a packet function would see unfinished packets. Hence the switches here.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::check_name;
+use crate::link::{self, LinkId, check_name};
+use crate::netlink::Netlink;
+use crate::sysctl;
 
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
@@ -41,9 +43,8 @@ pub enum Offload {
     GenericReceive,
 }
 
-/// The offloads that leave a packet unfinished or join several into one. They are off on Myelin's own links: functions see packets as they will be
-/// sent.
-pub const UNFINISHED: [Offload; 5] = [
+/// Those that leave a packet unfinished or join several into one.
+const UNFINISHED: [Offload; 5] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
     Offload::Segmentation,
@@ -78,6 +79,13 @@ pub struct Feature {
     pub active: bool,
     /// It can be changed.
     pub changeable: bool,
+}
+
+/// Sets a link of the calling thread's namespace up that sends nothing of its own accord, without IPv6 and offloads.
+pub fn set_up_silent(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
+    sysctl::disable_ipv6(&link.name, true)?;
+    Ethtool::open()?.disable_offloads(&link.name)?;
+    netlink.apply([link::no_ipv6_autoconfiguration(link), link::up(link)])
 }
 
 /// A handle on the links of the namespace it was opened in.
@@ -137,25 +145,14 @@ impl Ethtool {
 
     /// Turns offloads on or off, all in one request. Turning off what the link does not have is no error; what the
     /// driver holds on to is one. Turning on takes what the link has of the group.
-    pub fn set(&mut self, link: &str, wanted: &[(Offload, bool)]) -> Result<()> {
-        let before = self.features(link)?;
-        let changes: Vec<(&str, bool)> = before
-            .iter()
-            .filter(|(_, feature)| feature.changeable)
-            .filter_map(|(name, _)| {
-                let (_, on) = wanted.iter().find(|(offload, _)| offload.holds(name))?;
-                Some((name.as_str(), *on))
-            })
-            .collect();
-        self.write(link, &changes)?;
+    pub fn set(&mut self, link: &str, offloads: &[Offload], on: bool) -> Result<()> {
+        let is_meant = |name: &str| offloads.iter().any(|offload| offload.holds(name));
+        let mut changed = self.features(link)?;
+        changed.retain(|name, feature| feature.changeable && is_meant(name));
+        self.write(link, |name| changed.contains_key(name), on)?;
         let after = self.features(link)?;
-        let stuck = after.iter().find(|(name, feature)| {
-            feature.active
-                && wanted
-                    .iter()
-                    .any(|(offload, on)| !on && offload.holds(name))
-        });
-        match stuck {
+        let mut active = after.iter().filter(|(_, feature)| feature.active);
+        match active.find(|(name, _)| !on && is_meant(name)) {
             None => Ok(()),
             Some((name, _)) => Err(Error::new(
                 format!("turn `{name}` of link `{link}` off"),
@@ -165,9 +162,10 @@ impl Ethtool {
         }
     }
 
-    /// Turns off all of [`UNFINISHED`].
+    /// Turns off the offloads that leave a packet unfinished or join several into one. They are off on Myelin's own links:
+    /// functions see packets as they will be sent.
     pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
-        self.set(link, &UNFINISHED.map(|offload| (offload, false)))
+        self.set(link, &UNFINISHED, false)
     }
 
     /// Queues that the link receives on; `None` when its driver does not say.
@@ -186,24 +184,21 @@ impl Ethtool {
         }
     }
 
-    fn write(&self, link: &str, changes: &[(&str, bool)]) -> Result<()> {
+    fn write(&self, link: &str, is_changed: impl Fn(&str) -> bool, on: bool) -> Result<()> {
         // Per 32 features: which to change, and to what.
         let blocks = self.names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 2 * blocks];
         buffer[0] = ETHTOOL_SFEATURES;
         buffer[1] = blocks as u32;
         for (feature, name) in self.names.iter().enumerate() {
-            if let Some((_, on)) = changes.iter().find(|(changed, _)| changed == name) {
+            if is_changed(name) {
                 let block = 2 + 2 * (feature / 32);
                 buffer[block] |= 1 << (feature % 32);
-                buffer[block + 1] |= u32::from(*on) << (feature % 32);
+                buffer[block + 1] |= u32::from(on) << (feature % 32);
             }
         }
-        self.request(
-            link,
-            &format!("change the offloads of link `{link}`"),
-            &mut buffer,
-        )
+        let action = format!("change the offloads of link `{link}`");
+        self.request(link, &action, &mut buffer)
     }
 
     fn read_names(&mut self, link: &str, action: &str) -> Result<()> {
@@ -247,11 +242,9 @@ impl Ethtool {
                 &raw mut request,
             )
         };
-        if result < 0 {
-            Err(Error::os(action, io::Error::last_os_error()))
-        } else {
-            Ok(())
-        }
+        Errno::result(result)
+            .map(drop)
+            .map_err(|errno| Error::os(action, errno))
     }
 }
 
@@ -268,8 +261,7 @@ fn text(words: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{self, VethEnd};
-    use crate::netlink::Netlink;
+    use crate::link::VethEnd;
     use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     const ALL: [Offload; 6] = [
@@ -308,9 +300,7 @@ mod tests {
             Offload::Segmentation,
             Offload::GenericSegmentation,
         ];
-        ethtool
-            .set("mya", &off.map(|offload| (offload, false)))
-            .unwrap();
+        ethtool.set("mya", &off, false).unwrap();
         // `ethtool -k` must agree, for every feature that makes large or unfinished packets.
         let shown = stdout_of(
             "ip",
@@ -336,9 +326,7 @@ mod tests {
         assert!(on.is_empty(), "{on:?}");
 
         for on in [true, false] {
-            ethtool
-                .set("mya", &[(Offload::GenericReceive, on)])
-                .unwrap();
+            ethtool.set("mya", &[Offload::GenericReceive], on).unwrap();
             assert_eq!(ethtool.features("mya").unwrap()["rx-gro"].active, on);
         }
     }
@@ -352,7 +340,7 @@ mod tests {
         let mut ethtool = veth(&namespace);
         // The loopback link's checksum offloads are fixed.
         let error = ethtool
-            .set("lo", &[(Offload::TransmitChecksum, false)])
+            .set("lo", &[Offload::TransmitChecksum], false)
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(

@@ -114,8 +114,8 @@ mod tests {
         assert!(error.to_string().contains("gro on"), "{error}");
         netns
             .enter(|| {
-                let on = [(Offload::GenericReceive, true)];
-                Ethtool::open().unwrap().set(name, &on).unwrap();
+                let offloads = [Offload::GenericReceive];
+                Ethtool::open().unwrap().set(name, &offloads, true).unwrap();
             })
             .unwrap();
         let core = affinity::get(0).unwrap()[0];

@@ -2,7 +2,6 @@
 //! A chain and its reverse share one.
 
 use std::net::IpAddr;
-use std::sync::Mutex;
 
 use myelin_emulator::{Config, EndHosts, Host, Role};
 use myelin_kernel::{Opposite, Plane};
@@ -13,7 +12,7 @@ use myelin_spec::ServiceChain;
 
 use crate::api::{ApiError, HostInfo};
 use crate::node::ports::{Port, PortLease};
-use crate::pool::{Lease, Pool, lock};
+use crate::pool::{Lease, Pool};
 
 /// Largest IP packet on the links that Myelin makes, bytes.
 pub(crate) const MTU: u32 = 1500;
@@ -28,14 +27,8 @@ pub(crate) struct Circuit {
     pub(crate) ingress: PortLease,
     /// Where they leave.
     pub(crate) egress: PortLease,
-    hosts: Option<Hosts>,
-}
-
-/// End hosts that Myelin made.
-struct Hosts {
-    ends: EndHosts,
-    /// Whether the client's, the server's link has NAPI.
-    napi: Mutex<[bool; 2]>,
+    /// End hosts that Myelin made.
+    hosts: Option<EndHosts>,
 }
 
 impl Circuit {
@@ -56,14 +49,10 @@ impl Circuit {
             chain: &chain.name,
             matches: &chain.matches,
             mtu: MTU,
-            napi: &[],
         };
-        let hosts = Hosts {
-            ends: EndHosts::create(&config, journal).map_err(ApiError::failed)?,
-            napi: Mutex::default(),
-        };
+        let hosts = EndHosts::create(&config, journal).map_err(ApiError::failed)?;
         let mut link = |role| {
-            let port = hosts.ends.host(role).port.index;
+            let port = hosts.host(role).port.index;
             netlink.link_by_index(port).map_err(ApiError::failed)
         };
         let (client, server) = (link(Role::Client)?, link(Role::Server)?);
@@ -73,7 +62,7 @@ impl Circuit {
     fn between(
         (plane, ports): (&Plane, &Pool<u32, Port>),
         [ingress, egress]: [&Link; 2],
-        hosts: Option<Hosts>,
+        hosts: Option<EndHosts>,
         journal: &Journal,
     ) -> Result<Self, ApiError> {
         let is_made = hosts.is_some();
@@ -102,8 +91,8 @@ impl Circuit {
 
     /// The client and the server, where Myelin made them.
     pub(crate) fn hosts(&self) -> Option<[&Host; 2]> {
-        let ends = &self.hosts.as_ref()?.ends;
-        Some([&ends.client, &ends.server])
+        let hosts = self.hosts.as_ref()?;
+        Some([&hosts.client, &hosts.server])
     }
 
     /// Gives the host behind this port NAPI: a frame that XDP redirects into the port arrives only with it. The host keeps it: to
@@ -117,13 +106,7 @@ impl Circuit {
         } else {
             Role::Server
         };
-        let mut napi = lock(&hosts.napi);
-        if !napi[role as usize] {
-            let host = hosts.ends.host(role);
-            host.set_napi(true).map_err(ApiError::failed)?;
-            napi[role as usize] = true;
-        }
-        Ok(())
+        hosts.host(role).set_napi().map_err(ApiError::failed)
     }
 
     /// The hosts, as the API shows them.

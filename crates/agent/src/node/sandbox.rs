@@ -1,17 +1,15 @@
 //! A function's sandbox: a network namespace of its own with one link, of a black box with two, whose near ends stand in the
 //! agent's namespace. Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
 
-use myelin_linux::ErrorKind;
-use myelin_linux::ethtool::{Ethtool, Offload};
+use myelin_linux::ethtool::{self, Ethtool, Offload};
 use myelin_linux::journal::{Journal, NewestFirst, Resource};
 use myelin_linux::link::{self, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
-use myelin_linux::netns::{self, Netns};
+use myelin_linux::netns::Netns;
 use myelin_linux::sysctl;
 use myelin_spec::external;
 
-use crate::api::ApiError;
-use crate::api::short_hash;
+use crate::api::{ApiError, short_hash};
 
 /// The link's name inside.
 const INNER: &str = "eth0";
@@ -111,9 +109,9 @@ impl Sandbox {
         // The newest is removed first: a namespace may live on in a process that is still inside, and the link with it.
         let mut made = NewestFirst::default();
         let make = || -> myelin_linux::Result<_> {
-            let (guard, netns) = journal.make(resource, || {
-                Netns::create_owned(&name, &owner).map_err(|error| explain(error, &name, &owner))
-            })?;
+            let remedy = "an agent that was killed left it: `myelin down --all` removes it";
+            let create = || myelin_emulator::create_netns(&name, &owner, remedy);
+            let (guard, netns) = journal.make(resource, create)?;
             made.0.push(guard);
             let mut connect = |letter, inner| {
                 let near = occupant.near(letter);
@@ -147,20 +145,16 @@ fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Re
     };
     netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
     let near = netlink.link(near)?.id();
-    sysctl::disable_ipv6(&near.name, true)?;
-    Ethtool::open()?.disable_offloads(&near.name)?;
-    netlink.apply([link::no_ipv6_autoconfiguration(&near), link::up(&near)])?;
+    ethtool::set_up_silent(&mut netlink, &near)?;
     let inner = netns.enter(|| furnish(inner))??;
     Ok(Ends { near, inner })
 }
 
 /// Runs inside.
 fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
-    sysctl::disable_ipv6(inner, true)?;
-    Ethtool::open()?.disable_offloads(inner)?;
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
-    netlink.apply([link::no_ipv6_autoconfiguration(&inner), link::up(&inner)])?;
+    ethtool::set_up_silent(&mut netlink, &inner)?;
     Ok(inner)
 }
 
@@ -169,23 +163,7 @@ fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
 fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
     Netlink::open()?.apply([link::joined_bytes(inner, 1)])?;
-    Ethtool::open()?.set(&inner.name, &[(Offload::GenericReceive, true)])
-}
-
-/// Says whose namespace is in the way.
-fn explain(error: myelin_linux::Error, name: &str, owner: &str) -> myelin_linux::Error {
-    if error.kind() != ErrorKind::Exists {
-        return error;
-    }
-    match netns::owner(name) {
-        Ok(Some(found)) if found == owner => {
-            error.remedy("an agent that was killed left it: `myelin down --all` removes it")
-        }
-        Ok(Some(found)) => error.remedy(format!(
-            "it belongs to another agent ({found}): rename the chain"
-        )),
-        _ => error,
-    }
+    Ethtool::open()?.set(&inner.name, &[Offload::GenericReceive], true)
 }
 
 #[cfg(test)]

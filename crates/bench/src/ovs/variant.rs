@@ -128,7 +128,7 @@ fn function(middle: &Middle, name: &str) -> Result<Box<dyn Any + Send>, Error> {
     // Frames that XDP sends to the near end arrive only with NAPI, whose switch is GRO.
     middle
         .netns
-        .enter(|| Ethtool::open()?.set(name, &[(Offload::GenericReceive, true)]))??;
+        .enter(|| Ethtool::open()?.set(name, &[Offload::GenericReceive], true))??;
     Ok(Box::new((attached, netns)))
 }
 

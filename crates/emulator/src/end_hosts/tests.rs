@@ -52,7 +52,6 @@ fn config<'a>(run: &'a str, chain: &'a str, matches: &'a Match) -> Config<'a> {
         chain,
         matches,
         mtu: 1500,
-        napi: &[],
     }
 }
 
