@@ -8,6 +8,7 @@ use std::path::Path;
 use myelin_linux::bpffs::is_bpffs;
 use myelin_linux::capability::is_root;
 use myelin_linux::link::{self, VethEnd};
+use myelin_linux::machine;
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
@@ -83,7 +84,7 @@ const SMALL: Capacity = Capacity {
 /// Tries everything out. Takes some ten milliseconds, needs root for most of it, and touches no interface of this machine:
 /// attaching is tried in a network namespace that is made for it and gone afterwards.
 pub fn features() -> Features {
-    let release = sys::kernel_release();
+    let release = machine::release();
     let plane = Plane::create(None, SMALL);
     let loaded = |hook| {
         plane
@@ -190,11 +191,10 @@ fn state_of(error: &Error) -> State {
 }
 
 fn recent(release: &str) -> State {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6_u32, 1_u32) => State::Yes,
-        (Some(Ok(_)), Some(Ok(_))) => State::No(format!("this is {release}")),
-        _ => State::Unknown(format!("{release} is no release that can be read")),
+    match machine::version(release) {
+        Some(version) if version >= (6, 1) => State::Yes,
+        Some(_) => State::No(format!("this is {release}")),
+        None => State::Unknown(format!("{release} is no release that can be read")),
     }
 }
 

@@ -86,18 +86,7 @@ pub(crate) fn grace_period() -> io::Result<()> {
     /// `MEMBARRIER_CMD_GLOBAL` of `linux/membarrier.h`: the one that is such a period and not only interrupts to the CPUs.
     const GLOBAL: libc::c_int = 1;
     // SAFETY: the call takes three numbers and touches no memory.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-/// The release of the running kernel.
-pub(crate) fn kernel_release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "unknown".into(), |text| text.trim().into())
+    check(unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } as i32)
 }
 
 /// What goes into `BPF_PROG_TEST_RUN` and comes back.

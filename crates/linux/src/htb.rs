@@ -64,9 +64,7 @@ pub struct Counters {
 /// Whether this kernel lets short frames count as longer ones (`mpu`), without which no class can limit packets: `release` is
 /// that of `uname -r`. (Linux 5.13 and before looked it up in tables that nobody fills any more; 5.17 has it back.)
 pub fn counts_packets(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    (next(), next()) >= (Some(5), Some(17))
+    machine::version(release) >= Some((5, 17))
 }
 
 /// The priority that leads packets to a class.

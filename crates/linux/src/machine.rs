@@ -64,7 +64,7 @@ impl Machine {
         let meminfo = read("/proc/meminfo").unwrap_or_default();
         let hypervisor = hypervisor();
         Self {
-            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            kernel: release(),
             architecture: std::env::consts::ARCH.to_owned(),
             cpu: cpu_model(&cpuinfo).unwrap_or("unknown").to_owned(),
             cores: procfs::cpu_times().map_or(0, |cpus| cpus.len()),
@@ -78,6 +78,18 @@ impl Machine {
             cgroup: Hierarchies::detect().map_or(cgroup::Mode::Absent, |found| found.mode()),
         }
     }
+}
+
+/// The release of the running kernel, as `uname -r`.
+pub fn release() -> String {
+    read("/proc/sys/kernel/osrelease").unwrap_or_default()
+}
+
+/// Major and minor number of a kernel's release; `None` where it cannot be read.
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    next().zip(next())
 }
 
 /// The trimmed content of a file; `None` when it is missing or empty.

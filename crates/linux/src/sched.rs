@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, setpriority_process};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine;
 
 /// How the kernel chooses a thread to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +49,10 @@ pub fn longest_turn() -> (Duration, String) {
         Some((ns.div_ceil(threads), path.to_owned()))
     });
     let (slice_ns, source) = read.unwrap_or_else(|| {
-        let release = nix::sys::utsname::uname().ok();
-        let release = release.and_then(|name| name.release().to_str().map(str::to_owned));
-        let release = release.unwrap_or_default();
-        let ns = default_slice_ns(version(&release), cpus);
-        (
-            ns,
-            format!("the default of Linux {release} with {cpus} CPUs"),
-        )
+        let release = machine::release();
+        let ns = default_slice_ns(machine::version(&release), cpus);
+        let source = format!("the default of Linux {release} with {cpus} CPUs");
+        (ns, source)
     });
     // The resolution of the coarse clocks is the tick.
     let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE);
@@ -68,19 +65,13 @@ pub fn longest_turn() -> (Duration, String) {
     )
 }
 
-/// Major and minor number; of what cannot be read those of the latest.
-fn version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse().ok());
-    next().zip(next()).unwrap_or((u32::MAX, 0))
-}
-
-/// Scaled by 1 + log2 of the CPUs, 8 at most, as `sched_tunable_scaling` has it by default.
-fn default_slice_ns(version: (u32, u32), cpus: usize) -> u64 {
+/// Scaled by 1 + log2 of the CPUs, 8 at most, as `sched_tunable_scaling` has it by default. A version that cannot be read counts
+/// as the latest.
+fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
-    let single_ns = match version {
+    let single_ns = match version.unwrap_or((u32::MAX, 0)) {
         (6, 6..=14) => 750_000,
-        (major, _) if major >= 6 && version > (6, 14) => 700_000,
+        version if version > (6, 14) => 700_000,
         // CFS: 6 ms for all that want to run.
         _ => 3_000_000,
     };
@@ -166,6 +157,7 @@ pub(crate) fn thread_name(thread: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::version;
     use crate::tests::root_or_skip;
 
     #[test]

@@ -13,7 +13,7 @@ use myelin_linux::fq;
 use myelin_linux::htb::{self, Class as HtbClass, Counters};
 use myelin_linux::journal::{Journal, Made, Resource};
 use myelin_linux::link::Link;
-use myelin_linux::machine::Machine;
+use myelin_linux::machine;
 use myelin_linux::netlink::Netlink;
 use myelin_spec::{FULL_FRAME, Limit, Shaping};
 
@@ -233,7 +233,7 @@ impl Discipline {
         minor: u16,
         shaping: &Shaping,
     ) -> Result<(), ApiError> {
-        let kernel = Machine::detect().kernel;
+        let kernel = machine::release();
         if shaping.packets.is_some() && !htb::counts_packets(&kernel) {
             return Err(ApiError::failed(format!(
                 "interface {}: HTB of Linux {kernel} cannot limit packets, only bits (5.17 and newer can): write `enforce: policer`, \
