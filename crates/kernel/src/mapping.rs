@@ -1,9 +1,12 @@
 //! A memory-mapped eBPF array: counters are read, and tables written, without a system call.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::Error;
 
@@ -27,31 +30,18 @@ impl Mapping {
         name: &'static str,
         bytes: usize,
     ) -> Result<Self, Error> {
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let length = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL);
         // SAFETY: a fresh shared mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(Error::Map {
+        let start = length
+            .and_then(|length| unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, map, 0) })
+            .map_err(|errno| Error::Map {
                 map: name,
                 action: "map into memory",
-                cause: io::Error::last_os_error(),
-            });
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::Map {
-            map: name,
-            action: "map into memory",
-            cause: io::Error::from(io::ErrorKind::AddrNotAvailable),
-        })?;
+                cause: errno.into(),
+            })?;
         Ok(Self {
-            start,
+            start: start.cast(),
             words: bytes / size_of::<u64>(),
         })
     }
