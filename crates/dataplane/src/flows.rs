@@ -8,19 +8,10 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
 use myelin_functions::FlowPage;
-use myelin_packet::{FlowRecord, FlowTotals};
+use myelin_packet::{FlowRecord, FlowTotals, Flows};
 
 /// Flows that the loop copies in one go: 25 KB, some 2 us.
 pub(crate) const PAGE: usize = 256;
-
-/// What a function knows of flows.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Flows {
-    /// The flows in its table, in no order.
-    pub records: Vec<FlowRecord>,
-    /// What it counts besides.
-    pub totals: FlowTotals,
-}
 
 /// Writes what `fetch` gives, page after page.
 pub(crate) fn write(

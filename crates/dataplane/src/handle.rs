@@ -6,12 +6,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use myelin_packet::Flows;
+
 use crate::chain::{SocketId, UserChain};
 use crate::config::WorkerConfig;
 use crate::door::LeadChain;
 use crate::error::Error;
 use crate::facts::WorkerFacts;
-use crate::flows::{self, Flows};
+use crate::flows;
 use crate::idle::Idle;
 use crate::named::{self, NamedCount};
 use crate::process::{Process, describe};

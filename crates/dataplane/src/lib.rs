@@ -73,7 +73,6 @@ pub use door::{Direction, LeadChain};
 pub use driver::{DrivenPort, Driver};
 pub use error::Error;
 pub use facts::WorkerFacts;
-pub use flows::Flows;
 pub use forwarder::Forwarder;
 pub use handle::WorkerHandle;
 pub use idle::Idle;

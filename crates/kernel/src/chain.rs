@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
+use myelin_packet::Flows;
 use myelin_packet::meta::MAX_SPI;
 use myelin_packet::sojourn::Histogram;
 use myelin_spec::{FunctionInstance, OnFailure};
@@ -16,7 +17,7 @@ use crate::segment::{LoadedSegment, Loader};
 use crate::shared::Shared;
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
-use crate::{Error, Flows, Hook, flows, lock};
+use crate::{Error, Hook, flows, lock};
 
 /// Functions of a chain at most. The kernel allows 33 tail calls; the front door's is one for each segment.
 pub const MAX_FUNCTIONS: u8 = 32;

@@ -4,21 +4,12 @@ use std::os::fd::AsFd;
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use myelin_packet::{FlowCounts, FlowKey, FlowRecord, FlowState, FlowTotals, TrackedFlow};
+use myelin_packet::{FlowCounts, FlowKey, FlowRecord, FlowState, FlowTotals, Flows, TrackedFlow};
 use myelin_spec::{FlowTrackerConfig, InvalidPolicy, LoadBalancerConfig, MonitorConfig};
 
 use crate::hop::Hop;
 use crate::state::{MapShape, State};
 use crate::{Error, sys};
-
-/// What a function knows of flows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flows {
-    /// The flows in its table, in no order.
-    pub records: Vec<FlowRecord>,
-    /// What it counts besides.
-    pub totals: FlowTotals,
-}
 
 /// `struct flow_totals`.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]

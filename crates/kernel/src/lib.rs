@@ -78,10 +78,9 @@ mod tests;
 pub use attach::{Direction, XdpMode};
 pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
 pub use conform::{Conformance, Fill, Seen, Violation, Watch};
-pub use counters::{Counters, HopCounters};
+pub use counters::{CounterLine, Counters};
 pub use error::Error;
 pub use features::{Feature, Features, State, features};
-pub use flows::Flows;
 pub use hook::Hook;
 #[doc(hidden)]
 pub use immediate::filled as fill_immediates;

@@ -10,7 +10,7 @@ use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::PortMatches;
-use crate::counters::{Counting, HopCounters};
+use crate::counters::{CounterLine, Counting};
 use crate::object::DOOR;
 use crate::shared::Shared;
 use crate::sockets::Sockets;
@@ -43,16 +43,16 @@ pub struct PortConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Parsed, and no match fitted; at a port where no chain enters, all frames.
-    pub unmatched: HopCounters,
+    pub unmatched: CounterLine,
     /// Not parsed, in the order of [`Unparsed::ALL`].
-    pub unparsed: [HopCounters; Unparsed::ALL.len()],
+    pub unparsed: [CounterLine; Unparsed::ALL.len()],
     /// Matched, but the driver gives XDP no room for metadata.
-    pub lost: HopCounters,
+    pub lost: CounterLine,
 }
 
 impl PortCounters {
     /// Frames not parsed for this reason.
-    pub fn unparsed(&self, reason: Unparsed) -> HopCounters {
+    pub fn unparsed(&self, reason: Unparsed) -> CounterLine {
         self.unparsed[usize::from(reason.code()) - 1]
     }
 }

@@ -10,7 +10,7 @@ use libbpf_rs::MapCore;
 use crate::attach::{Attachment, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
-use crate::counters::{Counting, HopCounters};
+use crate::counters::{CounterLine, Counting};
 use crate::map::put;
 use crate::object::REENTRY;
 use crate::shared::Shared;
@@ -43,11 +43,11 @@ const LINES: u32 = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReentryCounters {
     /// Without Myelin's encapsulation: what the kernel itself sends on a new link.
-    pub foreign: HopCounters,
+    pub foreign: CounterLine,
     /// With an inner frame that cannot be parsed.
-    pub unparsed: HopCounters,
+    pub unparsed: CounterLine,
     /// On a path at whose position no kernel function waits.
-    pub unknown: HopCounters,
+    pub unknown: CounterLine,
 }
 
 /// The end of an internal link where packets come back from user space; the worker sends them at the other end behind

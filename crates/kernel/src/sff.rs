@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use myelin_packet::Flows;
 use myelin_spec::{FunctionInstance, OnFailure};
 
 use self::programs::{Carrier, Loader, Source, boxes_in};
@@ -40,7 +41,7 @@ use crate::segment::LoadedSegment;
 use crate::shared::{Shared, devices};
 use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
-use crate::{Error, Flows, Hook, flows, lock};
+use crate::{Error, Hook, flows, lock};
 
 /// A chain of functions in namespaces of their own.
 #[derive(Clone, Debug)]

@@ -154,6 +154,15 @@ pub struct FlowTotals {
     pub outside: u64,
 }
 
+/// What a function knows of flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flows {
+    /// The flows in its table, in no order.
+    pub records: Vec<FlowRecord>,
+    /// What it counts besides.
+    pub totals: FlowTotals,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

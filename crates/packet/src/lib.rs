@@ -41,7 +41,7 @@ pub mod traffic;
 pub use five_tuple::FiveTuple;
 pub use flow_key::FlowKey;
 pub use flow_marks::FlowMarks;
-pub use flow_record::{FlowCounts, FlowRecord, FlowState, FlowTotals, TrackedFlow};
+pub use flow_record::{FlowCounts, FlowRecord, FlowState, FlowTotals, Flows, TrackedFlow};
 pub use hop_counters::HopCounters;
 pub use mac::MacAddr;
 pub use match_rule::Match;

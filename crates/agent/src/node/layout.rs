@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use myelin_dataplane::{PipelineReader, ShaperStats};
-use myelin_kernel::{Flows, LoadedChain, Plane};
-use myelin_packet::HopCounters;
+use myelin_kernel::{CounterLine, LoadedChain, Plane};
 use myelin_packet::sojourn::Histogram;
 use myelin_packet::traffic::Profile;
+use myelin_packet::{Flows, HopCounters};
 use myelin_policy::sla::Crossing;
 
 use crate::api::{BlackBoxStatus, SandboxStatus};
@@ -20,7 +20,7 @@ use crate::node::workers::WorkerLease;
 /// What a generation counted, all read at about the same time. Reading takes no lock that a request holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
-    pub(crate) door: DoorFigures,
+    pub(crate) door: CounterLine,
     /// By position.
     pub(crate) hops: Vec<HopCounters>,
     /// Packets that left at the egress.
@@ -30,19 +30,6 @@ pub(crate) struct Figures {
     /// The sojourn of each of them: in one histogram, or, where black boxes cut the way into sections, in one for each.
     pub(crate) sections: Vec<Histogram>,
     pub(crate) shaper: ShaperStats,
-}
-
-/// What the front door counted.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DoorFigures {
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) policed: u64,
-    pub(crate) policed_bytes: u64,
-    /// Packets dropped at the door, because nothing stood behind it.
-    pub(crate) drops: u64,
-    /// When the last packet came, ns (CLOCK_MONOTONIC); 0 where none did.
-    pub(crate) last_ns: u64,
 }
 
 /// Where packets are led to a generation.
@@ -114,18 +101,5 @@ pub(crate) fn kernel_hop(plane: &Plane, loaded: &LoadedChain, position: u8) -> H
         sampled_ns: line.sampled_ns,
         samples: line.samples,
         ..HopCounters::default()
-    }
-}
-
-/// What the kernel's front door counted of a generation.
-pub(crate) fn kernel_door(plane: &Plane, loaded: &LoadedChain) -> DoorFigures {
-    let line = plane.counters().read(loaded.door_slot());
-    DoorFigures {
-        packets: line.packets,
-        bytes: line.bytes,
-        policed: line.policed,
-        policed_bytes: line.policed_bytes,
-        drops: line.drops,
-        last_ns: line.last_ns,
     }
 }

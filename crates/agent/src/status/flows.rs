@@ -1,6 +1,6 @@
 //! The flows that a chain's functions know, read from the kernel's tables and from the workers.
 
-use myelin_packet::{FlowRecord, FlowTotals};
+use myelin_packet::{FlowRecord, Flows};
 use myelin_planner::Hop;
 use myelin_spec::catalogue::State;
 use myelin_spec::{FunctionConfig, Space};
@@ -21,11 +21,10 @@ pub(crate) fn of(running: &Running) -> Result<Vec<FunctionFlows>, ApiError> {
             Space::Kernel => form
                 .layout
                 .kernel_flows(hop.position)
-                .map_err(ApiError::failed)?
-                .map(|flows| (flows.records, flows.totals)),
+                .map_err(ApiError::failed)?,
             Space::User => in_workers(running.spi, &form, hop)?,
         };
-        let Some((records, totals)) = read else {
+        let Some(Flows { records, totals }) = read else {
             continue;
         };
         // The stamps of the last packets lie before this.
@@ -51,22 +50,15 @@ pub(crate) fn of(running: &Running) -> Result<Vec<FunctionFlows>, ApiError> {
 }
 
 /// The flows of a user function, from whichever worker of the chain runs it.
-fn in_workers(
-    spi: u32,
-    form: &Form,
-    hop: &Hop,
-) -> Result<Option<(Vec<FlowRecord>, FlowTotals)>, ApiError> {
+fn in_workers(spi: u32, form: &Form, hop: &Hop) -> Result<Option<Flows>, ApiError> {
     for worker in form.layout.workers() {
         if worker.has_failed() {
             continue;
         }
-        let flows = worker
-            .entry()
-            .handle()
-            .flows(spi, form.generation, hop.position)
-            .map_err(ApiError::failed)?;
-        if let Some(flows) = flows {
-            return Ok(Some((flows.records, flows.totals)));
+        let mut entry = worker.entry();
+        let flows = entry.handle().flows(spi, form.generation, hop.position);
+        if let Some(flows) = flows.map_err(ApiError::failed)? {
+            return Ok(Some(flows));
         }
     }
     Ok(None)

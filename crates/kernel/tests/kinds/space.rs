@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use myelin_functions::{Batch, Emitter, FlowPage, Function, Packet, States};
 use myelin_kernel::test_run::{TestRun, run};
-use myelin_kernel::{Hook, HopCounters, LoadedChain, Plane};
+use myelin_kernel::{CounterLine, Hook, LoadedChain, Plane};
 use myelin_packet::fixtures::{self, Fixture};
 use myelin_packet::{FlowRecord, FlowTotals, Headers, Meta, checksum, parse};
 use myelin_spec::{FunctionConfig, FunctionInstance, Side, StateKey};
@@ -279,7 +279,7 @@ impl KernelChain {
         self.loaded.program(0).expect("a first function")
     }
 
-    fn counters(&self) -> Vec<HopCounters> {
+    fn counters(&self) -> Vec<CounterLine> {
         let slots = (0..self.functions).filter_map(|position| self.loaded.counter_slot(position));
         slots.map(|slot| self.plane.counters().read(slot)).collect()
     }
@@ -311,7 +311,7 @@ impl KernelChain {
             (segments, frame.len() as u64),
             "{hook}: packets and bytes"
         );
-        let drops = |all: &[HopCounters]| all.iter().map(|one| one.drops).sum::<u64>();
+        let drops = |all: &[CounterLine]| all.iter().map(|one| one.drops).sum::<u64>();
         let dropped = if goes_on { 0 } else { segments };
         assert_eq!(drops(&after) - drops(&before), dropped, "{hook}: drops");
         if goes_on {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use myelin_kernel::test_run::{Outcome, TestRun, run};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, FunctionLink, Hook, HopCounters, LoadedChain, Occupant,
+    CounterLine, DistributedConfig, DistributedFunction, FunctionLink, Hook, LoadedChain, Occupant,
     Plane,
 };
 use myelin_packet::fixtures;
@@ -40,7 +40,7 @@ impl Chain {
         }
     }
 
-    fn counted(&self, position: u8) -> HopCounters {
+    fn counted(&self, position: u8) -> CounterLine {
         let slot = self.chain.counter_slot(position).unwrap();
         self.plane.counters().read(slot)
     }

@@ -239,7 +239,7 @@ fn counters_of_a_slot_that_does_not_exist_are_zero() {
     for slot in [511, 512, 1023, u32::MAX] {
         assert_eq!(
             plane.counters().read(slot),
-            myelin_kernel::HopCounters::default()
+            myelin_kernel::CounterLine::default()
         );
     }
     assert_eq!(

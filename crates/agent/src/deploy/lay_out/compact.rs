@@ -17,7 +17,7 @@ use crate::api::ApiError;
 use crate::node::Parts;
 use crate::node::chains::kernel_hook;
 use crate::node::discipline::Class;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_door, kernel_hop};
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, OpenPort, Start, Worker, WorkerLease};
 
@@ -313,7 +313,7 @@ impl Layout for Compact {
             self.loaded.sojourn()
         };
         Figures {
-            door: kernel_door(plane, &self.loaded),
+            door: plane.counters().read(self.loaded.door_slot()),
             hops,
             packets_out: if ends_in_user {
                 sojourn.count()

@@ -1,7 +1,7 @@
 //! A chain between two DPDK devices: the worker that drives them is its front door, and runs its functions in the mbuf.
 
 use myelin_dataplane::{Direction, SocketId, UserChain, UserExit, UserSegment};
-use myelin_kernel::Plane;
+use myelin_kernel::{CounterLine, Plane};
 use myelin_packet::HopCounters;
 use myelin_packet::traffic::Profile;
 use myelin_policy::sla::Crossing;
@@ -10,7 +10,7 @@ use myelin_spec::SandboxSpec;
 use super::Job;
 use crate::api::ApiError;
 use crate::node::Parts;
-use crate::node::layout::{DoorFigures, Figures, FrontDoor, Layout};
+use crate::node::layout::{Figures, FrontDoor, Layout};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, Start, Worker, WorkerLease};
 
@@ -85,13 +85,13 @@ impl Layout for BetweenDevices {
     fn read(&self, _plane: &Plane) -> Figures {
         let stats = &self.worker.stats;
         let door = stats.door(self.spi).unwrap_or_default();
-        let door = DoorFigures {
+        let door = CounterLine {
             packets: door.packets,
             bytes: door.bytes,
             policed: door.policed,
             policed_bytes: door.policed_bytes,
-            drops: 0,
             last_ns: door.last_ns,
+            ..CounterLine::default()
         };
         let Some(chain) = stats.chain(self.spi, self.generation) else {
             return Figures {

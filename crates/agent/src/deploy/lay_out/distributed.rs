@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use myelin_dataplane::{ChainStats, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    DistributedConfig, DistributedFunction, Flows, FunctionLink, Hook, LoadedChain,
-    Occupant as Stands, Plane,
+    DistributedConfig, DistributedFunction, FunctionLink, Hook, LoadedChain, Occupant as Stands,
+    Plane,
 };
-use myelin_packet::HopCounters;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
 use myelin_packet::sojourn::Histogram;
+use myelin_packet::{Flows, HopCounters};
 use myelin_planner::Hop;
 use myelin_policy::sla::{Crossing, Station};
 use myelin_spec::{FunctionConfig, FunctionInstance, Space};
@@ -21,7 +21,7 @@ use crate::node::Parts;
 use crate::node::black_box::{self, BlackBox, BlackBoxLease, Surroundings};
 use crate::node::chains::kernel_hook;
 use crate::node::circuit::MTU;
-use crate::node::layout::{Figures, FrontDoor, Layout, kernel_door, kernel_hop};
+use crate::node::layout::{Figures, FrontDoor, Layout, kernel_hop};
 use crate::node::sandbox::{Occupant, Sandbox};
 use crate::node::stages::RunningPart;
 use crate::node::workers::{Key, Start, Worker, WorkerLease, lead};
@@ -371,7 +371,7 @@ impl Layout for Distributed {
             (egress.packets, Some(egress.bytes))
         };
         Figures {
-            door: kernel_door(plane, &self.loaded),
+            door: plane.counters().read(self.loaded.door_slot()),
             hops,
             packets_out,
             bytes_out,
