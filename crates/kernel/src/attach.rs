@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook};
+use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook};
 
 use crate::error::io_error;
 use crate::{Error, pins};
@@ -39,18 +39,17 @@ pub enum Direction {
 
 impl Direction {
     /// How a program sees them that sees all: what comes in before others can take it away, and what goes out after all
-    /// others have changed it. Attach type of tcx, flags, attach point of clsact.
-    const fn outermost(self) -> (libbpf_sys::bpf_attach_type, u32, TcAttachPoint) {
+    /// others have changed it. Attach type of tcx, and flags.
+    const fn outermost(self) -> (libbpf_sys::bpf_attach_type, u32) {
         match self {
-            Self::In => (
-                libbpf_sys::BPF_TCX_INGRESS,
-                libbpf_sys::BPF_F_BEFORE,
-                TC_INGRESS,
-            ),
-            Self::Out => (libbpf_sys::BPF_TCX_EGRESS, 0, TC_EGRESS),
+            Self::In => (libbpf_sys::BPF_TCX_INGRESS, libbpf_sys::BPF_F_BEFORE),
+            Self::Out => (libbpf_sys::BPF_TCX_EGRESS, 0),
         }
     }
 }
+
+/// Attach type of tcx, and flags, of a front door: after the programs that are there.
+const DOOR: (libbpf_sys::bpf_attach_type, u32) = (libbpf_sys::BPF_TCX_INGRESS, 0);
 
 /// The interface that a program stands on, as errors and pins name it.
 #[derive(Clone, Debug)]
@@ -84,18 +83,6 @@ impl Attachment {
         program: BorrowedFd<'_>,
         place: &Place,
         mode: XdpMode,
-        pin_dir: Option<&Path>,
-    ) -> Result<Self, Error> {
-        let pin = pin_dir.map(|dir| dir.join(format!("{}xdp-{}", pins::LINK, place.ifindex)));
-        Self::xdp_pinned_at(program, place, mode, pin)
-    }
-
-    /// Attaches at XDP to an interface of the calling thread's namespace, where its index may be that of another one
-    /// elsewhere: so the pin has a name of the caller's choice.
-    pub(crate) fn xdp_pinned_at(
-        program: BorrowedFd<'_>,
-        place: &Place,
-        mode: XdpMode,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
         let link =
@@ -104,20 +91,16 @@ impl Attachment {
         Self::link(link, pin)
     }
 
-    /// Attaches at tcx, after the programs that are there; on a kernel without tcx as a clsact filter.
+    /// Attaches a front door at tcx; on a kernel without tcx as a clsact filter.
     pub(crate) fn tc(
         program: BorrowedFd<'_>,
         place: &Place,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        let pin = pin_dir.map(|dir| dir.join(format!("{}tcx-{}", pins::LINK, place.ifindex)));
-        Self::tcx(
-            program,
-            place,
-            (libbpf_sys::BPF_TCX_INGRESS, 0),
-            pin,
-            || Self::clsact(program, place, pin_dir),
-        )
+        match tcx(program, place, DOOR)? {
+            Some(link) => Self::link(link, place.pin(pin_dir, "tcx")),
+            None => Self::clsact(program, place, Direction::In, pin_dir),
+        }
     }
 
     /// The same on an interface of the calling thread's namespace that is not the plane's, where its index may be that of another
@@ -127,21 +110,15 @@ impl Attachment {
         place: &Place,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
-        Self::tcx(
-            program,
-            place,
-            (libbpf_sys::BPF_TCX_INGRESS, 0),
-            pin,
-            || {
-                let attachment = Self::clsact(program, place, None)?;
-                // Dropped, it would look for its filter in the namespace of whoever drops it.
-                std::mem::forget(attachment);
-                Ok(Self {
-                    kind: Kind::Left,
-                    pin: None,
-                })
-            },
-        )
+        if let Some(link) = tcx(program, place, DOOR)? {
+            return Self::link(link, pin);
+        }
+        // Dropped, it would look for its filter in the namespace of whoever drops it.
+        std::mem::forget(Self::clsact(program, place, Direction::In, None)?);
+        Ok(Self {
+            kind: Kind::Left,
+            pin: None,
+        })
     }
 
     /// Attaches a program that only looks on, outermost in its direction; at clsact on a kernel without tcx.
@@ -150,35 +127,10 @@ impl Attachment {
         place: &Place,
         direction: Direction,
     ) -> Result<Self, Error> {
-        let (attach_type, flags, _) = direction.outermost();
-        Self::tcx(program, place, (attach_type, flags), None, || {
-            Self::watch_clsact(program, place, direction)
-        })
-    }
-
-    /// Attaches at tcx with that attach type and those flags; `clsact` is for a kernel without tcx.
-    fn tcx(
-        program: BorrowedFd<'_>,
-        place: &Place,
-        (attach_type, flags): (libbpf_sys::bpf_attach_type, u32),
-        pin: Option<PathBuf>,
-        clsact: impl FnOnce() -> Result<Self, Error>,
-    ) -> Result<Self, Error> {
-        match crate::sys::link_create(program, place.ifindex, attach_type, flags) {
-            Ok(link) => Self::link(link, pin),
-            Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => clsact(),
-            Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
+        match tcx(program, place, direction.outermost())? {
+            Some(link) => Self::link(link, None),
+            None => Self::clsact(program, place, direction, None),
         }
-    }
-
-    /// The same as a filter of clsact.
-    pub(crate) fn watch_clsact(
-        program: BorrowedFd<'_>,
-        place: &Place,
-        direction: Direction,
-    ) -> Result<Self, Error> {
-        let (_, _, point) = direction.outermost();
-        Self::clsact_at(program, place, point, None)
     }
 
     /// Attaches as a filter of the clsact qdisc, at a priority of the kernel's choice. The qdisc stays when the filter
@@ -186,21 +138,16 @@ impl Attachment {
     pub(crate) fn clsact(
         program: BorrowedFd<'_>,
         place: &Place,
-        pin_dir: Option<&Path>,
-    ) -> Result<Self, Error> {
-        Self::clsact_at(program, place, TC_INGRESS, pin_dir)
-    }
-
-    fn clsact_at(
-        program: BorrowedFd<'_>,
-        place: &Place,
-        point: TcAttachPoint,
+        direction: Direction,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
         let fail = |cause: &libbpf_rs::Error| place.error("clsact", io_error(cause), tc_remedy);
         let mut hook = TcHook::new(program);
         hook.ifindex(place.ifindex.cast_signed())
-            .attach_point(point)
+            .attach_point(match direction {
+                Direction::In => TC_INGRESS,
+                Direction::Out => TC_EGRESS,
+            })
             .handle(1);
         hook.create().map_err(|cause| fail(&cause))?;
         let hook = hook.attach().map_err(|cause| fail(&cause))?;
@@ -263,6 +210,11 @@ impl Drop for Attachment {
 }
 
 impl Place {
+    /// Where the link of a program at `point` is pinned; of an interface of the plane's namespace, whose index names it.
+    pub(crate) fn pin(&self, dir: Option<&Path>, point: &str) -> Option<PathBuf> {
+        dir.map(|dir| dir.join(format!("{}{point}-{}", pins::LINK, self.ifindex)))
+    }
+
     fn error(
         &self,
         point: &'static str,
@@ -280,6 +232,19 @@ impl Place {
             cause,
             remedy,
         }
+    }
+}
+
+/// A link at tcx with that attach type and those flags; none on a kernel without tcx.
+fn tcx(
+    program: BorrowedFd<'_>,
+    place: &Place,
+    (attach_type, flags): (libbpf_sys::bpf_attach_type, u32),
+) -> Result<Option<OwnedFd>, Error> {
+    match crate::sys::link_create(program, place.ifindex, attach_type, flags) {
+        Ok(link) => Ok(Some(link)),
+        Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+        Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
     }
 }
 

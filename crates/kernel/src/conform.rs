@@ -135,7 +135,7 @@ impl Conformance {
         watch: &Watch,
     ) -> Result<Self, Error> {
         Self::attached(watch, |program| {
-            Attachment::watch_clsact(program, &place(interface, ifindex), direction)
+            Attachment::clsact(program, &place(interface, ifindex), direction, None)
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::{Match, Unparsed};
 
-use crate::attach::{Attachment, Place, XdpMode};
+use crate::attach::{Attachment, Direction, Place, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::PortMatches;
@@ -133,9 +133,7 @@ impl Port {
     /// Attaches the front door at tcx (clsact before Linux 6.6). It is what passes unmatched traffic on and counts it, so
     /// every port has it. Nothing happens when it is attached already.
     pub fn attach_tcx(&self) -> Result<(), Error> {
-        self.attach(Hook::Tcx, |program, place, pin_dir| {
-            Attachment::tc(program, place, pin_dir)
-        })
+        self.attach(Hook::Tcx, Attachment::tc)
     }
 
     /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
@@ -146,7 +144,7 @@ impl Port {
             doors.programs[Hook::Xdp as usize] = None;
         }
         self.attach(Hook::Xdp, |program, place, pin_dir| {
-            Attachment::xdp(program, place, mode, pin_dir)
+            Attachment::xdp(program, place, mode, place.pin(pin_dir, "xdp"))
         })
     }
 
@@ -154,7 +152,7 @@ impl Port {
     #[doc(hidden)]
     pub fn attach_clsact(&self) -> Result<(), Error> {
         self.attach(Hook::Tcx, |program, place, pin_dir| {
-            Attachment::clsact(program, place, pin_dir)
+            Attachment::clsact(program, place, Direction::In, pin_dir)
         })
     }
 

@@ -90,13 +90,9 @@ impl Reentry {
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
         if attachment.is_none() {
-            let pin_dir = self.shared.pin_dir.as_deref();
-            *attachment = Some(Attachment::xdp(
-                self.program.as_fd(),
-                &self.place,
-                mode,
-                pin_dir,
-            )?);
+            let pin = self.place.pin(self.shared.pin_dir.as_deref(), "xdp");
+            let program = self.program.as_fd();
+            *attachment = Some(Attachment::xdp(program, &self.place, mode, pin)?);
         }
         Ok(())
     }

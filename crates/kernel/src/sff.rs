@@ -256,9 +256,7 @@ impl End {
         };
         let program = self.program.fd.as_fd();
         let attachment = match self.hook {
-            Hook::Xdp => {
-                Attachment::xdp_pinned_at(program, &place, XdpMode::Native, self.pin.clone())
-            }
+            Hook::Xdp => Attachment::xdp(program, &place, XdpMode::Native, self.pin.clone()),
             Hook::Tcx if self.elsewhere => {
                 Attachment::tc_elsewhere(program, &place, self.pin.clone())
             }
