@@ -39,8 +39,9 @@ pub struct Conformance {
     _attachment: Option<Attachment>,
 }
 
-/// How full a bucket of the monitor got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How full a bucket of the monitor got: `struct level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Fill {
     /// Now, and at most.
     pub level: Level,
@@ -202,15 +203,6 @@ fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
         action: "read",
         cause: std::io::ErrorKind::InvalidData.into(),
     })?;
-    let fill = |bucket: Option<Bucket>, level: LevelEntry| {
-        bucket.map(|_| Fill {
-            level: Level {
-                now: level.now,
-                most: level.most,
-            },
-            most_ns: level.most_ns,
-        })
-    };
     let kept = KEPT.min(usize::try_from(entry.violations).unwrap_or(KEPT));
     Ok(Seen {
         packets: entry.packets,
@@ -219,8 +211,8 @@ fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
         last_ns: entry.last_ns,
         above: entry.above,
         beyond: entry.beyond,
-        of_packets: fill(profile.packets, entry.of_packets),
-        of_bits: fill(profile.bits, entry.of_bits),
+        of_packets: profile.packets.map(|_| entry.of_packets),
+        of_bits: profile.bits.map(|_| entry.of_bits),
         violations: entry.violations,
         first_violations: entry.kept[..kept].to_vec(),
     })
@@ -287,15 +279,6 @@ impl Instance {
     }
 }
 
-/// `struct level`.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct LevelEntry {
-    now: u64,
-    most: u64,
-    most_ns: u64,
-}
-
 /// `struct conformance`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
@@ -309,15 +292,17 @@ struct Entry {
     above: u64,
     beyond: u64,
     violations: u64,
-    of_packets: LevelEntry,
-    of_bits: LevelEntry,
+    of_packets: Fill,
+    of_bits: Fill,
     kept: [Violation; KEPT],
 }
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
-    use crate::tests::assert_twins;
+    use crate::tests::{assert_twins, layout};
 
     #[test]
     fn it_lies_as_in_c() {
@@ -345,7 +330,16 @@ mod tests {
                 want
             }
         );
-        assert_twins!(CONFORM, "level", LevelEntry { now, most, most_ns });
+        let members = [
+            ("now", offset_of!(Fill, level.now)),
+            ("most", offset_of!(Fill, level.most)),
+            ("most_ns", offset_of!(Fill, most_ns)),
+        ];
+        let members = members.map(|(name, offset)| (name.to_owned(), offset));
+        assert_eq!(
+            layout(&CONFORM, "level"),
+            (size_of::<Fill>(), members.into())
+        );
         assert_twins!(
             CONFORM,
             "violation",

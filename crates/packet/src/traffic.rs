@@ -11,6 +11,8 @@
 mod profile;
 mod token_bucket;
 
+use bytemuck::{Pod, Zeroable};
+
 pub use profile::{Bucket, Profile, ProfileError, Quantity};
 pub use token_bucket::TokenBucket;
 
@@ -19,7 +21,8 @@ pub use token_bucket::TokenBucket;
 pub const CREDIT: u64 = 1_000_000_000;
 
 /// How full a bucket that only looks on got: every packet fills it, and the rate drains it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Level {
     /// What is in the bucket now, in units of 1 / [`CREDIT`] of a packet or bit.
     pub now: u64,
