@@ -236,8 +236,8 @@ impl LoadedChain {
         )
     }
 
-    /// See [`Plane::follow`](crate::Plane::follow).
-    pub(crate) fn follow(&self, shared: &Shared, old: &Self) -> Result<(), Error> {
+    /// See [`Plane::keep_old_entry`](crate::Plane::keep_old_entry).
+    pub(crate) fn keep_old_entry(&self, shared: &Shared, old: &Self) -> Result<(), Error> {
         if (old.hook, self.hook) == (Hook::Tcx, Hook::Xdp) {
             self.write_entry(shared, Hook::Tcx, old.entry)?;
             *lock(&self.late) = Some(Arc::clone(&old.target));
@@ -245,8 +245,8 @@ impl LoadedChain {
         Ok(())
     }
 
-    /// See [`Plane::stand_alone`](crate::Plane::stand_alone).
-    pub(crate) fn stand_alone(&self, shared: &Shared) -> Result<(), Error> {
+    /// See [`Plane::drop_old_entry`](crate::Plane::drop_old_entry).
+    pub(crate) fn drop_old_entry(&self, shared: &Shared) -> Result<(), Error> {
         let mut late = lock(&self.late);
         if late.is_some() {
             self.write_entry(shared, Hook::Tcx, self.entry)?;

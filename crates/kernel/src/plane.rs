@@ -164,15 +164,15 @@ impl Plane {
 
     /// Prepares `new`, a generation that takes the place of `old`, for the packets that are between the two hooks of a port at
     /// the moment when the match is led to it: the XDP door has let them pass because `old` takes packets at tcx, where
-    /// they would then find a chain of the other hook. They go on to `old`, until [`stand_alone`](Self::stand_alone). To be
+    /// they would then find a chain of the other hook. They go on to `old`, until [`drop_old_entry`](Self::drop_old_entry). To be
     /// called before [`Port::insert`].
-    pub fn follow(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
-        new.follow(&self.shared, old)
+    pub fn keep_old_entry(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
+        new.keep_old_entry(&self.shared, old)
     }
 
-    /// The end of [`follow`](Self::follow): no packet of the generation before is left.
-    pub fn stand_alone(&self, new: &LoadedChain) -> Result<(), Error> {
-        new.stand_alone(&self.shared)
+    /// The end of [`keep_old_entry`](Self::keep_old_entry): no packet of the generation before is left.
+    pub fn drop_old_entry(&self, new: &LoadedChain) -> Result<(), Error> {
+        new.drop_old_entry(&self.shared)
     }
 
     /// Waits until every packet that was in a program when this was called has left it: from then on none takes a way

@@ -239,7 +239,7 @@ impl Port {
 
     /// Makes the door of a chain's hook anew so that it jumps to this chain directly, unless it does so for another one that
     /// is still led to.
-    pub fn favour(&self, chain: &LoadedChain) {
+    pub fn set_fast_path(&self, chain: &LoadedChain) {
         let hook = chain.hook();
         let Some(slot) = chain.entry_slot() else {
             return;
@@ -278,12 +278,12 @@ impl Port {
     /// packets and is equally specific is an error.
     pub fn insert(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         self.lead(rule, chain)?;
-        self.favour(chain);
+        self.set_fast_path(chain);
         Ok(())
     }
 
     /// As [`insert`](Self::insert), but leaves the door as it is: to load it anew takes milliseconds, which the exchange of two
-    /// generations need not wait for. [`favour`](Self::favour) does it afterwards.
+    /// generations need not wait for. [`set_fast_path`](Self::set_fast_path) does it afterwards.
     pub fn lead(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         lock(&self.matches).insert(rule, chain.target())
     }

@@ -146,7 +146,7 @@ fn door_at_xdp(form: &Form, place: &Place, is_new: bool) -> Result<Option<AtXdp>
     let (_, ingress, _) = place.ports()?;
     if is_new {
         // A door that is made for the chain from the start need not be replaced, for which the kernel waits.
-        ingress.door().favour(entry);
+        ingress.door().set_fast_path(entry);
     }
     AtXdp::attach(ingress.clone()).map(Some)
 }

@@ -62,11 +62,11 @@ pub(crate) fn retire_former(plane: &Plane, running: &Running) {
     };
     drain(plane, &former);
     if let FrontDoor::Kernel(entry) = form.layout.front_door() {
-        if let Err(error) = plane.stand_alone(entry) {
+        if let Err(error) = plane.drop_old_entry(entry) {
             tracing::warn!(chain = running.name, %error, "late packets are dropped");
         }
         if let Ok((_, ingress, _)) = running.place.ports() {
-            ingress.door().favour(entry);
+            ingress.door().set_fast_path(entry);
         }
     }
     let figures = former.layout.read(plane);

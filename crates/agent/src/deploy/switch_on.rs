@@ -129,7 +129,7 @@ fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Inst
         return Ok(since);
     };
     let (_, ingress, _) = running.place.ports()?;
-    plane.follow(new, old).map_err(ApiError::failed)?;
+    plane.keep_old_entry(new, old).map_err(ApiError::failed)?;
     let door = ingress.door();
     let _urgent = Urgent::begin();
     let since = Instant::now();

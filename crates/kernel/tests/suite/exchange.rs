@@ -37,7 +37,7 @@ impl Stand {
     }
 
     fn lead_to_new(&self) {
-        self.plane.follow(&self.new, &self.old).unwrap();
+        self.plane.keep_old_entry(&self.new, &self.old).unwrap();
         self.port.insert(&Match::default(), &self.new).unwrap();
     }
 
@@ -72,7 +72,7 @@ fn a_packet_between_the_hooks_when_a_chain_moves_to_xdp_is_taken_by_the_old_gene
     assert_eq!(stand.verdict(Hook::Xdp), Hook::Xdp.redirect());
     assert_eq!(stand.left(), [1, 1]);
     // The old one is gone for good: nothing leads to it.
-    stand.plane.stand_alone(&stand.new).unwrap();
+    stand.plane.drop_old_entry(&stand.new).unwrap();
     assert_eq!(stand.verdict(Hook::Tcx), Hook::Tcx.drop());
 }
 
@@ -100,7 +100,7 @@ fn the_old_generation_stays_in_its_places_as_long_as_packets_are_led_to_it() {
         old,
         new,
     } = Stand::new(Hook::Tcx, Hook::Xdp);
-    plane.follow(&new, &old).unwrap();
+    plane.keep_old_entry(&new, &old).unwrap();
     port.insert(&Match::default(), &new).unwrap();
     // Gone too early: its packets are dropped, as `onFailure` says, and never meet another chain.
     drop(old);
