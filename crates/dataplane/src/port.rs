@@ -79,7 +79,8 @@ impl FramePool {
     /// Frames that stay in the pool when receive rings are refilled, so that functions can emit packets.
     pub const RESERVE: usize = 64;
 
-    pub(crate) fn new(frames: impl Iterator<Item = Frame>, capacity: usize) -> Self {
+    /// These frames, with room for so many.
+    pub fn new(frames: impl Iterator<Item = Frame>, capacity: usize) -> Self {
         let mut free = Vec::with_capacity(capacity);
         free.extend(frames);
         Self { free }

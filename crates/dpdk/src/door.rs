@@ -6,7 +6,7 @@
 use myelin_dataplane::{DoorCounters, LeadChain};
 use myelin_packet::classifier::{ClassifierError, TupleSpace};
 use myelin_packet::traffic::{Profile, TokenBucket};
-use myelin_packet::{FiveTuple, Match, Meta, Unparsed, parse};
+use myelin_packet::{FiveTuple, Match, Meta, parse};
 
 /// The chain that takes a packet.
 #[derive(Debug, Clone, Copy)]
@@ -15,15 +15,6 @@ struct Chosen {
     generation: u16,
     /// Its index in `FrontDoor::chains`.
     slot: usize,
-}
-
-/// What passed a door, in packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PassedPackets {
-    /// Packets that no chain takes.
-    pub unmatched: u64,
-    /// Packets that could not be read, by the reason's number less one ([`Unparsed::ALL`]).
-    pub unparsed: [u64; Unparsed::ALL.len()],
 }
 
 /// What becomes of a frame.
@@ -47,13 +38,12 @@ struct Entrant {
     policer: Option<(Profile, TokenBucket)>,
 }
 
-/// The classifier of one port, and what it has counted.
+/// The classifier of one port.
 #[derive(Debug, Default)]
 pub struct FrontDoor {
     table: TupleSpace<Chosen>,
     /// The last flow that was looked up: packets come in trains.
     last: Option<(FiveTuple, Chosen)>,
-    passed: PassedPackets,
     chains: Vec<Option<Entrant>>,
 }
 
@@ -127,12 +117,8 @@ impl FrontDoor {
     /// What becomes of a frame that arrived at `stamp_ns`.
     #[inline]
     pub fn admit(&mut self, frame: &[u8], stamp_ns: u64) -> Admission {
-        let headers = match parse(frame) {
-            Ok(headers) => headers,
-            Err(reason) => {
-                self.passed.unparsed[reason as usize - 1] += 1;
-                return Admission::Unmatched;
-            }
+        let Ok(headers) = parse(frame) else {
+            return Admission::Unmatched;
         };
         let tuple = headers.five_tuple(frame);
         let chosen = match self.last {
@@ -160,17 +146,9 @@ impl FrontDoor {
     }
 
     fn look_up(&mut self, tuple: FiveTuple) -> Option<Chosen> {
-        let Some(&chosen) = self.table.lookup(&tuple) else {
-            self.passed.unmatched += 1;
-            return None;
-        };
+        let &chosen = self.table.lookup(&tuple)?;
         self.last = Some((tuple, chosen));
         Some(chosen)
-    }
-
-    /// What no chain took.
-    pub fn passed(&self) -> &PassedPackets {
-        &self.passed
     }
 }
 
@@ -289,8 +267,6 @@ mod tests {
             }
         }
         assert!(unmatched > 0 && unparsed > 0 && taken.iter().all(|chain| chain.0 > 0));
-        assert_eq!(door.passed().unmatched, unmatched);
-        assert_eq!(door.passed().unparsed.iter().sum::<u64>(), unparsed);
         for ((_, spi), (packets, bytes)) in entries.iter().zip(taken) {
             let counters = DoorStats {
                 packets,

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use myelin_dataplane::monotonic_ns;
 use myelin_dataplane::port::{Buffer, FramePool, Port};
-use myelin_dataplane::umem::{FrameMemory, HEADROOM};
+use myelin_dataplane::umem::FrameMemory;
 use myelin_packet::meta::META_LEN;
 use myelin_spec::DpdkDevice;
 
@@ -40,8 +40,6 @@ pub struct DpdkPort {
     backlogged: bool,
     /// Where the packets go that no chain takes.
     opposite: Option<Outgoing>,
-    /// Packets that no chain took and the opposite port did not take either.
-    lost: u64,
     invalid: u64,
 }
 
@@ -64,12 +62,11 @@ impl DpdkPort {
             stamp_ns: 0,
             backlogged: false,
             opposite: None,
-            lost: 0,
             invalid: 0,
         })
     }
 
-    /// Sends what no chain takes out of the other port from now on; without one it is dropped and counted. The other port must not be closed before
+    /// Sends what no chain takes out of the other port from now on; without one it is dropped. The other port must not be closed before
     /// this one.
     pub fn set_opposite(&mut self, other: &Self) {
         self.opposite = Some(other.device.outgoing(MAX_BURST));
@@ -85,40 +82,7 @@ impl DpdkPort {
         &self.name
     }
 
-    /// Packets that no chain took and that could not leave by the opposite port.
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Sends a packet of the caller's own, past all functions: for tests and to measure. `false` when there is no frame for it, it does not fit one, or the
-    /// device does not take it.
-    pub fn inject(&mut self, memory: &FrameMemory, packet: &[u8]) -> bool {
-        let mut free = None;
-        self.functions.take(memory, 1, |frame| free = Some(frame));
-        let Some(mut frame) = free else {
-            return false;
-        };
-        let end = HEADROOM as usize + packet.len();
-        let Some(room) = memory.bytes_mut(&mut frame).get_mut(HEADROOM as usize..end) else {
-            self.functions.give(memory, frame);
-            return false;
-        };
-        room.copy_from_slice(packet);
-        let buffer = Buffer {
-            frame,
-            offset: HEADROOM,
-            len: packet.len() as u32,
-        };
-        match self.transmit.push(memory, buffer) {
-            Ok(()) => self.transmit.send() == 0,
-            Err(buffer) => {
-                self.functions.give(memory, buffer.frame);
-                false
-            }
-        }
-    }
-
-    /// What has arrived and was not taken, past the front door: for tests and to measure.
+    /// What has arrived and was not taken, past the front door: for tests.
     pub fn collect(&mut self, memory: &FrameMemory) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while self.arrived(MAX_BURST as u32) > 0 {
@@ -143,7 +107,6 @@ impl DpdkPort {
             None => Err(buffer),
         };
         if let Err(buffer) = unsent {
-            self.lost += 1;
             self.functions.give(memory, buffer.frame);
         }
     }
@@ -199,7 +162,7 @@ impl Port for DpdkPort {
         if let Some(opposite) = &mut self.opposite
             && opposite.send() > 0
         {
-            self.lost += opposite.discard() as u64;
+            opposite.discard();
         }
     }
 

@@ -335,13 +335,11 @@ impl Outgoing {
         self.packets.len()
     }
 
-    /// Gives the buffers of the packets that wait back to the pool; returns how many there were.
-    pub(crate) fn discard(&mut self) -> usize {
-        let waiting = self.packets.len();
+    /// Gives the buffers of the packets that wait back to the pool.
+    pub(crate) fn discard(&mut self) {
         for packet in self.packets.drain(..) {
             // SAFETY: as for `send`; the descriptor is used up.
             unsafe { (self.functions.give)(&raw const packet.buffer, 1) };
         }
-        waiting
     }
 }

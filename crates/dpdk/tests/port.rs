@@ -3,8 +3,8 @@
 //! One test, for a process has one environment.
 
 use myelin_dataplane::memory_port::MemoryPort;
-use myelin_dataplane::port::Port;
-use myelin_dataplane::umem::{Borrower, FrameMemory};
+use myelin_dataplane::port::{Buffer, FramePool, Port};
+use myelin_dataplane::umem::{Borrower, FrameMemory, HEADROOM};
 use myelin_dataplane::{
     Direction, DrivenPort, Forwarder, LeadChain, SocketId, Stats, Umem, UserChain, UserExit,
     UserSegment,
@@ -100,6 +100,34 @@ fn open(environment: &Environment, device: &str) -> DpdkPort {
     DpdkPort::open(environment, &DpdkDevice::new(device).unwrap()).unwrap()
 }
 
+/// Packets of a test's own, put into the device at `IN` past all functions.
+struct Source<'m> {
+    memory: &'m FrameMemory,
+    free: FramePool,
+}
+
+impl<'m> Source<'m> {
+    fn new(memory: &'m FrameMemory) -> Self {
+        let free = FramePool::new(std::iter::empty(), 2 * FramePool::RESERVE);
+        Self { memory, free }
+    }
+
+    fn send(&mut self, forwarder: &mut Forwarder<'_, DpdkPort>, packet: &[u8]) {
+        let (memory, port) = (self.memory, forwarder.port_mut(IN).unwrap());
+        assert!(port.refill(memory, &mut self.free), "the pool is empty");
+        let mut frame = self.free.take().unwrap();
+        memory.bytes_mut(&mut frame)[HEADROOM as usize..][..packet.len()].copy_from_slice(packet);
+        let buffer = Buffer {
+            frame,
+            offset: HEADROOM,
+            len: packet.len() as u32,
+        };
+        port.transmit(memory, buffer).unwrap();
+        port.flush(memory);
+        assert!(!port.is_backlogged(), "the device does not take it");
+    }
+}
+
 /// Gives packets to the chain.
 fn lead(port: &mut DpdkPort, stats: &Stats, matches: Match) {
     let chain = LeadChain {
@@ -172,10 +200,11 @@ fn bytes_are_the_same(environment: &Environment) {
         forwarder.add_port(OUT, egress);
         forwarder.deploy(&chain(), &stats).unwrap();
         forwarder.start();
+        let mut source = Source::new(memory);
         let mut sent = Vec::new();
         for some in packets.chunks(64) {
             for packet in some {
-                assert!(forwarder.port_mut(IN).unwrap().inject(memory, packet));
+                source.send(&mut forwarder, packet);
             }
             while forwarder.turn() > 0 {
                 sent.extend(seen.collect(memory));
@@ -201,6 +230,7 @@ fn unmatched_packets_pass(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 8, &stats).unwrap();
+    let mut source = Source::new(memory);
     let mut ingress = open(environment, "net_ring20");
     let mut egress = open(environment, "net_ring21");
     let tcp = Match {
@@ -214,14 +244,11 @@ fn unmatched_packets_pass(environment: &Environment) {
     let strange = build::ethernet(0x88cc);
     let frames = [strange, build::udp_v4(100), build::udp_v6(1)];
     for frame in &frames {
-        assert!(forwarder.port_mut(IN).unwrap().inject(memory, frame));
+        source.send(&mut forwarder, frame);
     }
     while forwarder.turn() > 0 {}
     assert_eq!(egress.collect(memory), frames);
-    let ingress = forwarder.port_mut(IN).unwrap();
-    let counters = *ingress.door().passed();
-    assert_eq!((counters.unmatched, counters.unparsed[0]), (2, 1));
-    assert_eq!(ingress.lost(), 0);
+    assert_eq!(stats.door(SPI).unwrap().packets, 0);
 }
 
 /// Far more packets than there are frames, half of them dropped by a function: they all come back to the pool.
@@ -229,6 +256,7 @@ fn no_frame_is_lost(environment: &Environment) {
     let memory = environment.memory();
     let stats = Stats::create().unwrap();
     let mut forwarder = Forwarder::in_process(memory, 32, &stats).unwrap();
+    let mut source = Source::new(memory);
     let mut ingress = open(environment, "net_ring30");
     lead(&mut ingress, &stats, Match::default());
     forwarder.add_port(IN, ingress);
@@ -238,8 +266,7 @@ fn no_frame_is_lost(environment: &Environment) {
     let (tcp, udp) = (build::tcp_v4(60), build::udp_v4(60));
     for _ in 0..2000 {
         for packet in [&tcp, &udp].into_iter().cycle().take(16) {
-            let sent = forwarder.port_mut(IN).unwrap().inject(memory, packet);
-            assert!(sent, "the pool is empty");
+            source.send(&mut forwarder, packet);
         }
         forwarder.turn();
     }
