@@ -1,13 +1,14 @@
 //! What may be read of a worker while somebody else works with its handle.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use rustix::net::sockopt::xdp_statistics;
+
 use crate::chain::SocketId;
 use crate::idle::Idle;
-use crate::xsk::XskStatistics;
 
 /// A worker's process, setting and sockets as of now. Reading takes microseconds and waits for no request.
 #[derive(Debug)]
@@ -51,11 +52,12 @@ impl WorkerFacts {
         *lock(&self.idle)
     }
 
-    /// What the kernel counted at a socket; nothing when there is no such socket.
-    pub fn socket_statistics(&self, id: SocketId) -> Option<XskStatistics> {
+    /// Packets that a socket could not take: its ring was full, or the worker had no frame left for them. Nothing when there is
+    /// no such socket.
+    pub fn overflowed(&self, id: SocketId) -> Option<u64> {
         let sockets = lock(&self.sockets);
-        let socket = sockets.get(&id)?.upgrade()?;
-        XskStatistics::read(socket.as_fd()).ok()
+        let counted = xdp_statistics(sockets.get(&id)?.upgrade()?).ok()?;
+        Some(counted.rx_dropped + counted.rx_ring_full.unwrap_or_default())
     }
 
     pub(crate) fn set_pid(&self, pid: u32) {

@@ -85,4 +85,4 @@ pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerS
 pub use umem::Umem;
 pub use worker::{control_from_stdin, worker_main};
 pub use worker_port::Sockets;
-pub use xsk::{BusyPoll, CopyMode, Lead, RING_SIZE, Role, Xsk, XskConfig, XskStatistics};
+pub use xsk::{BusyPoll, Lead, RING_SIZE, Role, Xsk, XskConfig};

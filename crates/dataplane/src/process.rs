@@ -12,7 +12,7 @@ use crate::config::{WORKER_NAME, WorkerConfig};
 use crate::error::Error;
 use crate::launch::{AsChild, Launch, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
-use crate::xsk::Xsk;
+use crate::xsk::{Xsk, XskConfig};
 
 /// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -143,7 +143,10 @@ pub(crate) fn describe(request: &Request) -> String {
     match request {
         Request::Setup(_) => "set up".into(),
         Request::AddSocket { info, .. } => {
-            format!("add the socket of {} queue {}", info.interface, info.queue)
+            let XskConfig {
+                interface, queue, ..
+            } = &info.config;
+            format!("add the socket of {interface} queue {queue}")
         }
         Request::RemoveSocket { id } => format!("remove socket {}", id.0),
         Request::AddRing { id, .. } => format!("add ring {}", id.0),

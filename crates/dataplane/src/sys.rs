@@ -1,8 +1,7 @@
-//! The few system calls that have no safe wrapper elsewhere: AF_XDP socket options and kicks, `poll` over a reused array, and passing
+//! The few system calls that have no safe wrapper elsewhere: kicks of AF_XDP sockets, socket options, `poll` over a reused array, and passing
 //! descriptors over a Unix socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
@@ -13,93 +12,12 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 /// Descriptors one message carries at most (the kernel's own limit, `SCM_MAX_FD`, is 253).
 pub(crate) const MAX_FDS: usize = 8;
 
-/// Plain data that a socket option may be read into or written from.
-///
-/// # Safety
-/// Every bit pattern is a value and there is no padding.
-pub(crate) unsafe trait OptionValue: Copy {}
-
-// SAFETY: an integer.
-unsafe impl OptionValue for u32 {}
-// SAFETY: `repr(C)`, two u64 and four u32: 32 bytes without padding.
-unsafe impl OptionValue for libc::xdp_umem_reg {}
-// SAFETY: `repr(C)`, u64 fields only.
-unsafe impl OptionValue for libc::xdp_mmap_offsets {}
-// SAFETY: `repr(C)`, one u32.
-unsafe impl OptionValue for libc::xdp_options {}
-// SAFETY: `repr(C)`, u64 fields only.
-unsafe impl OptionValue for libc::xdp_statistics {}
-
-/// A new AF_XDP socket, closed on exec.
-pub(crate) fn xdp_socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are passed.
-    let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel has just returned this descriptor and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// `setsockopt` with a plain value.
-pub(crate) fn set_option<T: OptionValue>(
-    fd: BorrowedFd<'_>,
-    level: i32,
-    name: i32,
-    value: &T,
-) -> io::Result<()> {
+/// `setsockopt` with a number.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) -> io::Result<()> {
+    let len = size_of::<u32>() as libc::socklen_t;
     // SAFETY: `value` is valid for its own size for the length of the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    check(rc).map(drop)
-}
-
-/// `getsockopt` of a plain value; an answer of another size is an error.
-pub(crate) fn get_option<T: OptionValue>(
-    fd: BorrowedFd<'_>,
-    level: i32,
-    name: i32,
-) -> io::Result<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is writable for `len` bytes.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            value.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    check(rc)?;
-    if len as usize != size_of::<T>() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
-                "the kernel answered with {len} bytes where {} were expected",
-                size_of::<T>()
-            ),
-        ));
-    }
-    // SAFETY: zeroed and then filled by the kernel; every bit pattern is a value (`OptionValue`).
-    Ok(unsafe { value.assume_init() })
-}
-
-/// Binds an AF_XDP socket.
-pub(crate) fn bind_xdp(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
-    // SAFETY: `address` is valid for its own size for the length of the call.
-    let rc = unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            std::ptr::from_ref(address).cast(),
-            size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
-        )
-    };
+    let rc =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     check(rc).map(drop)
 }
 

@@ -49,7 +49,7 @@ impl XdpPort {
         borrower: Borrower,
         memory: &FrameMemory,
     ) -> Result<Self, Error> {
-        let rings = Rings::map(fd.as_fd(), info)?;
+        let rings = Rings::map(fd.as_fd(), &info.config)?;
         let lent = |address| memory.mark_lent(address, borrower);
         rings.transmit.entries().for_each(|d| lent(d.address));
         rings.completion.entries().for_each(lent);
@@ -60,7 +60,7 @@ impl XdpPort {
             arrivals.entries().for_each(|d| lent(d.address));
             let with_port = fill.outstanding() + arrivals.waiting();
             receiving = with_port as usize;
-            let level = FillLevel::new(info.ring_size, info.zero_copy, with_port);
+            let level = FillLevel::new(info.config.ring_size, info.zero_copy, with_port);
             Receive {
                 fill,
                 arrivals,
@@ -79,7 +79,7 @@ impl XdpPort {
             receive,
             backlogged: false,
             invalid: 0,
-            busy_poll: info.busy_poll,
+            busy_poll: info.config.busy_poll.is_some(),
             zero_copy: info.zero_copy,
         })
     }
@@ -340,7 +340,7 @@ mod tests {
         };
         let dead = FrameMemory::map(&wire.umem).unwrap();
         let mut frames = dead.held_frames();
-        let mut rings = Rings::map(xsk.fd(), xsk.info()).unwrap();
+        let mut rings = Rings::map(xsk.fd(), &xsk.info().config).unwrap();
         let (fill, _) = rings.receive.as_mut().unwrap();
         assert_eq!(fill.reserve(10), 10);
         frames

@@ -10,10 +10,20 @@
 //! when the worker has mapped them, and a new worker gets new sockets ([`Successor`]); what lay in the old rings is lost.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_xdp_rx_ring_size, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size,
+    set_xdp_umem_fill_ring_size, set_xdp_umem_reg, xdp_options,
+};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -21,10 +31,8 @@ use crate::sys;
 use crate::umem::Umem;
 
 mod rings;
-mod statistics;
 
 pub(crate) use rings::Rings;
-pub use statistics::XskStatistics;
 
 /// Entries of each ring unless said otherwise.
 pub const RING_SIZE: u32 = 1024;
@@ -47,21 +55,9 @@ pub enum Role {
     Egress,
 }
 
-/// Who copies the packet between the driver and the UMEM.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CopyMode {
-    /// Zero-copy where the driver can, else copy.
-    #[default]
-    Auto,
-    /// The kernel copies; works on every driver.
-    Copy,
-    /// The driver writes into the UMEM; an error where it cannot.
-    ZeroCopy,
-}
-
 /// Busy polling: the worker's own system calls run the device's receive poll, instead of an interrupt
 /// (`Documentation/networking/napi.rst`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusyPoll {
     /// How long a system call may poll (`SO_BUSY_POLL`, whole microseconds).
     pub time: Duration,
@@ -69,8 +65,8 @@ pub struct BusyPoll {
     pub budget: u16,
 }
 
-/// How a socket is opened.
-#[derive(Debug, Clone)]
+/// How a socket is opened: zero-copy where the driver can, else the kernel copies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XskConfig {
     /// The interface's name, for messages.
     pub interface: String,
@@ -82,8 +78,6 @@ pub struct XskConfig {
     pub role: Role,
     /// Entries of each of its rings, a power of two.
     pub ring_size: u32,
-    /// Copy or zero-copy.
-    pub mode: CopyMode,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
     /// Bind when the worker has mapped the rings, as it must be before Linux 6.4, on every kernel.
@@ -91,7 +85,7 @@ pub struct XskConfig {
 }
 
 impl XskConfig {
-    /// A socket with the usual ring size, mode by the driver, no busy polling.
+    /// A socket with the usual ring size, no busy polling.
     pub fn new(interface: impl Into<String>, ifindex: u32, queue: u32, role: Role) -> Self {
         Self {
             interface: interface.into(),
@@ -99,9 +93,18 @@ impl XskConfig {
             queue,
             role,
             ring_size: RING_SIZE,
-            mode: CopyMode::Auto,
             busy_poll: None,
             bind_late: false,
+        }
+    }
+
+    /// The error of a step of opening the socket.
+    fn failed<E: Into<io::Error>>(&self, step: &'static str) -> impl FnOnce(E) -> Error {
+        move |source| Error::Socket {
+            interface: self.interface.clone(),
+            queue: self.queue,
+            step,
+            source: source.into(),
         }
     }
 }
@@ -109,11 +112,8 @@ impl XskConfig {
 /// What the worker must know of a socket besides its descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct XskInfo {
-    pub(crate) interface: String,
-    pub(crate) queue: u32,
-    pub(crate) role: Role,
-    pub(crate) ring_size: u32,
-    pub(crate) busy_poll: bool,
+    pub(crate) config: XskConfig,
+    /// The driver reads and writes the UMEM itself; otherwise the kernel copies.
     pub(crate) zero_copy: bool,
 }
 
@@ -125,7 +125,6 @@ pub struct Xsk {
     /// Shared with whoever reads what the kernel counts.
     fd: Arc<OwnedFd>,
     info: XskInfo,
-    config: XskConfig,
     /// Shares the packet memory of another socket.
     shares: bool,
     /// The network namespace it was opened in, where its rings cannot be mapped again: a new worker needs a successor, from there.
@@ -137,16 +136,15 @@ pub struct Xsk {
 /// What binding needs that comes later.
 #[derive(Debug)]
 struct Unbound {
-    address: libc::sockaddr_xdp,
-    /// The socket that `address` names; it must be there still.
-    _shared: Option<OwnedFd>,
+    address: SocketAddrXdp,
+    /// The socket whose packet memory it shares.
+    shared: Option<Arc<OwnedFd>>,
 }
 
 /// What is needed to open a socket like one that was closed.
 pub(crate) struct Successor {
-    config: XskConfig,
+    info: XskInfo,
     shares: bool,
-    zero_copy: bool,
     netns: OwnedFd,
     lead: Option<Lead>,
 }
@@ -175,7 +173,6 @@ impl Xsk {
     /// With rings that the agent can map, for tests that play the worker in the same process.
     fn bind_now(umem: &Umem, config: &XskConfig, shared: Option<&Self>) -> Result<Self, Error> {
         if let Some(first) = shared
-            && config.mode == CopyMode::Auto
             && let Ok(socket) = Self::open(config, Memory::Shared(first), None)
         {
             return Ok(socket);
@@ -185,72 +182,48 @@ impl Xsk {
 
     /// With `later`, to be bound later, in that mode: zero-copy or not.
     fn open(config: &XskConfig, memory: Memory<'_>, later: Option<bool>) -> Result<Self, Error> {
-        let failed = |step| Self::failed(config, step);
-        let fd = sys::xdp_socket().map_err(failed("open"))?;
-        let xdp_option =
-            |name, value: u32| sys::set_option(fd.as_fd(), libc::SOL_XDP, name, &value);
+        let failed = |step| config.failed(step);
+        let (cloexec, size) = (SocketFlags::CLOEXEC, config.ring_size);
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, cloexec, None);
+        let fd = fd.map_err(failed("open"))?;
         if let Memory::Registered(umem) = memory {
-            register(fd.as_fd(), umem, failed("register packet memory"))?;
+            register(&fd, umem, failed("register packet memory"))?;
         }
-        for (name, step, wanted) in [
-            (libc::XDP_UMEM_FILL_RING, "make the fill ring", true),
-            (
-                libc::XDP_UMEM_COMPLETION_RING,
-                "make the completion ring",
-                true,
-            ),
-            (libc::XDP_TX_RING, "make the TX ring", true),
-            (
-                libc::XDP_RX_RING,
-                "make the RX ring",
-                config.role == Role::Ingress,
-            ),
-        ] {
-            if wanted {
-                xdp_option(name, config.ring_size).map_err(failed(step))?;
-            }
+        set_xdp_umem_fill_ring_size(&fd, size).map_err(failed("make the fill ring"))?;
+        set_xdp_umem_completion_ring_size(&fd, size).map_err(failed("make the completion ring"))?;
+        set_xdp_tx_ring_size(&fd, size).map_err(failed("make the TX ring"))?;
+        if config.role == Role::Ingress {
+            set_xdp_rx_ring_size(&fd, size).map_err(failed("make the RX ring"))?;
         }
-        if config.ring_size > TRANSMIT_BUDGET {
+        if size > TRANSMIT_BUDGET {
             // One kick a batch, whatever the batch. Refused by older kernels, which then take several.
-            let _ = xdp_option(XDP_MAX_TX_SKB_BUDGET, config.ring_size);
+            let _ = sys::set_option(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, size);
         }
         if let Some(busy_poll) = config.busy_poll {
-            set_busy_poll(fd.as_fd(), busy_poll).map_err(failed("set busy polling"))?;
+            set_busy_poll(fd.as_fd(), busy_poll).map_err(config.failed("set busy polling"))?;
         }
-        let mut address = address(config, &memory);
-        let mut shared = None;
-        if let Memory::Shared(first) = memory {
-            let kept = first.fd.try_clone().map_err(failed("keep the shared"))?;
-            address.sxdp_shared_umem_fd = kept.as_raw_fd() as u32;
-            shared = Some(kept);
-        } else if let Some(zero_copy) = later {
-            address.sxdp_flags = libc::XDP_USE_NEED_WAKEUP
-                | if zero_copy {
-                    libc::XDP_ZEROCOPY
-                } else {
-                    libc::XDP_COPY
-                };
-        }
+        let (flags, shared) = match (memory, later) {
+            // The other flags are those of the socket that registered the memory.
+            (Memory::Shared(first), _) => (Flags::XDP_SHARED_UMEM, Some(Arc::clone(&first.fd))),
+            (_, None) => (Flags::XDP_USE_NEED_WAKEUP, None),
+            (_, Some(true)) => (Flags::XDP_USE_NEED_WAKEUP | Flags::XDP_ZEROCOPY, None),
+            (_, Some(false)) => (Flags::XDP_USE_NEED_WAKEUP | Flags::XDP_COPY, None),
+        };
         let netns = later
             .map(|_| sys::netns_of(fd.as_fd()))
             .transpose()
-            .map_err(failed("find the network namespace of"))?;
+            .map_err(config.failed("find the network namespace of"))?;
         let mut socket = Self {
             fd: Arc::new(fd),
             info: XskInfo {
-                interface: config.interface.clone(),
-                queue: config.queue,
-                role: config.role,
-                ring_size: config.ring_size,
-                busy_poll: config.busy_poll.is_some(),
+                config: config.clone(),
                 zero_copy: later.unwrap_or_default(),
             },
-            config: config.clone(),
-            shares: matches!(memory, Memory::Shared(_)),
+            shares: shared.is_some(),
             netns,
             unbound: Some(Unbound {
-                address,
-                _shared: shared,
+                address: SocketAddrXdp::new(flags, config.ifindex, config.queue),
+                shared,
             }),
             lead: None,
         };
@@ -260,26 +233,16 @@ impl Xsk {
         Ok(socket)
     }
 
-    fn failed(config: &XskConfig, step: &'static str) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Socket {
-            interface: config.interface.clone(),
-            queue: config.queue,
-            step,
-            source,
-        }
-    }
-
     /// Binds it, if it is not bound yet. To be called when its rings are mapped.
     pub(crate) fn complete(&mut self) -> Result<(), Error> {
-        let Some(Unbound { address, .. }) = &self.unbound else {
+        let Some(unbound) = &self.unbound else {
             return Ok(());
         };
-        bind_patiently(self.fd.as_fd(), address).map_err(Self::failed(&self.config, "bind"))?;
+        let config = &self.info.config;
+        bind_patiently(&self.fd, unbound).map_err(config.failed("bind"))?;
         self.unbound = None;
-        let options: libc::xdp_options =
-            sys::get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS)
-                .map_err(Self::failed(&self.config, "read the options"))?;
-        self.info.zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
+        let options = xdp_options(&self.fd).map_err(config.failed("read the options"))?;
+        self.info.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         Ok(())
     }
 
@@ -295,9 +258,8 @@ impl Xsk {
         let Some(lead) = &self.lead else {
             return Ok(());
         };
-        lead(self.fd()).map_err(|words| {
-            Self::failed(&self.config, "lead packets to it")(io::Error::other(words))
-        })
+        let failed = self.info.config.failed("lead packets to it");
+        lead(self.fd()).map_err(|words| failed(io::Error::other(words)))
     }
 
     /// Whether its rings cannot be mapped again.
@@ -308,9 +270,8 @@ impl Xsk {
     /// Closes it, and gives what a new one needs where its rings cannot be mapped again.
     pub(crate) fn into_successor(self) -> Option<Successor> {
         Some(Successor {
-            config: self.config,
+            info: self.info,
             shares: self.shares,
-            zero_copy: self.info.zero_copy,
             netns: self.netns?,
             lead: self.lead,
         })
@@ -326,23 +287,13 @@ impl Xsk {
         &self.fd
     }
 
-    /// Whether the driver reads and writes the UMEM itself; otherwise the kernel copies.
-    pub fn is_zero_copy(&self) -> bool {
-        self.info.zero_copy
-    }
-
     pub(crate) fn info(&self) -> &XskInfo {
         &self.info
     }
 
-    /// What the kernel counted at this socket.
-    pub fn statistics(&self) -> Result<XskStatistics, Error> {
-        XskStatistics::read(self.fd()).map_err(Self::failed(&self.config, "read the statistics"))
-    }
-
     /// Addresses of all frames that lie in this socket's rings now. Complete only while nobody moves them.
     pub fn frames_in_rings(&self) -> Result<Vec<u64>, Error> {
-        let rings = Rings::map(self.fd(), &self.info)?;
+        let rings = Rings::map(self.fd(), &self.info.config)?;
         let mut addresses: Vec<u64> = rings.transmit.entries().map(|d| d.address).collect();
         addresses.extend(rings.completion.entries());
         if let Some((fill, receive)) = &rings.receive {
@@ -366,9 +317,10 @@ impl Successor {
     /// Opens the socket, to be bound when its worker has mapped its rings.
     pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
         let memory = Memory::of(umem, shared, self.shares);
-        let open = || Xsk::open(&self.config, memory, Some(self.zero_copy));
+        let XskInfo { config, zero_copy } = &self.info;
+        let open = || Xsk::open(config, memory, Some(*zero_copy));
         let socket = sys::in_netns(self.netns.as_fd(), open)
-            .map_err(Xsk::failed(&self.config, "enter the network namespace of"))??;
+            .map_err(config.failed("enter the network namespace of"))??;
         Ok(Xsk {
             lead: self.lead.clone(),
             ..socket
@@ -379,7 +331,7 @@ impl Successor {
 impl std::fmt::Debug for Successor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Successor")
-            .field("config", &self.config)
+            .field("info", &self.info)
             .finish_non_exhaustive()
     }
 }
@@ -390,7 +342,7 @@ fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
     }
-    let outlive = match Rings::map(socket.fd(), &socket.info) {
+    let outlive = match Rings::map(socket.fd(), &socket.info.config) {
         Ok(_) => true,
         Err(Error::Socket { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => false,
         Err(error) => return Err(error),
@@ -414,54 +366,37 @@ impl<'a> Memory<'a> {
     }
 }
 
-fn register(
-    fd: BorrowedFd<'_>,
-    umem: &Umem,
-    failed: impl FnOnce(io::Error) -> Error,
-) -> Result<(), Error> {
+fn register(fd: &OwnedFd, umem: &Umem, failed: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
     // The kernel pins the pages; the mapping is not needed beyond this call.
     let mapping = umem.map_frames()?;
-    let registration = libc::xdp_umem_reg {
+    let registration = XdpUmemReg {
         addr: mapping.start().addr().get() as u64,
         len: mapping.len() as u64,
         chunk_size: umem.frame_size(),
         headroom: 0,
-        flags: 0,
+        flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    sys::set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration).map_err(failed)
-}
-
-fn address(config: &XskConfig, memory: &Memory<'_>) -> libc::sockaddr_xdp {
-    let (flags, shared_umem_fd) = match memory {
-        // Flags are those of the socket that registered the memory.
-        Memory::Shared(first) => (libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32),
-        Memory::Registered(_) => {
-            let mode = match config.mode {
-                CopyMode::Auto => 0,
-                CopyMode::Copy => libc::XDP_COPY,
-                CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
-            };
-            (libc::XDP_USE_NEED_WAKEUP | mode, 0)
-        }
-    };
-    libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: flags,
-        sxdp_ifindex: config.ifindex,
-        sxdp_queue_id: config.queue,
-        sxdp_shared_umem_fd: shared_umem_fd,
-    }
+    set_xdp_umem_reg(fd, registration).map_err(failed)
 }
 
 /// The kernel frees a queue in the background after the last descriptor of its socket is closed, so a busy queue is asked again for a while.
-fn bind_patiently(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
+fn bind_patiently(fd: &OwnedFd, Unbound { address, shared }: &Unbound) -> rustix::io::Result<()> {
     let deadline = Instant::now() + QUEUE_RELEASE;
     loop {
-        match sys::bind_xdp(fd, address) {
-            Err(error)
-                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
-            {
+        let bound = match shared {
+            Some(shared) => {
+                let (addr, shared_umem_fd) = (address.clone(), shared.as_fd());
+                let address = SocketAddrXdpWithSharedUmem {
+                    addr,
+                    shared_umem_fd,
+                };
+                bind(fd, &address)
+            }
+            None => bind(fd, address),
+        };
+        match bound {
+            Err(Errno::BUSY) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             result => return result,
@@ -476,7 +411,7 @@ fn set_busy_poll(fd: BorrowedFd<'_>, busy_poll: BusyPoll) -> io::Result<()> {
         (libc::SO_BUSY_POLL, microseconds),
         (SO_BUSY_POLL_BUDGET, u32::from(busy_poll.budget)),
     ] {
-        sys::set_option(fd, libc::SOL_SOCKET, name, &value)?;
+        sys::set_option(fd, libc::SOL_SOCKET, name, value)?;
     }
     Ok(())
 }

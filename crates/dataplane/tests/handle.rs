@@ -75,7 +75,7 @@ fn who_reads_waits_for_no_request() {
         assert_eq!((facts.pid(), facts.restarts()), (pid, 0));
         assert!(matches!(facts.idle(), Idle::Adaptive { .. }));
         assert!(stats.chain(1, 0).is_some() && stats.worker().received == 0);
-        assert_eq!(facts.socket_statistics(SocketId::of_port(1)), None);
+        assert_eq!(facts.overflowed(SocketId::of_port(1)), None);
     }
     assert!(start.elapsed() < Duration::from_millis(900));
     assert!(!asking.is_finished(), "the request has not been waited for");

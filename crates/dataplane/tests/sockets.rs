@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::{
     BACK, End, FORTH, Network, Path, chain, config, echo, ends, forward, privileged, wait_until,
 };
-use myelin_dataplane::{BusyPoll, CopyMode, Error, Idle, Role, WorkerHandle, Xsk, XskConfig};
+use myelin_dataplane::{BusyPoll, Error, Idle, Role, WorkerHandle, Xsk, XskConfig};
+use rustix::net::sockopt::xdp_statistics;
 
 #[test]
 fn chains_and_sockets_come_and_go() {
@@ -67,7 +68,7 @@ fn chains_and_sockets_come_and_go() {
 }
 
 #[test]
-fn a_socket_says_how_it_copies_and_shares_or_registers_the_memory() {
+fn a_socket_shares_or_registers_the_memory() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -75,18 +76,17 @@ fn a_socket_says_how_it_copies_and_shares_or_registers_the_memory() {
     let worker = WorkerHandle::spawn(config(1, Idle::Sleep)).unwrap();
     let on = |end| XskConfig::new(network.port(end), network.ifindex(end), 0, Role::Ingress);
     let first = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap();
-    assert!(!first.is_zero_copy(), "veth copies");
-    // An explicit mode cannot be shared; the memory is registered a second time.
-    let explicit = XskConfig {
-        mode: CopyMode::Copy,
+    let polled = XskConfig {
         busy_poll: Some(BusyPoll {
             time: Duration::from_micros(20),
             budget: 16,
         }),
         ..on(End::Server)
     };
-    let second = Xsk::bind(worker.umem(), &explicit, Some(&first)).unwrap();
-    assert_eq!(second.statistics().unwrap().rx_dropped, 0);
+    for shared in [Some(&first), None] {
+        let second = Xsk::bind(worker.umem(), &polled, shared).unwrap();
+        assert_eq!(xdp_statistics(second.fd()).unwrap().rx_dropped, 0);
+    }
 
     let taken = Xsk::bind(worker.umem(), &on(End::Client), None).unwrap_err();
     assert!(
@@ -95,23 +95,7 @@ fn a_socket_says_how_it_copies_and_shares_or_registers_the_memory() {
             .contains("another AF_XDP socket holds this queue"),
         "{taken}"
     );
-    drop(second);
-    let forced = XskConfig {
-        mode: CopyMode::ZeroCopy,
-        ..on(End::Server)
-    };
-    assert!(
-        Xsk::bind(worker.umem(), &forced, Some(&first)).is_err(),
-        "it would copy"
-    );
     let wrong = [
-        (
-            XskConfig {
-                mode: CopyMode::ZeroCopy,
-                ..on(End::Server)
-            },
-            "bind",
-        ),
         (
             XskConfig {
                 queue: 63,
@@ -153,7 +137,6 @@ fn busy_polling_and_own_registrations_carry_packets_too() {
     let [client_side, server_side] =
         [(End::Client, FORTH), (End::Server, BACK)].map(|(end, spi)| {
             let config = XskConfig {
-                mode: CopyMode::Copy,
                 busy_poll: Some(BusyPoll {
                     time: Duration::from_micros(20),
                     budget: 16,

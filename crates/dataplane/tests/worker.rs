@@ -180,8 +180,7 @@ fn a_burst_that_finds_the_worker_asleep_is_taken_whole() {
         let taken = || path.worker.stats().worker().received == round * 90;
         assert!(wait_until(taken), "{:?}", path.worker.stats().worker());
     }
-    let socket = path.worker.socket(path.client).unwrap();
-    assert_eq!(socket.statistics().unwrap().rx_dropped, 0);
+    assert_eq!(path.worker.facts().overflowed(path.client), Some(0));
 }
 
 #[test]

@@ -255,12 +255,8 @@ impl Worker {
 
     /// Packets that these of its sockets could not take: their rings were full, or the worker had no frame left for them.
     pub(crate) fn overflowed(&self, sockets: &[SocketId]) -> u64 {
-        let counted = sockets
-            .iter()
-            .filter_map(|id| self.facts.socket_statistics(*id));
-        counted
-            .map(|counted| counted.rx_dropped + counted.rx_ring_full)
-            .sum()
+        let counted = sockets.iter().map(|id| self.facts.overflowed(*id));
+        counted.flatten().sum()
     }
 
     /// Logs that the worker died at its memory limit, if it did.

@@ -2,11 +2,16 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{Role, XskInfo};
+use rustix::net::sockopt::xdp_mmap_offsets;
+use rustix::net::xdp::{
+    XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+    XdpRingOffset,
+};
+
+use super::{Role, XskConfig};
 use crate::error::Error;
 use crate::ring::{Consumer, Descriptor, Layout, Producer, Slot};
 use crate::shm::Mapping;
-use crate::sys;
 
 /// Our ends of a socket's rings.
 #[derive(Debug)]
@@ -19,57 +24,23 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// Maps the rings of a socket. Two processes may map them, but only one may move them.
-    pub(crate) fn map(fd: BorrowedFd<'_>, info: &XskInfo) -> Result<Self, Error> {
-        let failed = |step| {
-            move |source| Error::Socket {
-                interface: info.interface.clone(),
-                queue: info.queue,
-                step,
-                source,
-            }
-        };
-        let offsets: libc::xdp_mmap_offsets =
-            sys::get_option(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
-                .map_err(failed("read the ring offsets"))?;
-        let map = |layout: Layout, len: usize, page_offset: u64, step| {
-            Mapping::new(fd, page_offset, len, true)
-                .map(|mapping| (mapping, layout))
-                .map_err(failed(step))
-        };
-        let size = info.ring_size;
-        let descriptors = |ring, page_offset, step| {
-            let layout = layout(ring);
-            map(layout, layout.len::<Descriptor>(size), page_offset, step)
-        };
-        let addresses = |ring, page_offset, step| {
-            let layout = layout(ring);
-            map(layout, layout.len::<u64>(size), page_offset, step)
-        };
-        let (mapping, at) = descriptors(
-            &offsets.tx,
-            libc::XDP_PGOFF_TX_RING as u64,
-            "map the TX ring",
-        )?;
-        let transmit = producer(mapping, at, size, "TX")?;
-        let (mapping, at) = addresses(
-            &offsets.cr,
-            libc::XDP_UMEM_PGOFF_COMPLETION_RING,
-            "map the completion ring",
-        )?;
-        let completion = consumer(mapping, at, size, "completion")?;
-        let receive = if info.role == Role::Ingress {
-            let (mapping, at) = addresses(
-                &offsets.fr,
-                libc::XDP_UMEM_PGOFF_FILL_RING,
-                "map the fill ring",
-            )?;
-            let fill = producer(mapping, at, size, "fill")?;
-            let (mapping, at) = descriptors(
-                &offsets.rx,
-                libc::XDP_PGOFF_RX_RING as u64,
-                "map the RX ring",
-            )?;
-            Some((fill, consumer(mapping, at, size, "RX")?))
+    pub(crate) fn map(fd: BorrowedFd<'_>, config: &XskConfig) -> Result<Self, Error> {
+        let socket = (fd, config);
+        let offsets = xdp_mmap_offsets(fd).map_err(config.failed("read the ring offsets"))?;
+        let name = ("TX", "map the TX ring");
+        let place = (&offsets.tx, XDP_PGOFF_TX_RING);
+        let transmit = ring::<Descriptor, _>(socket, name, place, Producer::new)?;
+        let name = ("completion", "map the completion ring");
+        let place = (&offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING);
+        let completion = ring::<u64, _>(socket, name, place, Consumer::new)?;
+        let receive = if config.role == Role::Ingress {
+            let name = ("fill", "map the fill ring");
+            let place = (&offsets.fr, XDP_UMEM_PGOFF_FILL_RING);
+            let fill = ring::<u64, _>(socket, name, place, Producer::new)?;
+            let name = ("RX", "map the RX ring");
+            let place = (&offsets.rx, XDP_PGOFF_RX_RING);
+            let arrivals = ring::<Descriptor, _>(socket, name, place, Consumer::new)?;
+            Some((fill, arrivals))
         } else {
             None
         };
@@ -81,29 +52,21 @@ impl Rings {
     }
 }
 
-fn layout(offsets: &libc::xdp_ring_offset) -> Layout {
-    Layout {
-        producer: offsets.producer as usize,
-        consumer: offsets.consumer as usize,
-        flags: offsets.flags as usize,
-        slots: offsets.desc as usize,
-    }
-}
-
-fn producer<T: Slot>(
-    mapping: Mapping,
-    at: Layout,
-    size: u32,
-    ring: &'static str,
-) -> Result<Producer<T>, Error> {
-    Producer::new(mapping, at, size).ok_or(Error::Ring { ring })
-}
-
-fn consumer<T: Slot>(
-    mapping: Mapping,
-    at: Layout,
-    size: u32,
-    ring: &'static str,
-) -> Result<Consumer<T>, Error> {
-    Consumer::new(mapping, at, size).ok_or(Error::Ring { ring })
+/// Our end of one ring: what it is called, and where its parts and its mapping begin.
+fn ring<T: Slot, R>(
+    (fd, config): (BorrowedFd<'_>, &XskConfig),
+    (ring, step): (&'static str, &'static str),
+    (parts, page_offset): (&XdpRingOffset, u64),
+    make: impl FnOnce(Mapping, Layout, u32) -> Option<R>,
+) -> Result<R, Error> {
+    let layout = Layout {
+        producer: parts.producer as usize,
+        consumer: parts.consumer as usize,
+        // Every supported kernel has flags.
+        flags: parts.flags.unwrap_or(u64::MAX) as usize,
+        slots: parts.desc as usize,
+    };
+    let len = layout.len::<T>(config.ring_size);
+    let mapping = Mapping::new(fd, page_offset, len, true).map_err(config.failed(step))?;
+    make(mapping, layout, config.ring_size).ok_or(Error::Ring { ring })
 }
