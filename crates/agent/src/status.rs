@@ -6,7 +6,8 @@ mod shaper;
 
 use std::collections::BTreeMap;
 
-use myelin_dataplane::{NamedCount, PipelineReader, WorkerFacts};
+use myelin_dataplane::spsc::SharedObserver;
+use myelin_dataplane::{NamedCount, PipelineReader, RingEnds, WorkerFacts};
 use myelin_kernel::Plane;
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
@@ -109,17 +110,15 @@ fn hops(running: &Running, view: &View, plane: &Plane) -> Vec<HopStatus> {
 }
 
 fn rings(pipeline: &PipelineReader) -> Vec<RingStatus> {
-    let rings = pipeline.rings().into_iter();
-    rings
-        .map(|ring| RingStatus {
-            from: ring.from,
-            to: ring.to,
-            capacity: ring.capacity,
-            occupancy: ring.occupancy,
-            enqueued: ring.enqueued,
-            dequeued: ring.dequeued,
-        })
-        .collect()
+    let status = |((from, to), ring): (RingEnds, SharedObserver)| RingStatus {
+        from,
+        to,
+        capacity: ring.capacity(),
+        occupancy: ring.occupancy(),
+        enqueued: ring.enqueued(),
+        dequeued: ring.dequeued(),
+    };
+    pipeline.rings().map(status).collect()
 }
 
 fn worker(facts: &WorkerFacts) -> WorkerStatus {

@@ -78,7 +78,7 @@ pub use handle::WorkerHandle;
 pub use idle::Idle;
 pub use launch::{Launch, Launched, Launcher};
 pub use named::NamedCount;
-pub use pipeline::{Pipeline, PipelineReader, RingStatus, Stage};
+pub use pipeline::{Pipeline, PipelineReader, RingEnds, Stage};
 pub use port::Port;
 pub use protocol::{NewPort, PortSetup};
 pub use stats::{ChainStats, DoorCounters, DoorStats, ShaperStats, Stats, WorkerStats};

@@ -28,7 +28,7 @@ use crate::ring_port::Side;
 mod reader;
 mod runs;
 
-pub use reader::{PipelineReader, RingStatus};
+pub use reader::{PipelineReader, RingEnds};
 use runs::{Run, runs};
 
 /// How long packets on their way may take to come through before the chain is taken away.

@@ -9,7 +9,7 @@ use common::{
     ADAPTIVE, End, FORTH, Network, Path, chain, config, cpu_ticks, drain, echo, ends, flood,
     forward, privileged, wait_until,
 };
-use myelin_dataplane::{Error, Idle, Pipeline};
+use myelin_dataplane::{Error, Idle, Pipeline, RingEnds};
 use myelin_spec::{FunctionConfig, XorConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,9 +47,18 @@ impl Piped {
             wait_until(sound),
             "{:?} {:?} {:?}",
             self.path.audit(),
-            self.pipeline.reader(&self.path.worker).rings(),
+            self.rings(),
             self.path.worker.stats().worker()
         );
+    }
+
+    /// Of each ring its ends, what was put in, what is in it and how much it can hold.
+    fn rings(&self) -> Vec<(RingEnds, u64, u32, u32)> {
+        let reader = self.pipeline.reader(&self.path.worker);
+        let rings = reader.rings();
+        rings
+            .map(|(ends, ring)| (ends, ring.enqueued(), ring.occupancy(), ring.capacity()))
+            .collect()
     }
 
     fn pid(&self, stage: usize) -> Pid {
@@ -96,22 +105,15 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
             "nothing is that fast"
         );
         // Anybody can see what went through the rings: forth, on, home, and the home of the first stage, which had nothing to send.
-        let rings = piped.pipeline.reader(&piped.path.worker).rings();
-        let through: Vec<_> = rings.iter().map(|r| (r.from, r.to, r.enqueued)).collect();
-        assert_eq!(
-            through,
-            [
-                (None, Some(1), 100),
-                (Some(1), Some(2), 100),
-                (Some(2), None, 100),
-                (Some(1), None, 0)
-            ]
-        );
-        assert!(
-            rings
-                .iter()
-                .all(|ring| ring.occupancy == 0 && ring.capacity == 1024)
-        );
+        let seen = [
+            ((None, Some(1)), 100),
+            ((Some(1), Some(2)), 100),
+            ((Some(2), None), 100),
+            ((Some(1), None), 0),
+        ];
+        // Nothing is in them, of 1024.
+        let seen = seen.map(|(ends, enqueued)| (ends, enqueued, 0, 1024));
+        assert_eq!(piped.rings(), seen);
         piped.assert_all_frames_accounted();
         let Piped { mut path, pipeline } = piped;
         pipeline.remove(&mut path.worker).unwrap();
@@ -265,7 +267,7 @@ fn an_idle_pipeline_sleeps() {
             .collect();
         panic!(
             "{error} {:?} {:?} {:?} {stages:?} {:?}",
-            piped.pipeline.reader(&piped.path.worker).rings(),
+            piped.rings(),
             piped.pipeline.reader(head).stats().unwrap().positions,
             head.stats().worker(),
             piped.path.audit()

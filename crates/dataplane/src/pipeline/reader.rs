@@ -4,27 +4,11 @@ use std::sync::Arc;
 
 use crate::facts::WorkerFacts;
 use crate::ring_link::RingLink;
+use crate::spsc::SharedObserver;
 use crate::stats::{ChainStats, Stats};
 
-/// How full a ring of a pipeline is; read from shared memory, without the processes at its ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingStatus {
-    /// Position of the function whose process sends; `None` for the first process.
-    pub from: Option<u8>,
-    /// Position of the function whose process receives; `None` for the first process.
-    pub to: Option<u8>,
-    /// Descriptors it can hold.
-    pub capacity: u32,
-    /// Descriptors in it.
-    pub occupancy: u32,
-    /// Descriptors put in so far.
-    pub enqueued: u64,
-    /// Descriptors taken out so far.
-    pub dequeued: u64,
-}
-
 /// Positions of the functions whose processes send and receive; `None` for the first process.
-pub(super) type RingEnds = (Option<u8>, Option<u8>);
+pub type RingEnds = (Option<u8>, Option<u8>);
 
 /// The counters of a pipeline's processes, and its rings.
 #[derive(Debug)]
@@ -42,23 +26,10 @@ impl PipelineReader {
         stages.map(|(position, facts, _)| (*position, facts))
     }
 
-    /// The rings, now.
-    pub fn rings(&self) -> Vec<RingStatus> {
+    /// The rings, to be looked at without the processes at their ends.
+    pub fn rings(&self) -> impl Iterator<Item = (RingEnds, SharedObserver)> {
         let rings = self.rings.iter();
-        rings
-            .filter_map(|(ends, link)| {
-                let (from, to) = *ends;
-                let ring = link.ring.observer().ok()?;
-                Some(RingStatus {
-                    from,
-                    to,
-                    capacity: ring.capacity(),
-                    occupancy: ring.occupancy(),
-                    enqueued: ring.enqueued(),
-                    dequeued: ring.dequeued(),
-                })
-            })
-            .collect()
+        rings.filter_map(|(ends, link)| Some((*ends, link.ring.observer().ok()?)))
     }
 
     /// What the chain did in all its processes together.
