@@ -74,6 +74,11 @@ impl WorkerConfig {
         }
     }
 
+    /// The first word of its command line, by which it is found.
+    pub fn process_name(&self) -> String {
+        format!("{WORKER_NAME}@{}", self.run_id)
+    }
+
     /// Refuses what no worker can do.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if (1..=MAX_BATCH).contains(&self.batch) {

@@ -1,30 +1,18 @@
 //! How a worker's process comes into being: as a child of the agent, or in a place that the agent has made for it.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// A worker that is to be started.
-#[derive(Debug)]
-pub struct Launch {
-    /// Its program.
-    pub exe: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// The first word of its command line, by which it is found.
-    pub name: String,
-    /// Its standard input: the connection to the agent.
-    pub control: OwnedFd,
-}
+use crate::config::WorkerConfig;
 
 /// Starts workers somewhere: in a control group, in a container.
 pub trait Launcher: fmt::Debug + Send + Sync {
-    /// Starts one. It need not be up yet when this returns; all else that was started here before has ended.
-    fn launch(&self, launch: Launch) -> io::Result<Box<dyn Launched>>;
+    /// Starts one whose standard input is `control`, the connection to the agent. It need not be up yet when this returns; all else
+    /// that was started here before has ended.
+    fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>>;
 }
 
 /// A worker that was started.
@@ -44,11 +32,11 @@ pub trait Launched: fmt::Debug + Send + Sync {
 pub(crate) struct AsChild;
 
 impl Launcher for AsChild {
-    fn launch(&self, launch: Launch) -> io::Result<Box<dyn Launched>> {
-        let child = Command::new(launch.exe)
-            .args(launch.args)
-            .arg0(launch.name)
-            .stdin(Stdio::from(launch.control))
+    fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
+        let child = Command::new(&config.exe)
+            .args(&config.args)
+            .arg0(config.process_name())
+            .stdin(Stdio::from(control))
             .stdout(Stdio::null())
             .current_dir("/")
             // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.

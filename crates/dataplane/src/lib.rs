@@ -76,7 +76,7 @@ pub use facts::WorkerFacts;
 pub use forwarder::Forwarder;
 pub use handle::WorkerHandle;
 pub use idle::Idle;
-pub use launch::{Launch, Launched, Launcher};
+pub use launch::{Launched, Launcher};
 pub use named::NamedCount;
 pub use pipeline::{Pipeline, PipelineReader, RingEnds, Stage};
 pub use port::Port;

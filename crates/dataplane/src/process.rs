@@ -8,9 +8,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use nix::sys::time::TimeVal;
 
 use crate::chain::SocketId;
-use crate::config::{WORKER_NAME, WorkerConfig};
+use crate::config::WorkerConfig;
 use crate::error::Error;
-use crate::launch::{AsChild, Launch, Launched, Launcher};
+use crate::launch::{AsChild, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
 use crate::xsk::{Xsk, XskConfig};
 
@@ -45,14 +45,8 @@ impl Process {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(|errno| failed(errno.into()))?;
-        let launch = Launch {
-            exe: config.exe.clone(),
-            args: config.args.clone(),
-            name: format!("{WORKER_NAME}@{}", config.run_id),
-            control: theirs,
-        };
         let launcher: &dyn Launcher = config.launcher.as_deref().unwrap_or(&AsChild);
-        let process = launcher.launch(launch).map_err(failed)?;
+        let process = launcher.launch(config, theirs).map_err(failed)?;
         Ok(Self {
             process,
             worker: config.run_id.clone(),

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use myelin_dataplane::{Launch, Launched, Launcher};
+use myelin_dataplane::{Launched, Launcher, WorkerConfig};
 use myelin_linux::cgroup::{Cgroup, Limits as GroupLimits};
 use myelin_linux::journal::{Journal, NewestFirst, Resource};
 use myelin_linux::netns::Netns;
@@ -295,12 +295,12 @@ impl Confined {
 /// Starts a worker here. It needs nothing of the machine but what the agent hands over to it, so in a container it has neither
 /// capabilities nor a network.
 impl Launcher for Confinement {
-    fn launch(&self, launch: Launch) -> io::Result<Box<dyn Launched>> {
+    fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let program = Program {
-            path: launch.exe,
-            args: launch.args,
-            name: Some(launch.name),
-            stdin: Some(launch.control),
+            path: config.exe.clone(),
+            args: config.args.clone(),
+            name: Some(config.process_name()),
+            stdin: Some(control),
             stderr: Some(io::stderr().as_fd().try_clone_to_owned()?),
             bring: true,
             ..Program::default()

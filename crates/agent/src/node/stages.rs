@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use myelin_dataplane::{
-    Deaths, Idle, Pipeline, PipelineReader, UserChain, WORKER_NAME, WorkerConfig,
-};
+use myelin_dataplane::{Deaths, Idle, Pipeline, PipelineReader, UserChain, WorkerConfig};
 use myelin_linux::affinity;
 use myelin_linux::journal::{Made, Resource};
 use myelin_spec::Mapping;
@@ -118,7 +116,7 @@ impl Entry {
             })
             .collect();
         let record = |config: &WorkerConfig| {
-            let argument = format!("{WORKER_NAME}@{}", config.run_id);
+            let argument = config.process_name();
             self.journal.guard(Resource::Processes { argument })
         };
         let recorded = configs.iter().map(record).collect::<Result<_, _>>();

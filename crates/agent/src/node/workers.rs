@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use myelin_dataplane::{
-    BusyPoll, Deaths, DevicePair, Idle, Lead, Role, SocketId, Stats, WORKER_NAME, WorkerConfig,
-    WorkerFacts, WorkerHandle, Xsk, XskConfig,
+    BusyPoll, Deaths, DevicePair, Idle, Lead, Role, SocketId, Stats, WorkerConfig, WorkerFacts,
+    WorkerHandle, Xsk, XskConfig,
 };
 use myelin_kernel::{Plane, Reentry, Sockets};
 use myelin_linux::affinity;
@@ -18,7 +18,7 @@ use myelin_linux::journal::{Journal, Made, Resource};
 use myelin_linux::link::LinkId;
 use myelin_linux::netns::Netns;
 use myelin_planner::admission::{RING, SMALL_RING};
-use myelin_spec::{Idle as IdleSpec, SandboxSpec, ServiceChain, WorkerSpec};
+use myelin_spec::{SandboxSpec, ServiceChain, WorkerSpec};
 
 use crate::api::ApiError;
 use crate::node::Parts;
@@ -128,13 +128,7 @@ impl Worker {
         config.args = vec!["worker".into()];
         config.batch = spec.batch;
         config.core = Some(spec.core.unwrap_or_else(default_core));
-        config.idle = match spec.idle {
-            IdleSpec::Spin => Idle::Spin,
-            IdleSpec::Sleep => Idle::Sleep,
-            IdleSpec::Adaptive => Idle::Adaptive {
-                spin: Duration::from_nanos(spec.spin_ns),
-            },
-        };
+        config.idle = Idle::from(spec);
         let mut resources = Vec::new();
         if let Some(claim) = &devices {
             let prefix = format!("myelin-{id}");
@@ -153,7 +147,7 @@ impl Worker {
             });
         }
         resources.push(Resource::Processes {
-            argument: format!("{WORKER_NAME}@{id}"),
+            argument: config.process_name(),
         });
         let recorded = resources
             .into_iter()
