@@ -7,7 +7,8 @@ use myelin_packet::sojourn::Histogram;
 
 use crate::Monitor;
 use crate::api::{ApiError, CalibrateRequest, ChainSource, ChainUp, DownReply, Event};
-use crate::engine::{Busy, Engine, UpOptions};
+use crate::deploy::UpOptions;
+use crate::engine::{Busy, Engine};
 
 impl Chains for Engine {
     fn up(&self, source: &ChainSource) -> Result<Vec<ChainUp>, ApiError> {

@@ -17,6 +17,7 @@ mod switch_on;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use myelin_planner::Costs;
@@ -32,31 +33,34 @@ use crate::node::quiesce::Urgent;
 pub use admit::decide as admit;
 pub use plan::{link_bps, link_mtu, port_kind};
 
-/// How a file is brought up.
-#[derive(Clone, Copy)]
-pub(crate) struct Order<'a> {
-    pub(crate) source: &'a ChainSource,
-    /// Whether what admission refuses is deployed as best effort.
-    pub(crate) force: bool,
-    /// Whether none of its chains may run already.
-    pub(crate) only_new: bool,
+/// How [`Engine::up`](crate::Engine::up) brings a file up.
+#[derive(Clone, Copy, Default)]
+pub struct UpOptions<'a> {
+    /// Deploys what admission refuses as best effort.
+    pub force: bool,
+    /// Refuses chains that run already.
+    pub only_new: bool,
     /// Chains of the file that are going to be flooded.
-    pub(crate) floods: &'a [FloodRequest],
-    /// Whether it is not wanted any more; steps that may take long look at it.
-    pub(crate) is_called_off: &'a dyn Fn() -> bool,
+    pub floods: &'a [FloodRequest],
+    /// Set when the client has gone.
+    pub cancelled: Option<&'a AtomicBool>,
 }
 
 /// Brings all chains of a file into the form that it gives them, or none: those that do not run come up, those that run in another
-/// form are changed under their traffic.
+/// form are changed under their traffic. Steps that may take long look whether it was called off.
 ///
 /// # Errors
 /// A bad file, a chain that is not admitted, a change that cannot be made live, or what the system refused; then everything is as it
 /// was before.
-pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError> {
+pub(crate) fn up(
+    node: &Node,
+    source: &ChainSource,
+    options: UpOptions<'_>,
+    called_off: &dyn Fn() -> bool,
+) -> Result<Vec<ChainUp>, ApiError> {
     let start = Instant::now();
-    let called_off = order.is_called_off;
-    let chains = order.source.parse()?;
-    check_floods(order.floods, &chains)?;
+    let chains = source.parse()?;
+    check_floods(options.floods, &chains)?;
     let costs = load_costs()?;
     let names: Vec<String> = chains.iter().map(|chain| chain.name.clone()).collect();
     let reverses = chains.iter().filter_map(|chain| chain.reverse.clone());
@@ -65,7 +69,7 @@ pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError
     let ports = chains.iter().filter_map(|chain| chain.ports.as_ref());
     let interfaces = ports.flat_map(|ports| [ports.ingress.clone(), ports.egress.clone()]);
     let interfaces = node.interfaces.reserve(interfaces.collect(), called_off)?;
-    if order.only_new {
+    if options.only_new {
         none_may_run(node, &chains)?;
     }
     let surveyed = plan::Surveyed {
@@ -77,11 +81,17 @@ pub(crate) fn up(node: &Node, order: Order<'_>) -> Result<Vec<ChainUp>, ApiError
         mut planned,
         unchanged,
     } = plan::plan(surveyed, chains, &costs)?;
-    let admission = admit::admit(&node.ledger, &costs, &mut planned, order.force, called_off)?;
+    let admission = admit::admit(
+        &node.ledger,
+        &costs,
+        &mut planned,
+        options.force,
+        called_off,
+    )?;
     let latencies = cpu_latency::ask(planned.iter().map(|planned| &planned.chain))?;
     let placed = for_all(planned, |planned| place::place(&node.parts, planned))?;
     drop(interfaces);
-    let source = Arc::new(order.source.clone());
+    let source = Arc::new(source.clone());
     let laid = for_all(placed, |placed| {
         lay_out::lay_out(&node.parts, placed, &source, called_off)
     })?;

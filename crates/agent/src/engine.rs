@@ -6,18 +6,18 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use myelin_linux::procfs;
 use myelin_packet::sojourn::Histogram;
 
 use crate::Monitor;
 use crate::api::{
-    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FloodRequest,
-    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
+    AgentInfo, ApiError, ChainSource, ChainStatus, ChainUp, DownReply, Event, FunctionFlows,
+    ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond,
 };
 use crate::control::{sampler, supervise};
-use crate::deploy::{self, Order};
+use crate::deploy::{self, UpOptions};
 use crate::node::Node;
 use crate::pool::lock;
 use crate::status;
@@ -31,33 +31,6 @@ pub struct Engine {
     pub(crate) busy: AtomicUsize,
     /// How often all changes under way were called off.
     called_off: AtomicU64,
-}
-
-/// How [`Engine::up`] brings a file up.
-#[derive(Clone, Copy)]
-pub struct UpOptions<'a> {
-    /// Deploys what admission refuses as best effort.
-    pub force: bool,
-    /// Refuses chains that run already.
-    pub only_new: bool,
-    /// Chains of the file that are going to be flooded.
-    pub floods: &'a [FloodRequest],
-    /// Set when the client has gone.
-    pub cancelled: &'a AtomicBool,
-}
-
-/// Nothing cancels what is asked for with the default options.
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-impl Default for UpOptions<'_> {
-    fn default() -> Self {
-        Self {
-            force: false,
-            only_new: false,
-            floods: &[],
-            cancelled: &NEVER,
-        }
-    }
 }
 
 impl Engine {
@@ -110,17 +83,11 @@ impl Engine {
     ) -> Result<Vec<ChainUp>, ApiError> {
         let called_off = self.called_off.load(Ordering::Relaxed);
         let is_called_off = || {
-            options.cancelled.load(Ordering::Relaxed)
+            let cancelled = options.cancelled;
+            cancelled.is_some_and(|cancelled| cancelled.load(Ordering::Relaxed))
                 || self.called_off.load(Ordering::Relaxed) != called_off
         };
-        let order = Order {
-            source,
-            force: options.force,
-            only_new: options.only_new,
-            floods: options.floods,
-            is_called_off: &is_called_off,
-        };
-        deploy::up(&self.node, order)
+        deploy::up(&self.node, source, options, &is_called_off)
     }
 
     /// Makes changes that wait give up.
@@ -211,9 +178,7 @@ impl Engine {
     /// # Errors
     /// There is no chain of that name.
     pub fn sojourn(&self, chain: &str) -> Result<Vec<Histogram>, ApiError> {
-        let running = self.node.chains.get(chain).ok_or_else(|| {
-            ApiError::failed(format!("chain `{chain}` was removed while it was measured"))
-        })?;
+        let running = self.node.chains.expect_while("measured", chain)?;
         Ok(running.read(&self.node.parts.plane).sections())
     }
 
@@ -255,7 +220,7 @@ impl Engine {
             force: request.force,
             only_new: true,
             floods: &request.floods,
-            cancelled: monitor.cancelled,
+            cancelled: Some(monitor.cancelled),
         };
         let up = self.up(&request.source, options)?;
         let measured = self.measure_all(&up, request, monitor);

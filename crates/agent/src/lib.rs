@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-pub use deploy::{admit, link_bps, link_mtu, load_costs, port_kind};
-pub use engine::{Engine, UpOptions};
+pub use deploy::{UpOptions, admit, link_bps, link_mtu, load_costs, port_kind};
+pub use engine::Engine;
 pub use myelin_measure::Monitor;
 pub use node::container::version as runc_version;
 pub use server::ServeOptions;

@@ -24,7 +24,6 @@ use crate::api::{
 };
 use crate::control::span::Span;
 use crate::engine::Engine;
-
 use crate::node::Node;
 use crate::node::circuit::MTU;
 use crate::status;
@@ -44,9 +43,7 @@ pub(crate) struct Row {
 
 /// All that was measured of a chain.
 pub(crate) struct Measured {
-    pub(crate) chain: ServiceChain,
-    pub(crate) source: Arc<ChainSource>,
-    pub(crate) plan: Plan,
+    pub(crate) target: Target,
     pub(crate) rows: Vec<Row>,
     /// The sojourn over all rows, by section.
     pub(crate) sojourn: Vec<Histogram>,
@@ -59,7 +56,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// What the probes saw together.
     pub(crate) fn probed(&self) -> Probed {
-        let quantile = self.chain.sla.percentile / 100.0;
+        let quantile = self.target.chain.sla.percentile / 100.0;
         let worst = |of: &dyn Fn(&ProbeResult) -> &Distribution| {
             let rows = self.rows.iter();
             rows.filter_map(|row| of(&row.probe).quantile_us(quantile))
@@ -83,7 +80,8 @@ pub(crate) fn chain(
     monitor: &Monitor<'_>,
 ) -> Result<ReportReply, ApiError> {
     let target = Target::of(&engine.node, name)?;
-    let modes = parse_modes(options)?;
+    let modes = options.modes.iter().map(|mode| mode.parse());
+    let modes: Vec<Mode> = modes.collect::<Result<_, _>>().map_err(ApiError::usage)?;
     let sockets = target.sockets()?;
     let before = engine.sojourn(name)?;
     let span = Span::begin(&engine.node, name)?;
@@ -115,20 +113,12 @@ pub(crate) fn chain(
     }
     let account = span.end(&engine.node, name)?;
     let floods = flood::stop(engine, floods)?;
-    let running = engine.node.chains.get(name).ok_or_else(|| gone(name))?;
+    let running = engine.node.chains.expect_while("measured", name)?;
     let plane = &engine.node.parts.plane;
     let sojourn = since(&running.read(plane).sections(), &before);
     let hops = status::of(&running, plane).hops;
-    let Target {
-        chain,
-        source,
-        plan,
-        ..
-    } = target;
     Ok(report::reply(Measured {
-        chain,
-        source,
-        plan,
+        target,
         rows,
         sojourn,
         hops,
@@ -137,29 +127,17 @@ pub(crate) fn chain(
     }))
 }
 
-fn parse_modes(options: &ProbeOptions) -> Result<Vec<Mode>, ApiError> {
-    options
-        .modes
-        .iter()
-        .map(|mode| mode.parse().map_err(ApiError::usage))
-        .collect()
-}
-
 /// What was measured since, by section.
 fn since(now: &[Histogram], start: &[Histogram]) -> Vec<Histogram> {
     let sections = now.iter().zip(start);
     sections.map(|(now, start)| now.since(start)).collect()
 }
 
-fn gone(name: &str) -> ApiError {
-    ApiError::failed(format!("chain `{name}` was removed while it was measured"))
-}
-
 /// What a probe must know of a chain.
 pub(crate) struct Target {
     pub(crate) chain: ServiceChain,
-    source: Arc<ChainSource>,
-    plan: Plan,
+    pub(crate) source: Arc<ChainSource>,
+    pub(crate) plan: Plan,
     client: (String, IpAddr),
     server: (String, IpAddr),
     /// What the chain's functions do to a payload byte on the way there and back.

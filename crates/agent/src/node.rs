@@ -29,8 +29,7 @@ use myelin_kernel::{Capacity, Plane};
 use myelin_linux::bpffs;
 use myelin_linux::journal::{Journal, Resource};
 
-use crate::api::ApiError;
-use crate::api::RunDir;
+use crate::api::{ApiError, RunDir};
 use crate::pool::{Pool, lock};
 use black_box::BlackBoxes;
 use chains::Chains;

@@ -21,12 +21,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::Monitor;
-use crate::api::RunDir;
 use crate::api::{
     self, AgentInfo, ApiError, CalibrateRequest, ChainStatus, ChainUp, DownReply, ErrorKind, Event,
-    FunctionFlows, ProbeRequest, RunRequest, SlaEvent, SlaSecond, UpRequest,
+    FunctionFlows, ProbeRequest, RunDir, RunRequest, SlaEvent, SlaSecond, UpRequest,
 };
-use crate::engine::{Engine, UpOptions};
+use crate::deploy::UpOptions;
+use crate::engine::Engine;
 
 /// Longest request, bytes: a chain file with the files that it names. The longest list of routes takes some 16 MiB.
 const MAX_REQUEST: usize = 64 << 20;
@@ -347,7 +347,7 @@ async fn up(
     waiting(shared, move |engine| {
         let options = UpOptions {
             force: request.force,
-            cancelled: &cancelled,
+            cancelled: Some(&cancelled),
             ..UpOptions::default()
         };
         engine.up(&request.source, options)

@@ -64,9 +64,7 @@ pub(crate) fn stop(
 }
 
 fn counts(engine: &Engine, name: &str) -> Result<Counts, ApiError> {
-    let running = engine.node.chains.get(name).ok_or_else(|| {
-        ApiError::failed(format!("chain `{name}` was removed while it was flooded"))
-    })?;
+    let running = engine.node.chains.expect_while("flooded", name)?;
     let status = status::of(&running, &engine.node.parts.plane);
     Ok(Counts {
         packets_in: status.packets_in,

@@ -17,14 +17,14 @@ use crate::status;
 /// The answer to a request for a measurement.
 pub(crate) fn reply(measured: Measured) -> ReportReply {
     let claims = claims::claims(
-        &measured.chain.sla,
+        &measured.target.chain.sla,
         &measured.sojourn,
         &measured.probed(),
         &measured.account,
     );
     let environment = circumstances(&measured);
     let mut envelope = json!(Report {
-        experiment: measured.chain.name.clone(),
+        experiment: measured.target.chain.name.clone(),
         environment: environment.clone(),
         rows: measured.rows.iter().map(row).collect(),
         claims: claims.clone(),
@@ -33,7 +33,7 @@ pub(crate) fn reply(measured: Measured) -> ReportReply {
     envelope["hops"] = json!(measured.hops);
     envelope["account"] = json!(measured.account);
     envelope["floods"] = json!(measured.floods);
-    envelope["plan"] = json!(measured.plan);
+    envelope["plan"] = json!(measured.target.plan);
     envelope["sla_met"] = json!(claims::met(&claims));
     ReportReply {
         envelope,
@@ -42,11 +42,11 @@ pub(crate) fn reply(measured: Measured) -> ReportReply {
 }
 
 fn circumstances(measured: &Measured) -> Environment {
-    let chain = &measured.chain;
+    let (chain, plan) = (&measured.target.chain, &measured.target.plan);
     let mut environment = environment()
-        .with("hook", measured.plan.hook.as_str())
-        .with("mapping", measured.plan.mapping.as_str());
-    if measured.plan.uses(Space::User) {
+        .with("hook", plan.hook.as_str())
+        .with("mapping", plan.mapping.as_str());
+    if plan.uses(Space::User) {
         environment = environment
             .with("worker_idle", chain.worker.idle.as_str())
             .with("worker_batch", chain.worker.batch.to_string());
@@ -90,6 +90,7 @@ fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
         return vec![("chain".to_owned(), Distribution::from(whole))];
     }
     let boxes: Vec<&str> = measured
+        .target
         .plan
         .black_boxes()
         .map(|hop| hop.name.as_str())
@@ -104,7 +105,7 @@ fn sections(measured: &Measured) -> Vec<(String, Distribution)> {
 }
 
 fn hops(measured: &Measured) -> Vec<Hop> {
-    let plan = &measured.plan;
+    let plan = &measured.target.plan;
     let step = |name: &str, step: &myelin_planner::Step| Hop {
         name: format!("{name} ({})", step.name),
         space: "kernel".to_owned(),
@@ -136,14 +137,14 @@ fn hops(measured: &Measured) -> Vec<Hop> {
 
 fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment) -> ChainReport {
     let us = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
-    let sla = &measured.chain.sla;
-    let mut notes = measured.plan.warnings.clone();
-    notes.push(measured.plan.worst_case_note.clone());
+    let (chain, plan) = (&measured.target.chain, &measured.target.plan);
+    let mut notes = plan.warnings.clone();
+    notes.push(plan.worst_case_note.clone());
     let polls = |row: &Row| row.probe.mode == Mode::Spin;
-    if measured.plan.uses(Space::User) && affinity::cores() < 3 && measured.rows.iter().any(polls) {
+    if plan.uses(Space::User) && affinity::cores() < 3 && measured.rows.iter().any(polls) {
         notes.push("spin mode polls on two cores and the worker polls too: on two cores they are in each other's way".to_owned());
     }
-    if measured.plan.black_boxes().next().is_some() {
+    if plan.black_boxes().next().is_some() {
         notes.push(
             "the sojourn is told by section: how long packets were in black boxes is in none of them, but in the probe's delays"
                 .to_owned(),
@@ -151,10 +152,10 @@ fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment
     }
     let cpu = measured.rows.first().map(|row| row.cpu.clone());
     ChainReport {
-        chain: measured.chain.name.clone(),
+        chain: chain.name.clone(),
         claims,
-        latency_bound_us: us(sla.latency_ns),
-        round_trip_bound_us: us(sla.round_trip_ns),
+        latency_bound_us: us(chain.sla.latency_ns),
+        round_trip_bound_us: us(chain.sla.round_trip_ns),
         sojourns: sections(&measured),
         hops: hops(&measured),
         traffic: traffic(&measured.account),
@@ -172,8 +173,8 @@ fn chain_report(measured: Measured, claims: Vec<Claim>, environment: Environment
         cpu,
         environment,
         notes,
-        file_name: measured.source.name.clone(),
-        file_text: measured.source.text.clone(),
+        file_name: measured.target.source.name.clone(),
+        file_text: measured.target.source.text.clone(),
     }
 }
 

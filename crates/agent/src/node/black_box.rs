@@ -23,8 +23,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::procfs;
 use myelin_spec::{ExternalConfig, FunctionConfig, FunctionSpec, Isolation, ServiceChain, Space};
 
-use crate::api::RunDir;
-use crate::api::{ApiError, BlackBoxStatus, SandboxStatus};
+use crate::api::{ApiError, BlackBoxStatus, RunDir, SandboxStatus};
 use crate::node::black_box::log::Log;
 use crate::node::confinement::{Confined, Confinement, Demand, Ended, Program};
 use crate::node::container;

@@ -369,6 +369,21 @@ impl Chains {
         })
     }
 
+    /// As [`get`](Self::get), for one that ran a moment ago and is being `worked_on`.
+    ///
+    /// # Errors
+    /// It was removed.
+    pub(crate) fn expect_while(
+        &self,
+        worked_on: &str,
+        name: &str,
+    ) -> Result<Arc<Running>, ApiError> {
+        self.get(name).ok_or_else(|| {
+            let text = format!("chain `{name}` was removed while it was {worked_on}");
+            ApiError::failed(text)
+        })
+    }
+
     /// All that run, by name.
     pub(crate) fn all(&self) -> Vec<Arc<Running>> {
         lock(&self.running).values().cloned().collect()

@@ -21,8 +21,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_spec::{Isolation, Limits, units};
 
-use crate::api::RunDir;
-use crate::api::{ApiError, SandboxStatus};
+use crate::api::{ApiError, RunDir, SandboxStatus};
 use crate::node::container::Container;
 
 pub(crate) use myelin_linux::cgroup::Usage;

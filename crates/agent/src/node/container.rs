@@ -19,8 +19,7 @@ use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Process};
 use serde_json::{Value, json};
 
-use crate::api::ApiError;
-use crate::api::RunDir;
+use crate::api::{ApiError, RunDir};
 use crate::node::confinement::{Demand, PATH, Program};
 
 /// Debian's name of the program and of its package.

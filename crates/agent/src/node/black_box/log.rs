@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use myelin_linux::journal::{Journal, Made, Resource};
 
-use crate::api::ApiError;
-use crate::api::RunDir;
+use crate::api::{ApiError, RunDir};
 
 /// A longer file loses all but its end.
 const LONGEST: u64 = 1 << 20;
