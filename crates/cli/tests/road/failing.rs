@@ -4,9 +4,9 @@ use nix::errno::Errno;
 
 use crate::common::taps::skip_without_dpdk;
 use crate::common::wire::Wire;
-use crate::common::{Myelin, skip_unless_root, skip_without, wait_for};
+use crate::common::{Myelin, wait_for};
 use crate::forms::{self, Form};
-use crate::steps::{Agent, At, chosen};
+use crate::steps::{Agent, At, chosen, for_forms};
 
 /// Calls that fail on the way up, and on the way down.
 const UP: u32 = 12;
@@ -22,9 +22,7 @@ fn fails_at_any_step(form: &Form) {
     let before = links();
     let mut agent = Agent::start(&myelin);
     let idle = myelin.leftovers();
-    let (up_steps, _) = agent.count(|| myelin.ok(&up));
-    let (down_steps, _) = agent.count(|| myelin.ok(&down));
-    println!("{name}: {up_steps} steps up, {down_steps} down");
+    let (up_steps, down_steps) = agent.count_both(&myelin, &up, &down);
 
     for step in chosen(up_steps, UP) {
         let error = if step % 2 == 0 {
@@ -81,19 +79,8 @@ fn fails_at_any_step(form: &Form) {
     myelin.assert_clean();
 }
 
-macro_rules! failing {
-    ($($name:ident: $form:expr, $skip:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            if skip_unless_root() || skip_without("cc") || $skip {
-                return;
-            }
-            fails_at_any_step(&$form);
-        }
-    )* };
-}
-
-failing! {
+for_forms! {
+    fails_at_any_step:
     a_call_fails_for_a_chain_in_the_kernel: forms::kernel_only(), false;
     a_call_fails_for_a_chain_in_both_spaces: forms::mixed(), false;
     a_call_fails_for_a_pipeline: forms::pipeline(), false;

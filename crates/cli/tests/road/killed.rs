@@ -2,9 +2,9 @@
 
 use crate::common::taps::skip_without_dpdk;
 use crate::common::wire::Wire;
-use crate::common::{Myelin, skip_unless_root, skip_without, wait_for};
+use crate::common::{Myelin, wait_for};
 use crate::forms::{self, Form, left_files};
-use crate::steps::{Agent, At, chosen};
+use crate::steps::{Agent, At, chosen, for_forms};
 
 /// Steps at which the agent is killed on the way up, and on the way down.
 const UP: u32 = 11;
@@ -20,11 +20,9 @@ fn killed_at_any_step(form: &Form) {
     let before = links();
 
     let agent = Agent::start(&myelin);
-    let (up_steps, _) = agent.count(|| myelin.ok(&up));
-    let (down_steps, _) = agent.count(|| myelin.ok(&down));
+    let (up_steps, down_steps) = agent.count_both(&myelin, &up, &down);
     agent.stop();
     myelin.assert_clean();
-    println!("{name}: {up_steps} steps up, {down_steps} down");
 
     let up_steps = chosen(up_steps, UP).into_iter().map(|step| (true, step));
     let down_steps = chosen(down_steps, DOWN);
@@ -53,19 +51,8 @@ fn killed_at_any_step(form: &Form) {
     }
 }
 
-macro_rules! killed {
-    ($($name:ident: $form:expr, $skip:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            if skip_unless_root() || skip_without("cc") || $skip {
-                return;
-            }
-            killed_at_any_step(&$form);
-        }
-    )* };
-}
-
-killed! {
+for_forms! {
+    killed_at_any_step:
     on_the_way_of_a_chain_in_the_kernel: forms::kernel_only(), false;
     on_the_way_of_a_chain_in_both_spaces: forms::mixed(), false;
     on_the_way_of_a_pipeline: forms::pipeline(), false;

@@ -98,6 +98,13 @@ impl Agent {
         (self.word(1), done)
     }
 
+    /// How many steps it takes for these two commands.
+    pub(crate) fn count_both(&self, myelin: &Myelin, up: &[&str], down: &[&str]) -> (u32, u32) {
+        let [up, down] = [up, down].map(|command| self.count(|| myelin.ok(command)).0);
+        println!("{up} steps up, {down} down");
+        (up, down)
+    }
+
     /// Does something that meets this at one of the agent's steps.
     pub(crate) fn with<T>(&self, at: At, work: impl FnOnce() -> T) -> T {
         match at {
@@ -181,6 +188,21 @@ impl Drop for Agent {
         self.end();
     }
 }
+
+/// A test for each form, unless it is to be skipped, that `$test` makes of it.
+macro_rules! for_forms {
+    ($test:ident: $($name:ident: $form:expr, $skip:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            use crate::common::{skip_unless_root, skip_without};
+            if skip_unless_root() || skip_without("cc") || $skip {
+                return;
+            }
+            $test(&$form);
+        }
+    )* };
+}
+pub(crate) use for_forms;
 
 /// So many of the steps, evenly over all of them; all of them where MYELIN_EXHAUSTIVE is set.
 pub(crate) fn chosen(count: u32, most: u32) -> Vec<u32> {
