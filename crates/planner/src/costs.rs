@@ -14,48 +14,79 @@ use serde::{Deserialize, Serialize};
 /// The version of the JSON form that this release reads and writes.
 pub const VERSION: u32 = 1;
 
-/// Costs of the steps between functions.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct StepCosts {
+/// Defines [`StepCosts`]: each step below what it is, with its cost where nobody has measured it, ns a packet and a byte.
+macro_rules! steps {
+    ($($(#[$attribute:meta])* $step:ident = ($packet_ns:literal, $byte_ns:literal);)*) => {
+        /// Costs of the steps between functions.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(deny_unknown_fields)]
+        pub struct StepCosts {
+            $($(#[$attribute])* pub $step: Cost,)*
+        }
+
+        impl Default for StepCosts {
+            /// Derived from figures measured with minimal programs on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
+            /// 6.18, veth pairs). Inline UDP round trips of 256 and 1400 B above the direct link, halved: redirect to the peer
+            /// 0.3 us, plain redirect 0.5 us, an XDP hop 1.25 us, each further XDP hop 0.33 us, a function in a namespace of its own
+            /// 0.18 us, an AF_XDP forwarder 3.4 us. Test runs:
+            /// a tail call that the JIT made a direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
+            /// another core 33 us, a memory copy 0.02 ns a byte. `tcx_skb` alone is an estimate, from the distance between XDP and
+            /// the stack in the XDP paper (Hoiland-Jorgensen et al., CoNEXT 2018), since such a machine has no network card.
+            /// `link_tcx` is an estimate too, from the sojourn of a chain of two functions at tcx (0.27 us, another machine).
+            /// `myelin calibrate` measures the others on yours.
+            fn default() -> Self {
+                Self { $($step: Cost::new($packet_ns, $byte_ns),)* }
+            }
+        }
+
+        impl StepCosts {
+            /// Every step by its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cost)> {
+                [$((stringify!($step), self.$step)),*].into_iter()
+            }
+        }
+    };
+}
+
+steps! {
     /// The front door at tcx: parse, classify, count, stamp.
-    pub door_tcx: Cost,
+    door_tcx = (150.0, 0.0);
     /// The front door at XDP: the same work.
-    pub door_xdp: Cost,
+    door_xdp = (150.0, 0.0);
     /// Making a frame of an skb so that XDP can take it: the price of XDP at a virtual link.
-    pub xdp_frame: Cost,
+    xdp_frame = (770.0, 0.02);
     /// Making an skb of a frame: the price of tcx at a port whose driver hands over frames.
-    pub tcx_skb: Cost,
+    tcx_skb = (150.0, 0.0);
     /// The tail call into a kernel function.
-    pub hop: Cost,
+    hop = (3.0, 0.0);
     /// From tcx straight into an end host (`bpf_redirect_peer`).
-    pub egress_tcx_peer: Cost,
+    egress_tcx_peer = (150.0, 0.0);
     /// From tcx to an interface (`bpf_redirect`).
-    pub egress_redirect: Cost,
+    egress_redirect = (350.0, 0.0);
     /// From XDP to an interface (`bpf_redirect` of a frame).
-    pub egress_xdp: Cost,
+    egress_xdp = (330.0, 0.0);
     /// From an XDP program to the worker that polls the AF_XDP socket.
-    pub enter_user: Cost,
+    enter_user = (1100.0, 0.03);
     /// The worker's call of a function.
-    pub dispatch: Cost,
+    dispatch = (1.0, 0.0);
     /// From the worker to an interface (AF_XDP transmit).
-    pub user_egress: Cost,
+    user_egress = (1370.0, 0.05);
     /// From the worker over the internal link to the first kernel function behind it, before that function's tail call.
-    pub user_to_kernel: Cost,
+    user_to_kernel = (2200.0, 0.07);
     /// Over the link to a function in a namespace of its own, the function itself excluded: what `mapping: distributed` pays for each
     /// function.
     #[serde(default = "default_link")]
-    pub link: Cost,
+    link = (180.0, 0.0);
     /// The same at tcx, there and back: from end to end without a queue.
     #[serde(default = "default_link_tcx")]
-    pub link_tcx: Cost,
+    link_tcx = (150.0, 0.0);
     /// Over a descriptor ring to another worker process on another core: what `mapping: pipeline` pays for each process after the first, and
     /// for the way back.
     #[serde(default = "default_ring")]
-    pub ring: Cost,
+    ring = (250.0, 0.0);
     /// Waking a worker that sleeps. Not part of a predicted cost, since a busy worker does not pay it.
-    pub wake_up: Cost,
+    wake_up = (33_000.0, 0.0);
 }
 
 /// Calibration files of earlier releases do not have it.
@@ -71,38 +102,6 @@ fn default_ring() -> Cost {
     StepCosts::default().ring
 }
 
-impl Default for StepCosts {
-    /// Derived from figures measured with minimal programs on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux
-    /// 6.18, veth pairs). Inline UDP round trips of 256 and 1400 B above the direct link, halved: redirect to the peer
-    /// 0.3 us, plain redirect 0.5 us, an XDP hop 1.25 us, each further XDP hop 0.33 us, a function in a namespace of its own
-    /// 0.18 us, an AF_XDP forwarder 3.4 us. Test runs:
-    /// a tail call that the JIT made a direct jump 3 ns, parsing and counting 36 ns, two clock reads 65 ns. A wake-up from
-    /// another core 33 us, a memory copy 0.02 ns a byte. `tcx_skb` alone is an estimate, from the distance between XDP and
-    /// the stack in the XDP paper (Hoiland-Jorgensen et al., CoNEXT 2018), since such a machine has no network card.
-    /// `link_tcx` is an estimate too, from the sojourn of a chain of two functions at tcx (0.27 us, another machine).
-    /// `myelin calibrate` measures the others on yours.
-    fn default() -> Self {
-        Self {
-            door_tcx: Cost::new(150.0, 0.0),
-            door_xdp: Cost::new(150.0, 0.0),
-            xdp_frame: Cost::new(770.0, 0.02),
-            tcx_skb: Cost::new(150.0, 0.0),
-            hop: Cost::new(3.0, 0.0),
-            egress_tcx_peer: Cost::new(150.0, 0.0),
-            egress_redirect: Cost::new(350.0, 0.0),
-            egress_xdp: Cost::new(330.0, 0.0),
-            enter_user: Cost::new(1100.0, 0.03),
-            dispatch: Cost::new(1.0, 0.0),
-            user_egress: Cost::new(1370.0, 0.05),
-            user_to_kernel: Cost::new(2200.0, 0.07),
-            link: Cost::new(180.0, 0.0),
-            link_tcx: Cost::new(150.0, 0.0),
-            ring: Cost::new(250.0, 0.0),
-            wake_up: Cost::new(33_000.0, 0.0),
-        }
-    }
-}
-
 impl StepCosts {
     /// What a function at the end of a link of its own pays for it at a hook, with the name of that cost.
     pub(crate) fn link_at(&self, hook: Hook) -> (&'static str, Cost) {
@@ -110,29 +109,6 @@ impl StepCosts {
             Hook::Tcx => ("link_tcx", self.link_tcx),
             Hook::Xdp | Hook::Auto => ("link", self.link),
         }
-    }
-
-    /// Every step by its name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Cost)> {
-        [
-            ("door_tcx", self.door_tcx),
-            ("door_xdp", self.door_xdp),
-            ("xdp_frame", self.xdp_frame),
-            ("tcx_skb", self.tcx_skb),
-            ("hop", self.hop),
-            ("egress_tcx_peer", self.egress_tcx_peer),
-            ("egress_redirect", self.egress_redirect),
-            ("egress_xdp", self.egress_xdp),
-            ("enter_user", self.enter_user),
-            ("dispatch", self.dispatch),
-            ("user_egress", self.user_egress),
-            ("user_to_kernel", self.user_to_kernel),
-            ("link", self.link),
-            ("link_tcx", self.link_tcx),
-            ("ring", self.ring),
-            ("wake_up", self.wake_up),
-        ]
-        .into_iter()
     }
 }
 
