@@ -116,7 +116,9 @@ pub(crate) fn columns() -> u16 {
 
 /// A written time, such as `5ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    myelin_spec::units::parse_duration(text).map_err(|error| error.to_string())
+    let ns = myelin_spec::units::DURATION.parse(text);
+    ns.map(Duration::from_nanos)
+        .map_err(|error| error.to_string())
 }
 
 /// The status of a program that SIGPIPE ends, as a shell has it.

@@ -4,8 +4,6 @@
 //! number of the base unit, and written back in the largest unit that keeps it at one or more, so that
 //! `DURATION.parse(&DURATION.format(n)) == Ok(n)` for every `n`. Prefixes are decimal: `k` = 1000.
 
-use std::time::Duration;
-
 use crate::error::Fault;
 use crate::printable::Printable;
 
@@ -143,11 +141,6 @@ static PERCENT: Dimension = Dimension {
     offered: &["%"],
     example: "0.1%",
 };
-
-/// Reads a duration.
-pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
-    DURATION.parse(text).map(Duration::from_nanos)
-}
 
 /// Reads a rate in packets or in bits a second, as its unit says.
 pub fn parse_rate(text: &str) -> Result<Rate, Fault> {
@@ -402,11 +395,6 @@ mod tests {
         assert_eq!(format_memory_bytes(256 << 20), "256MiB");
         assert_eq!(format_memory_bytes(10_000_000), "10000000B");
         assert_eq!(format_memory_bytes(0), "0B");
-    }
-
-    #[test]
-    fn a_duration_may_be_had_as_one() {
-        assert_eq!(parse_duration("60s"), Ok(Duration::from_secs(60)));
     }
 
     #[test]
