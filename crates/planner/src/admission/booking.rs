@@ -28,7 +28,7 @@ pub struct Booking {
     pub unbounded: Option<String>,
     pub(super) hops: Vec<HopWork>,
     pub(super) hold: Hold,
-    pub(super) handed_on: u16,
+    pub(super) port_turn: u16,
     /// What of the worker's work is done when a packet leaves its shaper, where it has one.
     pub(super) at_departure: Option<Work>,
     /// For how long a packet may be under way before that shaper, so that those that cluster meanwhile have room in it, fs.
@@ -68,7 +68,7 @@ pub fn book(chain: &ServiceChain, plan: &Plan, costs: &Costs, site: &Site) -> Bo
         unbounded,
         hops: way.hops,
         hold: way.hold,
-        handed_on: way.handed_on,
+        port_turn: way.port_turn,
         room_fs: way.at_departure.and_then(|_| release::room_fs(chain, plan)),
         at_departure: way.at_departure,
         held_fs,
@@ -166,7 +166,7 @@ impl Booking {
         Route {
             resources: resources.collect(),
             hold: self.hold,
-            handed_on: self.handed_on,
+            port_turn: self.port_turn,
             is_shaped: self.at_departure.is_some(),
         }
     }

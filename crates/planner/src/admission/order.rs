@@ -129,7 +129,7 @@ impl Evaluator<'_> {
         for group in self.groups_at(port) {
             // A port is the first server of a way.
             let packet_fs = self.group(group)?.sums.packets_fs.first().copied();
-            turn = turn.max(self.group(group)?.route.handed_on);
+            turn = turn.max(self.group(group)?.route.port_turn);
             dearest_fs = dearest_fs.max(packet_fs.unwrap_or(0));
         }
         Ok(dearest_fs.checked_mul(u128::from(turn - 1)))

@@ -72,7 +72,7 @@ impl<'a> Plain<'a> {
             } else {
                 0
             };
-            let turns = self.at(server).map(|(route, ..)| route.handed_on);
+            let turns = self.at(server).map(|(route, ..)| route.port_turn);
             let turn = turns.max().filter(|_| is_port);
             let later_fs = self.dearest(server) * u128::from(turn.unwrap_or(1).max(1) - 1);
             return Some(Server {

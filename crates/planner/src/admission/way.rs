@@ -61,7 +61,7 @@ pub(super) struct Route {
     /// Whether the worker shapes what leaves.
     pub(super) is_shaped: bool,
     /// Packets that the port has done when it hands on the first of them, at most.
-    pub(super) handed_on: u16,
+    pub(super) port_turn: u16,
 }
 
 /// What functions of a chain's worker hold back on purpose, and send when they like.
@@ -125,7 +125,7 @@ pub(super) struct Way {
     /// What of the worker's work is done when a packet leaves its shaper, where it has one.
     pub(super) at_departure: Option<Work>,
     /// Packets that the port has done when it hands on the first of them, at most.
-    pub(super) handed_on: u16,
+    pub(super) port_turn: u16,
 }
 
 /// The way of a planned chain; why it has no bound where it has none.
@@ -198,7 +198,7 @@ impl<'a> Builder<'a> {
         let shapes = shaper.is_some_and(|shaper| shaper.place == ShaperPlace::Worker);
         let way = Way {
             at_departure: shapes.then(Work::default),
-            handed_on: handed_on(plan),
+            port_turn: port_turn(plan),
             ..Way::default()
         };
         Self {
@@ -453,7 +453,7 @@ impl<'a> Builder<'a> {
 }
 
 /// Each link of mapping `distributed` is a port with turns of its own, which take turns with the first one's.
-fn handed_on(plan: &Plan) -> u16 {
+fn port_turn(plan: &Plan) -> u16 {
     let links = match plan.mapping {
         Mapping::Distributed => plan.hops.len() as u16,
         _ => 0,
