@@ -57,28 +57,22 @@ pub(crate) fn redirect(hook: Hook, ifindex: u32) -> Result<OwnedFd, Error> {
         Hook::Tcx => "redirect_peer",
     };
     let instance = Redirect { ifindex, spare: 0 };
-    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &[name], 1)?;
-    programs.pop().ok_or_else(|| missing(name))
+    load_one(REDIRECT, bytemuck::bytes_of(&instance), name)
 }
 
 /// Loads a program that sends everything back where it came from, by XDP.
 pub(crate) fn bounce() -> Result<OwnedFd, Error> {
-    let instance = Redirect::zeroed();
-    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &["bounce"], 1)?;
-    programs.pop().ok_or_else(|| missing("bounce"))
+    load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "bounce")
 }
 
 /// Loads a program that drops everything, by XDP.
 pub(crate) fn sink() -> Result<OwnedFd, Error> {
-    let instance = Redirect::zeroed();
-    let mut programs = load(REDIRECT, bytemuck::bytes_of(&instance), &["sink"], 1)?;
-    programs.pop().ok_or_else(|| missing("sink"))
+    load_one(REDIRECT, bytemuck::bytes_of(&Redirect::zeroed()), "sink")
 }
 
 /// Loads the policer of a Linux router, for tc.
 pub(crate) fn tc_policer() -> Result<OwnedFd, Error> {
-    let mut programs = load(TC_POLICE, &[], &["tc_police"], 1)?;
-    programs.pop().ok_or_else(|| missing("tc_police"))
+    load_one(TC_POLICE, &[], "tc_police")
 }
 
 /// The programs `accounted`, `bare`, `clock` and `empty` of `accounting.bpf.c`, in this order.
@@ -105,6 +99,11 @@ pub(crate) fn accounting(hook: Hook) -> Result<Vec<OwnedFd>, Error> {
         &["accounted", "bare", "clock", "empty"],
         parts,
     )
+}
+
+fn load_one(object: &[u8], instance: &[u8], name: &str) -> Result<OwnedFd, Error> {
+    let mut programs = load(object, instance, &[name], 1)?;
+    programs.pop().ok_or_else(|| missing(name))
 }
 
 fn load(object: &[u8], instance: &[u8], names: &[&str], parts: u32) -> Result<Vec<OwnedFd>, Error> {

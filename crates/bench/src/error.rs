@@ -8,6 +8,7 @@ use crate::reference;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no experiment of that name.
@@ -77,31 +78,23 @@ pub enum Error {
     #[error("the experiment's own chain file: {0}; please report it")]
     Snippet(String),
     /// The agent's answer.
-    #[error(transparent)]
     Agent(#[from] ApiError),
     /// The kernel room's.
-    #[error(transparent)]
     Kernel(#[from] myelin_kernel::Error),
     /// A worker's memory.
-    #[error(transparent)]
     Dataplane(#[from] myelin_dataplane::Error),
     /// The machine's.
-    #[error(transparent)]
     Linux(#[from] myelin_linux::Error),
     /// The probe's.
-    #[error(transparent)]
     Probe(#[from] myelin_measure::Error),
     /// Rounds that cannot be compared.
-    #[error(transparent)]
     Ratio(#[from] myelin_metrics::stats::RatioError),
     /// A file of plots or cases that cannot be read: the experiment, and what is wrong.
     #[error("the data of experiment `{0}`: {1}; please report it")]
     Data(&'static str, String),
     /// The page's.
-    #[error(transparent)]
     Report(#[from] myelin_report::Error),
     /// A C reference's.
-    #[error(transparent)]
     Reference(#[from] reference::Error),
 }
 

@@ -6,7 +6,7 @@ use myelin_linux::procfs::{self, CpuTimes};
 use myelin_metrics::Environment;
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::Error;
+use crate::{Error, Row};
 
 /// Shares above these make a machine busy.
 const BUSY_STEAL: f64 = 0.02;
@@ -115,6 +115,31 @@ impl Kin {
             parent: field(4)?,
             waited_for: tick * (field(16)? + field(17)?),
         })
+    }
+}
+
+/// Memory of processes together, MiB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mebibytes {
+    pub(crate) resident: f64,
+    proportional: f64,
+}
+
+impl Mebibytes {
+    pub(crate) fn of(pids: &[u32]) -> Result<Self, Error> {
+        let mut sum = Self::default();
+        for pid in pids {
+            let memory = procfs::memory(*pid)?;
+            sum.resident += memory.resident_bytes as f64 / f64::from(1 << 20);
+            sum.proportional += memory.proportional_bytes as f64 / f64::from(1 << 20);
+        }
+        Ok(sum)
+    }
+
+    /// The row with these figures.
+    pub(crate) fn row(self, row: Row) -> Row {
+        row.with("resident_mib", self.resident)
+            .with("proportional_mib", self.proportional)
     }
 }
 

@@ -56,12 +56,8 @@ impl End {
     }
 
     fn furnish_address(&self) -> Result<(), Error> {
-        self.netns.enter(|| {
-            without_offloads(["eth0"])?;
-            let mut netlink = Netlink::open()?;
-            let link = netlink.link("eth0")?.id();
-            netlink.apply([address::add(&link, self.address, 32), link::up(&link)])
-        })??;
+        let link = set_up(&self.netns, "eth0")?;
+        Netlink::open_in(&self.netns)?.apply([address::add(&link, self.address, 32)])?;
         Ok(())
     }
 
@@ -113,15 +109,8 @@ impl Middle {
             &end(name, None, Mac([2, 0, 0, 0, 2, 1])),
             &inner,
         )?])?;
-        let near = netlink.link(name)?.id();
-        netlink.apply([link::up(&near)])?;
-        self.netns.enter(|| without_offloads([name]))??;
-        netns.enter(|| {
-            without_offloads(["eth0"])?;
-            let mut netlink = Netlink::open()?;
-            let inner = netlink.link("eth0")?.id();
-            netlink.apply([link::up(&inner)])
-        })??;
+        set_up(&self.netns, name)?;
+        set_up(&netns, "eth0")?;
         wait_until_operational(&mut netlink, name)?;
         Ok(netns)
     }
@@ -162,11 +151,8 @@ impl Network {
             &end("eth1", Some(server), server.mac),
         )?])?;
         for host in [client, server] {
+            set_up(&host.netns, "eth1")?;
             host.netns.enter(|| {
-                without_offloads(["eth1"])?;
-                let mut netlink = Netlink::open()?;
-                let cable = netlink.link("eth1")?.id();
-                netlink.apply([link::up(&cable)])?;
                 // Packets come in where none to their sender goes out.
                 ["all", "eth0", "eth1"]
                     .into_iter()
@@ -196,13 +182,11 @@ impl Network {
                 &end("eth0", Some(&server), server.mac),
             )?,
         ])?;
-        netns.enter(|| without_offloads([CLIENT_LINK, SERVER_LINK]))??;
         let middle = Middle {
-            client: netlink.link(CLIENT_LINK)?.id(),
-            server: netlink.link(SERVER_LINK)?.id(),
+            client: set_up(&netns, CLIENT_LINK)?,
+            server: set_up(&netns, SERVER_LINK)?,
             netns,
         };
-        netlink.apply([link::up(&middle.client), link::up(&middle.server)])?;
         Ok(Self {
             client,
             server,
@@ -262,12 +246,13 @@ fn quiet(netns: &Netns) -> Result<(), Error> {
     Ok(())
 }
 
-/// For links of the calling thread's namespace.
-fn without_offloads<const N: usize>(links: [&str; N]) -> Result<(), myelin_linux::Error> {
-    let mut ethtool = Ethtool::open()?;
-    links
-        .into_iter()
-        .try_for_each(|link| ethtool.disable_offloads(link))
+/// Takes the offloads from a link of that namespace, and sets it up.
+fn set_up(netns: &Netns, name: &str) -> Result<LinkId, Error> {
+    netns.enter(|| Ethtool::open()?.disable_offloads(name))??;
+    let mut netlink = Netlink::open_in(netns)?;
+    let link = netlink.link(name)?.id();
+    netlink.apply([link::up(&link)])?;
+    Ok(link)
 }
 
 fn end<'a>(name: &'a str, host: Option<&'a End>, mac: Mac) -> VethEnd<'a> {

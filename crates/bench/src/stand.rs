@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use myelin_agent::{Engine, UpOptions};
 use myelin_api::{
-    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, RunDir, UpRequest,
+    ApiError, CalibrateRequest, ChainSource, ChainStatus, ChainUp, Client, Event, ProbeOptions,
+    ProbeRequest, RunDir, UpRequest,
 };
 use myelin_linux::bpffs;
 use myelin_packet::sojourn::Histogram;
@@ -67,12 +68,6 @@ impl Stand {
         let place = Place::new();
         let engine = Engine::open(&place.run_dir, program.to_path_buf())?;
         Ok(Arc::new(Self { engine, place }))
-    }
-
-    /// Deploys the one chain of that text. It goes with the stand.
-    pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
-        let up = self.up_all(text)?.pop();
-        up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
     }
 
     /// Deploys the chains of that text, whatever this machine's calibration says of their promises. They go with the stand.
@@ -144,17 +139,29 @@ impl Agent {
         Ok(Self { client, place })
     }
 
-    pub(crate) fn up(&self, text: String) -> Result<ChainUp, Error> {
+    pub(crate) fn up(&self, text: String) -> Result<(), Error> {
         let request = UpRequest {
             source: source(text),
             force: false,
         };
-        let up = self.client.up(&request)?.pop();
-        up.ok_or_else(|| ApiError::failed("the agent deployed no chain").into())
+        Ok(self.client.up(&request).map(drop)?)
     }
 
-    /// The workers of a chain, none if all its functions are in the kernel.
-    pub(crate) fn workers(&self, chain: &str) -> Result<Vec<u32>, Error> {
+    /// Deploys a chain of that name and text and sends so many packets through it: what has never been touched is not resident. Tells its workers.
+    pub(crate) fn work(&self, chain: &str, text: String, count: u32) -> Result<Vec<u32>, Error> {
+        self.up(text)?;
+        let options = ProbeOptions {
+            modes: vec!["inline".into()],
+            interval_us: 0,
+            count,
+            repeats: 1,
+            ..ProbeOptions::default()
+        };
+        let request = ProbeRequest {
+            chain: chain.to_owned(),
+            options,
+        };
+        self.client.probe(&request, &mut |_| {})?;
         workers(&self.client.list()?, chain)
     }
 }

@@ -247,17 +247,31 @@ pub(crate) fn chain(
     functions: &[(&str, &str)],
     more: &str,
 ) -> Result<Variant, Error> {
-    let up = stand.up(stand::chain(&stand.place.chain_name(name), functions, more))?;
-    let (client, server) = (host(&up, "client")?, host(&up, "server")?);
-    let pollers = stand.workers(&up.chain)?;
+    let text = stand::chain(&stand.place.chain_name(name), functions, more);
+    deployed(stand, name, about, text)
+}
+
+/// The same, whose replies pass the same functions in the same order as well.
+pub(crate) fn chain_both_ways(
+    stand: &Arc<Stand>,
+    name: &str,
+    about: &str,
+    functions: &[(&str, &str)],
+    more: &str,
+) -> Result<Variant, Error> {
+    let text = stand::chain_both_ways(&stand.place.chain_name(name), functions, more);
+    deployed(stand, name, about, text)
+}
+
+fn deployed(stand: &Arc<Stand>, name: &str, about: &str, text: String) -> Result<Variant, Error> {
+    let chain = stand.place.chain_name(name);
+    let all = stand.up_all(text)?;
+    let up = all.iter().find(|up| up.chain == chain);
+    let up = up.ok_or_else(|| ApiError::failed(format!("the agent did not deploy {chain}")))?;
+    let (client, server) = (host(up, "client")?, host(up, "server")?);
     let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
-    Variant::new(
-        name,
-        about,
-        sockets,
-        pollers,
-        vec![Box::new(Arc::clone(stand))],
-    )
+    let parts: Parts = vec![Box::new(Arc::clone(stand))];
+    Variant::new(name, about, sockets, stand.workers(&chain)?, parts)
 }
 
 /// A chain of one function between devices that DPDK drives, over the same driver, links and core as the reference program [`Reference::Dpdk`].
@@ -284,7 +298,7 @@ pub(crate) fn dpdk_chain(
     let text = stand::chain(&chain, &[(function, "user")], &more);
     // The worker is started from here, so this is its namespace.
     middle.netns.enter(|| {
-        stand.up(text)?;
+        stand.up_all(text)?;
         // Replies are not the chain's: as with the reference they pass the redirect.
         ebpf::detach_xdp(middle.server.index)
     })??;
@@ -292,26 +306,6 @@ pub(crate) fn dpdk_chain(
     // The worker goes before its links.
     let parts: Parts = vec![Box::new(stand), replies(&network)?];
     of_network(name, about, network, parts, pollers)
-}
-
-/// A deployed chain whose functions replies pass as well, the same functions in the same order. Without workers.
-pub(crate) fn chain_both_ways(
-    stand: &Arc<Stand>,
-    name: &str,
-    about: &str,
-    functions: &[(&str, &str)],
-    more: &str,
-) -> Result<Variant, Error> {
-    let chain = stand.place.chain_name(name);
-    let all = stand.up_all(stand::chain_both_ways(&chain, functions, more))?;
-    let up = all
-        .iter()
-        .find(|up| up.chain == chain)
-        .ok_or_else(|| ApiError::failed(format!("the agent did not deploy {chain}")))?;
-    let (client, server) = (host(up, "client")?, host(up, "server")?);
-    let sockets = sockets((&client.0, client.1), (&server.0, server.1))?;
-    let parts: Parts = vec![Box::new(Arc::clone(stand))];
-    Variant::new(name, about, sockets, Vec::new(), parts)
 }
 
 /// `spec` lines of a chain whose worker polls on the polling core and takes one packet at a time, as the references do.

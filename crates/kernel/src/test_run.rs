@@ -5,10 +5,45 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::Meta;
 use myelin_packet::meta::META_LEN;
+use myelin_spec::{FunctionConfig, OnFailure};
 
 use crate::object::POLICER;
 use crate::sys::{self, RunBuffers};
-use crate::{Error, Hook, Plane, Policer};
+use crate::{ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, Policer, PortConfig};
+
+/// The loopback interface: no packet of a test run reaches it.
+const OUT: u32 = 1;
+
+/// A port that only test runs reach.
+pub fn port() -> PortConfig {
+    PortConfig {
+        name: "lo".to_owned(),
+        ifindex: OUT,
+        opposite: None,
+        single_queue: false,
+    }
+}
+
+/// A chain of kernel functions that ends in a redirect to where no packet of a test run gets.
+pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
+    ChainConfig {
+        spi,
+        generation: 0,
+        hook,
+        on_failure: OnFailure::Drop,
+        policer: None,
+        positions: functions.len() as u8,
+        entry: Entry::Kernel,
+        segments: vec![KernelSegment {
+            first_position: 0,
+            functions: functions.iter().cloned().map(Into::into).collect(),
+            exit: Exit::Egress {
+                ifindex: OUT,
+                peer: false,
+            },
+        }],
+    }
+}
 
 /// What a program runs on.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ mod verdict;
 
 use draw::{Judge, Kind, POOL, Pool, Set};
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
-use myelin_planner::{Costs, Machine, PortKind};
+use myelin_planner::{Bound, Costs, Machine, PortKind};
 use stage::{Stage, Turns};
 use verdict::Verdict;
 
@@ -51,12 +51,9 @@ struct Shown {
     kind: Kind,
     set: usize,
     chains: usize,
-    bound_ns: u64,
+    bound: Bound,
     /// What is measured besides what the bound speaks of, at most.
     beside_ns: u64,
-    /// What of the bound is no work.
-    standing_ns: u64,
-    paper_sum_ns: Option<u64>,
     /// Over all turns in which nothing was excused.
     worst_ns: Option<u64>,
     /// The longest of all, and what the cores were absent beyond their stalls in that turn.
@@ -203,10 +200,8 @@ impl Seen {
                 kind,
                 set: self.sets,
                 chains: set.members.len(),
-                bound_ns: member.bound.bound_ns,
+                bound: member.bound.clone(),
                 beside_ns,
-                standing_ns: member.bound.latency_ns,
-                paper_sum_ns: member.bound.paper_sum_ns,
                 worst_ns: None,
                 above: Vec::new(),
                 bursts,
@@ -254,7 +249,7 @@ impl Seen {
 impl Shown {
     /// The longest until a packet is seen at the far end, ns.
     fn to_far_end_ns(&self) -> u64 {
-        self.bound_ns + self.beside_ns
+        self.bound.bound_ns + self.beside_ns
     }
 
     fn tightness(&self) -> Option<f64> {
@@ -312,39 +307,36 @@ fn findings(seen: &Seen, costs: &Costs, core: usize) -> Findings {
     findings
 }
 
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
 fn summary(kind: Kind, chains: usize, some: &[&Shown]) -> Row {
-    let us = |ns: u64| ns as f64 / 1e3;
-    let median = |figures: Vec<f64>| median_ci(&figures, CONFIDENCE).map(|e| e.value);
-    let worst = some.iter().filter_map(|one| one.worst_ns).map(us);
+    let median = |figure: &dyn Fn(&Shown) -> Option<f64>| {
+        let figures: Vec<f64> = some.iter().filter_map(|one| figure(one)).collect();
+        median_ci(&figures, CONFIDENCE).map(|e| e.value)
+    };
     let tightness: Vec<f64> = some.iter().filter_map(|one| one.tightness()).collect();
     let least = tightness.iter().copied().min_by(f64::total_cmp);
-    let over_paper = some.iter().filter_map(|one| {
-        let sum_ns = one.paper_sum_ns?;
-        Some(one.bound_ns as f64 / sum_ns.max(1) as f64)
+    let over_paper = median(&|one| {
+        let sum_ns = one.bound.paper_sum_ns?;
+        Some(one.bound.bound_ns as f64 / sum_ns.max(1) as f64)
     });
     let mut sets: Vec<usize> = some.iter().map(|one| one.set).collect();
     sets.dedup();
     let count = |verdict| some.iter().map(|one| one.count(verdict)).sum::<usize>();
+    let standing = median(&|one| Some(us(one.bound.latency_ns)));
     Row::of("sets")
         .with("chains", kind.name())
         .with("chains_in_set", chains)
         .with("sets", sets.len())
-        .with(
-            "bound_us",
-            median(some.iter().map(|one| us(one.bound_ns)).collect()),
-        )
-        .with(
-            "beside_us",
-            median(some.iter().map(|one| us(one.beside_ns)).collect()),
-        )
-        .with(
-            "bound_standing_us",
-            median(some.iter().map(|one| us(one.standing_ns)).collect()),
-        )
-        .with("worst_us", median(worst.collect()))
+        .with("bound_us", median(&|one| Some(us(one.bound.bound_ns))))
+        .with("beside_us", median(&|one| Some(us(one.beside_ns))))
+        .with("bound_standing_us", standing)
+        .with("worst_us", median(&|one| one.worst_ns.map(us)))
         .with_estimate("tightness", "", median_ci(&tightness, CONFIDENCE))
         .with("least_tightness", least)
-        .with("bound_over_paper_sum", median(over_paper.collect()))
+        .with("bound_over_paper_sum", over_paper)
         .with("excused", count(Verdict::Excused))
         .with("unexplained", count(Verdict::Unexplained))
 }
@@ -375,7 +367,6 @@ fn closest(seen: &Seen) -> Vec<Row> {
         .filter_map(|one| Some((one.to_far_end_ns() as f64 / far(one)?.max(1) as f64, one)))
         .collect();
     all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-    let us = |ns: u64| ns as f64 / 1e3;
     all.into_iter()
         .take(CLOSEST)
         .map(|(ratio, one)| {
@@ -385,8 +376,8 @@ fn closest(seen: &Seen) -> Vec<Row> {
                 .with("set", one.set)
                 .with("chains_in_set", one.chains)
                 .with("burst_packets_of_all", one.bursts)
-                .with("bound_us", us(one.bound_ns))
-                .with("bound_standing_us", us(one.standing_ns))
+                .with("bound_us", us(one.bound.bound_ns))
+                .with("bound_standing_us", us(one.bound.latency_ns))
                 .with("longest_us", far(one).map(us))
                 .with("bound_over_longest", ratio)
                 .with("absent_beyond_stalls_us", above.map(|above| us(above.1)))
@@ -408,51 +399,50 @@ const SETS_NEEDED: usize = 200;
 fn claims(seen: &Seen) -> Vec<Claim> {
     let chains = || seen.chains.iter();
     let unexplained: usize = chains().map(|one| one.count(Verdict::Unexplained)).sum();
-    let share = seen.excused_ns as f64 / seen.turns_ns.max(1) as f64;
-    let above_paper = chains().filter(|one| one.paper_sum_ns.is_some_and(|sum| one.bound_ns > sum));
-    let mut claims = vec![
-        Claim::figure_at_most(
+    let excused = seen.excused_ns as f64 / seen.turns_ns.max(1) as f64;
+    let above_paper = chains().filter(|one| {
+        let sum_ns = one.bound.paper_sum_ns;
+        sum_ns.is_some_and(|sum_ns| one.bound.bound_ns > sum_ns)
+    });
+    let missing: u64 = seen.flows.iter().map(|flow| flow.missing).sum();
+    let sent: u64 = seen.flows.iter().map(|flow| flow.sent).sum();
+    let figures = [
+        (
             "delays above the bound that nothing explains",
             unexplained as f64,
             0.0,
         ),
-        Claim::figure_at_most("share of the time that is excused", share, EXCUSED_SHARE),
-        Claim::figure_at_most(
+        ("share of the time that is excused", excused, EXCUSED_SHARE),
+        (
             "chains whose bound is above the sum of Rathore et al., equation (4), with the same latencies",
             above_paper.count() as f64,
             0.0,
         ),
+        (
+            "share of the packets sent to profile that are policed or lost",
+            missing as f64 / sent.max(1) as f64,
+            MISSING_SHARE,
+        ),
     ];
-    let missing: u64 = seen.flows.iter().map(|flow| flow.missing).sum();
-    let sent: u64 = seen.flows.iter().map(|flow| flow.sent).sum();
-    claims.push(Claim::figure_at_most(
-        "share of the packets sent to profile that are policed or lost",
-        missing as f64 / sent.max(1) as f64,
-        MISSING_SHARE,
-    ));
-    let ratios: Vec<f64> = chains().filter_map(Shown::tightness).collect();
-    claims.push(Claim::median_at_most(
-        "bound over the longest delay, all chains, median",
-        median_ci(&ratios, CONFIDENCE),
-        TIGHTNESS,
-    ));
-    for kind in [Kind::Kernel, Kind::Worker] {
-        let of = seen.of(kind, None);
-        let ratios: Vec<f64> = of.iter().filter_map(|one| one.tightness()).collect();
-        claims.push(Claim::median_at_most(
-            format!(
-                "bound over the longest delay, {} chains, median",
-                kind.name()
-            ),
-            median_ci(&ratios, CONFIDENCE),
-            TIGHTNESS,
-        ));
-    }
+    let figures = figures.map(|(id, measured, bound)| Claim::figure_at_most(id, measured, bound));
+    let tightness = [
+        ("all", None),
+        (Kind::Kernel.name(), Some(Kind::Kernel)),
+        (Kind::Worker.name(), Some(Kind::Worker)),
+    ]
+    .map(|(name, kind)| {
+        let of = chains().filter(|one| kind.is_none_or(|kind| one.kind == kind));
+        let ratios: Vec<f64> = of.filter_map(Shown::tightness).collect();
+        let id = format!("bound over the longest delay, {name} chains, median");
+        Claim::median_at_most(id, median_ci(&ratios, CONFIDENCE), TIGHTNESS)
+    });
+    let claims = figures.into_iter().chain(tightness);
     // What few sets show decides nothing.
-    if seen.sets < SETS_NEEDED {
-        for claim in &mut claims {
-            claim.holds = None;
-        }
-    }
+    let holds = |claim: &Claim| claim.holds.filter(|_| seen.sets >= SETS_NEEDED);
     claims
+        .map(|claim| Claim {
+            holds: holds(&claim),
+            ..claim
+        })
+        .collect()
 }

@@ -4,12 +4,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port};
+use myelin_kernel::{Capacity, Hook, LoadedChain, Plane, Port, test_run};
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::{Match, Prefix};
 use myelin_spec::FunctionConfig;
 
-use super::lookup::{Packets, kernel_chain, port};
+use super::lookup::Packets;
 use crate::frames::{self, Scatter};
 use crate::{Effort, Error, Findings, Row, Session, ebpf};
 
@@ -100,13 +100,17 @@ impl Door {
                 ..Capacity::default()
             },
         )?;
-        let port = port(&plane)?;
+        let port = plane.add_port(test_run::port())?;
         let mut chains = Vec::new();
         for spi in 1..=loaded {
             if spi % 64 == 0 {
                 session.progress("loading chains", spi as usize, loaded as usize)?;
             }
-            chains.push(plane.load_chain(&kernel_chain(hook, spi, &[FunctionConfig::Forward]))?);
+            chains.push(plane.load_chain(&test_run::chain(
+                hook,
+                spi,
+                &[FunctionConfig::Forward],
+            ))?);
         }
         for number in 0..count {
             port.insert(&shape(number).0, &chains[number % chains.len()])?;

@@ -5,15 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use myelin_api::{ProbeOptions, ProbeRequest};
-use myelin_kernel::{Capacity, Hook, Plane};
-use myelin_linux::procfs;
+use myelin_kernel::{Capacity, Hook, Plane, test_run};
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
 use myelin_packet::rules::{Action, Rule};
 use myelin_planner::Machine;
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
-use super::lookup::{kernel_chain, port};
+use crate::machine::Mebibytes;
 use crate::rounds::quantile;
 use crate::stand::{self, Agent};
 use crate::{Claim, Error, Experiment, Findings, Row, Session};
@@ -28,7 +26,6 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const PLAN_BOUND_MS: f64 = 20.0;
 pub(crate) const UP_BOUND_MS: f64 = 100.0;
 pub(crate) const MEMORY_BOUND_MIB: f64 = 64.0;
-const MIB: f64 = 1_048_576.0;
 
 const FIREWALL: &str =
     "kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] }";
@@ -143,51 +140,25 @@ fn up_and_down(
     Ok(())
 }
 
-/// Memory of an agent and its worker that have worked: what has never been touched is not resident.
+/// Memory of an agent and its worker that have worked.
 fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     session.progress("memory", 0, 1)?;
     let chain = agent.place.chain_name("memory");
-    agent.up(stand::chain(&chain, &MIXED, ""))?;
-    let options = ProbeOptions {
-        modes: vec!["inline".into()],
-        interval_us: 0,
-        count: 20_000,
-        repeats: 1,
-        ..ProbeOptions::default()
-    };
-    agent.client.probe(
-        &ProbeRequest {
-            chain: chain.clone(),
-            options,
-        },
-        &mut |_| {},
-    )?;
-    let status = agent
-        .client
-        .list()?
-        .into_iter()
-        .find(|status| status.chain == chain);
-    let worker = status
-        .and_then(|status| status.worker)
-        .map(|worker| worker.pid);
-    let processes = [
-        ("agent", Some(agent.client.info()?.pid)),
-        ("worker", worker),
-    ];
-    let (mut resident, mut proportional) = (0, 0);
-    for (name, pid) in processes {
-        let Some(pid) = pid else { continue };
-        let memory = procfs::memory(pid)?;
-        findings.memory(name, memory.resident_bytes, memory.proportional_bytes);
-        resident += memory.resident_bytes;
-        proportional += memory.proportional_bytes;
+    let workers = agent.work(&chain, stand::chain(&chain, &MIXED, ""), 20_000)?;
+    let own = [agent.client.info()?.pid];
+    let together = [&own[..], &workers].concat();
+    let mut resident = 0.0;
+    for (name, pids) in [
+        ("agent", &own[..]),
+        ("worker", &workers),
+        ("together", &together),
+    ] {
+        let memory = Mebibytes::of(pids)?;
+        findings.row(memory.row(Row::of("memory").with("process", name)));
+        resident = memory.resident;
     }
-    findings.memory("together", resident, proportional);
-    findings.claim(Claim::figure_at_most(
-        "resident memory of agent and worker, MiB",
-        resident as f64 / MIB,
-        MEMORY_BOUND_MIB,
-    ));
+    let id = "resident memory of agent and worker, MiB";
+    findings.claim(Claim::figure_at_most(id, resident, MEMORY_BOUND_MIB));
     agent.client.down(&chain)?;
     Ok(())
 }
@@ -212,10 +183,11 @@ fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Res
             session.progress(&format!("loading at {hook}"), repeat, repeats)?;
             let (plane, ms) = timed(|| Ok(Plane::create(None, Capacity::default())?))?;
             planes.push(ms);
-            let port = port(&plane)?;
+            let port = plane.add_port(test_run::port())?;
             doors.push(timed(|| Ok(port.program(hook)?))?.1);
             for (times, (_, functions)) in loads.iter_mut().zip(&chains) {
-                times.push(timed(|| Ok(plane.load_chain(&kernel_chain(hook, 1, functions))?))?.1);
+                times
+                    .push(timed(|| Ok(plane.load_chain(&test_run::chain(hook, 1, functions))?))?.1);
             }
         }
         findings.times("load", "the shared maps of an agent", &planes);
@@ -237,15 +209,6 @@ impl Findings {
                 .with("what", what)
                 .with_estimate("median", "_ms", median(ms))
                 .with("p95_ms", quantile(&sorted, 0.95)),
-        );
-    }
-
-    fn memory(&mut self, process: &str, resident_bytes: u64, proportional_bytes: u64) {
-        self.rows.push(
-            Row::of("memory")
-                .with("process", process)
-                .with("resident_mib", resident_bytes as f64 / MIB)
-                .with("proportional_mib", proportional_bytes as f64 / MIB),
         );
     }
 }

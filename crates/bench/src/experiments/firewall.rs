@@ -2,13 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use myelin_kernel::{Hook, LoadedChain};
+use myelin_kernel::{Hook, LoadedChain, test_run};
 use myelin_packet::Prefix;
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::rules::{Action, Rule};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig};
 
-use super::lookup::{Packets, kernel_chain, small_plane};
+use super::lookup::{Packets, small_plane};
 use crate::frames::{self, Scatter};
 use crate::{Error, Findings, Row, Session, ebpf};
 
@@ -20,7 +20,7 @@ const FRAMES: usize = 256;
 
 pub(super) fn run(hook: Hook, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
     let plane = small_plane()?;
-    let load = |spi, function| plane.load_chain(&kernel_chain(hook, spi, &[function]));
+    let load = |spi, function| plane.load_chain(&test_run::chain(hook, spi, &[function]));
     let mut subjects: Vec<(LoadedChain, Packets)> = Vec::new();
     for (index, count) in COUNTS.into_iter().enumerate() {
         session.progress("loading rules", index, COUNTS.len())?;

@@ -10,7 +10,6 @@ use myelin_packet::routes::{Route, RouteTables};
 use myelin_packet::{MacAddr, Meta, Prefix, parse};
 use myelin_spec::{BackendSpec, FunctionConfig, LoadBalancerConfig, NatConfig, RouterConfig};
 
-use super::lookup::kernel_chain;
 use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
@@ -113,8 +112,8 @@ impl Subject {
     fn measure(self, stage: &str, session: Session<'_>) -> Result<Rounds, Error> {
         let Self { hook, .. } = self;
         let plane = Plane::create(None, Capacity::default())?;
-        let forward = plane.load_chain(&kernel_chain(hook, 1, &[FunctionConfig::Forward]))?;
-        let function = plane.load_chain(&kernel_chain(hook, 2, &[self.config()]))?;
+        let forward = plane.load_chain(&test_run::chain(hook, 1, &[FunctionConfig::Forward]))?;
+        let function = plane.load_chain(&test_run::chain(hook, 2, &[self.config()]))?;
         let (Some(to), Some(past)) = (function.program(0), forward.program(0)) else {
             return Err(Error::Cancelled);
         };
@@ -271,7 +270,7 @@ mod tests {
                     let plane = Plane::create(None, Capacity::default()).unwrap();
                     let chain = |spi, function| {
                         plane
-                            .load_chain(&kernel_chain(hook, spi, &[function]))
+                            .load_chain(&test_run::chain(hook, spi, &[function]))
                             .unwrap()
                     };
                     let forward = chain(1, FunctionConfig::Forward);

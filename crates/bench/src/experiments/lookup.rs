@@ -4,12 +4,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use myelin_kernel::test_run::{self, TestRun};
-use myelin_kernel::{
-    Capacity, ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Port, PortConfig,
-};
+use myelin_kernel::{Capacity, ChainConfig, Hook, LoadedChain, Plane, Port, PortConfig};
 use myelin_packet::traffic::Profile;
 use myelin_packet::{Match, Meta, parse};
-use myelin_spec::{FunctionConfig, OnFailure};
+use myelin_spec::FunctionConfig;
 
 use super::{accounting, classifier, firewall};
 use crate::{Error, Experiment, Findings, Session};
@@ -24,8 +22,6 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// Runs on one packet before the next one's turn: enough that the clock's own cost does not count, few enough that a packet
 /// finds other packets' memory in the caches first.
 const RUNS: u32 = 64;
-/// The loopback interface: no packet of a test run reaches it.
-const OUT: u32 = 1;
 
 fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
@@ -35,20 +31,6 @@ fn run(session: Session<'_>) -> Result<Findings, Error> {
         accounting::run(hook, session, &mut findings)?;
     }
     Ok(findings)
-}
-
-/// A port that only test runs reach.
-pub(crate) fn port(plane: &Plane) -> Result<Port, Error> {
-    Ok(plane.add_port(port_config(false))?)
-}
-
-fn port_config(single_queue: bool) -> PortConfig {
-    PortConfig {
-        name: "lo".into(),
-        ifindex: OUT,
-        opposite: None,
-        single_queue,
-    }
 }
 
 /// A front door of test runs with one chain behind it, which takes all packets. The fields' order is that of the end.
@@ -67,13 +49,16 @@ impl Door {
         functions: &[FunctionConfig],
     ) -> Result<Self, Error> {
         let plane = small_plane()?;
-        let port = plane.add_port(port_config(single_queue))?;
+        let port = plane.add_port(PortConfig {
+            single_queue,
+            ..test_run::port()
+        })?;
         let chain = plane.load_chain(&ChainConfig {
             policer: profile
                 .map(|profile| plane.policer(profile))
                 .transpose()?
                 .flatten(),
-            ..kernel_chain(hook, 1, functions)
+            ..test_run::chain(hook, 1, functions)
         })?;
         port.insert(&Match::default(), &chain)?;
         Ok(Self {
@@ -91,27 +76,6 @@ pub(crate) fn small_plane() -> Result<Plane, Error> {
         ..Capacity::default()
     };
     Ok(Plane::create(None, capacity)?)
-}
-
-/// A chain of kernel functions that ends in a redirect.
-pub(crate) fn kernel_chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
-    ChainConfig {
-        spi,
-        generation: 0,
-        hook,
-        on_failure: OnFailure::Drop,
-        policer: None,
-        positions: functions.len() as u8,
-        entry: Entry::Kernel,
-        segments: vec![KernelSegment {
-            first_position: 0,
-            functions: functions.iter().cloned().map(Into::into).collect(),
-            exit: Exit::Egress {
-                ifindex: OUT,
-                peer: false,
-            },
-        }],
-    }
 }
 
 /// Packets that programs are run on, one after another.

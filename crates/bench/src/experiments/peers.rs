@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use myelin_api::{ProbeOptions, ProbeRequest};
-use myelin_linux::procfs;
 use myelin_measure::Mode;
 
+use crate::machine::Mebibytes;
 use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};
 use crate::stand::{self, Agent, Stand};
@@ -51,9 +50,8 @@ const FORWARD: &str = "kind: forward";
 const CPU_PAYLOAD: usize = PAYLOADS[0];
 /// How long it is watched what a system without packets takes.
 const IDLE: Duration = Duration::from_millis(50);
-/// Packets before memory is looked at: what was never touched is not resident.
+/// Packets before memory is looked at.
 const MEMORY_PACKETS: u32 = 10_000;
-const MIB: f64 = 1_048_576.0;
 
 /// What a variant stands for.
 struct Subject {
@@ -330,67 +328,41 @@ fn memory(
     for subject in subjects {
         if subject.system.starts_with("OVS") && subject.functions == 2 {
             let what = "ovs-vswitchd, ovsdb-server";
-            let bytes = findings.resident(&subject.system, what, &subject.pids)?;
-            peers.push((&subject.system, bytes));
+            let resident = findings.resident(&subject.system, what, &subject.pids)?;
+            peers.push((&subject.system, resident));
         }
     }
     let agent = Agent::start(session.program)?;
     for (ours, _, space, more, _) in OURS {
         session.progress("memory", 0, 1)?;
         let chain = agent.place.chain_name(ours);
-        let mut pids = worked(&agent, &chain, space, more)?;
+        let text = stand::chain(&chain, &[(FORWARD, space); 2], more);
+        let mut pids = agent.work(&chain, text, MEMORY_PACKETS)?;
         let what = if pids.is_empty() {
             "agent"
         } else {
             "agent, worker"
         };
         pids.push(agent.client.info()?.pid);
-        let bytes = findings.resident(ours, what, &pids)?;
+        let resident = findings.resident(ours, what, &pids)?;
         agent.client.down(&chain)?;
         for (peer, other) in &peers {
             let id = format!("memory, {}", pair(ours, peer, SHAPES[1]));
-            let ratio = bytes as f64 / *other as f64;
-            findings.claim(Claim::figure_at_most(id, ratio, 1.0));
+            findings.claim(Claim::figure_at_most(id, resident / other, 1.0));
         }
     }
     Ok(())
 }
 
-/// Deploys two functions, sends packets through them, and tells their workers.
-fn worked(agent: &Agent, chain: &str, space: &str, more: &str) -> Result<Vec<u32>, Error> {
-    agent.up(stand::chain(chain, &[(FORWARD, space); 2], more))?;
-    let options = ProbeOptions {
-        modes: vec!["inline".into()],
-        interval_us: 0,
-        count: MEMORY_PACKETS,
-        repeats: 1,
-        ..ProbeOptions::default()
-    };
-    let request = ProbeRequest {
-        chain: chain.to_owned(),
-        options,
-    };
-    agent.client.probe(&request, &mut |_| {})?;
-    agent.workers(chain)
-}
-
 impl Findings {
-    /// A row of what these processes have resident together, and the bytes.
-    fn resident(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<u64, Error> {
-        let (mut resident, mut proportional) = (0, 0);
-        for pid in pids {
-            let memory = procfs::memory(*pid)?;
-            resident += memory.resident_bytes;
-            proportional += memory.proportional_bytes;
-        }
-        self.rows.push(
-            Row::of("memory")
-                .with("system", system)
-                .with("functions", SHAPES[1].0)
-                .with("processes", what)
-                .with("resident_mib", resident as f64 / MIB)
-                .with("proportional_mib", proportional as f64 / MIB),
-        );
-        Ok(resident)
+    /// A row of what these processes have resident together, and the mebibytes.
+    fn resident(&mut self, system: &str, what: &str, pids: &[u32]) -> Result<f64, Error> {
+        let memory = Mebibytes::of(pids)?;
+        let row = Row::of("memory")
+            .with("system", system)
+            .with("functions", SHAPES[1].0)
+            .with("processes", what);
+        self.row(memory.row(row));
+        Ok(memory.resident)
     }
 }

@@ -98,20 +98,16 @@ impl Starting {
         })
     }
 
-    fn finish(self) -> Result<Peer, Error> {
-        let Self {
-            layout,
-            mut switch,
-            network,
-            functions,
-        } = self;
-        switch.wait_until_ready()?;
-        switch.steer(&rules(layout, network.client.mac, network.server.mac))?;
-        let (worker, pids) = (switch.pid(), switch.pids());
+    fn finish(mut self) -> Result<Peer, Error> {
+        let (layout, network) = (self.layout, self.network);
+        self.switch.wait_until_ready()?;
+        self.switch
+            .steer(&rules(layout, network.client.mac, network.server.mac))?;
+        let (worker, pids) = (self.switch.pid(), self.switch.pids());
         let sockets = network.sockets()?;
         // The switch goes before its links.
-        let mut parts: Vec<Box<dyn Any + Send>> = vec![Box::new(switch)];
-        parts.extend(functions);
+        let mut parts: Vec<Box<dyn Any + Send>> = vec![Box::new(self.switch)];
+        parts.extend(self.functions);
         parts.push(Box::new(network));
         let variant = Variant::new(layout.name(), layout.about(), sockets, vec![worker], parts)?;
         Ok(Peer { variant, pids })

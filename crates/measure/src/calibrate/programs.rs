@@ -4,21 +4,17 @@ use std::collections::BTreeMap;
 
 use myelin_api::ApiError;
 use myelin_kernel::test_run::{self, TestRun};
-use myelin_kernel::{
-    ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, PortConfig,
-};
+use myelin_kernel::{Hook, LoadedChain, Plane};
 use myelin_packet::{Match, Meta};
 use myelin_planner::Cost;
-use myelin_spec::{FunctionConfig, OnFailure};
+use myelin_spec::FunctionConfig;
 
 use super::{FRAMES, Result, configurations, fit, frame, median};
 
 /// Runs of a program in one measurement: about a millisecond.
 const REPEAT: u32 = 10_000;
 /// Functions in the longer chain; the shorter one has one.
-const LONG: u8 = 9;
-/// The loopback interface. Nothing is attached to it and nothing sent: test runs only ask for a number.
-const LOOPBACK: u32 = 1;
+const LONG: usize = 9;
 
 /// Costs of programs.
 pub(super) struct Programs {
@@ -74,19 +70,14 @@ fn step(plane: &Plane, config: &FunctionConfig, bytes: usize, rounds: usize) -> 
     };
     let mut figures = Vec::with_capacity(rounds);
     for _ in 0..rounds {
-        figures.push((run(&many)? - run(&one)?) / f64::from(LONG - 1));
+        figures.push((run(&many)? - run(&one)?) / (LONG - 1) as f64);
     }
     Ok(median(figures).max(0.0))
 }
 
 /// The front door with one chain, up to its tail call.
 fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
-    let port = plane.add_port(PortConfig {
-        name: "lo".to_owned(),
-        ifindex: LOOPBACK,
-        opposite: None,
-        single_queue: false,
-    })?;
+    let port = plane.add_port(test_run::port())?;
     let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
     let matches = Match {
         destination: Some("10.0.0.2/32".parse()?),
@@ -118,22 +109,7 @@ fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
     Ok(Cost::new(median(figures).max(0.0), 0.0))
 }
 
-fn load(plane: &Plane, hook: Hook, config: &FunctionConfig, count: u8) -> Result<LoadedChain> {
-    Ok(plane.load_chain(&ChainConfig {
-        spi: 1,
-        generation: 0,
-        hook,
-        on_failure: OnFailure::Drop,
-        policer: None,
-        positions: count,
-        entry: Entry::Kernel,
-        segments: vec![KernelSegment {
-            first_position: 0,
-            functions: vec![config.clone().into(); usize::from(count)],
-            exit: Exit::Egress {
-                ifindex: LOOPBACK,
-                peer: false,
-            },
-        }],
-    })?)
+fn load(plane: &Plane, hook: Hook, config: &FunctionConfig, count: usize) -> Result<LoadedChain> {
+    let functions = vec![config.clone(); count];
+    Ok(plane.load_chain(&test_run::chain(hook, 1, &functions))?)
 }
