@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use indicatif::ProgressBar;
 use myelin_api::{ApiError, RunDir};
 use myelin_kernel::{Conformance, Direction, Seen, Watch};
@@ -45,8 +44,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     burst: Option<String>,
     /// What comes in at the interface, or what goes out.
-    #[arg(long, value_enum, default_value = "in")]
-    direction: Way,
+    #[arg(long, value_parser = ["in", "out"], default_value = "in")]
+    direction: String,
     /// The network namespace that the interface is in, as `ip netns list` has it.
     #[arg(long, value_name = "NAME", conflicts_with = "host")]
     netns: Option<String>,
@@ -71,31 +70,6 @@ pub(crate) struct Arguments {
     /// Print JSON; with --follow an object a line.
     #[arg(long)]
     json: bool,
-}
-
-/// A direction as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
-    /// What comes in.
-    In,
-    /// What goes out.
-    Out,
-}
-
-impl Way {
-    fn direction(self) -> Direction {
-        match self {
-            Self::In => Direction::In,
-            Self::Out => Direction::Out,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
 }
 
 /// How often it is looked whether the end has come.
@@ -152,8 +126,7 @@ fn nothing_seen(arguments: &Arguments) -> String {
     format!(
         "no packet{matching} was seen at {} ({}), so nothing can be said: check --direction and --match, and that no XDP \
          program takes the packets before",
-        arguments.interface,
-        arguments.direction.word()
+        arguments.interface, arguments.direction
     )
 }
 
@@ -162,14 +135,17 @@ fn look_on(arguments: &Arguments, netns: Option<&str>, watch: &Watch) -> Result<
     let mut netlink = Netlink::open().map_err(ApiError::failed)?;
     let link = find(&mut netlink, &arguments.interface, netns)?;
     let interrupted = interrupt::catch()?;
-    let direction = arguments.direction.direction();
+    let direction = match arguments.direction.as_str() {
+        "out" => Direction::Out,
+        _ => Direction::In,
+    };
     let monitor =
         Conformance::attach(&link.name, link.index, direction, watch).map_err(ApiError::failed)?;
     // Also tells scripts that what is sent from now on is seen.
     eprintln!(
         "looking at {} ({}){}",
         link.name,
-        arguments.direction.word(),
+        arguments.direction,
         if arguments.duration.is_none() && arguments.count.is_none() {
             "; Ctrl-C ends it"
         } else {

@@ -51,7 +51,7 @@ struct ViolationReport {
 pub(super) struct Report {
     interface: String,
     netns: Option<String>,
-    direction: &'static str,
+    direction: String,
     #[serde(rename = "match")]
     filter: Option<String>,
     tolerance_ns: u64,
@@ -97,12 +97,9 @@ fn rounded(value: f64) -> u64 {
 }
 
 impl BucketReport {
-    fn new(quantity: Quantity, bucket: Bucket, fill: &Fill, first_ns: u64) -> Self {
+    fn new(quantity: &'static str, bucket: Bucket, fill: &Fill, first_ns: u64) -> Self {
         Self {
-            quantity: match quantity {
-                Quantity::Packets => "packets",
-                Quantity::Bits => "bits",
-            },
+            quantity,
             rate: bucket.rate(),
             burst: bucket.burst(),
             measured_burst: fill.level.burst(),
@@ -173,12 +170,12 @@ impl Report {
         let per_second = |count: f64| if span_s > 0.0 { count / span_s } else { 0.0 };
         let intervals = seen.packets.saturating_sub(1) as f64;
         let bytes_a_packet = seen.bytes as f64 / seen.packets.max(1) as f64;
-        let fill = |quantity| match quantity {
-            Quantity::Packets => seen.of_packets.as_ref(),
-            Quantity::Bits => seen.of_bits.as_ref(),
-        };
         let bucket = |(quantity, bucket)| {
-            let fill = fill(quantity)?;
+            let (quantity, fill) = match quantity {
+                Quantity::Packets => ("packets", &seen.of_packets),
+                Quantity::Bits => ("bits", &seen.of_bits),
+            };
+            let fill = fill.as_ref()?;
             Some(BucketReport::new(quantity, bucket, fill, seen.first_ns))
         };
         let violation = |one: &myelin_kernel::Violation| ViolationReport {
@@ -191,7 +188,7 @@ impl Report {
         Self {
             interface: arguments.interface.clone(),
             netns: netns.map(str::to_owned),
-            direction: arguments.direction.word(),
+            direction: arguments.direction.clone(),
             filter: arguments.filter.clone(),
             tolerance_ns: watch.tolerance_ns,
             packets: seen.packets,
