@@ -38,7 +38,6 @@ pub mod reference;
 mod rounds;
 mod routers;
 mod scratch;
-mod snippet;
 mod stand;
 mod variant;
 mod variants;

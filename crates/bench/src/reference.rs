@@ -146,17 +146,9 @@ impl Reference {
     /// Starts the program in the calling thread's network namespace and waits until it forwards. Needs root.
     pub fn start(self, forwarding: &Forwarding) -> Result<Running, Error> {
         let name = self.name();
-        let system = |step| move |source| Error::System { name, step, source };
-        let executable =
-            executable(name, self.image()?).map_err(system("storing the program in memory"))?;
-        let words = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
-        let mut command = Command::new(format!("/proc/self/fd/{}", executable.as_raw_fd()));
-        command.arg0(name).args([
-            "--ingress",
-            forwarding.ingress,
-            "--egress",
-            forwarding.egress,
-        ]);
+        let (mut command, _program) = embedded(name, self.image()?)?;
+        command.args(["--ingress", forwarding.ingress]);
+        command.args(["--egress", forwarding.egress]);
         command.args(["--batch", &forwarding.batch.to_string()]);
         if let Some(core) = forwarding.core {
             command.args(["--core", &core.to_string()]);
@@ -167,13 +159,7 @@ impl Reference {
         if forwarding.poll {
             command.arg("--poll");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(
-            words
-                .try_clone()
-                .map_err(system("sharing the file of its messages"))?,
-        );
-        let mut child = command.spawn().map_err(system("starting it"))?;
+        let (mut child, words) = spawn(name, command.stdin(Stdio::null()))?;
         let lines = follow(&mut child);
         let mut running = Running {
             name,
@@ -305,12 +291,35 @@ impl Drop for Running {
     }
 }
 
-/// A file in memory that holds the program. It stays executable while it is open for writing, unlike a file on disk, so
-/// another thread's fork at the wrong moment cannot make the start fail.
-fn executable(name: &str, image: &[u8]) -> std::io::Result<OwnedFd> {
-    let mut file = File::from(memory_file(name)?);
-    file.write_all(image)?;
-    Ok(file.into())
+/// A program that is part of this one, as a command that can be started as long as the file with it is there.
+///
+/// The file is in memory. It stays executable while it is open for writing, unlike a file on disk, so another thread's fork at the wrong
+/// moment cannot make the start fail.
+fn embedded(name: &'static str, image: &[u8]) -> Result<(Command, File), Error> {
+    let store = || {
+        let mut file = File::from(memory_file(name)?);
+        file.write_all(image)?;
+        Ok(file)
+    };
+    let program = store().map_err(|source| Error::System {
+        name,
+        step: "storing the program in memory",
+        source,
+    })?;
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.arg0(name);
+    Ok((command, program))
+}
+
+/// Starts a command whose output is read here and whose messages go to a file.
+fn spawn(name: &'static str, command: &mut Command) -> Result<(Child, File), Error> {
+    let system = |step| move |source| Error::System { name, step, source };
+    let words = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
+    let errors = words.try_clone();
+    let errors = errors.map_err(system("sharing the file of its messages"))?;
+    command.stdout(Stdio::piped()).stderr(errors);
+    let child = command.spawn().map_err(system("starting it"))?;
+    Ok((child, words))
 }
 
 pub(crate) fn memory_file(name: &str) -> std::io::Result<OwnedFd> {

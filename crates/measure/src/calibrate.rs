@@ -13,6 +13,7 @@ mod stalls;
 mod user_functions;
 mod worst_case;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crowd::Alone;
@@ -22,13 +23,11 @@ use myelin_linux::sched;
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::costs::VERSION;
 use myelin_planner::{Cost, Costs, FunctionCosts, Origin, StepCosts};
-use myelin_spec::{
-    BackendSpec, FirewallConfig, FlowTrackerConfig, FragmentPolicy, FunctionConfig,
-    LoadBalancerConfig, MonitorConfig, NatConfig, Space, XorConfig,
-};
+use myelin_spec::{FunctionConfig, Space};
 use worst_case::worst_case;
 
 use crate::Monitor;
+use crate::snippet::config;
 
 /// Frames that costs are measured with, bytes: CALVIN's 256 and 1400 B of UDP payload.
 const FRAMES: [usize; 2] = [256 + 42, 1400 + 42];
@@ -54,7 +53,6 @@ enum Error {
     Functions(#[from] myelin_functions::Error),
     Probe(#[from] crate::Error),
     Frame(#[from] myelin_packet::Unparsed),
-    Prefix(#[from] myelin_packet::prefix::PrefixError),
     Send(#[from] std::io::Error),
 }
 
@@ -165,44 +163,27 @@ pub fn keep(path: &Path, costs: &Costs) -> Result<(), ApiError> {
     std::fs::rename(&beside, path).map_err(failed)
 }
 
-/// One configuration of every kind, as its cost is measured: rules that match nothing, so that the whole look-up
-/// is paid.
+/// One function of every kind, as its cost is measured: rules that match nothing, so that the whole look-up is paid.
+///
+/// Not `timestamp`: a frame that is measured again and again would grow each time. Nor `compress` and `decompress`, which would change it the first time only. Not
+/// `router`: the frame's time to live would run out.
+const FUNCTIONS: [&str; 7] = [
+    "kind: forward",
+    "kind: xor, config: { key: 0x5a }",
+    "kind: firewall, config: { default: allow, fragments: match, rules: [ { action: deny, source: 192.0.2.0/24, destinationPort: 53 } ] }",
+    "kind: monitor, config: { flows: 1024 }",
+    "kind: flow-tracker, config: { flows: 1024 }",
+    // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
+    "kind: load-balancer, config: { backends: [ { address: 10.0.0.2 } ], flows: 1024 }",
+    "kind: nat, config: { address: 10.0.0.1, flows: 1024 }",
+];
+
 fn configurations() -> Result<Vec<FunctionConfig>> {
-    let mut rule = myelin_packet::rules::Rule::any(myelin_packet::rules::Action::Deny);
-    rule.source = Some("192.0.2.0/24".parse()?);
-    rule.destination_ports = Some(53..=53);
-    Ok(vec![
-        FunctionConfig::Forward,
-        FunctionConfig::Xor(XorConfig { key: 0x5a }),
-        FunctionConfig::Firewall(FirewallConfig {
-            rules: vec![rule],
-            default: myelin_packet::rules::Action::Allow,
-            fragments: FragmentPolicy::Match,
-        }),
-        // Not `timestamp`: a frame that is measured again and again would grow each time.
-        FunctionConfig::Monitor(MonitorConfig { flows: 1024 }),
-        FunctionConfig::FlowTracker(FlowTrackerConfig {
-            flows: 1024,
-            ..FlowTrackerConfig::default()
-        }),
-        // Nor `compress` and `decompress`, which would change it the first time only.
-        // Not `router`: the frame's time to live would run out.
-        // The frame's own destination, and for `nat` its own source, so that it stays one flow however often it is measured.
-        FunctionConfig::LoadBalancer(LoadBalancerConfig {
-            backends: vec![BackendSpec {
-                address: std::net::Ipv4Addr::new(10, 0, 0, 2).into(),
-                weight: 1,
-                mac: None,
-            }],
-            flows: 1024,
-            ..LoadBalancerConfig::default()
-        }),
-        FunctionConfig::Nat(NatConfig {
-            addresses: vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()],
-            flows: 1024,
-            ..NatConfig::default()
-        }),
-    ])
+    let files = BTreeMap::new();
+    FUNCTIONS
+        .iter()
+        .map(|function| Ok(config(function, &files)?))
+        .collect()
 }
 
 /// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in a frame of that length. UDP without a checksum is

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::clock::{nanos, now_ns};
 use crate::config::Config;
 use crate::control::Watch;
-use crate::echo::{Echo, LARGEST_DATAGRAM, Shared, is_nothing};
+use crate::echo::{Echo, LARGEST_DATAGRAM, Shared, receive};
 use crate::payload::{Codec, Header};
 use crate::recorder::Recorder;
 use crate::tracker::{Times, Tracker};
@@ -316,16 +316,9 @@ impl<'a> Client<'a> {
                 }
             }
         }
-        let (length, peer) = match self.socket.recv_from(&mut self.incoming) {
-            Ok(received) => received,
-            Err(error) if is_nothing(&error) => return Ok(()),
-            Err(error) => {
-                return Err(Error::system(
-                    "receive at the probe's client",
-                    error,
-                    "is its namespace still there?",
-                ));
-            }
+        let received = receive(self.socket, &mut self.incoming, "the probe's client")?;
+        let Some((length, peer)) = received else {
+            return Ok(());
         };
         let client_receive = now_ns();
         if self.by_order() {

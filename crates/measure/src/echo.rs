@@ -1,7 +1,7 @@
 //! The far end: stamps what arrives and sends it back.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::Error;
@@ -16,8 +16,7 @@ pub(crate) const LARGEST_DATAGRAM: usize = 65_536;
 pub(crate) struct Shared {
     /// Answers are matched by order: the server sends back whatever arrives.
     pub(crate) by_order: AtomicBool,
-    /// Datagrams that the server could read, and those it could not.
-    pub(crate) decoded: AtomicU64,
+    /// Datagrams that the server could not read.
     pub(crate) foreign: AtomicU64,
     /// Echoes that the system refused to send.
     pub(crate) send_errors: AtomicU64,
@@ -54,16 +53,9 @@ impl<'a> Echo<'a> {
 
     /// Receives once, as the socket waits or does not, and sends back what belongs to the run. True when a datagram was there.
     pub(crate) fn turn(&mut self) -> Result<bool, Error> {
-        let (length, peer) = match self.socket.recv_from(&mut self.buffer) {
-            Ok(received) => received,
-            Err(error) if is_nothing(&error) => return Ok(false),
-            Err(error) => {
-                return Err(Error::system(
-                    "receive at the probe's server",
-                    error,
-                    "is its namespace still there?",
-                ));
-            }
+        let received = receive(self.socket, &mut self.buffer, "the probe's server")?;
+        let Some((length, peer)) = received else {
+            return Ok(false);
         };
         let receive_ns = now_ns();
         let datagram = &mut self.buffer[..length];
@@ -78,7 +70,6 @@ impl<'a> Echo<'a> {
                 (self.repeat, self.next_id) = (header.repeat, 0);
             }
             self.next_id = self.next_id.max(header.id + 1);
-            self.shared.decoded.fetch_add(1, Ordering::Relaxed);
         } else {
             self.shared.foreign.fetch_add(1, Ordering::Relaxed);
             return Ok(true);
@@ -105,6 +96,23 @@ impl<'a> Echo<'a> {
             self.turn()?;
         }
         Ok(())
+    }
+}
+
+/// Receives a datagram, if one is there; `end` is whose socket it is.
+pub(crate) fn receive(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    end: &str,
+) -> Result<Option<(usize, SocketAddr)>, Error> {
+    match socket.recv_from(buffer) {
+        Ok(received) => Ok(Some(received)),
+        Err(error) if is_nothing(&error) => Ok(None),
+        Err(error) => Err(Error::system(
+            format!("receive at {end}"),
+            error,
+            "is its namespace still there?",
+        )),
     }
 }
 

@@ -29,6 +29,9 @@ pub enum Error {
     /// A helper thread ended in a panic: a defect of this crate.
     #[error("the probe's {0} thread panicked; please report it")]
     Thread(&'static str),
+    /// A function that is to be measured.
+    #[error("the measurement's own chain file: {0}; please report it")]
+    Snippet(String),
     /// The machine did not give what was asked of it.
     #[error(transparent)]
     Linux(#[from] myelin_linux::Error),

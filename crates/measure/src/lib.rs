@@ -19,6 +19,7 @@ pub mod clock;
 pub mod cpu;
 pub mod flood;
 pub mod generator;
+pub mod snippet;
 pub mod stall;
 
 mod client;

@@ -1,4 +1,4 @@
-//! Functions as chain files write them, for experiments that run them without a chain.
+//! Functions as chain files write them, to be run without a chain.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use myelin_spec::{FunctionConfig, Source};
 use crate::Error;
 
 /// The configuration that `kind: ..., config: { ... }` is, with the files that it names.
-pub(crate) fn config(
-    function: &str,
-    files: &BTreeMap<String, String>,
-) -> Result<FunctionConfig, Error> {
+///
+/// # Errors
+/// [`Error::Snippet`] with what is wrong with it.
+pub fn config(function: &str, files: &BTreeMap<String, String>) -> Result<FunctionConfig, Error> {
     let text = format!(
-        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: bench }}\nspec: {{ match: {{}}, functions: [ {{ name: f, {function} }} ] }}"
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: measured }}\nspec: {{ match: {{}}, functions: [ {{ name: f, {function} }} ] }}"
     );
-    let chains = myelin_spec::parse(&text, &Source::new("bench"), files)
+    let chains = myelin_spec::parse(&text, &Source::new("measured"), files)
         .map_err(|errors| Error::Snippet(errors.to_string()))?;
     let function = chains.into_iter().flat_map(|chain| chain.functions).next();
     function

@@ -13,14 +13,7 @@ use verdict::Verdict;
 use crate::frames::Scatter;
 use crate::stand::Stand;
 use crate::variant::polling_core;
-use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "bound",
-    about: "random admissible sets of chains under the worst traffic that their profiles allow: longest delay against the worst-case bound",
-    run,
-    plots: include_str!("../../plots/bound.yaml"),
-};
+use crate::{Claim, Effort, Error, Findings, Row, Session};
 
 /// Pools of each kind, of new functions each.
 const POOLS: usize = 4;
@@ -84,7 +77,7 @@ struct Seen {
     excused_ns: u64,
 }
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let core = polling_core()?;
     session.progress("calibration", 0, 1)?;
     let (costs, longest_stall_ns) = costs(session)?;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::Diet;
 use myelin_linux::affinity;
+use myelin_measure::snippet::config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, mean_ci, median_ci};
 use myelin_spec::LossyLinkConfig;
 use serde::Deserialize;
@@ -15,16 +16,8 @@ use serde::Deserialize;
 use crate::published::{Published, calvin};
 use crate::reference::Fed;
 use crate::rounds::quantile;
-use crate::snippet::config;
 use crate::variant::PAYLOADS;
-use crate::{Claim, Effort, Error, Experiment, Findings, Row, Session, experiment};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "calvin-advanced",
-    about: "processing time of coding, encryption, compression and inspection, 1 to 9 functions in parallel, against budgets of 5 and 20 us (CALVIN, Fig. 13)",
-    run,
-    plots: include_str!("../../plots/calvin-advanced.yaml"),
-};
+use crate::{Claim, Effort, Error, Findings, Row, Session, experiment};
 
 /// What CALVIN leaves a function of its 0.35 ms, us (section V-C), and what is asked of the fast ones here.
 pub(crate) const BUDGET_US: f64 = 20.0;
@@ -56,7 +49,7 @@ const BATCH: usize = 500;
 
 fn cases() -> Result<Vec<Case>, Error> {
     let text = include_str!("../../cases/calvin-advanced.yaml");
-    experiment::read(EXPERIMENT.name, text)
+    experiment::read("calvin-advanced", text)
 }
 
 /// A subject of the rounds: a case, or the plain program behind them, and a payload.
@@ -81,7 +74,7 @@ impl Subject<'_> {
     }
 }
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let (packets, a_round) = session
         .effort
         .choose((200, 50), (5000, 300), (50_000, 2000));

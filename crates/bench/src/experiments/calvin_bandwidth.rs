@@ -19,14 +19,7 @@ use crate::rounds::Rounds;
 use crate::stand::Stand;
 use crate::variant::{About, ROUNDS, Variant};
 use crate::variants::BEST_BATCH;
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "calvin-bandwidth",
-    about: "highest UDP rate without loss or reordering through one and two functions, by workers of batch 1 and 32, against the centralized approach (CALVIN, Fig. 12b)",
-    run,
-    plots: include_str!("../../plots/calvin-bandwidth.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, variants};
 
 /// UDP payloads, bytes.
 const PAYLOADS: [usize; 4] = [256, 512, 1024, 1400];
@@ -84,7 +77,7 @@ const CALVIN: [usize; 2] = [3, 4];
 const AS_PUBLISHED: usize = 5;
 const AT_ITS_BEST: usize = 6;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(3, 10);
     let packets = session.effort.choose(500, 4000, 20_000);
     let subjects = WAYS.len() * PAYLOADS.len() * MODES.len();

@@ -7,14 +7,7 @@ use crate::manner::Manner;
 use crate::published::calvin;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "calvin-chain",
-    about: "round trip through a kernel and a user-space function, compact and distributed, against the centralized approach",
-    run,
-    plots: include_str!("../../plots/calvin-chain.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const MANNERS: [Manner; 3] = [
     Manner {
@@ -44,7 +37,7 @@ const CALVIN: [usize; 2] = [1, 2];
 const AS_PUBLISHED: usize = 3;
 const AT_ITS_BEST: usize = 4;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(6, 30);
     let idle_driver = pm_qos::idle_driver();
     let manners: Vec<Manner> = MANNERS

@@ -18,14 +18,7 @@ use crate::reference::Reference;
 use crate::stand::Stand;
 use crate::variant::{About, Variant, Window};
 use crate::variants::{AS_PUBLISHED, AT_ITS_BEST};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, experiment, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "calvin-cpu",
-    about: "CPU use by user, system, soft interrupts and idle of every technology, at a fixed rate and idle (CALVIN, Table I)",
-    run,
-    plots: include_str!("../../plots/calvin-cpu.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, experiment, variants};
 
 const PAYLOAD: usize = 256;
 /// Between two packets. No tick is a multiple of it: 10, 4, 3.3 or 1 ms, as the kernel was configured (`CONFIG_HZ`).
@@ -52,7 +45,7 @@ struct Chain {
 
 fn chains() -> Result<Vec<Chain>, Error> {
     let text = include_str!("../../cases/calvin-cpu.yaml");
-    experiment::read(EXPERIMENT.name, text)
+    experiment::read("calvin-cpu", text)
 }
 
 /// Ours that stand beside Table I: both sleep, both poll.
@@ -87,7 +80,7 @@ fn interrupts(shares: &Shares) -> f64 {
     shares.softirq_share + shares.irq_share
 }
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let chains = chains()?;
     let (variants, skipped) = build(&chains, session)?;
     let windows = session.effort.choose([60, 25], [60, 25], [300, 200]);

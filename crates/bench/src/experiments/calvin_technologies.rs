@@ -8,14 +8,7 @@ use crate::published::{Published, calvin};
 use crate::reference::Reference;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "calvin-technologies",
-    about: "round trip through FWD, ATS and XOR by every technology, inline and blocking (CALVIN, Fig. 11)",
-    run,
-    plots: include_str!("../../plots/calvin-technologies.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 const INLINE: usize = 0;
@@ -78,7 +71,7 @@ const PUBLISHED: [(&str, &str, usize, Published); 3] = [
     ),
 ];
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(4, 30);
     let measured = measure(session, deployments, &MODES, || build(session))?;
     let rounds = &measured.rounds;

@@ -4,14 +4,7 @@ use myelin_measure::Mode;
 
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, Variant, measure};
-use crate::{Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "chain-length",
-    about: "round trips through 1 to 32 functions in every mapping, and what each further one adds",
-    run,
-    plots: include_str!("../../plots/chain-length.yaml"),
-};
+use crate::{Error, Findings, Row, Session, variants};
 
 /// How functions are laid out: name, space, lines of the chain's `spec`, lengths. On a machine of few cores the processes
 /// of a long pipeline wait for each other.
@@ -42,7 +35,7 @@ const STEPS: [(&str, f64); 2] = [("compact kernel", 0.05), ("distributed kernel"
 /// Most that two kernel functions' round trip may be of the direct link's.
 const TWO: [(&str, f64); 2] = [("compact kernel", 1.15), ("distributed kernel", 1.7)];
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(4, 20);
     let build = || Ok((build(session)?, ()));
     let Measured { mut rounds, .. } = measure(session, deployments, &[Mode::Inline], build)?;

@@ -8,19 +8,12 @@ use std::collections::BTreeMap;
 
 use myelin_dataplane::feed::{HEADERS, frame};
 use myelin_functions::{Batch, Emitter, Function, Packet, instantiate};
+use myelin_measure::snippet::config;
 use myelin_metrics::stats::{CONFIDENCE, ROUNDS_NEEDED, mean_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, LossyLinkConfig};
 
-use crate::snippet::config;
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "coding-loss",
-    about: "residual loss and in-order delay over links that lose 1 to 20 %, by themselves and in bursts: sliding window, block code, no code",
-    run,
-    plots: include_str!("../../plots/coding-loss.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session};
 
 /// Name, and the coder before the link; without one packets go as they are.
 const CODES: [(&str, Option<&str>); 3] = [
@@ -48,7 +41,7 @@ const PAYLOAD: usize = 256;
 const RESIDUAL_BOUND: f64 = 0.1;
 const FEW_PERCENT: u32 = 5;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let packets = session.effort.choose(400, 4000, 40_000);
     let cases = LOSSES.len() * LOSS_PERCENT.len();
     let mut findings = Findings::default()

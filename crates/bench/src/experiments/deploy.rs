@@ -1,27 +1,20 @@
 //! `deploy`: how long planning, deploying and removing take, and how much memory stays in use.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use myelin_kernel::{Capacity, Hook, Plane, test_run};
+use myelin_measure::snippet::config;
 use myelin_metrics::stats::{CONFIDENCE, Estimate, median_ci};
-use myelin_packet::rules::{Action, Rule};
 use myelin_planner::Machine;
-use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 use crate::machine::Mebibytes;
 use crate::rounds::quantile;
 use crate::stand::{self, Agent};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "deploy",
-    about: "time of plan, up and down of five functions, time to load them, and resident memory of agent and worker",
-    run,
-    plots: include_str!("../../plots/deploy.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session};
 
 const PLAN_BOUND_MS: f64 = 20.0;
 pub(crate) const UP_BOUND_MS: f64 = 100.0;
@@ -48,7 +41,7 @@ const MIXED: [(&str, &str); 5] = [
     (FORWARD, "kernel"),
 ];
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let repeats = session.effort.rounds(30, 100);
     let mut findings = Findings::default().with("repeats", repeats.to_string());
     plan(repeats, session, &mut findings)?;
@@ -165,16 +158,13 @@ fn memory(agent: &Agent, session: Session<'_>, findings: &mut Findings) -> Resul
 
 /// The kernel's part alone.
 fn loading(repeats: usize, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let five = |function: FunctionConfig| vec![function; 5];
-    let firewall = FirewallConfig {
-        rules: vec![Rule::any(Action::Allow)],
-        default: Action::Deny,
-        fragments: FragmentPolicy::Drop,
-    };
+    let firewall =
+        "kind: firewall, config: { default: deny, fragments: drop, rules: [ { action: allow } ] }";
+    let five = |function| Ok::<_, Error>(vec![config(function, &BTreeMap::new())?; 5]);
     let chains = [
-        ("five forward", five(FunctionConfig::Forward)),
-        ("five xor", five(FunctionConfig::Xor(XorConfig { key: 1 }))),
-        ("five firewall", five(FunctionConfig::Firewall(firewall))),
+        ("five forward", five(FORWARD)?),
+        ("five xor", five(XOR)?),
+        ("five firewall", five(firewall)?),
     ];
     for hook in Hook::ALL {
         let (mut planes, mut doors) = (Vec::new(), Vec::new());

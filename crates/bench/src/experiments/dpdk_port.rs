@@ -9,14 +9,7 @@ use crate::reference::{self, Reference};
 use crate::rounds::Rounds;
 use crate::variant::{Measured, PAYLOADS, ROUNDS, Variant, measure};
 use crate::variants::{self, BATCH, BEST_BATCH};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "dpdk-port",
-    about: "a function between devices of DPDK against a bare DPDK forwarder: round trip and packet rate",
-    run,
-    plots: include_str!("../../plots/dpdk-port.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session};
 
 const BATCHES: [u16; 2] = [BATCH, BEST_BATCH];
 /// What is compared, in this order for each of [`BATCHES`].
@@ -26,7 +19,7 @@ const BURST: u16 = 32;
 /// Most that the chain may cost of the bare forwarder.
 const BOUND: f64 = 1.03;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default()
         .with("probe_mode", "inline")
         .with("devices", "net_af_xdp over virtual links, copy mode, no busy polling")

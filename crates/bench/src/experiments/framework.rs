@@ -10,14 +10,7 @@ use myelin_metrics::stats::{CONFIDENCE, median_ci};
 use myelin_packet::{Meta, parse};
 use myelin_spec::FunctionConfig;
 
-use crate::{Error, Experiment, Findings, Row, Session, frames};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "framework",
-    about: "processing time of 1 to 32 user-space functions that do nothing, at batches of 1, 8 and 32, and what each further one adds",
-    run,
-    plots: include_str!("../../plots/framework.yaml"),
-};
+use crate::{Error, Findings, Row, Session, frames};
 
 const LENGTHS: [u8; 5] = [1, 2, 8, 16, 32];
 /// Packets at once, and the most nanoseconds that a further function may add to each.
@@ -29,7 +22,7 @@ const PACKETS: u32 = 512;
 /// Windows of a figure, which is their median.
 const WINDOWS: usize = 40;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let memories = (0..BATCHES.len() * LENGTHS.len())
         .map(|_| FrameMemory::map(&Umem::create(FRAMES, FRAME_SIZE)?))
         .collect::<Result<Vec<_>, _>>()?;

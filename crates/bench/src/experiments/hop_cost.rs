@@ -5,14 +5,7 @@ use myelin_measure::Mode;
 use crate::reference::Reference;
 use crate::stand::Stand;
 use crate::variant::{PAYLOADS, Variant, measure, polling_core};
-use crate::{Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "hop-cost",
-    about: "round trip through one function at tcx, at XDP and over AF_XDP, against cable, bridge, router and bare forwarders",
-    run,
-    plots: include_str!("../../plots/hop-cost.yaml"),
-};
+use crate::{Error, Findings, Row, Session, variants};
 
 const FORWARD: &str = "kind: forward";
 
@@ -26,7 +19,7 @@ const CLAIMS: [(&str, &str, f64); 5] = [
     ("user", "dpdk-afxdp", 1.0),
 ];
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(12, 40);
     let measured = measure(session, deployments, &[Mode::Inline], || build(session))?;
     let mut findings = Findings::default()

@@ -9,14 +9,7 @@ use myelin_spec::FunctionConfig;
 use super::lookup::Door;
 use crate::stand::Stand;
 use crate::variant::{Measured, PAYLOADS, measure};
-use crate::{Error, Experiment, Findings, Row, Session, ebpf, frames, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "kernel-chain",
-    about: "round trip and processing time of 1 to 32 kernel functions in one chain, at both hooks",
-    run,
-    plots: include_str!("../../plots/kernel-chain.yaml"),
-};
+use crate::{Error, Findings, Row, Session, ebpf, frames, variants};
 
 const LENGTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Most that 32 functions' round trip may be of one's.
@@ -26,7 +19,7 @@ const FUNCTION_BOUND_NS: f64 = 20.0;
 /// Runs of a test run.
 const RUNS: u32 = 20_000;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let deployments = session.effort.rounds(6, 20);
     let mut findings = Findings::default()
         .with("probe_mode", "inline")

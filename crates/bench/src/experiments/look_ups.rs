@@ -14,14 +14,7 @@ use crate::ebpf::look_up::{
     self, DRAWN_FORWARD, DRAWN_FUNCTION, DRAWN_LOOK_UP, HOT_FORWARD, HOT_FUNCTION, Looked,
 };
 use crate::rounds::Rounds;
-use crate::{Error, Experiment, Findings, Row, Session, ebpf, frames};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "look-ups",
-    about: "processing time of router, load balancer and NAT in the kernel with 100 000 prefixes or flows: one hot flow, and flows drawn at random",
-    run,
-    plots: include_str!("../../plots/look-ups.yaml"),
-};
+use crate::{Error, Findings, Row, Session, ebpf, frames};
 
 /// Prefixes, or flows. Twin: `FLOWS` of `look_up.h`.
 const COUNT: u64 = 100_000;
@@ -40,7 +33,7 @@ const CLIENTS_V4: u32 = 10 << 24;
 const CLIENTS_V6: u128 = 0xfd << 120;
 const SERVICE: u32 = 0x00ee_0001;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     for hook in Hook::ALL {
         for (looked, name) in [

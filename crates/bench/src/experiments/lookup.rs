@@ -10,20 +10,13 @@ use myelin_packet::{Match, Meta, parse};
 use myelin_spec::FunctionConfig;
 
 use super::{accounting, classifier, firewall};
-use crate::{Error, Experiment, Findings, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "classifier",
-    about: "processing time with 10 to 10 000 chains at a port, 10 to 1000 firewall rules, and what counting and stamping add",
-    run,
-    plots: include_str!("../../plots/classifier.yaml"),
-};
+use crate::{Error, Findings, Session};
 
 /// Runs on one packet before the next one's turn: enough that the clock's own cost does not count, few enough that a packet
 /// finds other packets' memory in the caches first.
 const RUNS: u32 = 64;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default();
     for hook in Hook::ALL {
         classifier::run(hook, session, &mut findings)?;

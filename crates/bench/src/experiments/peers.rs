@@ -9,14 +9,7 @@ use crate::ovs::Ports;
 use crate::ovs::variant::{Layout, build as behind_a_switch};
 use crate::stand::{self, Agent, Stand};
 use crate::variant::{Measured, PAYLOADS, Variant, measure, median_us, polling_core, run_time};
-use crate::{Claim, Error, Experiment, Findings, Row, Session, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "peers",
-    about: "one and two functions behind Open vSwitch (system, afxdp and dpdk ports) and in Myelin: round trips, CPU time, memory",
-    run,
-    plots: include_str!("../../plots/peers.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, variants};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Blocking];
 /// Number of functions, and whether replies pass them too.
@@ -63,7 +56,7 @@ struct Subject {
     pids: Vec<u32>,
 }
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let (offered, skipped) = offered(session)?;
     let deployments = session.effort.rounds(3, 12);
     let build = || build(&offered, &SHAPES, session);

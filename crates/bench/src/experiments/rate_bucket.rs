@@ -8,14 +8,7 @@ use myelin_packet::sojourn::Histogram;
 use crate::published::rate_control;
 use crate::rounds::to_one;
 use crate::routers::{Kind, Routers};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "rate-bucket",
-    about: "throughput and delay over bucket sizes: one router and eight, in processes and in namespaces, policer wider than shaper",
-    run,
-    plots: include_str!("../../plots/rate-bucket.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session};
 
 /// Buckets of Figs. 8 and 10, packets.
 const BUCKETS: [u64; 5] = [1, 5, 20, 50, 100];
@@ -104,7 +97,7 @@ fn settings(kind: Kind) -> Vec<Setting> {
     all
 }
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings =
         Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
     for kind in [Kind::Process, Kind::Namespace] {

@@ -8,14 +8,7 @@ use crate::generator::Sent;
 use crate::published::rate_control;
 use crate::rounds::{Rounds, to_one};
 use crate::routers::{Figures, Kind, Routers};
-use crate::{Claim, Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "rate-isolation",
-    about: "two routers on one core, one flooded at ten times its profile: what the other one keeps, without and with policing",
-    run,
-    plots: include_str!("../../plots/rate-isolation.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session};
 
 /// What the flooded router is sent, in profiles.
 const FLOOD: f64 = 10.0;
@@ -39,69 +32,33 @@ const KEPT_BOUND: f64 = 0.999;
 /// Most that its p99 may be of what it is alone.
 const SOJOURN_BOUND: f64 = 1.2;
 
-/// The routers that are compared. What is behind the router makes it slow enough to be flooded by one core.
-struct Subject {
-    kind: Kind,
-    work: &'static [&'static str],
-}
-
-const SUBJECTS: [Subject; 4] = [
-    Subject {
-        kind: Kind::Kernel,
-        work: &["kind: xor, config: { key: 90 }"; 24],
-    },
-    Subject {
-        kind: Kind::Namespace,
-        work: &["kind: monitor"],
-    },
-    Subject {
-        kind: Kind::NamespaceXdp,
-        work: &["kind: monitor"],
-    },
-    Subject {
-        kind: Kind::Worker,
-        work: &["kind: compress, config: { algorithm: zstd }"],
-    },
+/// The routers that are compared, and what is behind each: it makes it slow enough to be flooded by one core.
+const SUBJECTS: [(Kind, &[&str]); 4] = [
+    (Kind::Kernel, &["kind: xor, config: { key: 90 }"; 24]),
+    (Kind::Namespace, &["kind: monitor"]),
+    (Kind::NamespaceXdp, &["kind: monitor"]),
+    (
+        Kind::Worker,
+        &["kind: compress, config: { algorithm: zstd }"],
+    ),
 ];
 
 /// What is sent to the flooded router and to the other one, in profiles; whether the chains are policed.
-struct Case {
-    name: &'static str,
-    sent: [f64; 2],
-    policed: bool,
-}
-
-const CASES: [Case; 4] = [
-    Case {
-        name: "alone",
-        sent: [0.0, 1.0],
-        policed: true,
-    },
-    Case {
-        name: "both keep to their profiles",
-        sent: [1.0, 1.0],
-        policed: true,
-    },
-    Case {
-        name: "neighbour floods, not policed",
-        sent: [FLOOD, 1.0],
-        policed: false,
-    },
-    Case {
-        name: "neighbour floods, policed",
-        sent: [FLOOD, 1.0],
-        policed: true,
-    },
+const CASES: [(&str, [f64; 2], bool); 4] = [
+    ("alone", [0.0, 1.0], true),
+    ("both keep to their profiles", [1.0, 1.0], true),
+    ("neighbour floods, not policed", [FLOOD, 1.0], false),
+    ("neighbour floods, policed", [FLOOD, 1.0], true),
 ];
 const ALONE: usize = 0;
 const UNPOLICED: usize = 2;
 const POLICED: usize = 3;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings =
         Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
-    for subject in &SUBJECTS {
-        measure(subject, session, &mut findings)?;
+    for (kind, work) in SUBJECTS {
+        measure(kind, work, session, &mut findings)?;
     }
     Ok(findings)
 }
@@ -125,34 +82,39 @@ impl Turn {
     }
 }
 
-fn measure(subject: &Subject, session: Session<'_>, findings: &mut Findings) -> Result<(), Error> {
-    let kind = subject.kind;
+fn measure(
+    kind: Kind,
+    work: &[&str],
+    session: Session<'_>,
+    findings: &mut Findings,
+) -> Result<(), Error> {
     session.progress(&format!("capacity of the {} router", kind.name()), 0, 1)?;
-    let free = routers(session, subject, |_| "enforce: none".to_owned())?;
+    let free = routers(session, kind, work, |_| "enforce: none".to_owned())?;
     let (offered_pps, capacity_pps) = capacity(&free)?;
     let rate_pps = (capacity_pps * BOOKED / 2.0)
         .min(offered_pps * (1.0 - SPARE) / (FLOOD + 1.0))
         .floor()
         .max(1.0);
-    let policed = routers(session, subject, |burst| {
+    let policed = routers(session, kind, work, |burst| {
         format!("rate: {rate_pps}pps, burst: {burst}, enforce: policer")
     })?;
     let mut turns: Vec<Vec<Turn>> = CASES.iter().map(|_| Vec::new()).collect();
     let stage = format!("two {} routers", kind.name());
     // The figure is the share that the other router keeps of what it was sent; the rest is kept beside.
     let kept = session.measure(&stage, CASES.len(), (40, 200), |case| {
-        let place = if CASES[case].policed { &policed } else { &free };
-        let rates_pps = CASES[case].sent.map(|share| share * rate_pps);
+        let (_, sent, is_policed) = CASES[case];
+        let place = if is_policed { &policed } else { &free };
+        let rates_pps = sent.map(|share| share * rate_pps);
         let turn = turn(place, rates_pps, TURN)?;
         let kept = turn.did[1].packets_out as f64 / turn.sent[1].packets.max(1) as f64;
         turns[case].push(turn);
         // A share of nothing at all would be no figure.
         Ok(kept.max(1e-6))
     })?;
-    for (number, case) in CASES.iter().enumerate() {
+    for (number, (case, ..)) in CASES.into_iter().enumerate() {
         let row = Row::of("two routers")
             .with("routers", kind.name())
-            .with("case", case.name)
+            .with("case", case)
             .with("capacity_kpps", capacity_pps / 1e3)
             .with("profile_kpps", rate_pps / 1e3);
         findings.row(with_figures(row, &turns[number], &kept, number));
@@ -234,11 +196,12 @@ fn p99_us(turns: &[Turn]) -> Vec<f64> {
 /// The two routers, each with an SLA of its burst.
 fn routers(
     session: Session<'_>,
-    subject: &Subject,
+    kind: Kind,
+    work: &[&str],
     sla: impl Fn(u64) -> String,
 ) -> Result<Routers, Error> {
     let slas = [FLOODED_BURST, BURST].map(sla);
-    Routers::new(session.program, subject.kind, subject.work, &slas)
+    Routers::new(session.program, kind, work, &slas)
 }
 
 /// What one router is sent, and puts through, when it is sent as much as goes, packets a second.

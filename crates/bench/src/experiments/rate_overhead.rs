@@ -16,14 +16,7 @@ use crate::network::{CLIENT_PORT_MAC, Network, SERVER_LINK};
 use crate::published::rate_control;
 use crate::routers::{Kind, Routers, frame};
 use crate::variant::probing_core;
-use crate::{Claim, Error, Experiment, Findings, Row, Session, ebpf, variants};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "rate-overhead",
-    about: "throughput with nothing, policer, shaper, policer and shaper: ours against tc's; the policer's time by test runs",
-    run,
-    plots: include_str!("../../plots/rate-overhead.yaml"),
-};
+use crate::{Claim, Error, Findings, Row, Session, ebpf, variants};
 
 /// A rate that nothing here reaches, and a burst as the paper's.
 const PROFILE: &str = "rate: 10Mpps, burst: 1000";
@@ -91,7 +84,7 @@ const SUBJECTS: [(&str, Control); 10] = [
     ("myelin, xdp", Control::Policer),
 ];
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings =
         Findings::default().with("frame_bytes", crate::routers::FRAME_BYTES.to_string());
     policing::run(session, &mut findings)?;

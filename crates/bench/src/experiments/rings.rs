@@ -10,14 +10,7 @@ use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 
 use crate::reference::{self, RingThroughput};
-use crate::{Error, Experiment, Findings, Row, Session};
-
-pub(crate) const EXPERIMENT: Experiment = Experiment {
-    name: "rings",
-    about: "throughput of the descriptor ring between two cores, 64-byte descriptors, 32 at once, beside DPDK's rte_ring (SP/SC)",
-    run,
-    plots: include_str!("../../plots/rings.yaml"),
-};
+use crate::{Error, Findings, Row, Session};
 
 /// 64 bytes.
 const WORDS: usize = 8;
@@ -33,7 +26,7 @@ const BOUND: f64 = 1.0;
 const OURS: usize = 0;
 const THEIRS: usize = 1;
 
-fn run(session: Session<'_>) -> Result<Findings, Error> {
+pub(super) fn run(session: Session<'_>) -> Result<Findings, Error> {
     let mut findings = Findings::default()
         .with("ring_entries", ENTRIES.to_string())
         .with("batch", BATCH.to_string());

@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use super::{Error, executable, memory_file, words_of};
+use super::{Error, embedded, spawn, words_of};
 
 /// The process, idle between two runs. Dropping it ends it.
 pub(crate) struct Runner {
@@ -24,29 +22,14 @@ impl Runner {
         image: &[u8],
         arguments: &[String],
     ) -> Result<Self, Error> {
-        let program = executable(name, image).map_err(|source| Error::System {
-            name,
-            step: "storing the program in memory",
-            source,
-        })?;
-        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
-        command.arg0(name).args(arguments);
+        let (mut command, _program) = embedded(name, image)?;
+        command.args(arguments);
         Self::start(name, command)
     }
 
     /// Starts any program.
     pub(crate) fn start(name: &'static str, mut command: Command) -> Result<Self, Error> {
-        let system = |step| move |source| Error::System { name, step, source };
-        let words = File::from(memory_file("stderr").map_err(system("memory for its messages"))?);
-        let errors = words
-            .try_clone()
-            .map_err(system("sharing the file of its messages"))?;
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .map_err(system("starting it"))?;
+        let (mut child, words) = spawn(name, command.stdin(Stdio::piped()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             unreachable!("both were asked for");
         };

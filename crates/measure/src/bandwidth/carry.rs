@@ -20,7 +20,7 @@ use crate::Error;
 use crate::clock::now_ns;
 use crate::config::{check_payload, check_range};
 use crate::control::{Control, Watch};
-use crate::echo::is_nothing;
+use crate::echo::{is_nothing, receive};
 use crate::generator::{Late, Pace, Sent, Stream, Wait, generate};
 use crate::payload::{Codec, HEADER_BYTES, Header};
 use crate::run::{fresh_run, pin};
@@ -45,6 +45,8 @@ const LIMIT_NS: u64 = 10_000_000_000;
 const LARGEST_LAG_NS: u64 = 1_000_000;
 /// Sends refused in a row until the trial fails with the system's reason.
 const REFUSALS: u32 = 100_000;
+/// Whose socket it is, for errors.
+const SERVER: &str = "the bandwidth measurement's server";
 /// Packets before a trial: they wake up who slept.
 const WARM_UP: u32 = 64;
 
@@ -308,38 +310,29 @@ impl<'a> Receiver<'a> {
         let mut header = [0; HEADER_BYTES];
         let mut waited = false;
         loop {
-            match self.socket.recv_from(&mut header) {
-                Ok((length, _)) => {
-                    self.arrivals.note(self.codec, &header[..length]);
-                    if waited {
-                        *last = now_ns();
-                    }
+            if let Some((length, _)) = receive(self.socket, &mut header, SERVER)? {
+                self.arrivals.note(self.codec, &header[..length]);
+                if waited {
+                    *last = now_ns();
                 }
-                Err(error) if is_nothing(&error) => {
-                    let now = now_ns();
-                    let missing = self.arrivals.received < sent;
-                    if !missing || now - *last > GRACE_NS || watch.stopped(now).is_some() {
-                        return Ok(());
-                    }
-                    waited = true;
-                }
-                Err(error) => return Err(failed(error)),
+                continue;
             }
+            let now = now_ns();
+            let missing = self.arrivals.received < sent;
+            if !missing || now - *last > GRACE_NS || watch.stopped(now).is_some() {
+                return Ok(());
+            }
+            waited = true;
         }
     }
 
     /// Bytes that the socket's queue is charged with.
     fn queued(&self) -> Result<u32, Error> {
-        let info = getsockopt(self.socket, MemInfo).map_err(|errno| failed(errno.into()))?;
+        let info = getsockopt(self.socket, MemInfo).map_err(|errno| {
+            let what = format!("receive at {SERVER}");
+            Error::system(what, errno, "is its namespace still there?")
+        })?;
         // SK_MEMINFO_RMEM_ALLOC.
         Ok(info[0])
     }
-}
-
-fn failed(error: std::io::Error) -> Error {
-    Error::system(
-        "receive at the bandwidth measurement's server",
-        error,
-        "is its namespace still there?",
-    )
 }

@@ -20,48 +20,20 @@ const COUNT: u32 = 200;
 /// The probe's server.
 const PORT: u16 = 9000;
 
-/// The ways, with the parts of a chain file that make them.
-const CHAINS: [(&str, &str); 9] = [
-    (
-        "tcx",
-        "hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
-    ),
-    (
-        "xdp",
-        "hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel } ]",
-    ),
-    (
-        "user",
-        "worker: { idle: spin }\n  functions: [ { name: f, kind: forward, space: user } ]",
-    ),
-    (
-        "back",
-        "worker: { idle: spin }\n  functions: [ { name: f, kind: forward, space: user }, \
-         { name: g, kind: forward, space: kernel } ]",
-    ),
-    (
-        "sleep",
-        "worker: { idle: sleep }\n  functions: [ { name: f, kind: forward, space: user } ]",
-    ),
-    (
-        "one-link",
-        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel } ]",
-    ),
-    (
-        "two-links",
-        "mapping: distributed\n  hook: xdp\n  functions: [ { name: f, kind: forward, space: kernel }, \
-         { name: g, kind: forward, space: kernel } ]",
-    ),
-    (
-        "one-link-tcx",
-        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel } ]",
-    ),
-    (
-        "two-links-tcx",
-        "mapping: distributed\n  hook: tcx\n  functions: [ { name: f, kind: forward, space: kernel }, \
-         { name: g, kind: forward, space: kernel } ]",
-    ),
+/// The ways: what a chain's `spec` says beside its functions, and the spaces of these, which all forward.
+const CHAINS: [(&str, &str, &[&str]); 9] = [
+    ("tcx", "hook: tcx", &["kernel"]),
+    ("xdp", "hook: xdp", &["kernel"]),
+    ("user", "worker: { idle: spin }", &["user"]),
+    ("back", "worker: { idle: spin }", &["user", "kernel"]),
+    ("sleep", "worker: { idle: sleep }", &["user"]),
+    ("one-link", LINKS_XDP, &["kernel"]),
+    ("two-links", LINKS_XDP, &["kernel", "kernel"]),
+    ("one-link-tcx", LINKS_TCX, &["kernel"]),
+    ("two-links-tcx", LINKS_TCX, &["kernel", "kernel"]),
 ];
+const LINKS_XDP: &str = "mapping: distributed, hook: xdp";
+const LINKS_TCX: &str = "mapping: distributed, hook: tcx";
 
 /// A way from the client to the server.
 struct Way {
@@ -181,8 +153,8 @@ fn round_trips(chains: &dyn Chains, rounds: usize, monitor: &Monitor<'_>) -> Res
         chain: None,
         sockets: bind(&direct.client, &direct.server)?,
     }];
-    for (name, spec) in CHAINS {
-        ways.push(deploy(&mut deployed, name, spec)?);
+    for (name, spec, spaces) in CHAINS {
+        ways.push(deploy(&mut deployed, name, spec, spaces)?);
     }
     // By way and frame.
     let mut figures = vec![[Vec::new(), Vec::new()]; ways.len()];
@@ -232,11 +204,21 @@ impl Way {
     }
 }
 
-fn deploy(deployed: &mut Deployed<'_>, name: &'static str, spec: &str) -> Result<Way> {
+fn deploy(
+    deployed: &mut Deployed<'_>,
+    name: &'static str,
+    spec: &str,
+    spaces: &[&str],
+) -> Result<Way> {
     let chain = format!("calibrate-{name}");
+    let functions = spaces.iter().enumerate();
+    let functions: Vec<String> = functions
+        .map(|(place, space)| format!("{{ name: f{place}, kind: forward, space: {space} }}"))
+        .collect();
+    let functions = functions.join(", ");
     let text = format!(
-        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec:\n  \
-         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}\n  {spec}\n"
+        "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: {chain} }}\nspec: {{ \
+         match: {{ protocol: udp, destination: {SERVER}, destinationPort: {PORT} }}, {spec}, functions: [ {functions} ] }}\n"
     );
     let up = deployed.up([chain.clone()], text)?;
     let [client, server] = hosts(&up)?;

@@ -1,15 +1,14 @@
 //! What user functions cost to which every packet must be new, or must have come through another function: coders, ciphers, compressors, inspection.
 
+use std::collections::BTreeMap;
+
 use myelin_api::ApiError;
 use myelin_dataplane::feed::{Diet, Feed};
 use myelin_planner::Cost;
-use myelin_spec::{
-    AesDecryptConfig, AesEncryptConfig, Cipher, CompressConfig, DecompressConfig, DpiAction,
-    DpiConfig, FunctionConfig, LossyLinkConfig, Pattern, PatternList, RlncDecodeConfig,
-    RlncEncodeConfig, RlncRecodeConfig, SecretKey,
-};
+use myelin_spec::LossyLinkConfig;
 
 use super::{FRAMES, Result, fit, median};
+use crate::snippet::config;
 
 /// Packets of one measurement.
 const PACKETS: u32 = 2048;
@@ -19,7 +18,10 @@ const LOSS_PPM: u32 = 50_000;
 /// Costs by kind, the worker's call (`dispatch_ns`) not included. A kind that cannot be made here, for want of a library, is left out.
 pub(super) fn measure(rounds: usize, dispatch_ns: f64) -> Result<Vec<(&'static str, Cost)>> {
     let mut all = Vec::new();
-    for (function, after, loss_ppm) in pairs() {
+    let files = files();
+    for (function, after, loss_ppm) in PAIRS {
+        let function = config(function, &files)?;
+        let after = after.map(|after| config(after, &files)).transpose()?;
         let mut ns = [0.0; 2];
         let mut made = true;
         for (frame_bytes, ns) in FRAMES.iter().zip(&mut ns) {
@@ -69,58 +71,46 @@ fn mean_ns(feed: &mut Feed, kind: &str) -> Result<f64> {
 }
 
 /// Functions as files have them that say no more than they must, those that their packets come through, and what is lost behind these, millionths.
-fn pairs() -> Vec<(FunctionConfig, Option<FunctionConfig>, u32)> {
-    let keys = vec![SecretKey::new(vec![0x5a; 32])];
-    let encoder = FunctionConfig::RlncEncode(RlncEncodeConfig::default());
-    let encrypter = FunctionConfig::AesEncrypt(AesEncryptConfig {
-        cipher: Cipher::default(),
-        keys: keys.clone(),
-        mtu: 1500,
-    });
-    let decrypter = FunctionConfig::AesDecrypt(AesDecryptConfig {
-        cipher: Cipher::default(),
-        keys,
-        replay_window: 1024,
-        sessions: 16,
-    });
-    let compressor = FunctionConfig::Compress(CompressConfig::default());
-    let decompressor = FunctionConfig::Decompress(DecompressConfig::default());
-    let recoder = FunctionConfig::RlncRecode(RlncRecodeConfig::default());
-    let decoder = FunctionConfig::RlncDecode(RlncDecodeConfig::default());
-    let link = FunctionConfig::LossyLink(LossyLinkConfig {
-        loss_ppm: 0,
-        burst: None,
-        seed: None,
-    });
-    vec![
-        (encoder.clone(), None, 0),
-        (recoder, Some(encoder.clone()), LOSS_PPM),
-        (decoder, Some(encoder), LOSS_PPM),
-        (encrypter.clone(), None, 0),
-        (decrypter, Some(encrypter), 0),
-        (compressor.clone(), None, 0),
-        (decompressor, Some(compressor), 0),
-        (link, None, 0),
-        (inspection(), None, 0),
-    ]
+const PAIRS: [(&str, Option<&str>, u32); 9] = [
+    (ENCODER, None, 0),
+    ("kind: rlnc-recode", Some(ENCODER), LOSS_PPM),
+    ("kind: rlnc-decode", Some(ENCODER), LOSS_PPM),
+    (ENCRYPTER, None, 0),
+    (
+        "kind: aes-decrypt, config: { keyFile: key }",
+        Some(ENCRYPTER),
+        0,
+    ),
+    (COMPRESSOR, None, 0),
+    ("kind: decompress", Some(COMPRESSOR), 0),
+    ("kind: lossy-link, config: { loss: 0% }", None, 0),
+    ("kind: dpi, config: { patternsFile: patterns }", None, 0),
+];
+const ENCODER: &str = "kind: rlnc-encode";
+const ENCRYPTER: &str = "kind: aes-encrypt, config: { keyFile: key }";
+const COMPRESSOR: &str = "kind: compress";
+
+/// Files that these name: a key, and ten thousand patterns, none of which is in what is fed: numbers in words.
+fn files() -> BTreeMap<String, String> {
+    let pattern = |line: u64| format!("{:016x}\n", line.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    BTreeMap::from([
+        ("key".to_owned(), "5a".repeat(32)),
+        ("patterns".to_owned(), (1..=10_000).map(pattern).collect()),
+    ])
 }
 
-/// Ten thousand patterns, none of which is in what is fed: numbers in words.
-fn inspection() -> FunctionConfig {
-    let pattern = |line: usize| Pattern {
-        line,
-        action: DpiAction::Drop,
-        regex: format!("{:016x}", (line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-        literal: true,
-        caseless: false,
-        multiline: false,
-        dotall: false,
-    };
-    FunctionConfig::Dpi(DpiConfig {
-        lists: vec![PatternList {
-            file: "calibrate".to_owned(),
-            patterns: (1..=10_000).map(pattern).collect(),
-        }],
-        ..DpiConfig::default()
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_functions_are_read() {
+        let files = files();
+        for (function, after, _) in PAIRS {
+            config(function, &files).unwrap();
+            after.map(|after| config(after, &files).unwrap());
+        }
+        let all = crate::calibrate::configurations().unwrap();
+        assert_eq!(all.len(), crate::calibrate::FUNCTIONS.len());
+    }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use myelin_api::ApiError;
 use myelin_kernel::test_run::{self, TestRun};
 use myelin_kernel::{Hook, LoadedChain, Plane};
-use myelin_packet::{Match, Meta};
+use myelin_packet::{Match, Meta, Prefix};
 use myelin_planner::Cost;
 use myelin_spec::FunctionConfig;
 
+use super::direct::SERVER;
 use super::{FRAMES, Result, configurations, fit, frame, median};
 
 /// Runs of a program in one measurement: about a millisecond.
@@ -80,7 +81,7 @@ fn door(plane: &Plane, hook: Hook, rounds: usize) -> Result<Cost> {
     let port = plane.add_port(test_run::port())?;
     let chain = load(plane, hook, &FunctionConfig::Forward, 1)?;
     let matches = Match {
-        destination: Some("10.0.0.2/32".parse()?),
+        destination: Prefix::new(SERVER, 32).ok(),
         destination_port: Some(9000),
         protocol: Some(17),
         ..Match::default()
