@@ -13,6 +13,7 @@ use myelin_linux::ethtool::{Ethtool, Offload};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
+use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{neighbour, route, sysctl};
 use myelin_measure::Sockets;
 
@@ -69,6 +70,14 @@ impl End {
             route::on_link(&link, far.address, 32),
         ])?;
         Ok(())
+    }
+
+    /// What sends that frame from here.
+    pub(crate) fn sender(&self, frame: &[u8]) -> Result<PacketSender, Error> {
+        self.netns.enter(|| {
+            let link = Netlink::open()?.link("eth0")?.id();
+            Ok(PacketSender::new(link.index, frame)?)
+        })?
     }
 
     /// Frames that XDP redirects to this end arrive only with NAPI, whose switch is GRO.

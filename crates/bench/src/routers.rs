@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use myelin_api::{ApiError, ChainStatus};
 use myelin_linux::ethtool::{Ethtool, Offload};
-use myelin_linux::link::LinkId;
 use myelin_linux::napi;
-use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_packet::sojourn::Histogram;
 use nix::sys::signal::{Signal, kill};
@@ -62,9 +60,10 @@ impl Kind {
     }
 
     fn space(self) -> &'static str {
-        match self {
-            Self::Tcx | Self::Xdp | Self::Kernel | Self::Namespace | Self::NamespaceXdp => "kernel",
-            Self::Worker | Self::Process => "user",
+        if matches!(self, Self::Worker | Self::Process) {
+            "user"
+        } else {
+            "kernel"
         }
     }
 
@@ -160,12 +159,9 @@ impl Routers {
             napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
         let sink = network.sink()?;
-        let senders = network.client.netns.enter(|| {
-            let link = eth0()?;
-            (0..chains.len())
-                .map(|number| Ok(PacketSender::new(link.index, &frame(number))?))
-                .collect::<Result<Vec<_>, Error>>()
-        })??;
+        let senders = (0..chains.len())
+            .map(|number| network.client.sender(&frame(number)))
+            .collect::<Result<_, _>>()?;
         let routers = Self {
             stand,
             kind,
@@ -269,10 +265,6 @@ impl Drop for Routers {
         // Who stands still hears nothing.
         self.signal(Signal::SIGCONT);
     }
-}
-
-fn eth0() -> Result<LinkId, Error> {
-    Ok(Netlink::open()?.link("eth0")?.id())
 }
 
 fn port(number: usize) -> u16 {

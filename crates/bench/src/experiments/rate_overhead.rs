@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
 use myelin_kernel::Hook;
-use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 
 use super::policing;
@@ -143,14 +142,10 @@ impl Linux {
         if control.shapes() {
             middle.netns.enter(shape)??;
         }
-        let sender = network.client.netns.enter(|| {
-            let link = Netlink::open()?.link("eth0")?.id();
-            let mut frame = frame(0);
-            frame[..6].copy_from_slice(&CLIENT_PORT_MAC.0);
-            Ok::<_, Error>(PacketSender::new(link.index, &frame)?)
-        })??;
+        let mut frame = frame(0);
+        frame[..6].copy_from_slice(&CLIENT_PORT_MAC.0);
         Ok(Self {
-            sender,
+            sender: network.client.sender(&frame)?,
             _programs: programs,
             _network: network,
         })

@@ -10,6 +10,7 @@ use myelin_linux::affinity;
 use myelin_metrics::stats::{CONFIDENCE, median_ci};
 
 use crate::reference::{self, RingThroughput};
+use crate::rounds::quantile;
 use crate::{Error, Findings, Row, Session};
 
 /// 64 bytes.
@@ -153,12 +154,6 @@ fn million_a_second(windows: &[f64]) -> f64 {
     (BATCHES * BATCH) as f64 * 1e3 / median
 }
 
-/// Of figures in ascending order.
-fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    sorted.get((last as f64 * share).round() as usize).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +180,5 @@ mod tests {
         let window = (BATCHES * BATCH) as f64 * 20.0;
         let figure = million_a_second(&[window, window, window * 9.0]);
         assert!((figure - 50.0).abs() < 1e-9, "{figure}");
-        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), Some(2.0));
-        assert_eq!(quantile(&[], 0.5), None);
     }
 }

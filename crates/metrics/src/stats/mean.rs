@@ -14,11 +14,6 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Takes one sample in.
-    pub fn push(&mut self, sample: f64) {
-        self.push_many(sample, 1);
-    }
-
     /// Takes the same sample in `count` times.
     pub fn push_many(&mut self, sample: f64, count: u64) {
         self.merge(&Self {
@@ -86,7 +81,7 @@ impl Moments {
 pub fn mean_ci(samples: &[f64], confidence: f64) -> Option<Estimate> {
     let mut moments = Moments::default();
     for &sample in samples {
-        moments.push(sample);
+        moments.push_many(sample, 1);
     }
     moments.estimate(confidence)
 }
@@ -127,8 +122,8 @@ mod tests {
         ) {
             let all: Vec<f64> = left.iter().chain(&right).copied().collect();
             let (mut a, mut b) = (Moments::default(), Moments::default());
-            for &v in &left { a.push(v); }
-            for &v in &right { b.push(v); }
+            for &v in &left { a.push_many(v, 1); }
+            for &v in &right { b.push_many(v, 1); }
             a.merge(&b);
             prop_assert_eq!(a.count(), all.len() as u64);
             if all.len() > 1 {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use myelin_api::ApiError;
-use myelin_linux::netlink::Netlink;
 use myelin_linux::packet_socket::PacketSender;
 use myelin_linux::{affinity, napi, procfs};
 use myelin_measure::clock::{now_ns, thread_ns};
@@ -138,12 +137,9 @@ impl Stage {
         }
         let departures = Departures::load()?;
         let end = network.end_in(departures.program())?;
-        let senders = network.client.netns.enter(|| {
-            let link = Netlink::open()?.link("eth0")?.id();
-            (0..POOL)
-                .map(|_| Ok(PacketSender::new(link.index, &[])?))
-                .collect::<Result<Vec<_>, Error>>()
-        })??;
+        let senders = (0..POOL)
+            .map(|_| network.client.sender(&[]))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             blocker: CoreBlocker::new(core, pool.kind == Kind::Kernel),
             stand,
