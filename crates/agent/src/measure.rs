@@ -16,7 +16,7 @@ use myelin_packet::five_tuple::{FiveTuple, UDP};
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::Plan;
 use myelin_policy::sla::claims::Probed;
-use myelin_spec::{FunctionConfig, ServiceChain};
+use myelin_spec::ServiceChain;
 
 use crate::Monitor;
 use crate::api::{
@@ -310,13 +310,10 @@ fn cores(mode: Mode) -> Option<Cores> {
     }
 }
 
-/// All keys of a chain's xor functions together.
+/// What the chain's functions leave on every byte of the payload, together.
 fn payload_key(chain: &ServiceChain) -> u8 {
-    chain
-        .functions
-        .iter()
-        .fold(0, |key, function| match &function.config {
-            FunctionConfig::Xor(xor) => key ^ xor.key,
-            _ => key,
-        })
+    let functions = chain.functions.iter();
+    functions.fold(0, |key, function| {
+        key ^ function.config.effect().payload_key
+    })
 }

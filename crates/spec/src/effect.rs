@@ -18,6 +18,8 @@ pub struct Effect {
     pub held_ns: Option<u64>,
     /// Whether it sends answers back to the senders of packets, in user space.
     pub answers_senders: bool,
+    /// What it leaves on every byte of the payload, by exclusive or.
+    pub payload_key: u8,
     /// What it costs in either space beside what its kind costs there.
     pub busy: Cost,
     /// What its user should know, as what follows its name in a sentence.

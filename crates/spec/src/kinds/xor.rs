@@ -27,6 +27,25 @@ pub static XOR: Kind = Kind {
         FunctionConfig::Xor(config) => vec![u64::from_ne_bytes([config.key; 8])],
         _ => Vec::new(),
     }),
+    effect: |config| match config {
+        FunctionConfig::Xor(XorConfig { key }) => Effect {
+            payload_key: *key,
+            ..Effect::default()
+        },
+        _ => Effect::default(),
+    },
     read: |fields| FunctionConfig::Xor(XorConfig::of(fields)),
     ..Kind::BASE
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_leaves_on_the_payload_is_told() {
+        let config = FunctionConfig::Xor(XorConfig { key: 0x5a });
+        assert_eq!(config.effect().payload_key, 0x5a);
+        assert_eq!(FunctionConfig::Forward.effect().payload_key, 0);
+    }
+}
