@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// What conforms, and is then delayed by up to D in order, leaves within D of when it came, and later by what the worker looks late: once, however often that
-    /// is (LBT theorem 1.5.2; `docs/guarantees.md`, "Behind a shaper").
+    /// is (LBT theorem 1.5.2; `docs/guarantees/theory.md`, "Behind a shaper").
     #[test]
     fn what_conformed_is_late_by_no_more_than_the_longest_delay_and_one_late_look(
         (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),
