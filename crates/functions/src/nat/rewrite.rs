@@ -27,7 +27,8 @@ const ECHO_LEN: usize = 8;
 impl Fields {
     /// The fields that a side translates: the source of what goes out, the destination of what
     /// comes back. `None` for a packet that is not translated.
-    #[inline]
+    #[inline(always)] // what it finds stays in registers then
+    #[allow(clippy::inline_always)]
     pub(crate) fn find(frame: &[u8], headers: &Headers, side: Side) -> Option<Self> {
         let is_ipv6 = headers.flags.is_ipv6();
         if headers.flags.is_fragment() || !is_translated(headers.protocol, is_ipv6) {
@@ -97,7 +98,8 @@ impl Fields {
 
     /// Replaces what they hold, and corrects the checksums (RFC 1624). A UDP checksum of zero means
     /// none and stays.
-    #[inline]
+    #[inline(always)] // as above
+    #[allow(clippy::inline_always)]
     pub(crate) fn write(&self, frame: &mut [u8], old: &Endpoint, new: &Endpoint) -> Option<()> {
         let is_ipv6 = self.headers.flags.is_ipv6();
         let length = if is_ipv6 { 16 } else { 4 };
