@@ -96,7 +96,7 @@ fn a_worker_in_a_container() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let before = up(
         &myelin,
         "isolation: container, limits: { cpu: 900m, memory: 128MiB }",
@@ -227,7 +227,7 @@ fn a_killed_agent_leaves_containers_that_down_removes() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let pid = worker(&up(
         &myelin,
         "isolation: container, limits: { memory: 64MiB }",
@@ -251,7 +251,7 @@ fn an_agent_may_be_killed_while_it_makes_a_container() {
         return;
     }
     for delay_ms in [20, 60, 100, 140, 200] {
-        let myelin = Myelin::new();
+        let myelin = Myelin::beside_others();
         // The agent first, so that the delay is one into the deployment.
         myelin.ok(&["up", myelin.file(&chain("space: user")).to_str().unwrap()]);
         myelin.ok(&["down", &myelin.chain("c")]);
@@ -335,7 +335,7 @@ fn a_worker_that_dies_at_its_memory_limit_is_told_of() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let pid = worker(&up(&myelin, "limits: { memory: 48MiB }"));
     let group = group(&myelin, "memory");
     assert!(
@@ -374,7 +374,7 @@ fn a_function_that_does_not_fit_into_its_memory_does_not_come_up() {
     if skip_unless_root() || skip_without("runc") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     for isolation in ["process", "container"] {
         let text = chain(&format!(
             "isolation: {isolation}, limits: {{ memory: 24MiB }}"
@@ -394,7 +394,7 @@ fn a_function_that_does_not_fit_into_its_memory_does_not_come_up() {
 
 #[test]
 fn what_cannot_be_contained_is_refused_with_its_place() {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let refused = |sandbox: &str, spec: &str, words: &[&str]| {
         let text = chain(sandbox).replace("spec:\n", &format!("spec:\n{spec}"));
         let file = myelin.file(&text);
@@ -439,7 +439,7 @@ fn what_cannot_be_contained_is_refused_with_its_place() {
 
 #[test]
 fn a_plan_says_why_it_is_distributed() {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(&chain("limits: { cpu: 1core }"));
     let plan = myelin.json(&["plan", file.to_str().unwrap(), "--json"])[0].clone();
     assert_eq!(plan["mapping"], "distributed");

@@ -137,7 +137,7 @@ fn functions_of_both_spaces_in_namespaces_of_their_own() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
     // The three keys together are none: what arrives is what was sent, checksums included.
@@ -171,7 +171,7 @@ fn a_distributed_chain_goes_on_without_its_agent() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(MIXED);
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
@@ -186,7 +186,7 @@ fn an_agent_killed_while_it_makes_sandboxes_leaves_what_down_all_removes() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(MIXED);
     for delay_ms in [2, 6, 10, 15, 20, 26, 33, 41, 50, 70] {
         myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
@@ -198,7 +198,7 @@ fn packets_pass_by_a_chain_whose_worker_keeps_dying() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let pass = MIXED
         .replace("0x43", "0x63")
         .replace("  mapping:", "  onFailure: pass\n  mapping:");
@@ -217,7 +217,7 @@ fn a_router_in_a_namespace_tells_the_sender() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(
         "
 apiVersion: myelin.dev/v1alpha1
@@ -320,7 +320,7 @@ spec:
 
 #[test]
 fn the_tcx_hook_is_refused_for_functions_in_user_space_with_a_remedy() {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(&MIXED.replace("  mapping:", "  hook: tcx\n  mapping:"));
     let error = myelin.fails(2, &["plan", file.to_str().unwrap()]);
     assert!(error.contains("write `hook: xdp`"), "{error}");

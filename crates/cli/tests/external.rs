@@ -110,7 +110,7 @@ fn a_redirect_of_traffic_control_is_a_function() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let command = "tc qdisc add dev $MYELIN_INGRESS clsact
 tc filter add dev $MYELIN_INGRESS ingress protocol all u32 match u32 0 0 action mirred egress redirect dev {egress}
 exec sleep infinity";
@@ -126,7 +126,7 @@ fn a_namespace_that_routes_is_a_function() {
     if skip_unless_root() || skip_without("nft") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let command = "echo 1 > /proc/sys/net/ipv4/ip_forward
 ip addr add 10.0.0.253/32 dev egress
 ip route add 10.0.0.2/32 dev egress
@@ -156,7 +156,7 @@ fn what_it_sends_back_goes_to_the_sender() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(&chain("b", 9000, "", ECHO, "5s"));
     myelin.ok(&["up", file.to_str().unwrap()]);
     let answers = myelin.ok(&[
@@ -189,7 +189,7 @@ fn a_program_that_ends_at_once_is_told_with_its_last_words() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let text = chain(
         "x",
         9000,
@@ -222,7 +222,7 @@ fn a_program_that_is_not_there_is_told_with_where_it_was_looked_for() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let of = |command: &str| {
         let text = chain("n", 9000, "", "", "1s");
         let at = text.find("        command:").expect("it");
@@ -253,7 +253,7 @@ fn a_program_that_is_not_there_is_told_with_where_it_was_looked_for() {
 
 #[test]
 fn it_stands_in_a_namespace_of_its_own_or_nowhere() {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     for mapping in ["compact", "pipeline"] {
         let spec = format!("  mapping: {mapping}");
         let file = myelin.file(&chain("m", 9000, &spec, "exec sleep 1", "1s"));
@@ -290,7 +290,7 @@ fn one_that_ends_is_started_again_until_it_ends_too_often() {
         return;
     }
     for (on_failure, passes) in [("pass", true), ("drop", false)] {
-        let myelin = Myelin::new();
+        let myelin = Myelin::beside_others();
         let spec = format!("  onFailure: {on_failure}");
         let file = myelin.file(&chain("k", 9000, &spec, FORWARDER, "5s"));
         myelin.ok(&["up", file.to_str().unwrap()]);
@@ -348,7 +348,7 @@ fn what_it_set_up_is_cut_off_when_it_is_given_up() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let command = "ip link show br0 >/dev/null 2>&1 || ip link add br0 type bridge
 ip link set br0 up
 ip link set egress master br0
@@ -474,7 +474,7 @@ fn a_wait_for_a_program_is_called_off() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(&chain("w", 9000, "", "exec sleep 7333.25", "60s"));
     // By the end of the client: else the chain would be up when `ps` gets its turn.
     let mut client = begin_up(&myelin, &file);
@@ -543,7 +543,7 @@ fn a_change_whose_black_box_does_not_come_up_leaves_the_chain_as_it_was() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let good = myelin.file(&chain("g", 9000, "", FORWARDER, "5s"));
     myelin.ok(&["up", good.to_str().unwrap()]);
     let before = black_box(&myelin, "g", 0)["pid"].clone();
@@ -564,7 +564,7 @@ fn it_goes_on_without_its_agent_and_is_removed_with_what_it_started() {
     if skip_unless_root() || skip_without("python3") {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let command = format!("sleep 7331.25 &\n{FORWARDER}");
     let file = myelin.file(&chain("a", 9000, "", &command, "5s"));
     myelin.ok(&["up", file.to_str().unwrap()]);

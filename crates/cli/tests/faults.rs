@@ -17,7 +17,7 @@ spec:
 
 #[test]
 fn bad_files_are_status_2_and_change_nothing() {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let missing = myelin.fails(2, &["plan", "no-such-file.yaml"]);
     assert!(missing.contains("no-such-file.yaml"), "{missing}");
     for (text, expected) in [
@@ -50,7 +50,7 @@ fn a_missing_or_taken_interface_is_one_clear_error() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let good = myelin.file(USER);
     myelin.ok(&["up", good.to_str().unwrap()]);
     let ports = |ingress: &str, egress: &str| {
@@ -86,7 +86,7 @@ fn a_killed_worker_is_started_again() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
     let before = myelin.status("u")["worker"].clone();
@@ -107,7 +107,7 @@ fn a_chain_that_a_given_up_worker_would_serve_is_refused_with_the_remedy() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let there = USER.replace("spec:", "spec:\n  reverse: @back");
     let back = USER
         .replace("@u", "@back")
@@ -134,7 +134,7 @@ fn a_worker_that_does_not_answer_delays_nobody_elses_restart() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let one = USER.replace("kind: forward", "kind: monitor");
     let file = myelin.file(&format!("{one}---{}", USER.replace("@u", "@v")));
     myelin.ok(&["up", file.to_str().unwrap()]);
@@ -177,7 +177,7 @@ fn an_agent_that_stopped_has_left_its_directory() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     for _ in 0..5 {
         myelin.ok(&["up", file.to_str().unwrap()]);
@@ -192,7 +192,7 @@ fn chains_go_on_without_their_agent() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     myelin.ok(&["up", file.to_str().unwrap()]);
     myelin.kill_agent();
@@ -236,7 +236,7 @@ fn an_agent_killed_at_any_moment_leaves_what_down_all_removes() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     for delay_ms in [0, 2, 4, 6, 8, 10, 13, 16, 20, 25, 30, 40, 60] {
         myelin.kill_agent_in_up(&file, Duration::from_millis(delay_ms));
@@ -264,7 +264,7 @@ fn an_interrupted_run_tears_down() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     let mut run = myelin
         .command(&[
@@ -303,7 +303,7 @@ fn without_root_the_error_says_so() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(USER);
     let output = std::process::Command::new("setpriv")
         .args([

@@ -141,7 +141,7 @@ fn kernel_functions_between_the_processes_and_a_killed_agent() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let functions = "
     - { name: a, kind: forward, space: kernel }
     - { name: b, kind: xor, space: user, config: { key: 0x21 } }
@@ -178,7 +178,7 @@ fn a_running_chain_changes_into_a_pipeline_and_back() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let pipeline = myelin.file(STAGED);
     let compact = myelin.file(&STAGED.replace("mapping: pipeline", "mapping: compact"));
     let (pipeline, compact) = (pipeline.to_str().unwrap(), compact.to_str().unwrap());
@@ -200,7 +200,7 @@ fn a_stage_that_keeps_dying_fails_its_chain_alone() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     // The other one's user functions run in the same worker.
     let back = "
 apiVersion: myelin.dev/v1alpha1

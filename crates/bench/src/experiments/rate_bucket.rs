@@ -123,7 +123,8 @@ fn measure(kind: Kind, session: Session<'_>, findings: &mut Findings) -> Result<
     let mut many = Routers::new(session.program, kind, &[], &slas)?;
     let settings = settings(kind);
     let mut shown: Vec<Shown> = settings.iter().map(|_| Shown::default()).collect();
-    let passes = session.effort.rounds(3, 20);
+    let passes = session.effort.choose(1, 3, 20);
+    let turns = session.effort.rounds(TURNS, TURNS);
     for pass in 0..passes {
         let stage = format!("{} routers", kind.name());
         session.progress(&stage, pass, passes)?;
@@ -138,7 +139,7 @@ fn measure(kind: Kind, session: Session<'_>, findings: &mut Findings) -> Result<
                 .map(|number| sla(kind, setting, number, capacity_pps))
                 .collect();
             routers.set_slas(&slas)?;
-            for _ in 0..TURNS {
+            for _ in 0..turns {
                 turn(routers, setting, capacity_pps, shown)?;
             }
         }

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) mod chains;
@@ -48,10 +49,18 @@ pub(crate) fn root() -> PathBuf {
         .expect("the repository")
 }
 
+/// Most tests have the machine to themselves, because they measure or watch all of it. Tests that look at their own instance
+/// alone run beside each other.
+static TURNS: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Alone(RwLockWriteGuard<'static, ()>),
+    BesideOthers(RwLockReadGuard<'static, ()>),
+}
+
 /// One run directory with its agent. Chains get a name of their own in each, so that tests can run side by side.
 pub(crate) struct Myelin {
-    // One instance at a time: the tests share two cores, and each looks for links that others left.
-    _turn: std::sync::MutexGuard<'static, ()>,
+    _turn: Turn,
     directory: tempfile::TempDir,
     /// Links that the agents of this instance ever meant to make.
     links: std::cell::RefCell<std::collections::BTreeSet<String>>,
@@ -60,13 +69,22 @@ pub(crate) struct Myelin {
 }
 
 impl Myelin {
-    /// A fresh run directory; no agent yet.
+    /// A fresh run directory; no agent yet. No other instance runs beside it.
     pub(crate) fn new() -> Self {
+        let turn = TURNS.write();
+        Self::with(Turn::Alone(turn.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The same for a test that neither measures nor watches the whole machine: other such tests run beside it.
+    pub(crate) fn beside_others() -> Self {
+        let turn = TURNS.read();
+        Self::with(Turn::BesideOthers(
+            turn.unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+
+    fn with(turn: Turn) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let turn = TURN
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let tag = format!(
             "t{}-{}",
             std::process::id(),

@@ -11,7 +11,7 @@ const UP: u32 = 11;
 const DOWN: u32 = 5;
 
 fn killed_at_any_step(form: &Form) {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let file = myelin.file(&form.text);
     let up = ["up", file.to_str().expect("a path")];
     let name = myelin.chain(form.name);

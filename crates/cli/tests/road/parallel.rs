@@ -63,7 +63,7 @@ spec:
 
 /// Does this so often, in an instance that is clean at the end.
 fn rounds(round: impl Fn(&Myelin)) {
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     for _ in 0..ROUNDS {
         round(&myelin);
     }
@@ -250,7 +250,7 @@ fn only_one_of_them_is_admitted() {
         return;
     }
     // Each leaves hardly more than what it takes itself.
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let text = |name: &str, latency_us: u64| {
         let sla = format!("  sla: {{ rate: 1kpps, burst: 8, latency: {latency_us}us }}");
         chain(name, 9000, &sla)

@@ -43,7 +43,7 @@ fn a_client_goes_while_its_chain_waits_for_a_black_box() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let other = myelin.file(KERNEL);
     myelin.ok(&["up", other.to_str().expect("a path")]);
     // Whose links are known from now on.
@@ -84,7 +84,7 @@ fn a_client_goes_and_the_next_one_gets_the_name() {
     if skip_unless_root() {
         return;
     }
-    let myelin = Myelin::new();
+    let myelin = Myelin::beside_others();
     let slow = black_box("w", 9001, "sleep, 7335.25", "60s");
     let client = begin_up(&myelin, &myelin.file(&slow.text), "7335.25");
     let next = up(&myelin, &myelin.file(&KERNEL.replace("@k", "@w")));
