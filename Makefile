@@ -8,13 +8,13 @@ EXPERIMENTS ?= hop-cost kernel-chain classifier deploy calvin-technologies calvi
 MYELIN := target/release/myelin
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),sudo)
 C_SOURCES = $(shell find crates/kernel/src/bpf crates/bench/reference crates/dpdk/src crates/cli/tests/road -name '*.[ch]' ! -name 'vmlinux*')
-SCRIPTS = scripts/fuzz scripts/install-deps scripts/readme-commands scripts/test scripts/test-old-kernel .ci/run
+SCRIPTS = scripts/fuzz scripts/install-deps scripts/test scripts/test-old-kernel .ci/run
 
 # rustup may just have been installed, which an open shell does not know yet.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell lint-structure build install bench-quick fuzz clean
+.PHONY: help demo test test-old-kernel lint lint-rust lint-c lint-shell lint-structure lint-docs docs build install bench-quick fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,9 +34,9 @@ test-old-kernel: ## the kernel room's suite, some examples, CPU hotplug, fq and 
 	@scripts/install-deps test
 	$(AS_ROOT) scripts/test-old-kernel
 
-lint: ## check formatting, lints, documentation and structure of Rust, C and shell
+lint: ## check formatting, lints, documents and structure
 	@scripts/install-deps test
-	@$(MAKE) --no-print-directory --keep-going lint-structure lint-shell lint-c lint-rust
+	@$(MAKE) --no-print-directory --keep-going lint-structure lint-docs lint-shell lint-c lint-rust
 
 lint-rust:
 	cargo fmt --all --check
@@ -52,6 +52,13 @@ lint-shell:
 
 lint-structure:
 	scripts/lint-structure
+
+lint-docs:
+	scripts/docs check
+
+docs: ## install mdBook when it is missing, check the documents, build them as a book in target/book
+	@scripts/install-deps docs
+	@scripts/docs build
 
 $(MYELIN):
 	@$(MAKE) --no-print-directory build

@@ -3,7 +3,7 @@
 //! What is coded is the whole IP packet (its *unit*), so a function has one code over all its packets, of whatever flow,
 //! and a packet that is worked out has its own headers. Source packets keep their headers and get a trailer behind their
 //! payload; coded packets have the addresses and ports of the packet that they were made behind, so they are routed and
-//! classified as that one. `docs/network-coding.md` has the formats, `myelin_coding` the code.
+//! classified as that one. `docs/functions/network-coding.md` has the formats, `myelin_coding` the code.
 //!
 //! A function's code is its [`mod@state`](crate::state): it goes on in the next generation of its chain.
 
