@@ -1,6 +1,4 @@
-//! `myelin`: the command line. A client of the agent; it holds no state and knows no mechanism.
-//!
-//! Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission or SLA not met.
+//! `myelin`: the command line. It is a client of the agent and keeps no state.
 
 mod commands;
 mod output;
@@ -28,7 +26,8 @@ use clap::{Parser, Subcommand};
         sudo myelin up examples/tactile.yaml         deploy and leave running\n  \
         sudo myelin exec client -- ping -c3 10.0.0.2 run any program on an emulated host\n  \
         sudo myelin down --all                       leave a clean machine\n\n\
-        Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission or SLA not met."
+        Exit status: 0 done; 1 failed; 2 bad usage or bad file; 3 refused by admission;\n\
+        5 SLA not met, or traffic does not conform. 4 is kept for claims of `bench`."
 )]
 struct Arguments {
     /// Directory of the agent's socket, journals and pinned eBPF objects [default: /run/myelin].

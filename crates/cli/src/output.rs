@@ -11,8 +11,10 @@ use myelin_api::{ApiError, Event};
 use myelin_report::terminal::{self, Column};
 use serde::Serialize;
 
-/// Exit status of a chain that was refused, or whose SLA was not met.
-const REFUSED: u8 = 3;
+/// Exit status when admission refuses a chain.
+pub(crate) const REFUSED: u8 = 3;
+/// Exit status when an SLA is not met, or traffic does not conform.
+pub(crate) const NOT_MET: u8 = 5;
 
 /// The program that runs: the agent and the workers are the same one.
 pub(crate) fn program() -> Result<PathBuf, ApiError> {
@@ -53,9 +55,9 @@ pub(crate) fn listing<T>(columns: &[Column<T>], items: &[T]) -> Table {
     terminal::listing(columns, items, table_width())
 }
 
-/// The exit status of a command whose question is answered by yes or no.
-pub(crate) fn status(is_kept: bool) -> ExitCode {
-    ExitCode::from(if is_kept { 0 } else { REFUSED })
+/// Exit status 0 if the condition holds, else `failure`.
+pub(crate) fn status(holds: bool, failure: u8) -> ExitCode {
+    ExitCode::from(if holds { 0 } else { failure })
 }
 
 /// Columns that a table may take; none in a pipe, where each row is one line.

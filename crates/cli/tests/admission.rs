@@ -44,6 +44,7 @@ fn a_plan_shows_the_bound_and_what_would_be_admitted() {
 
     let hasty = myelin.file(&chain("h", 1000, 900, ""));
     let hasty = hasty.to_str().unwrap();
+    myelin.fails(3, &["plan", hasty]);
     let output = myelin.run(&["plan", hasty, "--json"]);
     assert_eq!(output.status.code(), Some(3));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -62,6 +63,7 @@ fn up_refuses_what_cannot_be_kept_and_deploys_it_by_force_as_best_effort() {
     let myelin = Myelin::new();
     let hasty = myelin.file(&chain("h", 1000, 900, ""));
     let hasty = hasty.to_str().unwrap();
+    myelin.fails(3, &["run", hasty, "--count", "1", "--repeats", "1"]);
     let error = myelin.fails(3, &["up", hasty]);
     assert!(
         error.contains("is refused: the worst-case bound of ")

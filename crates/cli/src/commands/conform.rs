@@ -31,7 +31,7 @@ use crate::output;
         shapes, and needs no agent. Its verdict is over all intervals at once: in no time t did more than rate * t + burst\n\
         pass. It sees what the network stack is given: with `in` behind XDP programs, with `out` in front of the queueing\n\
         discipline. Without --duration and --count it goes on until Ctrl-C.\n\n\
-        Exit status: 0 conforms; 3 does not; 2 bad usage; 1 failed, or no packet was seen.")]
+        Exit status: 0 conforms; 5 does not; 2 bad usage; 1 failed, or no packet was seen.")]
 pub(crate) struct Arguments {
     /// The interface.
     #[arg(value_name = "IFACE")]
@@ -115,7 +115,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     if seen.packets == 0 {
         return Err(ApiError::failed(nothing_seen(arguments)));
     }
-    Ok(output::status(report.conforms()))
+    Ok(output::status(report.conforms(), output::NOT_MET))
 }
 
 fn nothing_seen(arguments: &Arguments) -> String {

@@ -54,7 +54,7 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
         }
     }
     let admitted = plans.iter().all(|plan| plan.admitted);
-    Ok(output::status(admitted))
+    Ok(output::status(admitted, output::REFUSED))
 }
 
 /// This machine, with the chain's own ports where it names some.

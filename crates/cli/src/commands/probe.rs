@@ -15,7 +15,8 @@ use crate::page::Page;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  myelin probe tactile\n  \
                   myelin probe tactile --mode inline --payload 256,1400 --interval 5ms --count 500 --repeats 50\n  \
-                  myelin probe tactile --report tactile.html")]
+                  myelin probe tactile --report tactile.html\n\n\
+                  Exit status 5: the SLA was not met.")]
 pub(crate) struct Arguments {
     /// The chain's name.
     chain: String,
@@ -79,7 +80,7 @@ impl Options {
         self.report.as_deref().map(Page::at).transpose()
     }
 
-    /// Shows the reports; status 3 when an SLA was not met. The first one's page is `page`.
+    /// Shows the reports; status 5 when an SLA was not met. The first one's page is `page`.
     pub(crate) fn show(
         &self,
         reports: &[ReportReply],
@@ -117,7 +118,7 @@ impl Options {
             }
         }
         let met = reports.iter().all(|one| one.report.met() != Some(false));
-        Ok(output::status(met))
+        Ok(output::status(met, output::NOT_MET))
     }
 }
 

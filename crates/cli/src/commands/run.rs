@@ -14,7 +14,7 @@ use crate::source;
 #[command(after_help = "Examples:\n  myelin run examples/tactile.yaml\n  \
                   myelin run examples/tactile.yaml --mode inline --payload 256 --report tactile.html\n  \
                   myelin run examples/isolation.yaml --flood noisy\n\n\
-                  Exit status 3: refused by admission, or the SLA was not met.")]
+                  Exit status 3: refused by admission. Exit status 5: the SLA was not met.")]
 pub(crate) struct Arguments {
     /// The chain file; `-` reads standard input.
     file: PathBuf,
