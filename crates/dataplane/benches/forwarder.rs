@@ -1,7 +1,8 @@
-//! What the framework itself costs: chains of 1 to 32 `forward` functions over a port without a device, one packet or 32 at once.
+//! Measures the cost of the framework: chains of 1 to 32 `forward` functions over a port without a
+//! device, with batches of 1 and 32 packets.
 //!
-//! `cargo bench -p myelin-dataplane`: the difference between two chain lengths, divided by the difference in functions and packets, is the cost of a
-//! function; the intercept is the loop, the port and the clock.
+//! Run `cargo bench -p myelin-dataplane`. The slope over the chain length is the cost of one
+//! function. The intercept is the cost of the loop, the port and the clock.
 
 use std::hint::black_box;
 
@@ -15,7 +16,7 @@ use myelin_spec::{FunctionConfig, Limit, Shaping};
 
 const FRAMES: u32 = 512;
 
-/// A port where packets of chain 1 arrive.
+/// Returns a port that receives packets of chain 1.
 fn port() -> ReplayPort {
     let packet = build::udp(build::client_v4(), build::server_v4(), &build::payload(200));
     let meta = Meta::new(1, 1, 0, 0, &parse(&packet).expect("a packet"));
@@ -23,7 +24,7 @@ fn port() -> ReplayPort {
     ReplayPort::new(borrower, FRAMES, meta, packet)
 }
 
-/// A profile that nothing exceeds, so that no packet waits.
+/// A profile that no packet exceeds, so no packet waits.
 const WIDE: Shaping = Shaping {
     packets: Some(Limit {
         rate: 1_000_000_000_000,
@@ -39,7 +40,7 @@ fn plain(criterion: &mut Criterion) {
     chains(criterion, "forward", None);
 }
 
-/// What a shaper costs where it holds nothing back.
+/// Measures a shaper that delays no packet.
 fn shaped(criterion: &mut Criterion) {
     chains(criterion, "shaped", Some(WIDE));
 }

@@ -1,6 +1,8 @@
-//! What a descriptor costs on its way through a ring: 64 bytes each, 32 at once or one by one, between two threads and within one.
+//! Measures the cost of a descriptor in a ring: 64 bytes each, in batches of 1 and 32, within one
+//! thread and between two.
 //!
-//! `cargo bench -p myelin-dataplane --bench spsc`. Within one thread only the instructions count; between two the cache lines that move do.
+//! Run `cargo bench -p myelin-dataplane --bench spsc`. Within one thread only the instructions
+//! count. Between two threads the transfer of cache lines dominates.
 
 use std::hint::{black_box, spin_loop};
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ const ENTRIES: u32 = 1024;
 /// 64 bytes.
 const WORDS: usize = 8;
 
-/// In and out again, `BATCH` at a time.
+/// Enqueues and dequeues `BATCH` descriptors at a time.
 fn within_one_thread<const BATCH: usize>(count: u64) -> Duration {
     let file = RingFile::create(ENTRIES, WORDS).expect("a ring");
     let mut producer = file.producer::<WORDS>().expect("the producer's end");
@@ -29,7 +31,7 @@ fn within_one_thread<const BATCH: usize>(count: u64) -> Duration {
     start.elapsed()
 }
 
-/// From one core to another as fast as both can.
+/// Sends descriptors from one core to another at full speed.
 fn between_two_threads<const BATCH: usize>(count: u64) -> Duration {
     let file = RingFile::create(ENTRIES, WORDS).expect("a ring");
     let mut producer = file.producer::<WORDS>().expect("the producer's end");
@@ -66,7 +68,7 @@ fn between_two_threads<const BATCH: usize>(count: u64) -> Duration {
     })
 }
 
-/// Pins this thread to one of the allowed cores; on a machine with fewer, both run where they may.
+/// Pins this thread to an allowed core. On a machine with fewer cores the thread stays unpinned.
 fn pin_to(index: usize) {
     let this = Pid::from_raw(0);
     let Ok(allowed) = sched_getaffinity(this) else {

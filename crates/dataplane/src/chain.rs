@@ -1,4 +1,4 @@
-//! Chains as a worker is told of them: the user-space segments, and where each leads.
+//! The configuration of a chain in a worker: its user-space segments and their exits.
 
 use myelin_packet::meta::MAX_SPI;
 use myelin_spec::{FunctionInstance, Shaping};
@@ -6,60 +6,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::MAX_POSITIONS;
 
-/// A socket of a worker, by the number that adding it returned.
+/// The number of a socket in a worker, as returned when the socket was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SocketId(pub(crate) u16);
 
 impl SocketId {
-    /// The port of this index, for a forwarder in this process.
+    /// Returns the identifier of the port at `index`, for a forwarder in this process.
     pub fn of_port(index: u16) -> Self {
         Self(index)
     }
 }
 
-/// One generation of a chain, as far as it runs in a worker.
+/// The part of one generation of a chain that runs in a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserChain {
     /// Service path identifier, 24 bits.
     pub spi: u32,
     /// Generation.
     pub generation: u16,
-    /// Functions of the whole chain, those in the kernel included.
+    /// Number of functions in the whole chain, those in the kernel included.
     pub positions: u8,
-    /// Its runs of user-space functions, in order.
+    /// The segments in user space, in order.
     pub segments: Vec<UserSegment>,
 }
 
-/// A maximal run of functions in user space.
+/// A maximal run of neighbouring functions in user space.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserSegment {
-    /// Index in the chain of the run's first function.
+    /// Index in the chain of the first function.
     pub first_position: u8,
-    /// The functions, in order, each with the name of its state; at least one.
+    /// The functions in order, each with the name of its state. At least one.
     pub functions: Vec<FunctionInstance>,
-    /// Where packets go after the last of them.
+    /// Where packets leave the segment.
     pub exit: UserExit,
-    /// What holds them to the chain's profile there.
+    /// Shapes the packets to the chain's profile at the exit.
     #[serde(default)]
     pub shaping: Option<Shaping>,
 }
 
-/// Where a segment leads.
+/// The exit of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserExit {
-    /// Out of the chain, through this socket.
+    /// Packets leave the chain through this socket.
     Port(SocketId),
-    /// On to the kernel function at `position`, over an internal link, behind an NSH header. At the chain's length it is
-    /// out of the chain, by a forwarder at the far end of the link.
+    /// Packets continue at the kernel function at `position`, over an internal link, behind an NSH
+    /// header. If `position` is the chain's length, an SFF at the far end of the link forwards them
+    /// out of the chain.
     Internal {
         /// The socket on the worker's end of the link.
         socket: SocketId,
         /// Index of the next function.
         position: u8,
     },
-    /// On to the worker process that goes on at `position`, through a ring. Only in the parts of a chain that [`Pipeline`](crate::Pipeline) makes.
+    /// Packets continue at `position` in another worker process, through a ring. Only
+    /// [`Pipeline`](crate::Pipeline) makes such exits.
     Stage {
-        /// The ring's number.
+        /// The number of the ring.
         socket: SocketId,
         /// Index of the next function, or the chain's length.
         position: u8,
@@ -67,7 +69,7 @@ pub enum UserExit {
 }
 
 impl UserExit {
-    /// The socket it transmits on.
+    /// Returns the socket that transmits the packets.
     pub fn socket(&self) -> SocketId {
         match *self {
             Self::Port(socket) | Self::Internal { socket, .. } | Self::Stage { socket, .. } => {
@@ -78,7 +80,7 @@ impl UserExit {
 }
 
 impl UserChain {
-    /// What is wrong with it, if anything.
+    /// Checks the chain. The error completes the sentence "the chain ...".
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.spi > MAX_SPI {
             return Err("has a path identifier of more than 24 bits");
@@ -99,16 +101,16 @@ impl UserChain {
             if first < next || end > usize::from(self.positions) {
                 return Err("has segments that overlap or reach beyond its functions");
             }
-            let leads_on = match segment.exit {
+            let exits_at_next = match segment.exit {
                 UserExit::Port(_) => end == usize::from(self.positions),
                 UserExit::Internal { position, .. } => usize::from(position) == end,
-                // Made from a chain that was checked, for the processes of a pipeline.
+                // `Pipeline` makes such exits from a chain that was already checked.
                 UserExit::Stage { .. } => false,
             };
-            if !leads_on {
+            if !exits_at_next {
                 return Err("has a segment whose exit is not at the function after it");
             }
-            // A function in the kernel must lie between two segments, else they would be one.
+            // A kernel function lies between two segments, otherwise they would be one segment.
             next = end + 1;
         }
         Ok(())
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_make_sense_pass() {
+    fn valid_chains_are_accepted() {
         assert_eq!(chain(1, vec![segment(0, 1, OUT)]).check(), Ok(()));
         assert_eq!(chain(32, vec![segment(30, 2, OUT)]).check(), Ok(()));
         let twice = vec![segment(0, 2, inward(2)), segment(3, 1, OUT)];
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_refused_with_a_reason() {
+    fn invalid_chains_are_refused_with_a_reason() {
         for (bad, word) in [
             (chain(1, vec![]), "no function"),
             (chain(33, vec![segment(0, 33, OUT)]), "more than 32"),

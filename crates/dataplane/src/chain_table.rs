@@ -1,8 +1,8 @@
-//! From the metadata of a packet to the segment that processes it.
+//! Maps the metadata of a packet to the segment that processes it.
 
 use myelin_packet::Meta;
 
-/// Chain, generation and position in one word.
+/// SPI, generation and position in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key(u64);
 
@@ -18,10 +18,10 @@ impl Key {
     }
 }
 
-/// An open-addressing table with linear probing, at most half full.
+/// An open-addressing hash table with linear probing, at most half full.
 #[derive(Debug)]
 pub(crate) struct ChainTable {
-    /// Power of two.
+    /// The length is a power of two.
     slots: Box<[Option<(Key, u32)>]>,
     len: usize,
 }
@@ -34,11 +34,11 @@ impl ChainTable {
         }
     }
 
-    /// What was inserted for this key.
+    /// Returns the value of a key.
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<u32> {
         let mut at = self.home(key);
-        // At most half full: an empty slot ends every search.
+        // The table is at most half full, so an empty slot ends every search.
         while let Some((found, value)) = self.slots[at] {
             if found == key {
                 return Some(value);
@@ -48,7 +48,7 @@ impl ChainTable {
         None
     }
 
-    /// Inserts or replaces.
+    /// Inserts or replaces a value.
     pub(crate) fn insert(&mut self, key: Key, value: u32) {
         if self.get(key).is_none() {
             self.len += 1;
@@ -63,7 +63,8 @@ impl ChainTable {
         self.put(key, value);
     }
 
-    /// Removes a key. Entries behind it move up, so that no search ends too early (Knuth, TAOCP 3, 6.4, algorithm R).
+    /// Removes a key. Entries behind it move up, so that no search ends early (Knuth, TAOCP 3, 6.4,
+    /// algorithm R).
     pub(crate) fn remove(&mut self, key: Key) {
         let mask = self.slots.len() - 1;
         let mut hole = self.home(key);
@@ -81,7 +82,7 @@ impl ChainTable {
                 break;
             };
             let wanted = self.home(follower);
-            // It may move into the hole unless it would then stand before its home.
+            // The entry moves into the hole unless the hole lies before its home slot.
             if at.wrapping_sub(wanted) & mask >= at.wrapping_sub(hole) & mask {
                 self.slots[hole] = self.slots[at];
                 hole = at;
@@ -116,7 +117,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a standard map; few distinct keys, so that they are replaced and removed, and neighbours collide.
+        /// Compares with a standard map. Few distinct keys cause replacements, removals and
+        /// collisions.
         #[test]
         fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), 0_u32..40, 0_u16..2, 0_u8..4), 1..400)) {
             let mut table = ChainTable::new();
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_chain_generation_and_position_tell_keys_apart() {
+    fn keys_differ_in_spi_generation_and_position() {
         let meta = Meta {
             spi: 0xff_ffff,
             generation: 0xffff,

@@ -1,4 +1,4 @@
-//! How a worker is started.
+//! The configuration of a worker process.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,51 +12,54 @@ use crate::error::Error;
 use crate::idle::Idle;
 use crate::launch::Launcher;
 
-/// Name of every worker: the start of its command line, and of its main thread.
+/// Name of every worker: the start of its command line, and the name of its main thread.
 pub const WORKER_NAME: &str = "myelin-worker";
 
 /// Largest batch.
 pub const MAX_BATCH: u16 = 256;
 
-/// How a worker is started.
+/// The configuration of a worker process.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
-    /// The program, which must call [`worker_main`](crate::worker_main) with its standard input, and with the [`Driver`](crate::Driver) for its ports.
+    /// The program. It must call [`worker_main`](crate::worker_main) with its standard input and
+    /// the [`Driver`](crate::Driver) of its ports.
     pub exe: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<OsString>,
-    /// Stands in the command line, so that a worker that outlived its agent is found.
+    /// Part of the command line. Finds a worker that outlived its agent.
     pub run_id: String,
-    /// The core it is bound to.
+    /// The core that the worker is pinned to.
     pub core: Option<u32>,
-    /// Packets taken at once, 1 to [`MAX_BATCH`].
+    /// Largest number of packets in a batch, 1 to [`MAX_BATCH`].
     pub batch: u16,
-    /// What it does while no packet is there.
+    /// What the worker does without packets.
     pub idle: Idle,
-    /// Frames of its packet memory, where that is ours.
+    /// Number of frames, if Myelin owns the packet memory.
     pub frames: u32,
     /// Size of a frame, 2048 or 4096 bytes.
     pub frame_size: u32,
-    /// Where its process starts; `None` makes it a child of this one.
+    /// Starts the process; `None` makes it a child of this process.
     pub launcher: Option<Arc<dyn Launcher>>,
-    /// Its ports are these devices and no sockets.
+    /// Devices that replace the sockets.
     pub devices: Option<DevicePair>,
 }
 
-/// Two devices that a worker drives past the kernel, with packet memory of the driver's own. They are its ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port));
-/// what no chain takes passes from each to the other.
+/// Two devices that a worker drives without the kernel. The driver owns the packet memory. They are
+/// ports 0 and 1 ([`SocketId::of_port`](crate::SocketId::of_port)). Packets that no chain matches
+/// pass from each device to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePair {
     /// The devices.
     pub devices: [DpdkDevice; 2],
-    /// Tells the driver's files of this worker from those of other processes.
+    /// Separates the driver's files of this worker from those of other processes.
     pub prefix: String,
-    /// Packet memory in hugepages.
+    /// Whether the packet memory lies in hugepages.
     pub hugepages: bool,
 }
 
 impl WorkerConfig {
-    /// A worker with one packet a batch, 50 us of spinning, any core, and 8 MiB of packet memory.
+    /// Returns the defaults: batches of 1 packet, 50 us of spinning, any core, 8 MiB of packet
+    /// memory.
     pub fn new(exe: impl Into<PathBuf>, run_id: impl Into<String>) -> Self {
         Self {
             exe: exe.into(),
@@ -74,12 +77,12 @@ impl WorkerConfig {
         }
     }
 
-    /// The first word of its command line, by which it is found.
+    /// Returns the first word of the command line, which identifies the worker.
     pub fn process_name(&self) -> String {
         format!("{WORKER_NAME}@{}", self.run_id)
     }
 
-    /// Refuses what no worker can do.
+    /// Refuses values that no worker supports.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if (1..=MAX_BATCH).contains(&self.batch) {
             return Ok(());

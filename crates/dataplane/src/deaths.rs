@@ -1,12 +1,12 @@
-//! When a process that keeps dying is given up.
+//! Decides when to stop restarting a process that keeps dying.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A process that dies more often than this within the window, or that does not start so often in a row, is given up.
+/// Most deaths within the window, and most failed starts in a row.
 const MOST: usize = 3;
 
-/// The deaths of one supervised process, and its starts that failed.
+/// The deaths and failed starts of one supervised process.
 #[derive(Debug)]
 pub struct Deaths {
     window: Duration,
@@ -15,14 +15,14 @@ pub struct Deaths {
 }
 
 impl Default for Deaths {
-    /// Within 10 s.
+    /// Uses a window of 10 s.
     fn default() -> Self {
         Self::within(Duration::from_secs(10))
     }
 }
 
 impl Deaths {
-    /// Deaths count for that long: longer for a process that takes seconds to start.
+    /// Counts deaths within `window`. A process that takes seconds to start needs a longer window.
     pub fn within(window: Duration) -> Self {
         Self {
             window,
@@ -31,7 +31,7 @@ impl Deaths {
         }
     }
 
-    /// It died at `now`. Returns whether it is to be given up.
+    /// Records a death at `now`. Returns whether the supervisor should give up.
     #[must_use]
     pub fn died(&mut self, now: Instant) -> bool {
         let window = self.window;
@@ -41,19 +41,19 @@ impl Deaths {
         self.times.len() > MOST
     }
 
-    /// Deaths within the window that ended with the last one.
+    /// Returns the number of deaths within the window that ended with the last one.
     pub fn recent(&self) -> usize {
         self.times.len()
     }
 
-    /// It did not start, however long that took. Returns whether it is to be given up.
+    /// Records a start that failed. Returns whether the supervisor should give up.
     #[must_use]
     pub fn start_failed(&mut self) -> bool {
         self.failed_starts += 1;
         self.failed_starts >= MOST
     }
 
-    /// It started.
+    /// Records a successful start.
     pub fn started(&mut self) {
         self.failed_starts = 0;
     }
@@ -64,18 +64,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fourth_death_within_ten_seconds_is_the_last() {
+    fn supervisor_gives_up_at_the_fourth_death_within_ten_seconds() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut deaths = Deaths::default();
-        // The first is forgotten when the fourth comes.
+        // The first death leaves the window before the fourth.
         assert_eq!([0, 5, 9, 10].map(|s| deaths.died(at(s))), [false; 4]);
         assert_eq!(deaths.recent(), 3);
         assert!(deaths.died(at(11)));
     }
 
     #[test]
-    fn the_third_start_in_a_row_that_fails_is_the_last() {
+    fn supervisor_gives_up_at_the_third_failed_start_in_a_row() {
         let mut deaths = Deaths::default();
         assert!(!deaths.start_failed() && !deaths.start_failed());
         deaths.started();

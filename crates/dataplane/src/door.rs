@@ -1,13 +1,14 @@
-//! What a worker that has a front door of its own is told: which packets are whose.
+//! The classifier rules of a front door that runs in the worker.
 //!
-//! Ports that the kernel does not see have no front door there, so the worker has its twin. To the agent both are alike: a generation is added, packets are led to
-//! it, and the former one is removed when its packets are out; until then the way back is open.
+//! The kernel sees no packet of a DPDK port, so the worker runs the front door. The agent uses both
+//! kinds alike. It adds a generation, redirects packets to it, and removes the former generation
+//! after its packets have left. Until then the agent can redirect packets back.
 
 use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use serde::{Deserialize, Serialize};
 
-/// Which way a chain goes between the two ports of a worker.
+/// The direction of a chain between the two ports of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// From port 0 to port 1.
@@ -17,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Indices of the ports where packets enter and leave.
+    /// Returns the indices of the ingress and the egress port.
     pub fn ends(self) -> (u16, u16) {
         match self {
             Self::Forward => (0, 1),
@@ -26,17 +27,18 @@ impl Direction {
     }
 }
 
-/// The packets that a front door gives to a generation of a chain. They replace those that it gave to the chain before.
+/// Redirects the matching packets to a generation of a chain. It replaces the previous redirect of
+/// the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeadChain {
-    /// Which packets.
+    /// The packets of the chain.
     pub matches: Match,
-    /// Where they come in.
+    /// The direction of the chain, which names its ingress port.
     pub direction: Direction,
-    /// What they are held to. The bucket goes on where this stays the same.
+    /// The profile of the policer. An unchanged profile keeps the bucket.
     pub policing: Profile,
     /// Service path identifier.
     pub spi: u32,
-    /// Generation, which must have been added.
+    /// A generation that was added before.
     pub generation: u16,
 }

@@ -1,4 +1,5 @@
-//! What a worker process asks of the mechanism behind its ports: AF_XDP and rings ([`Sockets`](crate::Sockets)), or a library that drives devices.
+//! The interface between a worker process and the mechanism of its ports: AF_XDP and rings
+//! ([`Sockets`](crate::Sockets)), or a library that drives devices.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,21 +10,22 @@ use crate::protocol::{NewPort, PortSetup};
 use crate::stats::DoorCounters;
 use crate::umem::FrameMemory;
 
-/// The packet memory of a worker process, and how its ports come and go.
+/// The packet memory of a worker process. Opens and closes its ports.
 pub trait Driver: Sized + 'static {
-    /// Its ports.
+    /// The port type.
     type Port: DrivenPort;
 
-    /// Gets the packet memory, and the ports that are there from the start, in the thread of the loop. That thread is bound to `core`, and stays so.
+    /// Sets up the packet memory and the initial ports, in the thread of the loop. That thread
+    /// stays pinned to `core`.
     ///
     /// # Errors
-    /// The words for the agent.
+    /// The text that the agent reports.
     fn start(setup: &PortSetup, core: Option<u32>, fds: Vec<OwnedFd>) -> Result<Self, String>;
 
-    /// The packet memory.
+    /// Returns the packet memory.
     fn memory(&self) -> &'static FrameMemory;
 
-    /// The ports that are there from the start, in the order of their indices.
+    /// Returns the initial ports, in the order of their indices.
     fn first_ports(&mut self) -> Vec<Self::Port> {
         Vec::new()
     }
@@ -31,31 +33,33 @@ pub trait Driver: Sized + 'static {
     /// Opens another port, in the control thread.
     ///
     /// # Errors
-    /// The words for the agent.
+    /// The text that the agent reports.
     fn open(_port: NewPort, _memory: &'static FrameMemory) -> Result<Self::Port, String> {
-        Err("the ports of this worker are its devices".into())
+        Err("this worker drives devices and opens no other port".into())
     }
 
-    /// Ends it, when all ports are closed.
+    /// Stops the driver after all ports are closed.
     fn stop(self) {}
 }
 
 /// A port of a worker process.
 pub trait DrivenPort: Port + Send + 'static {
-    /// How long an idle loop may sleep, where an arriving packet wakes nobody.
+    /// How long an idle loop may sleep if an arriving packet cannot wake it.
     const NAP: Option<Duration> = None;
 
-    /// Closes it, and waits until nobody else touches the frames it had. In the control thread.
+    /// Closes the port. Returns when no other thread or kernel context uses its frames. Runs in the
+    /// control thread.
     fn close(self);
 
-    /// Gives packets that come in here to a generation of a chain from now on; other generations get none.
+    /// Redirects matching packets of this port to a generation of a chain. Other generations of the
+    /// chain get none.
     ///
     /// # Errors
-    /// There is no front door here, or the packets are another chain's.
+    /// The port has no front door, or another chain matches the packets.
     fn lead(&mut self, _chain: &LeadChain, _counters: DoorCounters) -> Result<(), String> {
         Err("the front door of this worker is in the kernel".into())
     }
 
-    /// Gives packets that come in here to that chain no longer.
+    /// Stops the redirect of packets to a chain.
     fn unlead(&mut self, _spi: u32) {}
 }

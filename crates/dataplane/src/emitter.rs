@@ -1,4 +1,4 @@
-//! Where the packets go that functions emit.
+//! Puts the packets that functions emit into frames.
 
 use myelin_functions::{Emitter, Packet};
 use myelin_packet::{Meta, parse};
@@ -6,14 +6,14 @@ use myelin_packet::{Meta, parse};
 use crate::port::{Buffer, FramePool};
 use crate::umem::{FrameMemory, HEADROOM};
 
-/// Puts emitted packets into fresh frames.
+/// Copies emitted packets into free frames.
 pub(crate) struct FrameEmitter<'f, 'm> {
     pub(crate) memory: &'m FrameMemory,
     pub(crate) pool: &'f mut FramePool,
     pub(crate) emitted: &'f mut Vec<Packet<'m>>,
-    /// How many these are, to be asked after each function: one read less than the vector takes.
+    /// Length of `emitted`. Checked after each function: costs one read less than the vector.
     pub(crate) waiting: usize,
-    /// What goes back to the sender.
+    /// Packets for the senders of the chain's packets.
     pub(crate) replies: &'f mut Vec<Buffer>,
     pub(crate) lost: u64,
 }
@@ -52,7 +52,7 @@ impl FrameEmitter<'_, '_> {
         }
     }
 
-    /// The packet in a frame of its own.
+    /// Copies the packet into a free frame.
     fn copy(&mut self, packet: &[u8]) -> Option<Buffer> {
         let end = HEADROOM as usize + packet.len();
         if end > self.memory.frame_size() as usize {

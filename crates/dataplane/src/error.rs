@@ -1,33 +1,33 @@
-//! What can go wrong, told with the object, the cause and the remedy.
+//! Errors of the dataplane, with the object, the cause and the remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// An error of the dataplane room.
+/// An error of the dataplane.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A number outside what the kernel or the worker takes.
+    /// A number outside the range that the kernel or the worker accepts.
     #[error("{what} is {value}: must be {expected}")]
     Parameter {
         /// Which parameter.
         what: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
-        /// What it must be.
+        /// The accepted values.
         expected: &'static str,
     },
-    /// Shared memory could not be made or mapped.
+    /// The kernel refused to create or map shared memory.
     #[error("{what} of {bytes} bytes: {source}")]
     Memory {
-        /// What the memory is for.
+        /// The purpose of the memory.
         what: &'static str,
         /// Its size, bytes.
         bytes: usize,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A step of opening an AF_XDP socket failed.
+    /// The kernel refused a step of opening an AF_XDP socket.
     #[error(
         "AF_XDP socket on {interface} queue {queue}: {step}: {source}{}",
         remedy(source)
@@ -37,58 +37,58 @@ pub enum Error {
         interface: String,
         /// Its queue.
         queue: u32,
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The kernel's rings do not look as this program expects them.
+    /// The kernel's rings do not fit the mapping that this program expects.
     #[error(
-        "AF_XDP socket: the {ring} ring does not fit its mapping: is this a socket of this program?"
+        "AF_XDP socket: the {ring} ring does not fit its mapping: check that this program made the socket"
     )]
     Ring {
-        /// Which ring.
+        /// The ring.
         ring: &'static str,
     },
-    /// The worker program could not be started.
+    /// The kernel did not start the worker program.
     #[error("cannot start worker {}: {source}", exe.display())]
     Spawn {
         /// The program.
         exe: PathBuf,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The worker does not answer.
+    /// The worker did not answer.
     #[error("worker {worker} (process {pid}): {what}: {source}; restart it")]
     Control {
         /// The worker's run id.
         worker: String,
-        /// Its process.
+        /// The worker's process.
         pid: u32,
-        /// What was asked of it.
+        /// The request.
         what: String,
-        /// Why there is no answer.
+        /// The error of the socket.
         source: io::Error,
     },
-    /// The worker refused what was asked of it.
+    /// The worker refused a request.
     #[error("worker {worker}: {what}: {message}")]
     Refused {
         /// The worker's run id.
         worker: String,
-        /// What was asked.
+        /// The request.
         what: String,
-        /// Its answer.
+        /// The worker's answer.
         message: String,
     },
-    /// The worker has no socket of this number.
+    /// The worker has no socket with this number.
     #[error("worker {worker} has no socket {socket}")]
     NoSocket {
         /// The worker's run id.
         worker: String,
-        /// The number.
+        /// The number of the socket.
         socket: u16,
     },
-    /// A chain of this identifier and generation is there already, or is not there.
+    /// The chain's generation exists already, does not exist, or cannot be added.
     #[error("worker {worker}: chain {spi} generation {generation} {problem}")]
     Chain {
         /// The worker's run id.
@@ -97,7 +97,7 @@ pub enum Error {
         spi: u32,
         /// Generation.
         generation: u16,
-        /// What is wrong with it.
+        /// The problem, as the end of the sentence "the chain ...".
         problem: &'static str,
     },
 }
@@ -108,7 +108,7 @@ fn remedy(source: &io::Error) -> &'static str {
         Some(libc::EBUSY) => "; another AF_XDP socket holds this queue, use another one",
         Some(libc::EAFNOSUPPORT) => "; this kernel was built without CONFIG_XDP_SOCKETS",
         Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the locked-memory limit (ulimit -l)",
-        Some(libc::EINVAL) => "; does the interface have this queue?",
+        Some(libc::EINVAL) => "; check that the interface has this queue",
         _ => "",
     }
 }

@@ -1,4 +1,4 @@
-//! What may be read of a worker while somebody else works with its handle.
+//! State of a worker that other threads read while one thread uses its handle.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,16 @@ use rustix::net::sockopt::xdp_statistics;
 use crate::chain::SocketId;
 use crate::idle::Idle;
 
-/// A worker's process, setting and sockets as of now. Reading takes microseconds and waits for no request.
+/// The process, settings and sockets of a worker. Reading takes microseconds and waits for no
+/// request.
 #[derive(Debug)]
 pub struct WorkerFacts {
     core: Option<u32>,
     pid: AtomicU32,
     restarts: AtomicU64,
     idle: Mutex<Idle>,
-    /// The handle closes a socket only after it was taken out here, so that nobody keeps it open who reads.
+    /// Holds weak references, so a reader never keeps a socket open. The handle removes the
+    /// reference before it closes the socket.
     sockets: Mutex<BTreeMap<SocketId, Weak<OwnedFd>>>,
 }
 
@@ -32,28 +34,28 @@ impl WorkerFacts {
         })
     }
 
-    /// The number of its process; 0 when there is none because a restart failed.
+    /// Returns the process number; 0 after a failed restart.
     pub fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// How often it was started anew.
+    /// Returns the number of restarts.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// The core that it is bound to.
+    /// Returns the core that the worker is pinned to.
     pub fn core(&self) -> Option<u32> {
         self.core
     }
 
-    /// What it does while no packet is there.
+    /// Returns what the worker does without packets.
     pub fn idle(&self) -> Idle {
         *lock(&self.idle)
     }
 
-    /// Packets that a socket could not take: its ring was full, or the worker had no frame left for them. Nothing when there is
-    /// no such socket.
+    /// Returns the packets that a socket dropped because its ring was full or the worker had no
+    /// free frame. `None` if the socket does not exist.
     pub fn overflowed(&self, id: SocketId) -> Option<u64> {
         let sockets = lock(&self.sockets);
         let counted = xdp_statistics(sockets.get(&id)?.upgrade()?).ok()?;
@@ -81,7 +83,7 @@ impl WorkerFacts {
     }
 }
 
-/// One assignment leaves nothing half done for whoever comes after a panic.
+/// A panic leaves no partial update here, so a poisoned lock is safe to use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,10 @@
-//! A function that is fed from memory: what it takes for a packet, without a port, a worker or a neighbour.
+//! Feeds a function from memory, to measure its time for a packet without a port, a worker or
+//! neighbours.
 //!
-//! Every packet is new to the function: it comes out of a *source*, or, for a function that undoes what another one does, out of that one, over a
-//! link that may lose some on the way. Preparing a packet is not timed; what a function emits is copied, as in a worker, and that is. This is
-//! how CALVIN feeds its advanced functions (section V-C), "locally generated traffic", and never lets them wait.
+//! Every packet is new to the function. It comes from a *source*. If the function undoes another
+//! function, packets pass that one first, and a link that may lose some. Preparing a packet is not
+//! timed. Copying emitted packets is timed, as in a worker. CALVIN feeds its advanced functions the
+//! same way (section V-C: "locally generated traffic") and never lets them wait.
 
 use std::hint::black_box;
 
@@ -14,31 +16,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::monotonic_ns;
 
-/// Room in front of a packet, bytes, as before a frame of AF_XDP.
+/// Headroom before a packet, bytes, as AF_XDP leaves before a frame.
 const HEADROOM: usize = 256;
-/// A buffer, bytes.
+/// Size of a buffer, bytes.
 const BUFFER: usize = 2048;
-/// Different payloads.
+/// Number of different payloads.
 const PAYLOADS: usize = 256;
-/// Packets that a function may emit for one: those of a decoder that gets what it lacked.
+/// Most packets that a function emits for one packet: a decoder that gets its missing packet.
 const MOST_EMITTED: usize = 512;
 /// Ethernet, IPv4 and UDP headers, bytes.
 pub const HEADERS: usize = 42;
 
-/// What a function is fed with.
+/// The function under measurement and its input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diet {
     /// The function.
     pub function: FunctionConfig,
-    /// The function whose work it undoes, which its packets have come through.
+    /// A function that the packets pass first, whose work `function` undoes.
     pub after: Option<FunctionConfig>,
-    /// What loses packets between the two.
+    /// A link that loses packets between the two functions.
     pub link: Option<LossyLinkConfig>,
-    /// UDP payload at the source, bytes.
+    /// Size of the UDP payload at the source, bytes.
     pub payload_bytes: usize,
 }
 
-/// A function with its source.
+/// A function with a packet source.
 pub struct Feed {
     function: Box<dyn Function>,
     after: Option<Box<dyn Function>>,
@@ -50,17 +52,17 @@ pub struct Feed {
     clock_ns: u64,
 }
 
-/// Frames on their way to the function.
+/// Frames for the function.
 struct Queue {
     link: Option<LossyLink>,
-    /// The next one last.
+    /// Waiting frames in reverse order: the last is the next.
     waiting: Vec<Vec<u8>>,
-    /// Frames to be used again.
+    /// Frames for reuse.
     spare: Vec<Vec<u8>>,
 }
 
 impl Queue {
-    /// Keeps a frame for the function, if the link does not lose it.
+    /// Queues a frame for the function, unless the link loses it.
     fn put(&mut self, frame: &[u8]) {
         if self.link.as_mut().is_some_and(LossyLink::loses) {
             return;
@@ -72,7 +74,7 @@ impl Queue {
     }
 }
 
-/// Copies what is emitted, as a worker does.
+/// Copies emitted packets, as a worker does.
 struct Emitted {
     frames: Vec<Vec<u8>>,
     count: usize,
@@ -103,20 +105,20 @@ impl Emitted {
     }
 }
 
-/// What became of one packet.
+/// The result of one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fed {
-    /// What the function took for it, ns, less what reading the clock takes.
+    /// Processing time, ns, less the cost of reading the clock.
     pub ns: u64,
-    /// Packets that came out: this one and those that were emitted.
+    /// Packets that left the function: the input packet and emitted ones.
     pub came_out: usize,
 }
 
 impl Feed {
-    /// A function with a source of its own.
+    /// Makes a function and its source.
     ///
     /// # Errors
-    /// A function that cannot be made.
+    /// The function cannot be made.
     pub fn new(diet: &Diet) -> Result<Self, myelin_functions::Error> {
         let clock_ns = (0..1000)
             .map(|_| {
@@ -145,10 +147,11 @@ impl Feed {
         })
     }
 
-    /// Feeds one packet. `None` when the source gave nothing that the function could be fed with: everything was lost or refused.
+    /// Feeds one packet. Returns `None` if every packet of the source was lost or refused.
     pub fn feed(&mut self) -> Option<Fed> {
         if self.queue.waiting.is_empty() {
-            // Each packet may be lost; a thousand in a row are no accident.
+            // A link loses some packets at random. A thousand losses in a row mean that it loses
+            // all.
             (0..1000).find(|_| {
                 self.produce();
                 !self.queue.waiting.is_empty()
@@ -178,7 +181,7 @@ impl Feed {
         })
     }
 
-    /// Has the next packet of the source come through what is before the function.
+    /// Sends the next packet of the source through the function `after` and the link.
     fn produce(&mut self) {
         let source = &self.source[self.produced % self.source.len()];
         self.produced += 1;
@@ -199,12 +202,12 @@ impl Feed {
         for frame in &self.emitted.frames[..self.emitted.count] {
             self.queue.put(frame);
         }
-        // The next one is taken from the end.
+        // [`Self::feed`] takes frames from the end.
         self.queue.waiting.reverse();
     }
 }
 
-/// A frame in a buffer, as a packet.
+/// Copies a frame into a buffer and returns it as a packet.
 fn place<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet<'a>> {
     buffer
         .get_mut(HEADROOM..HEADROOM + frame.len())?
@@ -213,7 +216,8 @@ fn place<'a>(buffer: &'a mut [u8], frame: &[u8], stamp_ns: u64) -> Option<Packet
     Packet::new(buffer, HEADROOM, frame.len(), meta, 0)
 }
 
-/// A UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, in an Ethernet frame, with its checksums.
+/// Returns an Ethernet frame with a UDP packet from 10.0.0.1 to 10.0.0.2, port 9000, with valid
+/// checksums.
 pub fn frame(payload: &[u8]) -> Vec<u8> {
     let udp_len = (8 + payload.len()) as u16;
     let mut frame = Vec::with_capacity(HEADERS + payload.len());
@@ -234,7 +238,8 @@ pub fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Readings of sensors as text, of exactly that length: what compresses as such data does, and holds no pattern of anybody's.
+/// Returns `bytes` bytes of sensor readings as text. It compresses like such data, and matches no
+/// pattern of a rule.
 fn telemetry(number: usize, bytes: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes + 64);
     let mut reading = number.wrapping_mul(2_654_435_761);
@@ -284,13 +289,13 @@ mod tests {
     fn each_packet_is_new_to_the_function() {
         let mut feed = Feed::new(&diet(FunctionConfig::Timestamp)).unwrap();
         for _ in 0..1000 {
-            // A frame that was fed twice would grow too long for its buffer.
+            // A frame that is fed twice outgrows its buffer.
             assert_eq!(feed.feed().unwrap().came_out, 1);
         }
     }
 
     #[test]
-    fn a_function_that_undoes_another_ones_work_gets_what_that_one_made() {
+    fn an_inverse_function_gets_the_packets_of_the_function_before_it() {
         let key = |key| FunctionConfig::Xor(XorConfig { key });
         let mut feed = Feed::new(&Diet {
             after: Some(key(0x5a)),
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_loses_its_share_and_one_that_loses_all_starves_the_function() {
+    fn a_link_loses_its_share_and_a_full_loss_gives_no_result() {
         let link = |loss_ppm| {
             Some(LossyLinkConfig {
                 loss_ppm,

@@ -1,29 +1,33 @@
-//! How many frames a port is lent to receive into.
+//! Controls how many receive frames a port holds.
 //!
-//! The fill ring is first in, first out: with n frames in it, every packet comes in the frame that was used n packets ago, whose cache lines and
-//! address translations are the colder the larger n is. On the build machine a round trip takes 5 % longer with 1024 frames than with 128. But
-//! with few frames a burst is dropped. So few while packets come one by one, and more as soon as they pile up.
+//! The fill ring is first in, first out. With n frames in it, each packet arrives in the frame that
+//! was used n packets ago. The larger n is, the colder are its cache lines and address
+//! translations. On the build machine a round trip takes 5 % longer with 1024 frames than with 128.
+//! But with few frames the kernel drops a burst. So the level is low for single packets, and rises
+//! as soon as a backlog builds up.
 
-/// Lowest level: a worker that sleeps is awake in 92 us (99 % of wake-ups on the build machine), in which 92 packets arrive at 1 Mpps.
+/// Lowest level. A sleeping worker wakes up within 92 us (99 % of wake-ups on the build machine);
+/// at 1 Mpps 92 packets arrive in that time.
 const LOWEST: u32 = 128;
-/// Frames that are lent at once.
+/// Fewest frames that a refill lends.
 const REFILL_BATCH: u32 = 16;
-/// Batches without a backlog after which the level falls.
+/// Batches without a backlog before the level falls.
 const CALM_BATCHES: u32 = 4096;
 
-/// The level, and how far the port is from it.
+/// The target level, and the frames that the port holds.
 #[derive(Debug)]
 pub(crate) struct FillLevel {
     level: u32,
     lowest: u32,
     highest: u32,
     calm: u32,
-    /// Frames the port has, in the fill ring and in the RX ring. A predecessor may have left more than the level.
+    /// Frames in the port's fill and RX rings. A predecessor may have left more than the level.
     present: u32,
 }
 
 impl FillLevel {
-    /// The lowest level of a ring of `ring_size`; with zero-copy always all of it, since a driver moves frames on into its own ring.
+    /// Starts at the lowest level. With zero-copy the level is always `ring_size`, because a driver
+    /// moves frames into its own ring.
     pub(crate) fn new(ring_size: u32, zero_copy: bool, present: u32) -> Self {
         let lowest = if zero_copy {
             ring_size
@@ -39,20 +43,20 @@ impl FillLevel {
         }
     }
 
-    /// A packet was taken from the port, with its frame.
+    /// Records that a packet left the port with its frame.
     #[inline]
     pub(crate) fn took(&mut self) {
         self.present = self.present.saturating_sub(1);
     }
 
-    /// Frames were lent to the port.
+    /// Records that frames were lent to the port.
     #[inline]
     pub(crate) fn lent(&mut self, frames: u32) {
         self.present += frames;
     }
 
-    /// Frames the port is to be lent. None before a whole batch is missing: the index of the fill ring lies in a cache line that the receiving
-    /// core owns.
+    /// Returns how many frames the port needs. Returns 0 until a whole batch is missing: the
+    /// receiving core owns the cache line with the fill ring's index.
     #[inline]
     pub(crate) fn missing(&self) -> u32 {
         let missing = self.level.saturating_sub(self.present);
@@ -63,7 +67,7 @@ impl FillLevel {
         }
     }
 
-    /// Takes note of how many packets still waited when a batch had been taken.
+    /// Adjusts the level to the number of packets that still waited after a batch.
     #[inline]
     pub(crate) fn observe(&mut self, backlog: u32) {
         if backlog * 4 >= self.level {
@@ -86,13 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pile_raises_the_level_at_once_and_calm_lowers_it_slowly() {
+    fn a_backlog_raises_the_level_at_once_and_calm_lowers_it_slowly() {
         let mut fill = FillLevel::new(1024, false, 0);
         let mut after = |backlog| {
             fill.observe(backlog);
             fill.level
         };
-        assert_eq!(after(31), 128, "a few are no pile");
+        assert_eq!(after(31), 128, "a few packets are no backlog");
         assert_eq!([32, 300, 300, 1024].map(&mut after), [256, 512, 1024, 1024]);
         let mut batches = 1;
         while after(1) > 128 {
@@ -103,18 +107,18 @@ mod tests {
     }
 
     #[test]
-    fn calm_must_be_unbroken() {
+    fn only_uninterrupted_calm_lowers_the_level() {
         let mut fill = FillLevel::new(256, false, 0);
         fill.observe(256);
         for _ in 0..10 {
             (1..CALM_BATCHES).for_each(|_| fill.observe(3));
             fill.observe(20);
         }
-        assert_eq!(fill.level, 256, "neither a pile nor calm in between");
+        assert_eq!(fill.level, 256, "neither a backlog nor calm in between");
     }
 
     #[test]
-    fn drivers_and_short_rings_have_one_level() {
+    fn zero_copy_and_short_rings_keep_one_level() {
         for (size, zero_copy) in [(1024, true), (64, false)] {
             let mut fill = FillLevel::new(size, zero_copy, 0);
             fill.observe(size);
@@ -124,15 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_follows_what_is_taken_and_lent() {
+    fn missing_frames_follow_taken_and_lent_frames() {
         let mut fill = FillLevel::new(1024, false, 0);
         assert_eq!(fill.missing(), 128);
         fill.lent(128);
         (1..REFILL_BATCH).for_each(|_| fill.took());
-        assert_eq!(fill.missing(), 0, "not worth it yet");
+        assert_eq!(fill.missing(), 0, "less than a refill batch");
         fill.took();
         assert_eq!(fill.missing(), REFILL_BATCH);
-        // A predecessor left a full ring: nothing until it is down to the level.
+        // A predecessor left a full ring: no refill until the ring is down to the level.
         let mut fill = FillLevel::new(1024, false, 1024);
         (0..896 + REFILL_BATCH - 1).for_each(|_| fill.took());
         assert_eq!(fill.missing(), 0);

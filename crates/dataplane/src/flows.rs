@@ -1,8 +1,9 @@
-//! How the flows that a function knows get from the worker's loop to the agent.
+//! Transfers the flow records of a function from the worker's loop to the agent.
 //!
-//! The agent sends an empty file along with its request. The worker's control thread fetches the flows from the loop a page at a time,
-//! between two batches, so that no packet waits for more than a page being copied, and writes them into the file: records, then the totals. An
-//! empty file says that the function keeps no flows.
+//! The agent sends an empty file with its request. The worker's control thread fetches the flows
+//! from the loop a page at a time, between two batches. A packet waits at most for the copy of one
+//! page. The control thread writes the records and then the totals into the file. An empty file
+//! means that the function keeps no flows.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -10,15 +11,15 @@ use std::io::{self, Read, Seek, Write};
 use myelin_functions::FlowPage;
 use myelin_packet::{FlowRecord, FlowTotals, Flows};
 
-/// Flows that the loop copies in one go: 25 KB, some 2 us.
+/// Flows that the loop copies at once: 25 KB, about 2 us.
 pub(crate) const PAGE: usize = 256;
 
-/// Writes what `fetch` gives, page after page.
+/// Writes the pages that `fetch` returns, up to the last.
 pub(crate) fn write(
     file: &mut File,
     mut fetch: impl FnMut(FlowPage) -> Result<FlowPage, String>,
 ) -> Result<(), String> {
-    let failed = |error: io::Error| format!("hand the flows over: {error}");
+    let failed = |error: io::Error| format!("cannot write the flows: {error}");
     let mut page = FlowPage::new(PAGE);
     loop {
         page = fetch(page)?;
@@ -34,7 +35,7 @@ pub(crate) fn write(
     }
 }
 
-/// Reads it back; `None` from an empty file.
+/// Reads the flows; `None` from an empty file.
 pub(crate) fn read(file: &mut File) -> io::Result<Option<Flows>> {
     let mut bytes = Vec::new();
     file.rewind()?;
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_an_error() {
+    fn a_truncated_file_is_an_error() {
         for length in [1, size_of::<FlowTotals>() - 1, size_of::<FlowTotals>() + 1] {
             let mut file = file();
             file.write_all(&vec![0; length]).unwrap();

@@ -1,8 +1,10 @@
-//! The service function forwarder (RFC 7665): takes packets from ports, runs them through their segment to completion, transmits them.
+//! The service function forwarder (RFC 7665): takes packets from ports, runs each through its
+//! segment to completion, transmits them.
 //!
-//! One pass over a batch, no locks, no allocation once the vectors have grown, no dynamic call but one per function and run of packets. A *run*
-//! is the longest row of packets in a batch that wait at the same position of the same chain. Here is what a forwarder has, and how that comes and goes;
-//! `batch` is the way of the packets.
+//! One pass over a batch takes no lock. It allocates nothing after the vectors have grown. It makes
+//! one dynamic call per function and run of packets. A *run* is the longest sequence of packets in
+//! a batch at the same position of the same chain. This file adds and removes ports, chains and
+//! frames. `batch` processes packets.
 
 use std::sync::Arc;
 
@@ -18,7 +20,8 @@ use crate::segment::{Segment, Timer};
 use crate::stats::{Counter, Stats, WorkerCounters};
 use crate::umem::{Borrower, FrameMemory};
 
-/// How long a chain that is removed waits for what is in its shaper, at most: less than an agent waits for an answer.
+/// Longest time that a removed chain waits for the packets in its shaper, ns. Shorter than the
+/// agent's timeout for an answer.
 pub(crate) const MAX_DRAIN_NS: u64 = 5_000_000_000;
 
 mod batch;
@@ -41,21 +44,21 @@ pub struct Forwarder<'m, P> {
     last: (Key, Option<u32>),
     counters: WorkerCounters,
     timer: Timer,
-    /// For chains that are deployed in this process; a worker's control thread has its own.
+    /// States of chains deployed in this process. A worker's control thread has its own.
     states: States,
     batch_size: u32,
-    /// The frames are distributed: from here on the ports are served.
+    /// Whether the frames are distributed and the loop serves the ports.
     started: bool,
-    /// A port lacks frames or could not send all it has: it needs attention without a packet arriving.
+    /// Whether a port lacks frames or has unsent packets, and so needs attention without arrivals.
     unsettled: bool,
-    /// When the next function wants to be called without a packet, ns; `u64::MAX` for never.
+    /// When the next timer of a function is due, ns; `u64::MAX` for never.
     due_ns: u64,
     shapers: Vec<Option<ChainShaper>>,
-    /// Frames of packets that wait in shapers.
+    /// Frames of packets in shapers.
     shaped: usize,
-    /// When the next packet may leave a shaper, ns; `u64::MAX` while none waits.
+    /// When the next packet may leave a shaper, ns; `u64::MAX` if no packet waits.
     departs_ns: u64,
-    // Emptied and reused.
+    // Vectors that every batch empties and reuses.
     batch: Batch<'m>,
     emitted: Vec<Packet<'m>>,
     replies: Vec<Buffer>,
@@ -65,7 +68,7 @@ pub struct Forwarder<'m, P> {
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {
-    /// A forwarder in this process, over ports of the caller's choice: what a worker runs, without the worker.
+    /// Makes a forwarder in this process, without a worker, over the caller's ports.
     pub fn in_process(
         memory: &'m FrameMemory,
         batch_size: u16,
@@ -75,7 +78,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(Self::new(memory, batch_size, counters, monotonic_ns))
     }
 
-    /// Runs a chain from now on, counting into `stats`.
+    /// Deploys a chain that counts into `stats`.
     pub fn deploy(&mut self, chain: &UserChain, stats: &Stats) -> Result<(), Error> {
         let refused = |message: String| Error::Refused {
             worker: "in this process".into(),
@@ -85,7 +88,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         chain.check().map_err(|problem| refused(problem.into()))?;
         let block = stats
             .allocate(chain.spi, chain.generation, chain.positions)
-            .ok_or_else(|| refused("it is there already, or one too many".into()))?;
+            .ok_or_else(|| refused("it exists already, or 4096 chains exist".into()))?;
         let counters = stats.file().chain_counters(block)?;
         let segments =
             Segment::build(chain, &Arc::new(counters), &mut self.states).map_err(refused)?;
@@ -93,7 +96,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         Ok(())
     }
 
-    /// A forwarder without ports and chains that takes `batch_size` packets at once. `clock` reads CLOCK_MONOTONIC, ns.
+    /// Makes a forwarder without ports and chains. `batch_size` is in packets. `clock` reads
+    /// CLOCK_MONOTONIC, ns.
     pub(crate) fn new(
         memory: &'m FrameMemory,
         batch_size: u16,
@@ -126,7 +130,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Takes all frames that are in no port and lends the ports what they need. Ports and chains of a predecessor are to be added before.
+    /// Takes all frames that no port holds, and fills the ports. Call it after adding the ports and
+    /// chains of a predecessor.
     pub fn start(&mut self) {
         let frames = self.memory.frames() as usize;
         self.pool = FramePool::new(self.memory.held_frames(), frames);
@@ -134,7 +139,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.settle();
     }
 
-    /// Adds a port under an index that is free.
+    /// Adds a port under a free index.
     pub fn add_port(&mut self, index: usize, port: P) {
         if self.ports.len() <= index {
             self.ports.resize_with(index + 1, || None);
@@ -143,14 +148,15 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.settle();
     }
 
-    /// Gives up a port that no segment leads to. The frames it has come back through [`Self::take_frames_of`], once it is closed.
+    /// Removes a port that is no segment's exit. After the port is closed, [`Self::take_frames_of`]
+    /// takes its frames back.
     pub(crate) fn remove_port(&mut self, index: usize) -> Option<P> {
         let port = self.ports.get_mut(index)?.take();
         self.settle();
         port
     }
 
-    /// Takes the frames that a closed port still had.
+    /// Takes back the frames of a closed port.
     pub(crate) fn take_frames_of(&mut self, port: Borrower) {
         for frame in self.memory.take_all_back(port) {
             self.pool.give(frame);
@@ -158,12 +164,12 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.settle();
     }
 
-    /// The port of an index.
+    /// Returns the port at `index`.
     pub fn port_mut(&mut self, index: usize) -> Option<&mut P> {
         self.ports.get_mut(index)?.as_mut()
     }
 
-    /// The ports there are.
+    /// Returns all ports.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &P> {
         self.ports.iter().flatten()
     }
@@ -185,7 +191,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.plan_expiry();
     }
 
-    /// Processes what has arrived by now, then takes the segments of a chain out.
+    /// Processes the packets that have arrived, then removes the segments of a chain.
     pub(crate) fn remove_segments(&mut self, spi: u32, generation: u16) -> Vec<Segment> {
         self.drain();
         let mut removed = Vec::new();
@@ -206,7 +212,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         removed
     }
 
-    /// Has a function tell of the flows it knows; one that is not here leaves the page alone.
+    /// Reads the flows of a function into `page`. Leaves the page unchanged if the function is not
+    /// here.
     pub(crate) fn read_flows(&self, spi: u32, generation: u16, position: u8, page: &mut FlowPage) {
         let function = self
             .segments
@@ -222,7 +229,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Has the functions of a chain tell what they count by names of their own.
+    /// Reads the counters that the functions of a chain name.
     pub(crate) fn read_counters(&self, spi: u32, generation: u16, told: &mut Vec<Told>) {
         let segments = self.segments.iter().flatten();
         for segment in segments.filter(|one| (one.spi, one.generation) == (spi, generation)) {
@@ -232,7 +239,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Processes the packets that wait in the ports now, but none that arrive meanwhile: it ends under load too.
+    /// Processes the packets that wait in the ports now. Later arrivals wait, so the call ends
+    /// under load too.
     fn drain(&mut self) {
         for index in 0..self.ports.len() {
             let mut waiting = self.ports[index].as_ref().map_or(0, Port::waiting);
@@ -246,7 +254,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// One batch from each port. Returns how much there was to do: packets, and frames that came home.
+    /// Processes one batch from each port. Returns the number of packets and returned frames.
     #[inline]
     pub fn turn(&mut self) -> u32 {
         let mut received = 0;
@@ -256,7 +264,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         received
     }
 
-    /// Runs the receive poll of the devices that are busy-polled.
+    /// Polls the receive queues of busy-polled devices.
     #[inline]
     pub(crate) fn busy_poll(&mut self) {
         for port in self.ports.iter_mut().flatten() {
@@ -264,13 +272,15 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Gives up to `count` free frames to the process that is known as `holder`; returns how many.
+    /// Grants up to `count` free frames to the process `holder`. Returns the number of frames
+    /// granted.
     pub(crate) fn grant(&mut self, holder: Borrower, count: usize) -> usize {
         let frames = std::iter::from_fn(|| self.pool.take()).take(count);
         frames.map(|frame| self.memory.grant(frame, holder)).count()
     }
 
-    /// Announces to all ports that this worker is about to sleep; returns whether it may. [`Self::disarm`] is to follow in any case.
+    /// Announces to all ports that the worker is about to sleep. Returns whether it may sleep.
+    /// Always call [`Self::disarm`] afterwards.
     pub(crate) fn arm(&mut self) -> bool {
         let mut may = true;
         for port in self.ports.iter_mut().flatten() {
@@ -279,12 +289,13 @@ impl<'m, P: Port> Forwarder<'m, P> {
         may
     }
 
-    /// This worker is awake.
+    /// Announces to all ports that the worker is awake.
     pub(crate) fn disarm(&mut self) {
         self.ports.iter_mut().flatten().for_each(Port::disarm);
     }
 
-    /// Sends what is stuck, takes back what was sent, refills the ports, and publishes how many frames are free. To be called when idle.
+    /// Sends pending packets, reclaims sent frames, refills the ports, and publishes the number of
+    /// free frames. Call it when idle.
     pub fn settle(&mut self) {
         if !self.started {
             return;
@@ -301,17 +312,18 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.counters.set(Counter::Invalid, invalid);
     }
 
-    /// Adds to a counter of the worker as a whole.
+    /// Adds to a counter of the whole worker.
     pub(crate) fn count(&mut self, counter: Counter, n: u64) {
         self.counters.add(counter, n);
     }
 
-    /// Whether a port needs attention though no packet arrives: it lacks frames, or holds packets that could not be sent.
+    /// Returns whether a port needs attention without arrivals: it lacks frames or has unsent
+    /// packets.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Frames that are in no port.
+    /// Returns the number of frames that no port holds.
     pub fn free_frames(&self) -> usize {
         self.pool.len()
     }

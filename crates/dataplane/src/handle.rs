@@ -1,4 +1,4 @@
-//! The agent's end of a worker: starts it, tells it its sockets and chains, and can start it anew.
+//! The agent's handle of a worker: starts and restarts it, and sends it sockets and chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,59 +27,62 @@ use crate::xsk::{Successor, Xsk};
 
 mod life;
 
-/// A running worker process, with everything needed to start it anew: the packet memory, the sockets, the statistics and the
-/// chains are kept here, so a worker that died takes nothing with it. (The packet memory of a worker over devices is its driver's, and does go with it.)
+/// A running worker process. The handle keeps the packet memory, the sockets, the statistics and
+/// the chains, so a restart loses none of them. (The driver owns the packet memory of a worker over
+/// devices. That memory ends with the process.)
 ///
-/// Requests wait for the worker: the start of devices, of a container, and of functions that compile patterns takes seconds. What may be read meanwhile,
-/// [`Self::stats`] and [`Self::facts`], is shared. Dropping the handle kills the worker. A worker whose agent process dies goes on forwarding; it ends on SIGTERM.
+/// Requests wait for the worker. Starting devices, a container, or functions that compile patterns
+/// takes seconds. [`Self::stats`] and [`Self::facts`] can be read meanwhile. Dropping the handle
+/// kills the worker. If the agent process dies, the worker keeps forwarding until it gets SIGTERM.
 #[derive(Debug)]
 pub struct WorkerHandle {
     config: WorkerConfig,
     umem: Arc<Umem>,
-    /// What the ledger calls this process, when the packet memory is another worker's.
+    /// The ledger number of this process, if the packet memory is another worker's.
     holder: Option<SocketId>,
     stats: Arc<Stats>,
     facts: Arc<WorkerFacts>,
     sockets: BTreeMap<SocketId, Xsk>,
-    /// Sockets that went with the worker, to be opened anew for the next.
+    /// Sockets that closed with the worker. The next start opens them again.
     successors: BTreeMap<SocketId, Successor>,
     rings: BTreeMap<SocketId, (Arc<RingLink>, Side)>,
-    /// Numbers of the ledger that are taken by rings and processes of pipelines on this worker's memory.
+    /// Ledger numbers of rings and pipeline processes on this worker's memory.
     pub(crate) reserved: BTreeSet<SocketId>,
-    /// Those of `reserved` that have nothing behind them any more but frames, which the next process takes.
+    /// Members of `reserved` without a ring or process. The next worker process takes their frames.
     orphaned: BTreeSet<SocketId>,
     chains: BTreeMap<(u32, u16), (UserChain, u32)>,
-    /// By SPI: what the worker's own front door gives to the chain, and its row in the statistics.
+    /// Redirects of the worker's own front door by SPI, each with its row in the statistics.
     led: BTreeMap<u32, (LeadChain, u32)>,
     process: Option<Process>,
 }
 
 impl WorkerHandle {
-    /// The packet memory, to bind sockets to.
+    /// Returns the packet memory, to bind sockets to.
     pub fn umem(&self) -> &Umem {
         &self.umem
     }
 
-    /// The packet memory, for another process of a pipeline.
+    /// Returns the packet memory, for another process of a pipeline.
     pub(crate) fn shared_umem(&self) -> Arc<Umem> {
         Arc::clone(&self.umem)
     }
 
-    /// A socket of this worker that a further one may share the packet memory with.
+    /// Returns the first socket. Another socket may share its packet memory.
     pub fn first_socket(&self) -> Option<&Xsk> {
         self.sockets.values().next()
     }
 
-    /// A socket of this worker.
+    /// Returns a socket of this worker.
     pub fn socket(&self, id: SocketId) -> Option<&Xsk> {
         self.sockets.get(&id)
     }
 
-    /// Hands a socket to the worker, and leads packets to it. The handle keeps it too, for a restart.
+    /// Hands a socket to the worker and redirects packets to it. The handle keeps the socket for a
+    /// restart.
     pub fn add_socket(&mut self, mut xsk: Xsk) -> Result<SocketId, Error> {
         let id = self.free_id()?;
         if let Err(error) = self.process()?.hand_over(id, &mut xsk, false) {
-            // The worker may have it already; the kernel lets go of a socket with its last descriptor.
+            // The worker may already have the socket. The kernel frees it with its last descriptor.
             drop(xsk);
             let _ = self.ask(&Request::RemoveSocket { id });
             return Err(error);
@@ -88,7 +91,7 @@ impl WorkerHandle {
         Ok(id)
     }
 
-    /// Changes what the worker does while no packet is there.
+    /// Changes what the worker does without packets.
     pub fn set_idle(&mut self, idle: Idle) -> Result<(), Error> {
         self.ask(&Request::SetIdle(idle))?;
         self.config.idle = idle;
@@ -96,7 +99,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// A number that no socket, ring or process has in the ledger.
+    /// Returns an unused ledger number.
     pub(crate) fn free_id(&self) -> Result<SocketId, Error> {
         (0..Borrower::MAX as u16)
             .map(SocketId)
@@ -112,7 +115,7 @@ impl WorkerHandle {
             })
     }
 
-    /// Hands an end of a ring to the worker, under a number that is reserved.
+    /// Hands an end of a ring to the worker, under a reserved number.
     pub(crate) fn add_ring(
         &mut self,
         id: SocketId,
@@ -125,7 +128,8 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Takes back what stood in the ledger under a reserved number: the end of a ring of this worker, or what other processes had.
+    /// Frees a reserved number: closes this worker's end of a ring, or takes back the frames of
+    /// another process.
     pub(crate) fn retire(&mut self, id: SocketId) -> Result<(), Error> {
         let request = match self.rings.remove(&id) {
             Some(_) => Request::RemoveSocket { id },
@@ -134,7 +138,8 @@ impl WorkerHandle {
         self.give_up(id, &request)
     }
 
-    /// Gives up a number of the ledger, and takes back the frames under it. A process that is dead leaves that to the next one.
+    /// Sends the request that frees a ledger number. If the process is dead, the next one takes the
+    /// frames.
     fn give_up(&mut self, id: SocketId, request: &Request) -> Result<(), Error> {
         let answer = self.ask(request);
         if matches!(answer, Err(Error::Control { .. })) {
@@ -146,12 +151,13 @@ impl WorkerHandle {
         answer
     }
 
-    /// Gives free frames to the process that is about to start under that number.
+    /// Grants free frames to the process that starts next under that number.
     pub(crate) fn grant(&mut self, id: SocketId, frames: u32) -> Result<(), Error> {
         self.ask(&Request::Grant { id, frames })
     }
 
-    /// Closes a socket that no chain leads to. Frames in its rings come back once nobody else holds a descriptor of it.
+    /// Closes a socket that is no chain's exit. Its frames return after all descriptors of the
+    /// socket are closed.
     pub fn remove_socket(&mut self, id: SocketId) -> Result<(), Error> {
         if self.chains.values().any(|(chain, _)| {
             chain
@@ -162,10 +168,11 @@ impl WorkerHandle {
             return Err(Error::Refused {
                 worker: self.config.run_id.clone(),
                 what: format!("remove socket {}", id.0),
-                message: "a chain leads to it; remove the chain first".into(),
+                message: "a chain transmits on it; remove the chain first".into(),
             });
         }
-        // The kernel lets go of a socket with its last descriptor, so this one is closed before the worker closes its own.
+        // The kernel frees a socket with its last descriptor. So the handle closes its descriptor
+        // before the worker's.
         self.facts.forget_socket(id);
         if self.sockets.remove(&id).is_none() && self.successors.remove(&id).is_none() {
             return Err(self.no_socket(id));
@@ -173,7 +180,7 @@ impl WorkerHandle {
         self.give_up(id, &Request::RemoveSocket { id })
     }
 
-    /// Deploys a generation of a chain; it runs when this returns.
+    /// Deploys a generation of a chain. It runs when this returns.
     pub fn add_chain(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         chain
@@ -182,7 +189,8 @@ impl WorkerHandle {
         self.add_part(chain)
     }
 
-    /// As [`Self::add_chain`], for the part of a checked chain that runs in this process of a pipeline.
+    /// Like [`Self::add_chain`], for the part of a checked chain that runs in this process of a
+    /// pipeline.
     pub(crate) fn add_part(&mut self, chain: UserChain) -> Result<(), Error> {
         let key = (chain.spi, chain.generation);
         for segment in &chain.segments {
@@ -194,9 +202,9 @@ impl WorkerHandle {
         }
         let Some(block) = self.stats.allocate(key.0, key.1, chain.positions) else {
             let problem = if self.chains.contains_key(&key) {
-                "is there already"
+                "exists already"
             } else {
-                "is one too many: a worker holds 4096"
+                "exceeds the limit of 4096 in a worker"
             };
             return Err(self.chain_error(key, problem));
         };
@@ -205,7 +213,8 @@ impl WorkerHandle {
             block,
         };
         if let Err(error) = self.ask(&request) {
-            // Nobody counts into it: the worker refused the chain, was not told of it, or was ended for want of an answer.
+            // No process counts into the block: the worker refused the chain, did not get it, or
+            // was killed after a timeout.
             self.stats.release(key.0, key.1);
             return Err(error);
         }
@@ -213,23 +222,25 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Has the worker's own front door give packets to a generation that was added, from the next batch on. Until the generation that had them before is removed, they
-    /// can be led back to it.
+    /// Redirects matching packets at the worker's own front door to a generation that was added,
+    /// from the next batch on. Packets can be redirected back until the former generation is
+    /// removed.
     ///
     /// # Errors
-    /// The generation is not here; another chain has these packets; the front door of this worker is in the kernel. Then all is as before.
+    /// The generation does not exist, another chain matches the packets, or the front door of this
+    /// worker is in the kernel. An error changes nothing.
     pub fn lead_chain(&mut self, chain: LeadChain) -> Result<(), Error> {
         let (spi, key) = (chain.spi, (chain.spi, chain.generation));
         if !self.chains.contains_key(&key) {
-            return Err(self.chain_error(key, "is not there"));
+            return Err(self.chain_error(key, "does not exist"));
         }
         if let Some((led, _)) = self.led.get(&spi)
             && led.direction != chain.direction
         {
-            return Err(self.chain_error(key, "comes in at the other port"));
+            return Err(self.chain_error(key, "has its ingress at the other port"));
         }
         let Some(row) = self.stats.door_row(spi) else {
-            return Err(self.chain_error(key, "is one too many: a worker holds 4096"));
+            return Err(self.chain_error(key, "exceeds the limit of 4096 in a worker"));
         };
         self.ask(&Request::LeadChain {
             chain: chain.clone(),
@@ -239,7 +250,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Has the worker's own front door give a chain no more packets.
+    /// Stops the redirect of packets to a chain at the worker's own front door.
     pub fn unlead_chain(&mut self, spi: u32) -> Result<(), Error> {
         let Some((led, _)) = self.led.remove(&spi) else {
             return Ok(());
@@ -250,28 +261,30 @@ impl WorkerHandle {
         })
     }
 
-    /// Removes a generation of a chain, after the packets that have arrived for it are processed. The front door must not send it more.
+    /// Removes a generation of a chain, after the worker has processed its arrived packets. The
+    /// front door must not redirect packets to it any more.
     pub fn remove_chain(&mut self, spi: u32, generation: u16) -> Result<(), Error> {
         if self
             .led
             .get(&spi)
             .is_some_and(|(led, _)| led.generation == generation)
         {
-            return Err(self.chain_error((spi, generation), "is what packets are led to"));
+            return Err(self.chain_error((spi, generation), "still gets packets; redirect them"));
         }
         if self.chains.remove(&(spi, generation)).is_none() {
-            return Err(self.chain_error((spi, generation), "is not there"));
+            return Err(self.chain_error((spi, generation), "does not exist"));
         }
         let answer = self.ask(&Request::RemoveChain { spi, generation });
         if matches!(answer, Err(Error::Control { .. })) {
-            // One that could not be told would go on counting for the chain.
+            // The worker did not get the request and would count on for the chain.
             self.end();
         }
         self.stats.release(spi, generation);
         answer
     }
 
-    /// The flows that a function knows; `None` for one that keeps none or is not here. Packets wait for a page of them at most.
+    /// Returns the flows of a function; `None` if it keeps none or is not here. A packet waits at
+    /// most for the copy of one page.
     pub fn flows(
         &mut self,
         spi: u32,
@@ -286,12 +299,12 @@ impl WorkerHandle {
         self.ask_for_file(&request, flows::read)
     }
 
-    /// What the functions of a chain that are here count by names of their own.
+    /// Returns the counters that the chain's functions in this worker name.
     pub fn counters(&mut self, spi: u32, generation: u16) -> Result<Vec<NamedCount>, Error> {
         self.ask_for_file(&Request::ReadCounters { spi, generation }, named::read)
     }
 
-    /// Has the worker write its answer into a file.
+    /// Sends a request with a file for the answer, and reads the answer.
     fn ask_for_file<T>(
         &mut self,
         request: &Request,
@@ -309,22 +322,22 @@ impl WorkerHandle {
         read(&mut file).map_err(failed)
     }
 
-    /// What the worker counts, to be read by anybody at any time.
+    /// Returns the worker's statistics. Any thread may read them at any time.
     pub fn stats(&self) -> Arc<Stats> {
         Arc::clone(&self.stats)
     }
 
-    /// What it is now, to be read by anybody at any time.
+    /// Returns the worker's state. Any thread may read it at any time.
     pub fn facts(&self) -> Arc<WorkerFacts> {
         Arc::clone(&self.facts)
     }
 
-    /// Its process number; 0 when there is none because a restart failed.
+    /// Returns the process number; 0 after a failed restart.
     pub fn pid(&self) -> u32 {
         self.facts.pid()
     }
 
-    /// How it was started.
+    /// Returns the configuration.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
     }

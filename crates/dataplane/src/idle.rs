@@ -1,20 +1,20 @@
-//! What a worker does while no packet is there.
+//! What a worker does without packets.
 
 use std::time::Duration;
 
 use myelin_spec::WorkerSpec;
 use serde::{Deserialize, Serialize};
 
-/// What a worker does while no packet is there.
+/// What a worker does without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Idle {
-    /// Looks again and again: least latency, a whole core.
+    /// Polls all the time: lowest latency, occupies a core.
     Spin,
-    /// Sleeps until a packet wakes it: no core, but a wake-up per packet that comes alone.
+    /// Sleeps until a packet wakes it: saves the core, but costs a wake-up for each single packet.
     Sleep,
-    /// Looks again for this long after the last packet, then sleeps.
+    /// Polls for `spin` after the last packet, then sleeps.
     Adaptive {
-        /// How long, counted from the first time it finds nothing.
+        /// Duration from the first poll that finds no packet.
         spin: Duration,
     },
 }
@@ -31,21 +31,21 @@ impl From<&WorkerSpec> for Idle {
     }
 }
 
-/// The next step of a worker that found nothing to do.
+/// The next step of a worker that found no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Look again.
+    /// Poll again.
     Look,
-    /// Sleep until something happens.
+    /// Sleep until an event.
     Sleep,
 }
 
-/// Looks between two readings of the clock, which costs as much as several looks.
+/// Polls between two readings of the clock, which costs as much as several polls.
 const LOOKS_PER_READING: u32 = 16;
-/// In place of a number of looks: its time is over, and it sleeps whenever it finds nothing.
+/// The value of `polls` after the spin time: sleep whenever no packet arrives.
 const SLEEPY: u32 = u32::MAX;
 
-/// How the time since the last packet is spent.
+/// Decides between polling and sleeping.
 #[derive(Debug)]
 pub(crate) struct IdleClock {
     idle: Idle,
@@ -62,13 +62,13 @@ impl IdleClock {
         }
     }
 
-    /// There was something to do.
+    /// Records that there was work.
     #[inline]
     pub(crate) fn busy(&mut self) {
         self.looks = 0;
     }
 
-    /// There was nothing to do; `now_ns` reads the monotonic clock.
+    /// Returns the next step after a poll without work. `now_ns` reads the monotonic clock.
     #[inline]
     pub(crate) fn nothing(&mut self, now_ns: impl FnOnce() -> u64) -> Step {
         match self.idle {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spin_never_sleeps_and_sleep_never_looks_twice() {
+    fn spin_never_sleeps_and_sleep_never_polls_twice() {
         let mut spin = IdleClock::new(Idle::Spin);
         let mut sleep = IdleClock::new(Idle::Sleep);
         for _ in 0..1000 {
@@ -110,25 +110,25 @@ mod tests {
     }
 
     #[test]
-    fn adaptive_sleeps_after_its_time_and_a_packet_starts_it_anew() {
+    fn adaptive_sleeps_after_the_spin_time_and_a_packet_restarts_it() {
         let spin = Duration::from_micros(1);
         let mut idle = IdleClock::new(Idle::Adaptive { spin });
         for start in [5_000, 90_000] {
-            // One nanosecond a look: the clock is looked at every 16 looks.
+            // Each poll takes one nanosecond. The clock is read every 16 polls.
             let slept_at =
                 (start..start + 1_000_000).find(|&now| idle.nothing(|| now) == Step::Sleep);
             assert_eq!(slept_at, Some(start + 1008));
             assert_eq!(
                 idle.nothing(|| unreachable!("no clock needed")),
                 Step::Sleep,
-                "until a packet comes"
+                "until a packet arrives"
             );
             idle.busy();
         }
     }
 
     #[test]
-    fn the_chain_file_chooses() {
+    fn the_chain_file_selects_the_idle_mode() {
         let spec = WorkerSpec {
             spin_ns: 7_000,
             ..WorkerSpec::default()

@@ -1,4 +1,4 @@
-//! How a worker's process comes into being: as a child of the agent, or in a place that the agent has made for it.
+//! Starts a worker's process: as a child of the agent, or in an environment that the agent made.
 
 use std::fmt;
 use std::io;
@@ -8,22 +8,22 @@ use std::process::{Child, Command, Stdio};
 
 use crate::config::WorkerConfig;
 
-/// Starts workers somewhere: in a control group, in a container.
+/// Starts workers in a certain environment: a control group, a container.
 pub trait Launcher: fmt::Debug + Send + Sync {
-    /// Starts one whose standard input is `control`, the connection to the agent. It need not be up yet when this returns; all else
-    /// that was started here before has ended.
+    /// Starts a worker whose standard input is `control`, the connection to the agent. The worker
+    /// may still be starting when this returns. Processes that were started here before have ended.
     fn launch(&self, config: &WorkerConfig, control: OwnedFd) -> io::Result<Box<dyn Launched>>;
 }
 
-/// A worker that was started.
+/// The process of a started worker.
 pub trait Launched: fmt::Debug + Send + Sync {
-    /// Its process number.
+    /// Returns the process number.
     fn pid(&self) -> u32;
 
-    /// Whether it runs.
+    /// Returns whether the process runs.
     fn is_alive(&mut self) -> bool;
 
-    /// Ends it at once, and waits for that.
+    /// Kills the process and waits for its end.
     fn kill(&mut self);
 }
 
@@ -39,7 +39,7 @@ impl Launcher for AsChild {
             .stdin(Stdio::from(control))
             .stdout(Stdio::null())
             .current_dir("/")
-            // Out of the agent's process group: Ctrl-C on a terminal is the agent's to handle.
+            // Its own process group: Ctrl-C on a terminal reaches only the agent.
             .process_group(0)
             .spawn()?;
         Ok(Box::new(child))
@@ -56,7 +56,7 @@ impl Launched for Child {
     }
 
     fn kill(&mut self) {
-        // Not by its number, which is another process' once this one has been waited for.
+        // `Child::kill` is safe against reuse of the process number, a kill by number is not.
         let _ = Child::kill(self);
         let _ = self.wait();
     }

@@ -1,28 +1,35 @@
 //! Packets in user space: frames, rings, AF_XDP ports and the loop that runs service functions.
 //!
-//! This room knows how a frame gets from a port through functions to a port without being copied, and who owns it on the way. It never reads a
-//! chain file, loads no eBPF program (the front door's program redirects into sockets that this room opens), and knows nothing of what a
-//! function does.
+//! This crate moves a frame from a port through functions to a port without a copy, and tracks its
+//! owner. It never reads a chain file. It loads no eBPF program: the front door's program redirects
+//! packets into sockets that this crate opens. It does not depend on what a function does.
 //!
-//! The agent holds a [`WorkerHandle`] for each worker process. It creates the packet memory ([`Umem`]) and binds the sockets
-//! ([`Xsk`]); the worker ([`worker_main`]) gets their descriptors over a Unix socket and drives them. So a worker that is killed takes nothing with it:
-//! [`WorkerHandle::restart`] hands the same sockets to another process. Nothing in the worker depends on the agent either: when that dies,
-//! packets keep flowing.
+//! The agent holds a [`WorkerHandle`] for each worker process. It creates the packet memory
+//! ([`Umem`]) and binds the sockets ([`Xsk`]). The worker ([`worker_main`]) receives their
+//! descriptors over a Unix socket and drives them. So a killed worker loses no socket:
+//! [`WorkerHandle::restart`] hands the same sockets to another process. A worker does not depend on
+//! the agent: if the agent dies, the worker keeps forwarding.
 //!
-//! What a worker's ports are is a parameter of the worker process, its [`Driver`]: [`Sockets`] over packet memory of our own, or devices that a library drives
-//! past the kernel; these come with a front door in the worker ([`WorkerHandle::lead_chain`]). All else is the same: process, requests, loop, statistics.
+//! The [`Driver`] of a worker process defines its ports: [`Sockets`] over Myelin's packet memory,
+//! or devices that a library drives without the kernel. Such devices have a front door in the
+//! worker ([`WorkerHandle::lead_chain`]). Both kinds share process, requests, loop and statistics.
 //!
-//! The user functions of a chain may also run in a process each ([`Pipeline`]): further workers on the same packet memory, with descriptor rings
-//! ([`mod@spsc`]) between them.
+//! Each user function of a chain may also run in its own process ([`Pipeline`]). These workers
+//! share the packet memory and exchange descriptors through rings ([`mod@spsc`]).
 //!
-//! | who dies | what happens |
+//! | failure of | effect |
 //! |---|---|
-//! | worker | arriving packets fill the RX ring and are then dropped by the kernel; [`WorkerHandle::restart`] processes those in the ring; counters go on |
-//! | further process of a pipeline | as for a worker: packets in the rings wait for [`WorkerHandle::restart`], those in its hands are lost, no frame is |
-//! | agent | the worker forwards on, without control; it ends on SIGTERM, and is found by [`WORKER_NAME`] and run id in its command line |
-//! | egress link | packets stay in the TX ring until it is full, then they are dropped and counted; they leave with the first packet after the link is up |
+//! | worker | arriving packets fill the RX ring, then the kernel drops them;
+//! [`WorkerHandle::restart`] processes those in the ring; counters continue |
+//! | further process of a pipeline | as for a worker: packets in the rings wait for
+//! [`WorkerHandle::restart`]; packets in processing are lost, their frames are not |
+//! | agent | the worker keeps forwarding until SIGTERM; [`WORKER_NAME`] and the run id in its
+//! command line identify it |
+//! | egress link | packets fill the TX ring, then the worker drops and counts them; those in the
+//! ring leave with the first packet after the link is up |
 //!
-//! Start reading at [`forwarder`], the loop, then [`mod@umem`], who owns a frame. `unsafe` stands in `ring`, `shm`, `sys` and `umem` only.
+//! Start reading at [`forwarder`], the loop, then [`mod@umem`], the ownership of frames. Only
+//! `ring`, `shm`, `sys` and `umem` contain `unsafe`.
 
 mod chain;
 mod chain_table;

@@ -1,24 +1,26 @@
-//! What functions count by names of their own, on its way from the worker's loop to the agent.
+//! Transfers the counters that functions name from the worker's loop to the agent.
 //!
-//! As with flows the agent sends an empty file along with its request, and the worker's control thread writes into it what the loop told between two batches.
+//! As for flows, the agent sends an empty file with its request. The worker's control thread writes
+//! the counters into it, which the loop reads between two batches.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, Write};
 
 use serde::Deserialize;
 
-/// What one function counts under one name.
+/// A counter that one function names.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct NamedCount {
     /// The function's position in its chain.
     pub position: u8,
-    /// What is counted: a few words in small letters with hyphens.
+    /// Name of the counter: a few lower-case words with hyphens.
     pub name: String,
-    /// How many.
+    /// Value of the counter.
     pub count: u64,
 }
 
-/// The same as the loop tells it, without a word being copied; as JSON, an array of the fields of [`NamedCount`].
+/// A counter as the loop reads it, without a copy of the name. Its JSON array holds the fields of
+/// [`NamedCount`].
 pub(crate) type Told = (u8, &'static str, u64);
 
 pub(crate) fn write(file: &mut File, told: &[Told]) -> Result<(), String> {
@@ -26,7 +28,7 @@ pub(crate) fn write(file: &mut File, told: &[Told]) -> Result<(), String> {
     serde_json::to_writer(&mut file, told)
         .map_err(io::Error::from)
         .and_then(|()| file.flush())
-        .map_err(|error| format!("hand the counters over: {error}"))
+        .map_err(|error| format!("cannot write the counters: {error}"))
 }
 
 pub(crate) fn read(file: &mut File) -> io::Result<Vec<NamedCount>> {

@@ -1,18 +1,21 @@
-//! A chain whose user functions run in a process each: what the agent keeps of it.
+//! Runs the user functions of a chain in a process each: the agent's side.
 //!
-//! The *first process* is an ordinary worker. It alone owns the packet memory and the AF_XDP sockets, so it receives, transmits and refills. Every other
-//! process, a *stage*, is a worker without sockets on the same memory:
+//! The *first process* is an ordinary worker. It owns the packet memory and the AF_XDP sockets, so
+//! it receives, transmits and refills. Every other process, a *stage*, is a worker without sockets
+//! on the same memory:
 //!
 //! ```text
 //! sockets -> first process -> stage -> stage -> first process -> sockets
 //!                  ^------------'  (frames of dropped packets)
 //! ```
 //!
-//! Arrows are descriptor rings ([`spsc`](crate::spsc)); packets stay where they are. The first process runs the chain's first user function, and every function
-//! with a state that outlives a generation or that serves two chains, since states live there.
+//! Arrows are descriptor rings ([`spsc`](crate::spsc)); packets stay in their frames. The first
+//! process runs the chain's first user function. It also runs every function whose state outlives a
+//! generation or serves two chains, because it keeps these states.
 //!
-//! A stage that died is started anew ([`WorkerHandle::restart`]) with the same ends of the same rings; packets in the rings wait for it, those in its
-//! hands are lost, and their frames come back through its successor (`ring_port` says how).
+//! [`WorkerHandle::restart`] restarts a dead stage with the same ends of the same rings. Packets in
+//! the rings wait for it. Packets in processing are lost, and the restarted stage returns their
+//! frames (see `ring_port`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,21 +34,21 @@ mod runs;
 pub use reader::{PipelineReader, RingEnds};
 use runs::{Run, runs};
 
-/// How long packets on their way may take to come through before the chain is taken away.
+/// Longest wait for the packets in the rings before the chain is removed.
 const DRAIN_TIME: Duration = Duration::from_millis(200);
-/// How long a packet that passed the front door may take to appear in a ring.
+/// Longest time between the front door and a ring.
 const STRAGGLERS: Duration = Duration::from_millis(5);
 
 /// A further process of a pipeline.
 #[derive(Debug)]
 pub struct Stage {
-    /// Index in the chain of the function it runs.
+    /// Position of its function.
     pub position: u8,
     /// The process.
     pub handle: WorkerHandle,
 }
 
-/// A ring of a pipeline, as the agent keeps it.
+/// A ring between two processes of a pipeline.
 #[derive(Debug)]
 struct Hop {
     id: SocketId,
@@ -61,14 +64,15 @@ pub struct Pipeline {
     generation: u16,
     stages: Vec<Stage>,
     hops: Vec<Hop>,
-    /// What the ledger calls the stages.
+    /// Ledger numbers of the stages.
     holders: Vec<SocketId>,
     positions: Vec<u8>,
 }
 
 impl Pipeline {
-    /// Deploys a generation of a chain over `head`, which runs it as its first process, and further processes. `config` says how the process for the function
-    /// at a position is started; what concerns the packet memory is as in `head`. The chain runs when this returns; on failure nothing of it is left.
+    /// Deploys a generation of a chain over `head`, its first process, and over further processes.
+    /// `config` returns the configuration of the process for a position. The packet memory settings
+    /// are those of `head`. The chain runs when this returns. A failure leaves nothing behind.
     pub fn deploy(
         head: &mut WorkerHandle,
         chain: &UserChain,
@@ -92,14 +96,14 @@ impl Pipeline {
         match pipeline.build(head, chain, &runs, config) {
             Ok(()) => Ok(pipeline),
             Err(error) => {
-                // The first error is the one to report.
+                // Report the first error.
                 let _ = pipeline.take_away(head);
                 Err(error)
             }
         }
     }
 
-    /// The positions of a chain's functions that get a process of their own.
+    /// Returns the positions of functions that get their own process.
     pub fn stage_positions(chain: &UserChain) -> Vec<u8> {
         runs(chain).1
     }
@@ -116,7 +120,7 @@ impl Pipeline {
             self.holders.push(holder);
             head.grant(holder, FramePool::RESERVE as u32)?;
         }
-        // A way to each stage, and one from each to the first process.
+        // One ring to each stage, and one from each stage to the first process.
         let ways = runs.windows(2).filter(|pair| pair[0].exit.is_none());
         for (from, to) in ways.map(|pair| (pair[0].process, pair[1].process)) {
             self.connect(head, from, to)?;
@@ -146,7 +150,7 @@ impl Pipeline {
         head.add_part(self.part(chain, runs, None))
     }
 
-    /// A ring from one process to another, made once.
+    /// Makes a ring from one process to another, unless it exists.
     fn connect(
         &mut self,
         head: &mut WorkerHandle,
@@ -170,7 +174,7 @@ impl Pipeline {
             .find(|hop| (hop.from, hop.to) == (from, to))
     }
 
-    /// The ends of rings that a process has.
+    /// Returns the ring ends of a process.
     fn ends_of(
         &self,
         process: Option<usize>,
@@ -186,7 +190,7 @@ impl Pipeline {
         })
     }
 
-    /// The part of the chain that one process runs.
+    /// Returns the part of the chain that one process runs.
     fn part(&self, chain: &UserChain, runs: &[Run], process: Option<usize>) -> UserChain {
         let segments = runs.iter().enumerate().filter_map(|(index, run)| {
             if run.process != process {
@@ -213,14 +217,16 @@ impl Pipeline {
         }
     }
 
-    /// Takes the chain away after the packets on their way have come through. The front door must not send it more.
+    /// Removes the chain after its packets have left the rings. The front door must not redirect
+    /// packets to it any more.
     pub fn remove(mut self, head: &mut WorkerHandle) -> Result<(), Error> {
         std::thread::sleep(STRAGGLERS);
         self.drain();
         self.take_away(head)
     }
 
-    /// Waits until all rings are empty, and have been for a moment: a packet may be in a process' hands.
+    /// Waits until all rings stay empty for a few milliseconds: a process may still be processing a
+    /// packet.
     fn drain(&self) {
         let deadline = Instant::now() + DRAIN_TIME;
         let mut calm = 0;
@@ -232,13 +238,14 @@ impl Pipeline {
         }
     }
 
-    /// Ends the stages and gives all they had back to the first process. Goes on after a failure, and returns the first.
+    /// Stops the stages and returns their frames and numbers to the first process. Continues after
+    /// an error and returns the first one.
     fn take_away(&mut self, head: &mut WorkerHandle) -> Result<(), Error> {
         for stage in self.stages.drain(..) {
-            // One that has died cannot be told.
+            // A dead stage cannot answer.
             let _ = stage.handle.shutdown();
         }
-        // What the last of them sent.
+        // Wait for the packets that the stages sent last.
         self.drain();
         let mut answer = match head.remove_chain(self.spi, self.generation) {
             Err(Error::Chain { .. }) => Ok(()),
@@ -251,12 +258,12 @@ impl Pipeline {
         answer
     }
 
-    /// The further processes, in the order of the chain.
+    /// Returns the further processes, in the order of the chain.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }
 
-    /// The further processes, to look after them.
+    /// Returns the further processes, to supervise them.
     pub fn stages_mut(&mut self) -> &mut [Stage] {
         &mut self.stages
     }
@@ -265,7 +272,8 @@ impl Pipeline {
         stage.and_then(|index| self.positions.get(index).copied())
     }
 
-    /// What may be read of it without it and without `head`, whose chain it is.
+    /// Returns a reader of the pipeline that works without `self` and `head`. `head` runs the
+    /// chain.
     pub fn reader(&self, head: &WorkerHandle) -> PipelineReader {
         let stages = self.stages.iter();
         let hops = self.hops.iter();

@@ -1,4 +1,4 @@
-//! What the forwarder asks of a port, whatever stands behind it: AF_XDP (a socket), a test's memory, DPDK.
+//! The interface between the forwarder and a port: an AF_XDP socket, memory in a test, DPDK.
 
 use std::os::fd::RawFd;
 
@@ -9,7 +9,7 @@ use crate::umem::{Frame, FrameMemory};
 pub struct Buffer {
     /// The frame.
     pub frame: Frame,
-    /// Where the packet begins in it, bytes.
+    /// Offset of the packet in the frame, bytes.
     pub offset: u32,
     /// Length of the packet, bytes.
     pub len: u32,
@@ -17,82 +17,87 @@ pub struct Buffer {
 
 /// A source and sink of packets in frames.
 ///
-/// A port borrows frames ([`FrameMemory::lend`]) for two purposes, to receive into and to transmit from, and gives every one of them
-/// back ([`FrameMemory::take_back`]), as a received [`Buffer`] or through [`Port::reclaim`]. The forwarder is compiled for one type of port, so nothing here
-/// is a dynamic call.
+/// A port borrows frames ([`FrameMemory::lend`]) to receive into and to transmit from. It returns
+/// every frame ([`FrameMemory::take_back`]), as a received [`Buffer`] or through [`Port::reclaim`].
+/// The forwarder is compiled for one type of port, so no call here is dynamic.
 pub trait Port {
-    /// How many packets, at most `limit`, have arrived and may be taken.
+    /// Returns how many packets may be taken, at most `limit`.
     fn arrived(&mut self, limit: u32) -> u32;
 
-    /// The next packet that has arrived. `None` for a descriptor that names no frame of this port; these are counted in [`Port::invalid`].
+    /// Takes the next arrived packet. Returns `None` for a descriptor that names no frame of this
+    /// port; [`Port::invalid`] counts these.
     fn take(&mut self, memory: &FrameMemory) -> Option<Buffer>;
 
-    /// Gives the slots of the packets taken back to whoever receives. Before anything is flushed, so that a packet never is in two rings.
+    /// Returns the ring slots of the taken packets to the receiver. Call it before a flush, so that
+    /// a packet is never in two rings.
     fn release(&mut self);
 
-    /// Puts a packet into the transmit ring; gives it back when the ring is full.
+    /// Puts a packet into the transmit ring. Returns the packet if the ring is full.
     fn transmit(&mut self, memory: &FrameMemory, buffer: Buffer) -> Result<(), Buffer>;
 
-    /// Makes what was transmitted leave, waking whoever sends it if that is necessary; returns the system calls it took.
+    /// Starts the transmission, and wakes the sender if necessary. Returns the number of system
+    /// calls.
     fn flush(&mut self, memory: &FrameMemory) -> u64;
 
-    /// Whether packets stay in the transmit ring that another [`Port::flush`] may move.
+    /// Returns whether packets remain in the transmit ring that another [`Port::flush`] may send.
     fn is_backlogged(&self) -> bool;
 
     /// Puts the frames of transmitted packets into the pool.
     fn reclaim(&mut self, memory: &FrameMemory, pool: &mut FramePool);
 
-    /// Lends frames of the pool to receive into; returns whether the port has all it wants.
+    /// Lends frames of the pool to receive into. Returns whether the port has enough.
     fn refill(&mut self, memory: &FrameMemory, pool: &mut FramePool) -> bool;
 
-    /// Packets that have arrived and were not taken yet.
+    /// Returns the number of packets that have arrived and were not taken.
     fn waiting(&self) -> u32;
 
-    /// What becomes readable when a packet arrives; `None` for a port that does not receive.
+    /// Returns the descriptor that becomes readable when a packet arrives; `None` for a port that
+    /// does not receive.
     fn readable_fd(&self) -> Option<RawFd>;
 
-    /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether it may: not when something has arrived that will
-    /// not make it readable.
+    /// Announces that the worker is about to sleep on [`Port::readable_fd`]. Returns whether it may
+    /// sleep. It may not if a packet has arrived that does not make the descriptor readable.
     fn arm(&mut self) -> bool {
         true
     }
 
-    /// The worker is awake again.
+    /// Announces that the worker is awake.
     fn disarm(&mut self) {}
 
-    /// Runs the device's receive poll in this thread, where busy polling is on.
+    /// Polls the device's receive queue in this thread, if busy polling is enabled.
     fn busy_poll(&mut self) {}
 
-    /// Descriptors that named no frame of this port, so far.
+    /// Returns the number of descriptors that named no frame of this port.
     fn invalid(&self) -> u64 {
         0
     }
 }
 
-/// The frames that are in no ring and carry no packet. Last in, first out: the frame used last is the one in the cache.
+/// Free frames, which are in no ring and carry no packet. Last in, first out: the last used frame
+/// is still in the cache.
 #[derive(Debug, Default)]
 pub struct FramePool {
     free: Vec<Frame>,
 }
 
 impl FramePool {
-    /// Frames that stay in the pool when receive rings are refilled, so that functions can emit packets.
+    /// Frames that refilling receive rings leaves in the pool for packets that functions emit.
     pub const RESERVE: usize = 64;
 
-    /// These frames, with room for so many.
+    /// Makes a pool of `frames` with room for `capacity`.
     pub fn new(frames: impl Iterator<Item = Frame>, capacity: usize) -> Self {
         let mut free = Vec::with_capacity(capacity);
         free.extend(frames);
         Self { free }
     }
 
-    /// A free frame, if there is one.
+    /// Takes a free frame.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         self.free.pop()
     }
 
-    /// A free frame for receiving, if there is one beyond the reserve.
+    /// Takes a free frame for receiving, if the pool exceeds the reserve.
     #[inline]
     pub fn take_for_receive(&mut self) -> Option<Frame> {
         if self.free.len() > Self::RESERVE {
@@ -112,13 +117,13 @@ impl FramePool {
         self.free.push(frame);
     }
 
-    /// Free frames.
+    /// Returns the number of free frames.
     #[inline]
     pub fn len(&self) -> usize {
         self.free.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether no frame is free.
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
     }

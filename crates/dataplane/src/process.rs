@@ -1,4 +1,4 @@
-//! A worker process and the connection to it, as the agent has them.
+//! A worker process and the agent's connection to it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,14 +14,15 @@ use crate::launch::{AsChild, Launched, Launcher};
 use crate::protocol::{PortSetup, Request, Setup, receive_reply, send_request};
 use crate::xsk::{Xsk, XskConfig};
 
-/// How long a worker may take to answer: it compiles rule tables and drains chains meanwhile.
+/// Longest wait for an answer. The worker compiles rule tables and drains chains meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How long it may take to make the functions of a chain, whose packets do not wait for that: ten thousands of patterns take seconds to compile.
+/// Longest wait for the functions of a chain. Compiling tens of thousands of patterns takes
+/// seconds, but no packet waits for it.
 const BUILD_TIME: Duration = Duration::from_secs(60);
-/// How long it may take to start its devices, with all that their driver loads.
+/// Longest wait for the start of devices and their drivers.
 const DEVICE_TIME: Duration = Duration::from_secs(20);
 
-/// A process that was started, and what was asked of it.
+/// A process that was started, and the connection to it.
 #[derive(Debug)]
 pub(crate) struct Process {
     process: Box<dyn Launched>,
@@ -32,7 +33,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program, with one end of a connection as its standard input.
+    /// Starts the program with one end of a connection as its standard input.
     pub(crate) fn spawn(config: &WorkerConfig) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Spawn {
             exe: config.exe.clone(),
@@ -55,18 +56,18 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// Returns the process number.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Whether it runs.
+    /// Returns whether the process runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.process.is_alive()
     }
 
-    /// Asks something and waits for the answer. A process that gives none in time, or none that makes sense, is ended, so that nothing it was asked happens
-    /// after its keeper has given up on it.
+    /// Sends a request and waits for the answer. Kills a process that answers too late or with
+    /// invalid data, so that it cannot execute the request after the caller gave up.
     pub(crate) fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.requests += 1;
         let patience = match request {
@@ -100,7 +101,7 @@ impl Process {
         }
     }
 
-    /// Hands a socket over; when the worker has mapped its rings it is bound, and packets are led to it.
+    /// Sends a socket. After the worker has mapped its rings, binds it and redirects packets to it.
     pub(crate) fn hand_over(
         &mut self,
         id: SocketId,
@@ -114,7 +115,7 @@ impl Process {
         xsk.lead()
     }
 
-    /// Waits for the process to end, kills it after `patience`.
+    /// Waits for the process to end. Kills it after `patience`.
     pub(crate) fn wait(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
@@ -126,13 +127,13 @@ impl Process {
         self.kill();
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 }
 
-/// A request, as an error names it.
+/// Describes a request for an error message.
 pub(crate) fn describe(request: &Request) -> String {
     match request {
         Request::Setup(_) => "set up".into(),
@@ -145,7 +146,7 @@ pub(crate) fn describe(request: &Request) -> String {
         Request::RemoveSocket { id } => format!("remove socket {}", id.0),
         Request::AddRing { id, .. } => format!("add ring {}", id.0),
         Request::TakeFrames { id } => format!("take the frames of {}", id.0),
-        Request::Grant { id, frames } => format!("give {frames} frames to {}", id.0),
+        Request::Grant { id, frames } => format!("grant {frames} frames to {}", id.0),
         Request::AddChain { chain, .. } => {
             format!("add chain {} generation {}", chain.spi, chain.generation)
         }
@@ -154,16 +155,16 @@ pub(crate) fn describe(request: &Request) -> String {
         }
         Request::LeadChain { chain, .. } => {
             format!(
-                "lead packets to chain {} generation {}",
+                "redirect packets to chain {} generation {}",
                 chain.spi, chain.generation
             )
         }
-        Request::UnleadChain { spi, .. } => format!("lead no packets to chain {spi}"),
+        Request::UnleadChain { spi, .. } => format!("stop the redirect to chain {spi}"),
         Request::ReadFlows { position, .. } => {
-            format!("tell of the flows of the function at position {position}")
+            format!("read the flows of the function at position {position}")
         }
         Request::ReadCounters { spi, .. } => {
-            format!("tell what the functions of chain {spi} count")
+            format!("read the counters of chain {spi}")
         }
         Request::SetIdle(_) => "change the idle mode".into(),
         Request::Start => "start".into(),

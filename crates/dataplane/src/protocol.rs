@@ -1,8 +1,9 @@
-//! How the agent tells a worker what to do: requests and replies over a Unix `SOCK_SEQPACKET` pair.
+//! Requests from the agent to a worker, and replies, over a Unix `SOCK_SEQPACKET` pair.
 //!
-//! A request is one byte with descriptors attached: first a sealed-off file with the request as JSON, since a firewall's rules do not fit
-//! into a datagram, then those that the request needs. A reply is JSON in the record itself. Replies carry the number
-//! of their request, so that one that came too late is not taken for the next.
+//! A request is one byte with attached descriptors. The first is an anonymous file with the request
+//! as JSON, because a firewall's rules do not fit a datagram. The others are those that the request
+//! needs. A reply is JSON in the record itself. It carries the number of its request, so that a
+//! late reply is not taken for the next.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -20,46 +21,48 @@ use crate::sys;
 use crate::umem::Borrower;
 use crate::xsk::XskInfo;
 
-/// Longest reply, bytes; an error message longer than that is cut.
+/// Longest reply, bytes. Longer error messages are cut.
 const REPLY_MAX: usize = 8192;
 const MESSAGE_MAX: usize = 2048;
 
-/// What the agent asks.
+/// A request of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first request. Descriptors: statistics, and what the ports' set-up says.
+    /// The first request. Descriptors: the statistics, and those of the port set-up.
     Setup(Setup),
-    /// Use a socket; map its rings before the answer. Descriptor: the socket.
+    /// Use a socket. The worker maps its rings before it answers. Descriptor: the socket.
     AddSocket {
-        /// The number it is known by.
+        /// Its number.
         id: SocketId,
-        /// What it is.
+        /// Its configuration.
         info: XskInfo,
-        /// It is the successor of a closed one, whose frames are free. Before [`Request::Start`] only.
+        /// Whether it replaces a closed socket, whose frames are free. Only before
+        /// [`Request::Start`].
         succeeds: bool,
     },
-    /// Stop using a socket that no chain leads to, and close it.
+    /// Close a socket that is no chain's exit.
     RemoveSocket {
         /// Its number.
         id: SocketId,
     },
-    /// Use an end of a ring to another worker. Descriptors: the ring, the eventfd that wakes its receiver.
+    /// Use an end of a ring to another worker. Descriptors: the ring, and the eventfd that wakes
+    /// its receiver.
     AddRing {
-        /// The number it is known by, here and in the ledger.
+        /// Its number here and in the ledger.
         id: SocketId,
-        /// Which end.
+        /// The end.
         side: Side,
     },
-    /// Take the frames that a process or a ring had that is no more.
+    /// Take the frames of a process or ring that no longer exists.
     TakeFrames {
         /// Its number in the ledger.
         id: SocketId,
     },
-    /// Give free frames to a process that is about to start.
+    /// Grant free frames to a process that starts next.
     Grant {
         /// Its number in the ledger.
         id: SocketId,
-        /// How many.
+        /// Number of frames.
         frames: u32,
     },
     /// Run a generation of a chain.
@@ -69,72 +72,75 @@ pub(crate) enum Request {
         /// Its block in the statistics.
         block: u32,
     },
-    /// Drain a generation and free it.
+    /// Drain and free a generation.
     RemoveChain {
         /// Service path identifier.
         spi: u32,
         /// Generation.
         generation: u16,
     },
-    /// Have the worker's own front door give packets to a generation that was added.
+    /// Redirect packets at the worker's own front door to a generation that was added.
     LeadChain {
-        /// Which packets, and to which generation.
+        /// The packets and the generation.
         chain: LeadChain,
         /// The chain's row in the statistics.
         row: u32,
     },
-    /// Have the front door give a chain no more packets.
+    /// Stop the redirect of packets to a chain.
     UnleadChain {
         /// Service path identifier.
         spi: u32,
-        /// Where its packets come in.
+        /// The direction of the chain, which names its ingress port.
         direction: Direction,
     },
-    /// Tell what the functions of a chain count by names of their own. Descriptor: an empty file to write it to.
+    /// Read the counters that the functions of a chain name. Descriptor: an empty file for the
+    /// answer.
     ReadCounters {
         /// Service path identifier.
         spi: u32,
         /// Generation.
         generation: u16,
     },
-    /// Tell of the flows that a function knows. Descriptor: an empty file to write them to.
+    /// Read the flows of a function. Descriptor: an empty file for the answer.
     ReadFlows {
         /// Service path identifier.
         spi: u32,
         /// Generation.
         generation: u16,
-        /// The function.
+        /// Position of the function.
         position: u8,
     },
-    /// Do this from now on while no packet is there.
+    /// Change what the worker does without packets.
     SetIdle(Idle),
-    /// Begin to process packets.
+    /// Start to process packets.
     Start,
     /// Finish the batch and exit.
     Shutdown,
 }
 
-/// What does not change in a worker's life.
+/// Settings that stay the same over a worker's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) batch: u16,
     pub(crate) idle: Idle,
     pub(crate) core: Option<u32>,
-    /// Not the first life of this worker: its core may have been taken away meanwhile, and it is to run all the same.
+    /// Whether the worker was started before. Its core may have been taken away meanwhile. The
+    /// worker must run all the same.
     pub(crate) restarted: bool,
     pub(crate) ports: PortSetup,
 }
 
-/// Where a worker's packets come from.
+/// The ports of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortSetup {
-    /// Sockets and rings, which are added later, on packet memory that the agent made. Descriptor: the packet memory.
+    /// Sockets and rings, which later requests add, on packet memory that the agent made.
+    /// Descriptor: the packet memory.
     Sockets {
-        /// Frames.
+        /// Number of frames.
         frames: u32,
         /// Size of a frame, bytes.
         frame_size: u32,
-        /// What the ledger calls this process, when it does not own the packet memory.
+        /// The ledger number of this process, if it does not own the packet memory.
         holder: Option<SocketId>,
     },
     /// Devices, with packet memory of their driver.
@@ -150,7 +156,7 @@ pub struct NewPort {
 
 #[derive(Debug)]
 pub(crate) enum NewPortKind {
-    /// `succeeds`: the frames of a closed socket under this number are free.
+    /// `succeeds`: this socket replaces a closed one with this number, whose frames are free.
     Socket {
         fd: OwnedFd,
         info: XskInfo,
@@ -163,17 +169,17 @@ pub(crate) enum NewPortKind {
     },
 }
 
-/// A request with its number.
+/// A message with the number of its request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Numbered<T> {
     pub(crate) number: u64,
     pub(crate) body: T,
 }
 
-/// What the worker answers.
+/// An answer of the worker.
 pub(crate) type Reply = Result<(), String>;
 
-/// Sends a request with the descriptors it needs.
+/// Sends a request with its descriptors.
 pub(crate) fn send_request(
     socket: BorrowedFd<'_>,
     number: u64,
@@ -192,7 +198,7 @@ pub(crate) fn send_request(
     sys::send_with_fds(socket, &[0], &all)
 }
 
-/// Receives a request and its descriptors; `None` when the agent is gone.
+/// Receives a request with its descriptors; `None` after the agent closed the connection.
 pub(crate) fn receive_request(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(Numbered<Request>, Vec<OwnedFd>)>> {
@@ -221,7 +227,7 @@ pub(crate) fn send_reply(socket: BorrowedFd<'_>, number: u64, reply: &Reply) -> 
     )
 }
 
-/// Waits for the answer to request `number`, for as long as the socket's receive timeout says.
+/// Waits for the answer to request `number`, up to the socket's receive timeout.
 pub(crate) fn receive_reply(socket: BorrowedFd<'_>, number: u64) -> io::Result<Reply> {
     let mut record = [0; REPLY_MAX];
     loop {
@@ -229,7 +235,7 @@ pub(crate) fn receive_reply(socket: BorrowedFd<'_>, number: u64) -> io::Result<R
         if len == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "the worker is gone",
+                "the worker closed the connection",
             ));
         }
         let reply: Numbered<Reply> = serde_json::from_slice(&record[..len])?;
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_reply_is_not_taken_for_the_next() {
+    fn a_late_reply_is_skipped() {
         let (agent, worker) = pair();
         send_reply(worker.as_fd(), 1, &Ok(())).unwrap();
         send_reply(worker.as_fd(), 2, &Err("no such chain".repeat(1000))).unwrap();
@@ -308,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_and_nonsense_are_told_apart() {
+    fn a_closed_connection_differs_from_an_invalid_request() {
         let (agent, worker) = pair();
         sys::send_with_fds(agent.as_fd(), b"?", &[]).unwrap();
         assert!(receive_request(worker.as_fd()).is_err());

@@ -1,4 +1,5 @@
-//! A port that the same packet arrives at again and again, as fast as it is taken: to measure what chains cost without a device in the way.
+//! A port that receives the same packet all the time, as fast as it is taken. It measures the cost
+//! of chains without a device.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -8,20 +9,20 @@ use myelin_packet::Meta;
 use crate::port::{Buffer, FramePool, Port};
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
 
-/// Every frame it is lent holds the packet, which has arrived at once; what is transmitted has left at once.
+/// Every lent frame holds the packet and arrives at once. Every transmitted packet leaves at once.
 #[derive(Debug)]
 pub struct ReplayPort {
     borrower: Borrower,
     packet: Vec<u8>,
     meta: Meta,
-    /// By number: the frame holds the packet.
+    /// Whether the frame of this number holds the packet.
     written: Vec<bool>,
     arrivals: VecDeque<u64>,
     sent: Vec<u64>,
 }
 
 impl ReplayPort {
-    /// The port of that number on a memory of `frames` frames. `packet` must fit one.
+    /// Makes a port on a memory of `frames` frames. `packet` must fit a frame.
     pub fn new(borrower: Borrower, frames: u32, meta: Meta, packet: Vec<u8>) -> Self {
         Self {
             borrower,

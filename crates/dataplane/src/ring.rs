@@ -1,15 +1,16 @@
-//! The four rings of an AF_XDP socket as safe types: single producer, single consumer, one end ours and the other the kernel's
-//! (`Documentation/networking/af_xdp.rst`).
+//! The four rings of an AF_XDP socket as safe types (`Documentation/networking/af_xdp.rst`). Each
+//! has one producer and one consumer. One end belongs to the worker, the other to the kernel.
 //!
-//! A producer reserves, writes and submits; a consumer peeks, reads and releases. Each publishes once a batch: the indices are shared
-//! memory, so touching them costs a cache line that the other side owns.
+//! A producer reserves, writes and submits. A consumer peeks, reads and releases. Each publishes
+//! its index once per batch, because every access to a shared index costs a cache line that the
+//! other side owns.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::shm::Mapping;
 
-/// What the TX and RX rings carry: `struct xdp_desc`.
+/// An entry of the TX and RX rings: `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Descriptor {
@@ -17,11 +18,11 @@ pub(crate) struct Descriptor {
     pub(crate) address: u64,
     /// Length of the packet, bytes.
     pub(crate) len: u32,
-    /// Option bits; none is used here.
+    /// Option bits, unused.
     pub(crate) options: u32,
 }
 
-/// What a ring may carry.
+/// An entry of a ring.
 ///
 /// # Safety
 /// Every bit pattern is a value.
@@ -32,7 +33,7 @@ unsafe impl Slot for u64 {}
 // SAFETY: integers without padding (8 + 4 + 4 bytes).
 unsafe impl Slot for Descriptor {}
 
-/// Byte offsets of a ring's parts in its mapping, as the kernel tells them (`XDP_MMAP_OFFSETS`).
+/// Byte offsets of a ring's parts in its mapping (`XDP_MMAP_OFFSETS`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     pub(crate) producer: usize,
@@ -42,7 +43,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Length of the mapping that holds a ring of `entries`, bytes.
+    /// Returns the length of the mapping of a ring with `entries`, bytes.
     pub(crate) fn len<T: Slot>(&self, entries: u32) -> usize {
         self.slots + entries as usize * size_of::<T>()
     }
@@ -59,11 +60,13 @@ struct Memory<T> {
     _mapping: Mapping,
 }
 
-// SAFETY: points into a mapping that it owns and that is Send; slots are reached through `&mut` of the ring's one owner.
+// SAFETY: points into a mapping that it owns and that is Send; slots are reached through `&mut` of
+// the ring's one owner.
 unsafe impl<T: Slot> Send for Memory<T> {}
 
 impl<T: Slot> Memory<T> {
-    /// `None` when the parts do not lie in the mapping, are misaligned, or `entries` is no power of two.
+    /// Returns `None` if a part lies outside the mapping or is misaligned, or `entries` is no power
+    /// of two.
     fn new(mapping: Mapping, layout: Layout, entries: u32) -> Option<Self> {
         let index_fits = |offset: usize| {
             offset.is_multiple_of(align_of::<AtomicU32>())
@@ -118,7 +121,8 @@ impl<T: Slot> Memory<T> {
 
     #[inline]
     fn write(&mut self, index: u32, value: T) {
-        // SAFETY: masked, so within `entries` slots of the mapping, which only the ring's one owner writes.
+        // SAFETY: masked, so within `entries` slots of the mapping, which only the ring's one owner
+        // writes.
         unsafe {
             self.slots
                 .add((index & (self.entries - 1)) as usize)
@@ -126,7 +130,7 @@ impl<T: Slot> Memory<T> {
         }
     }
 
-    /// What lies between consumer and producer now. The other end may move while this looks; the caller knows what that means.
+    /// Returns the entries between consumer and producer. The other end may move meanwhile.
     fn between(&self) -> impl Iterator<Item = T> + '_ {
         let consumer = self.consumer().load(Ordering::Acquire);
         let producer = self.producer().load(Ordering::Acquire);
@@ -135,15 +139,15 @@ impl<T: Slot> Memory<T> {
     }
 }
 
-/// Our end of a ring that the kernel consumes: fill, TX.
+/// The worker's end of a ring that the kernel consumes: fill, TX.
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     memory: Memory<T>,
-    /// Where the next write goes.
+    /// Index of the next write.
     next: u32,
-    /// The shared index: what lies between it and `next` waits for `submit`.
+    /// The shared index. Entries from here to `next` wait for `submit`.
     submitted: u32,
-    /// First index that must not be written: the consumer, as last seen, plus the size.
+    /// First index that must not be written: the last seen consumer index plus the ring size.
     limit: u32,
 }
 
@@ -163,7 +167,8 @@ impl<T: Slot> Producer<T> {
         })
     }
 
-    /// How many of `wanted` slots may be written. Looks at the kernel's index only when the last look does not suffice.
+    /// Returns how many of `wanted` slots may be written. Reads the kernel's index only if the last
+    /// known one does not suffice.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: u32) -> u32 {
         if self.limit.wrapping_sub(self.next) < wanted {
@@ -176,7 +181,7 @@ impl<T: Slot> Producer<T> {
         self.limit.wrapping_sub(self.next).min(wanted)
     }
 
-    /// Writes the next reserved slot; the kernel sees it after [`Self::submit`].
+    /// Writes the next reserved slot. The kernel sees it after [`Self::submit`].
     #[inline]
     pub(crate) fn write(&mut self, value: T) {
         debug_assert_ne!(
@@ -187,51 +192,51 @@ impl<T: Slot> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Hands everything written to the kernel; returns where that began.
+    /// Publishes all written entries to the kernel. Returns the index of the first.
     #[inline]
     pub(crate) fn submit(&mut self) -> u32 {
         self.memory.producer().store(self.next, Ordering::Release);
         std::mem::replace(&mut self.submitted, self.next)
     }
 
-    /// Where the writes began that the kernel has not been handed.
+    /// Returns the index of the first entry that is not submitted.
     #[inline]
     pub(crate) fn submitted(&self) -> u32 {
         self.submitted
     }
 
-    /// What was written from index `start` on, at most one ring ago.
+    /// Returns the entries written from index `start` on, at most one ring ago.
     #[inline]
     pub(crate) fn written_from(&self, start: u32) -> impl Iterator<Item = T> + '_ {
         (0..self.next.wrapping_sub(start)).map(move |i| self.memory.read(start.wrapping_add(i)))
     }
 
-    /// How many entries the kernel has not taken yet, unsubmitted ones included.
+    /// Returns the number of entries that the kernel has not taken, unsubmitted ones included.
     #[inline]
     pub(crate) fn outstanding(&self) -> u32 {
         self.next
             .wrapping_sub(self.memory.consumer().load(Ordering::Acquire))
     }
 
-    /// Whether the kernel sleeps and must be kicked. Always set for TX in copy mode.
+    /// Returns whether the kernel sleeps and needs a kick. Always true for TX in copy mode.
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         self.memory.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// What the kernel has not taken yet.
+    /// Returns the entries that the kernel has not taken.
     pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
         self.memory.between()
     }
 }
 
-/// Our end of a ring that the kernel produces: RX, completion.
+/// The worker's end of a ring that the kernel produces: RX, completion.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     memory: Memory<T>,
-    /// What is read next; ahead of the shared index until `release`.
+    /// Index of the next read; ahead of the shared index until `release`.
     next: u32,
-    /// The producer as last seen.
+    /// The last seen producer index.
     limit: u32,
 }
 
@@ -246,7 +251,8 @@ impl<T: Slot> Consumer<T> {
         })
     }
 
-    /// How many entries, at most `wanted`, may be read. Looks at the kernel's index only when the last look does not suffice.
+    /// Returns how many entries may be read, at most `wanted`. Reads the kernel's index only if the
+    /// last known one does not suffice.
     #[inline]
     pub(crate) fn peek(&mut self, wanted: u32) -> u32 {
         if self.limit.wrapping_sub(self.next) < wanted {
@@ -255,7 +261,7 @@ impl<T: Slot> Consumer<T> {
         self.limit.wrapping_sub(self.next).min(wanted)
     }
 
-    /// How many entries were there to be read at the last look at the kernel's index.
+    /// Returns the number of unread entries, by the last known index of the kernel.
     #[inline]
     pub(crate) fn known(&self) -> u32 {
         self.limit.wrapping_sub(self.next)
@@ -273,13 +279,13 @@ impl<T: Slot> Consumer<T> {
         value
     }
 
-    /// Gives the slots of everything read back to the kernel.
+    /// Returns the slots of all read entries to the kernel.
     #[inline]
     pub(crate) fn release(&mut self) {
         self.memory.consumer().store(self.next, Ordering::Release);
     }
 
-    /// How many entries wait to be read.
+    /// Returns the number of unread entries.
     pub(crate) fn waiting(&self) -> u32 {
         self.memory
             .producer()
@@ -287,7 +293,7 @@ impl<T: Slot> Consumer<T> {
             .wrapping_sub(self.next)
     }
 
-    /// What waits, released entries excluded.
+    /// Returns the unread entries, without released ones.
     pub(crate) fn entries(&self) -> impl Iterator<Item = T> + '_ {
         self.memory.between()
     }
@@ -310,7 +316,7 @@ mod tests {
         slots: 192,
     };
 
-    /// Both ends of one ring, whose indices start at `start`.
+    /// Returns both ends of one ring, whose indices start at `start`.
     fn pair(entries: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
         let len = LAYOUT.len::<u64>(entries);
         let fd = anonymous_file("myelin-test", len).unwrap();
@@ -325,7 +331,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain queue, across the wrap of the 32-bit indices; nothing is seen before it is submitted.
+        /// Compares with a plain queue across the wrap of the 32-bit indices. No entry is visible
+        /// before it is submitted.
         #[test]
         fn a_ring_is_a_bounded_queue(
             start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_cross_threads_in_order_and_whole() {
+    fn entries_cross_threads_complete_and_in_order() {
         const COUNT: u64 = 200_000;
         let (mut producer, mut consumer) = pair(64, u32::MAX - 1000);
         std::thread::scope(|scope| {
@@ -389,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_owner_goes_on_where_the_last_published() {
+    fn a_new_owner_continues_at_the_last_published_index() {
         let len = LAYOUT.len::<u64>(4);
         let fd = anonymous_file("myelin-test", len).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, len, false).unwrap();
@@ -409,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_that_does_not_fit_is_refused() {
+    fn an_invalid_layout_is_refused() {
         let fd = anonymous_file("myelin-test", 4096).unwrap();
         let map = || Mapping::new(fd.as_fd(), 0, 4096, false).unwrap();
         assert!(Consumer::<Descriptor>::new(map(), LAYOUT, 128).is_some());

@@ -1,4 +1,4 @@
-//! A ring between two workers, as the agent keeps it.
+//! A ring between two workers, on the agent's side.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,7 +32,7 @@ impl RingLink {
         Ok(Arc::new(Self { ring, bell }))
     }
 
-    /// Descriptors in it; none where it cannot be looked at.
+    /// Returns the number of descriptors in the ring; 0 if the ring cannot be mapped.
     pub(crate) fn occupancy(&self) -> u32 {
         self.ring.observer().map_or(0, |ring| ring.occupancy())
     }

@@ -1,9 +1,11 @@
-//! A port over one end of a descriptor ring that leads to another worker process on the same packet memory.
+//! A port over one end of a descriptor ring to another worker process on the same packet memory.
 //!
-//! The ledger of the packet memory says of a frame either in which ring it lies or which process has it in hand. The sender enters the ring before it
-//! publishes, the receiver enters itself before it gives the slot back. So whoever comes after a process that was killed finds every
-//! frame: those it had in hand by the ledger, those it had taken without giving the slots back by the front of its incoming ring
-//! ([`RingPort::new`] skips them), those it had entered without publishing by not being in its outgoing ring.
+//! For each frame the ledger of the packet memory names either the ring or the process that holds
+//! it. The sender enters the ring before it publishes. The receiver enters itself before it
+//! releases the slot. So the successor of a killed process finds every frame. The ledger names the
+//! frames that the process held. Frames that it took without releasing their slots are at the front
+//! of its incoming ring ([`RingPort::new`] skips them). Frames that it entered without publishing
+//! are missing from its outgoing ring.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -14,19 +16,20 @@ use crate::port::{Buffer, FramePool, Port};
 use crate::spsc::{RingFile, SharedConsumer, SharedProducer};
 use crate::umem::{Borrower, Frame, FrameMemory};
 
-/// Words of a descriptor: address in the packet memory, length of the packet. Length 0 is a frame without a packet, on its way back to the frames' owner.
+/// Words of a descriptor: address in the packet memory, length of the packet. Length 0 returns a
+/// frame without a packet to the frames' owner.
 pub(crate) const WORDS: usize = 2;
-/// Frames that are sent home at once.
+/// Most frames that are returned at once.
 const HOME_BATCH: u32 = 64;
 
-/// Which end of a ring a process has.
+/// The end of a ring that a process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Side {
-    /// It takes packets out.
+    /// It receives packets.
     Receive,
-    /// It puts packets in.
+    /// It sends packets.
     Send,
-    /// It puts packets in, and frames that it has no use for: the other end owns the frames.
+    /// It sends packets, and returns free frames to the other end, which owns them.
     Home,
 }
 
@@ -44,7 +47,7 @@ pub struct RingPort {
 enum End {
     Receive {
         ring: SharedConsumer<WORDS>,
-        /// Frames that came without a packet.
+        /// Frames that arrived without a packet.
         bare: Vec<Frame>,
         armed: bool,
     },
@@ -55,7 +58,8 @@ enum End {
 }
 
 impl RingPort {
-    /// Takes an end of a ring over, from nobody or from a process that died. `borrower` stands in the ledger for the ring.
+    /// Opens an end of a ring, new or of a process that died. `borrower` is the ring's number in
+    /// the ledger.
     pub(crate) fn new(
         ring: OwnedFd,
         bell: OwnedFd,
@@ -148,7 +152,8 @@ impl Port for RingPort {
         if !ring.must_wake() {
             return 0;
         }
-        // Nonblocking: it fails when the counter is full, and then the other end has been woken often enough.
+        // A nonblocking write fails if the counter is full. Then the receiver has enough wake-ups
+        // pending.
         let _ = write(&self.bell, &1_u64.to_ne_bytes());
         1
     }
@@ -207,7 +212,7 @@ impl Port for RingPort {
             && std::mem::take(armed)
         {
             ring.disarm();
-            // Nonblocking: it makes the descriptor quiet again.
+            // A nonblocking read resets the counter.
             let _ = read(&self.bell, &mut [0; 8]);
         }
     }
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
     use crate::umem::Umem;
 
-    /// Packet memory that two processes share, a ring from the first to the second, and one that leads home.
+    /// Packet memory that two processes share, a ring from the first to the second, and one back.
     struct Stand {
         umem: Umem,
         rings: [RingFile; 2],
@@ -276,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_died_before_it_published_leaves_no_frame_behind() {
+    fn no_frame_is_lost_if_a_sender_dies_before_it_publishes() {
         let stand = Stand::new();
         let dead = stand.first();
         let mut frames = pool(&dead);
@@ -302,14 +307,14 @@ mod tests {
         assert_eq!(
             receiver.arrived(99),
             8,
-            "a full ring, the three first among them"
+            "a full ring, with the first three frames"
         );
         assert!((0..8).all(|_| receiver.take(&second).is_some()));
         assert_eq!(receiver.invalid(), 0);
     }
 
     #[test]
-    fn a_receiver_that_died_before_it_released_is_not_taken_for_one_that_did_not_take() {
+    fn taken_frames_are_skipped_if_a_receiver_dies_before_it_releases() {
         let stand = Stand::new();
         let first = stand.first();
         let mut frames = pool(&first);
@@ -327,14 +332,14 @@ mod tests {
         let heir = stand.second();
         let mut port = stand.port(FORTH, Side::Receive, &heir);
         let own = pool(&heir);
-        assert_eq!(own.len(), taken.len(), "the frames it had in hand");
-        assert_eq!(port.arrived(9), 3, "those it had not taken");
+        assert_eq!(own.len(), taken.len(), "the frames it had taken");
+        assert_eq!(port.arrived(9), 3, "the frames it had not taken");
         assert!((0..3).all(|_| port.take(&heir).is_some()));
         assert_eq!(port.invalid(), 0);
     }
 
     #[test]
-    fn frames_without_use_go_home_and_a_few_stay() {
+    fn free_frames_are_returned_except_the_reserve() {
         let stand = Stand::new();
         let first = stand.first();
         let mut frames = pool(&first);
@@ -352,7 +357,7 @@ mod tests {
         assert_eq!(
             (arrived, packets),
             (86, 1),
-            "frames without a packet are none"
+            "frames without a packet are no packets"
         );
         receiver.release();
         receiver.reclaim(&first, &mut frames);
@@ -360,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_for_a_sleeper_only() {
+    fn only_a_sleeping_receiver_is_woken() {
         let stand = Stand::new();
         let (first, second) = (stand.first(), stand.second());
         let mut frames = pool(&first);
@@ -370,8 +375,8 @@ mod tests {
             sender.transmit(&first, packet(&mut frames)).unwrap();
             sender.flush(&first)
         };
-        assert_eq!(send(), 0, "it is awake");
-        assert!(!receiver.arm(), "something is there");
+        assert_eq!(send(), 0, "the receiver is awake");
+        assert!(!receiver.arm(), "a packet is there");
         receiver.disarm();
         assert_eq!(receiver.arrived(9), 1);
         receiver.take(&second).unwrap();
@@ -379,7 +384,7 @@ mod tests {
         assert!(receiver.arm());
         assert_eq!(send(), 1);
         receiver.disarm();
-        assert!(stand.bell.read().is_err(), "it is quiet again");
+        assert!(stand.bell.read().is_err(), "the counter is reset");
         assert_eq!((send(), receiver.waiting()), (0, 2));
     }
 }

@@ -1,4 +1,4 @@
-//! A run of user-space functions, and where it leads.
+//! A segment: consecutive user-space functions and their exit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::shaper::Shaper;
 use crate::stats::ChainCounters;
 use crate::umem::FrameMemory;
 
-/// A run of user-space functions, ready to process packets.
+/// Consecutive user-space functions, ready to process packets.
 pub(crate) struct Segment {
     pub(crate) spi: u32,
     pub(crate) generation: u16,
@@ -22,32 +22,33 @@ pub(crate) struct Segment {
     pub(crate) functions: Vec<Box<dyn Function>>,
     pub(crate) exit: Exit,
     pub(crate) counters: Arc<ChainCounters>,
-    /// What holds its packets to the chain's profile at the exit.
+    /// Shapes its packets to the chain's profile at the exit.
     pub(crate) shaping: Option<Shaping>,
-    /// A shaper made for that, where no other generation of the chain has one in use.
+    /// A new shaper, for the case that no other generation of the chain has one.
     pub(crate) shaper: Option<Box<Shaper>>,
-    /// The shaper in use: its index in the forwarder.
+    /// Index in the forwarder of the shaper in use.
     pub(crate) shaped_by: Option<u32>,
     entrance: Entrance,
-    /// Bit `i`: the function at index `i` wants to be told the time.
+    /// Bit `i`: the function at index `i` needs the time.
     clocked: u32,
-    /// The functions that want to be called without a packet.
+    /// Timers of functions.
     timers: Vec<FunctionTimer>,
-    /// Some of them wait for a packet before they run again.
+    /// Whether a timer is stopped until the next packet.
     has_resting_timers: bool,
     /// Runs until the next one that is timed.
     until_sample: u32,
 }
 
-/// One run in this many has its functions timed, as in the kernel: a reading of the clock costs as much as a dozen trivial functions.
+/// One run in this many is timed, as in the kernel. Reading the clock costs as much as a dozen
+/// trivial functions.
 pub(crate) const SAMPLE_EVERY: u32 = 1024;
 
-/// A clock and what it costs.
+/// A clock and the cost of reading it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timer {
     /// Reads CLOCK_MONOTONIC, ns.
     pub(crate) clock: fn() -> u64,
-    /// What two readings in a row are apart, ns.
+    /// Time between two consecutive readings, ns.
     cost_ns: u64,
 }
 
@@ -99,7 +100,7 @@ impl Segment {
         }
     }
 
-    /// Makes the functions of a chain's segments, with the states that are theirs. The error names the function.
+    /// Makes the segments of a chain with their functions and states. The error names the function.
     pub(crate) fn build(
         chain: &UserChain,
         counters: &Arc<ChainCounters>,
@@ -147,7 +148,8 @@ impl Segment {
             .collect()
     }
 
-    /// The port where the chain takes packets in, for a run that came in at `ingress`, if it did; `None` as long as it is not known.
+    /// Returns the chain's ingress port, for a run that arrived at port `ingress`, if any. `None`
+    /// until the port is known.
     #[inline]
     pub(crate) fn entrance(&self, ingress: Option<usize>) -> Option<usize> {
         let Entrance { learns, port } = &self.entrance;
@@ -158,13 +160,13 @@ impl Segment {
         Some(port.load(Ordering::Relaxed)).filter(|port| *port != usize::MAX)
     }
 
-    /// Whether packets go back to the kernel by the port that they came in by: a link whose other end has a forwarder, which
-    /// takes nothing without an NSH header.
+    /// Returns whether packets return to the kernel through their ingress port. That port is a link
+    /// to an SFF, which accepts only packets with an NSH header.
     pub(crate) fn is_behind_forwarder(&self, ingress: usize) -> bool {
         self.exit.port == ingress && matches!(self.exit.onward, Onward::Kernel(_))
     }
 
-    /// Whether the next run is to be timed.
+    /// Counts a run. Returns whether it is timed.
     #[inline]
     pub(crate) fn sample_now(&mut self) -> bool {
         self.until_sample -= 1;
@@ -175,8 +177,8 @@ impl Segment {
         now
     }
 
-    /// Takes a batch through the functions, which are timed if it is `sampled`. Emitted packets join it behind the function that made them; dropped ones wait in
-    /// [`Batch::dropped`].
+    /// Runs the functions on a batch, and measures their time if `sampled`. Emitted packets join
+    /// the batch after the function that emitted them. Dropped packets are in [`Batch::dropped`].
     #[inline]
     pub(crate) fn process<'m>(
         &mut self,
@@ -192,7 +194,7 @@ impl Segment {
         let first = usize::from(self.first_position);
         let packets_in = batch.len();
         let Some((index, drops)) = pass_undisturbed(&mut self.functions, batch, emitter) else {
-            // All packets went all the way, which is one count for all functions.
+            // All packets passed all functions: one counter serves all functions.
             self.counters.through(first, packets_in as u64);
             return;
         };
@@ -203,19 +205,19 @@ impl Segment {
         self.process_closely(index + 1, batch, emitter, timer, false);
     }
 
-    /// When the next function wants to be called, ns; `u64::MAX` when none does.
+    /// Returns when the next timer is due, ns; `u64::MAX` if no timer is set.
     pub(crate) fn due_ns(&self) -> u64 {
         let due = self.timers.iter().map(|timer| timer.due_ns);
         due.min().unwrap_or(u64::MAX)
     }
 
-    /// Whether functions rest that are to be called by time again now that packets came ([`Self::wind_up`]).
+    /// Returns whether stopped timers need [`Self::wind_up`] now that packets have arrived.
     #[inline]
     pub(crate) fn has_resting_timers(&self) -> bool {
         self.has_resting_timers
     }
 
-    /// Sets the timers that rest; gives when the next one of all is due.
+    /// Restarts the stopped timers. Returns when the next timer of all is due.
     pub(crate) fn wind_up(&mut self, now_ns: u64) -> u64 {
         self.has_resting_timers = false;
         for timer in self
@@ -228,7 +230,8 @@ impl Segment {
         self.due_ns()
     }
 
-    /// Calls the first function that wants to be called by `now_ns`, and takes what it emits through those behind it. `false` when there is none.
+    /// Calls the first function whose timer is due at `now_ns`, and runs the next functions on the
+    /// packets that it emits. Returns `false` if no timer is due.
     pub(crate) fn expire<'m>(
         &mut self,
         now_ns: u64,
@@ -252,7 +255,8 @@ impl Segment {
         true
     }
 
-    /// As [`Self::process`], from the function at that index on: with the clock where it is wanted, and each function counted by itself.
+    /// Like [`Self::process`], from the function at index `from` on. Gives the time to functions
+    /// that need it, and counts each function separately.
     fn process_closely<'m>(
         &mut self,
         from: usize,
@@ -283,7 +287,7 @@ impl Segment {
         }
     }
 
-    /// Counts what a function did with a batch, and lets what it emitted join.
+    /// Counts the packets of a function, and adds its emitted packets to the batch.
     #[inline]
     fn settle<'m>(
         &self,
@@ -295,7 +299,8 @@ impl Segment {
         let emitted = std::mem::take(&mut emitter.waiting);
         if emitted > 0 {
             for mut packet in emitter.emitted.drain(..) {
-                // What was held over a live change goes on in the generation that gives it out.
+                // Packets that a function held over a live change continue in the current
+                // generation.
                 packet.set_generation(self.generation);
                 batch.push(packet);
             }
@@ -306,9 +311,11 @@ impl Segment {
     }
 }
 
-/// Takes a batch through functions up to the first one that drops or emits something: its index, and how many packets it dropped.
+/// Runs functions on a batch up to the first one that drops or emits. Returns its index and the
+/// number of drops.
 ///
-/// Apart from its caller, so that all this loop needs stays in registers over the call: in line, each function costs half as much again.
+/// A separate function, so that the loop's variables stay in registers over the call. Inlined, each
+/// function costs half as much again.
 #[inline(never)]
 fn pass_undisturbed<'m>(
     functions: &mut [Box<dyn Function>],
@@ -327,7 +334,7 @@ fn pass_undisturbed<'m>(
     None
 }
 
-/// When a function is to be called though no packet came.
+/// The timer of a function, which calls it without a packet.
 #[derive(Debug, Clone, Copy)]
 struct FunctionTimer {
     index: usize,
@@ -336,7 +343,7 @@ struct FunctionTimer {
 }
 
 impl FunctionTimer {
-    /// Due at once for the first time: that is when it learns the time.
+    /// The first call is due at once, to give the function the time.
     fn of(index: usize, function: &dyn Function) -> Option<Self> {
         Some(Self {
             index,
@@ -346,11 +353,11 @@ impl FunctionTimer {
     }
 }
 
-/// Shortest time between two calls of a function: less would leave the worker nothing else to do.
+/// Shortest period of a timer, ns. A shorter one would occupy the worker.
 const LEAST_PERIOD_NS: u64 = 10_000;
 
-/// Where a chain takes packets in, which is where replies to their senders leave. Its first segment learns the port from its
-/// packets; those of later ones came in over an internal link, and through the first one before.
+/// The ingress port of a chain, where replies to senders leave. The first segment learns it from
+/// its packets. Packets of later segments passed the first one and then an internal link.
 #[derive(Debug, Clone)]
 struct Entrance {
     learns: bool,
@@ -367,27 +374,29 @@ impl Default for Entrance {
     }
 }
 
-/// Where a segment leads.
+/// The exit of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exit {
-    /// Index of the port it transmits on.
+    /// Index of the port that transmits.
     pub(crate) port: usize,
-    /// What is there.
+    /// The destination behind the port.
     pub(crate) onward: Onward,
 }
 
-/// What a segment leads to.
+/// The destination behind an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Onward {
-    /// The egress port: the packet leaves the chain.
+    /// The egress port: packets leave the chain.
     Out,
-    /// The kernel function at this position: the packet gets an NSH header that says so.
+    /// The kernel function at this position, which the NSH header names.
     Kernel(u8),
-    /// The function at this position, or the way out, in another worker process: the metadata in front of the packet says so.
+    /// The function at this position, or the exit, in another worker process. The metadata before
+    /// the packet names the position.
     Stage(u8),
 }
 
-/// Puts the NSH header in front of a packet that goes on in the kernel; `false` when there is no room.
+/// Prepends the NSH header to a packet for a kernel function. Returns `false` without enough
+/// headroom.
 #[inline]
 pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
     packet.set_position(position);
@@ -398,8 +407,8 @@ pub(crate) fn encapsulate(packet: &mut Packet<'_>, position: u8) -> bool {
     room.map(|room| room.copy_from_slice(&header)).is_some()
 }
 
-/// Puts the NSH header in front of what goes back to the sender: position 0, which no packet goes on to from a function.
-/// `false` when there is no room.
+/// Prepends the NSH header to a reply. It names position 0, which no function is an exit to.
+/// Returns `false` without enough headroom.
 #[cold]
 pub(crate) fn encapsulate_reply(
     memory: &FrameMemory,

@@ -1,10 +1,12 @@
-//! The shaper of a chain: a token bucket, and a queue for what comes sooner than the profile allows.
+//! The shaper of a chain: a token bucket and a queue.
 //!
-//! A packet that conforms while nothing waits leaves at once. Another one waits in the order of arrival until the bucket has
-//! the credit for it. That time is known when it comes, so a packet that would wait longer than it may is dropped then, not
-//! after the wait. The bucket is asked again when a packet really leaves: what leaves late, because the worker was kept from
-//! running, never leaves faster than the profile afterwards, but for what a tolerance lets it make good: a packet that is late by less counts as if it
-//! had left in time.
+//! A packet that conforms leaves at once if no packet waits. Other packets wait in the order of
+//! arrival until the bucket has enough credit. The departure time is known on arrival. So a packet
+//! that would wait too long is dropped on arrival, not after the wait.
+//!
+//! The shaper checks the bucket again at each departure, because the worker may run late. Late
+//! packets never leave faster than the profile, except within the tolerance: a packet that is late
+//! by less counts as on time.
 
 use std::collections::VecDeque;
 
@@ -14,20 +16,20 @@ use myelin_spec::chain::MAX_SHAPER_QUEUE;
 
 use crate::port::Buffer;
 
-/// A packet in the queue.
+/// A waiting packet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Index of the segment that it left: the generation it belongs to, and whose counters count it.
+    /// Index of its segment, whose generation and counters it belongs to.
     pub(crate) segment: u32,
-    /// Index of the port where it goes.
+    /// Index of the egress port.
     pub(crate) port: usize,
-    /// The packet as it is to be transmitted.
+    /// The packet as it will be transmitted.
     pub(crate) buffer: Buffer,
-    /// Its length as the profile counts it, bytes: without a header for the way to a kernel function.
+    /// Length that the profile counts, bytes: without the NSH header for a kernel function.
     pub(crate) bytes: u32,
     /// Its front-door stamp, if it leaves the chain here.
     pub(crate) stamp_ns: Option<u64>,
-    /// When it came.
+    /// Arrival time, CLOCK_MONOTONIC, ns.
     pub(crate) came_ns: u64,
 }
 
@@ -35,16 +37,16 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct Entry {
     waiting: Waiting,
-    /// When it is to leave if nothing leaves late.
+    /// Departure time if no packet leaves late, ns.
     planned_ns: u64,
 }
 
-/// What becomes of a packet.
+/// The decision for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// It leaves now.
     Leave,
-    /// It waits ([`Shaper::push`]).
+    /// It waits: pass it to [`Shaper::push`].
     Wait,
     /// It is dropped.
     Drop(Reason),
@@ -53,31 +55,31 @@ pub(crate) enum Decision {
 /// Why a packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The queue is full, or there is no frame left for it.
+    /// The queue is full, or the worker has no free frame.
     Full,
-    /// It would wait longer than it may.
+    /// It would wait longer than allowed.
     Late,
     /// It is larger than the burst, so it never conforms.
     Big,
 }
 
-/// The shaper of one chain, whichever of its generations the packets belong to.
+/// The shaper of one chain, for all its generations.
 #[derive(Debug)]
 pub(crate) struct Shaper {
     shaping: Shaping,
-    /// What has left is taken out of it.
+    /// The bucket after the departures so far.
     bucket: TokenBucket,
-    /// The same as it will be when all that waits has left in time.
+    /// The bucket after all waiting packets have left on time.
     ahead: TokenBucket,
-    /// By how much the queue is behind that.
+    /// Delay of the queue against the planned departures, ns.
     late_ns: u64,
     queue: VecDeque<Entry>,
-    /// When the first one may leave, ns; `u64::MAX` while none waits.
+    /// When the first packet may leave, ns; `u64::MAX` if no packet waits.
     due_ns: u64,
 }
 
 impl Shaper {
-    /// With a full bucket.
+    /// Makes a shaper with a full bucket.
     pub(crate) fn new(shaping: Shaping) -> Self {
         let bucket = TokenBucket::new(&shaping.profile());
         Self {
@@ -85,25 +87,25 @@ impl Shaper {
             bucket,
             ahead: bucket,
             late_ns: 0,
-            // For any queue that it may be changed to: the loop that changes it allocates nothing.
+            // Room for the longest queue, because a later change must not allocate.
             queue: VecDeque::with_capacity(MAX_SHAPER_QUEUE as usize),
             due_ns: u64::MAX,
         }
     }
 
-    /// What it is set to.
+    /// Returns the current settings.
     pub(crate) fn shaping(&self) -> &Shaping {
         &self.shaping
     }
 
-    /// When the first packet of the queue may leave, ns; `u64::MAX` while none waits.
+    /// Returns when the first packet of the queue may leave, ns; `u64::MAX` if no packet waits.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// What becomes of a packet of that length that comes now. What leaves has been taken out of the bucket; what is to
-    /// wait must be handed over with [`Self::push`].
+    /// Decides on a packet of `bytes` that arrives now. A leaving packet has taken its credit. Pass
+    /// a waiting packet to [`Self::push`].
     #[inline]
     pub(crate) fn decide(&mut self, now_ns: u64, bytes: u32) -> Decision {
         if self.queue.is_empty() {
@@ -116,7 +118,7 @@ impl Shaper {
         self.decide_behind(now_ns, bytes)
     }
 
-    /// The same for one that does not leave at once.
+    /// Decides on a packet that does not leave at once.
     fn decide_behind(&self, now_ns: u64, bytes: u32) -> Decision {
         let Some(planned_ns) = self.plan(now_ns, bytes) else {
             return Decision::Drop(Reason::Big);
@@ -134,18 +136,18 @@ impl Shaper {
         Decision::Wait
     }
 
-    /// When one more packet would leave, were nothing late; `None`: never.
+    /// Returns when one more packet would leave if no packet were late; `None` for never.
     fn plan(&self, now_ns: u64, bytes: u32) -> Option<u64> {
         let eligible_ns = self.ahead.eligible_ns(1, bytes.into())?;
         Some(eligible_ns.max(now_ns.saturating_sub(self.late_ns)))
     }
 
-    /// Queues a packet that was told to wait, at the same `now_ns`.
+    /// Queues a packet after [`Decision::Wait`], with the same `now_ns`.
     pub(crate) fn push(&mut self, now_ns: u64, waiting: Waiting) {
         let bytes = waiting.bytes;
         let planned_ns = self.plan(now_ns, bytes).unwrap_or(now_ns);
         let taken = self.ahead.take(planned_ns, 1, bytes.into());
-        debug_assert!(taken, "a packet was queued that never conforms");
+        debug_assert!(taken, "a packet larger than the burst was queued");
         if self.queue.is_empty() {
             self.due_ns = planned_ns;
         }
@@ -155,13 +157,13 @@ impl Shaper {
         });
     }
 
-    /// The next packet whose time has come.
+    /// Takes the next packet that may leave.
     pub(crate) fn release(&mut self, now_ns: u64) -> Option<Waiting> {
         if now_ns < self.due_ns {
             return None;
         }
         let bytes = self.queue.front()?.waiting.bytes;
-        // The bucket's time is never ahead of the clock, and behind by the tolerance at most.
+        // The bucket's time is never ahead of the clock, and behind it by at most the tolerance.
         let counts_ns = now_ns
             .saturating_sub(self.shaping.tolerance_ns)
             .max(self.due_ns);
@@ -174,20 +176,21 @@ impl Shaper {
         Some(released.waiting)
     }
 
-    /// Works out when the first one may leave.
+    /// Computes when the first packet may leave.
     fn look_ahead(&mut self) {
         let first = self.queue.front().map(|entry| {
             let eligible_ns = self.bucket.eligible_ns(1, entry.waiting.bytes.into());
             (eligible_ns.unwrap_or(u64::MAX), entry.planned_ns)
         });
-        // Credit that a full bucket could not take, since the one before left late, is lost to all behind it.
+        // A late departure wastes the credit that overflows a full bucket. All later packets leave
+        // later.
         (self.due_ns, self.late_ns) = first.map_or((u64::MAX, 0), |(eligible_ns, planned_ns)| {
             (eligible_ns, eligible_ns.saturating_sub(planned_ns))
         });
     }
 
-    /// Goes on with other settings. What waits stays, in a new order of times; `drop` gets what never conforms to the new
-    /// profile. The same profile goes on with what is in its bucket.
+    /// Changes the settings. Waiting packets stay, with new departure times. `drop` gets packets
+    /// that never conform to the new profile. An unchanged profile keeps the bucket.
     pub(crate) fn change(&mut self, now_ns: u64, shaping: Shaping, mut drop: impl FnMut(Waiting)) {
         let same = self.shaping.profile() == shaping.profile();
         self.shaping = shaping;
@@ -213,11 +216,11 @@ impl Shaper {
             }
         }
         self.look_ahead();
-        // A full bucket that nothing was taken from would have let it go at any time.
+        // A full new bucket would report a departure time in the past.
         self.due_ns = self.due_ns.max(now_ns);
     }
 
-    /// Takes the packets of a segment out that is to go.
+    /// Removes the packets of a segment.
     pub(crate) fn forget(&mut self, segment: u32, mut drop: impl FnMut(Waiting)) {
         for _ in 0..self.queue.len() {
             match self.queue.pop_front() {

@@ -1,4 +1,4 @@
-//! Shared memory: anonymous files (`memfd`) and their mappings, seen as atomic integers or as raw bytes.
+//! Shared memory: anonymous files (`memfd`) and their mappings, as atomic integers or raw bytes.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -13,14 +13,14 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
-/// An anonymous file of `len` zero bytes. Its pages cost nothing until they are touched.
+/// Makes an anonymous file of `len` zero bytes. Untouched pages use no memory.
 pub(crate) fn anonymous_file(name: &str, len: usize) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
     ftruncate(&fd, len.cast_signed() as i64)?;
     Ok(fd)
 }
 
-/// Length of a file in bytes.
+/// Returns the length of a file, bytes.
 pub(crate) fn file_len(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(fstat(fd)?.st_size).unwrap_or(0))
 }
@@ -32,13 +32,15 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; access goes through atomics or through the owners' own rules.
+// SAFETY: the mapping belongs to the process, not to a thread; access goes through atomics or
+// through the owners' own rules.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` hands out atomics and raw pointers only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset`. With `populate` the pages are entered now, so that the first access does not fault.
+    /// Maps `len` bytes of `fd` from `offset`. `populate` maps the pages now, so that the first
+    /// access does not fault.
     pub(crate) fn new(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -49,7 +51,8 @@ impl Mapping {
         flags.set(MapFlags::MAP_POPULATE, populate);
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let length = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel chooses a fresh range (no address, no MAP_FIXED), so no existing memory is replaced.
+        // SAFETY: the kernel chooses a fresh range (no address, no MAP_FIXED), so no existing
+        // memory is replaced.
         let start = unsafe { mmap(None, length, access, flags, fd, offset.cast_signed()) }?;
         Ok(Self {
             start: start.cast(),
@@ -84,7 +87,7 @@ unsafe impl Cell for AtomicU8 {}
 // SAFETY: an atomic integer.
 unsafe impl Cell for AtomicU64 {}
 
-/// A run of atomic integers in a shared mapping, which it keeps alive.
+/// An array of atomic integers in a shared mapping, which it keeps alive.
 #[derive(Debug)]
 pub(crate) struct Cells<T: Cell> {
     mapping: Arc<Mapping>,
@@ -92,13 +95,15 @@ pub(crate) struct Cells<T: Cell> {
     len: usize,
 }
 
-// SAFETY: points into `mapping`, which it keeps alive and which is itself Send and Sync; the content is atomics.
+// SAFETY: points into `mapping`, which it keeps alive and which is itself Send and Sync; the
+// content is atomics.
 unsafe impl<T: Cell> Send for Cells<T> {}
 // SAFETY: as above.
 unsafe impl<T: Cell> Sync for Cells<T> {}
 
 impl<T: Cell> Cells<T> {
-    /// `len` integers from byte `offset`; `None` when they are misaligned or do not lie in the mapping.
+    /// Returns `len` integers from byte `offset`; `None` if they are misaligned or outside the
+    /// mapping.
     pub(crate) fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
         let end = len
             .checked_mul(size_of::<T>())
@@ -112,13 +117,15 @@ impl<T: Cell> Cells<T> {
         })
     }
 
-    /// Enters the pages under these integers so that the data loop does not fault on them later. A kernel that cannot leaves them to fault.
+    /// Maps the pages of these integers, so that the loop does not fault later. Without kernel
+    /// support the pages fault on first access.
     pub(crate) fn populate(&self) {
         const PAGE: usize = 4096;
         let start = self.first.addr().get() & !(PAGE - 1);
         let end = self.first.addr().get() + self.len * size_of::<T>();
         debug_assert!(start >= self.mapping.start.addr().get());
-        // SAFETY: whole pages of a mapping of our own (mappings start on a page); populating does not change their content.
+        // SAFETY: whole pages of a mapping of our own (mappings start on a page); populating does
+        // not change their content.
         unsafe {
             libc::madvise(
                 self.first.as_ptr().with_addr(start).cast(),
@@ -134,20 +141,23 @@ impl<T: Cell> Deref for Cells<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the range was checked in `new`, is aligned, and lives as long as the mapping held by `self`.
+        // SAFETY: the range was checked in `new`, is aligned, and lives as long as the mapping held
+        // by `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }
 
-/// Begins to bring the cache line of `cell` into this core's cache; to write it, away from all others'.
+/// Prefetches the cache line of `cell`. For writing, it also takes the line from all other cores.
 #[inline]
 pub(crate) fn prefetch<T: Cell>(cell: &T, for_writing: bool) {
     #[cfg(target_arch = "x86_64")]
     {
         let at = std::ptr::from_ref(cell);
         if for_writing {
-            // SAFETY: a prefetch is a hint that changes no register and no memory. Every x86-64 processor decodes this one, those that do not have it as
-            // nothing. (The intrinsic for it becomes a prefetch for reading where the compiler is not told of a newer processor.)
+            // SAFETY: a prefetch is a hint that changes no register and no memory. Every x86-64
+            // processor decodes this one, those that do not have it as nothing. (The intrinsic for
+            // it becomes a prefetch for reading where the compiler is not told of a newer
+            // processor.)
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
             }
@@ -169,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_mappings_of_a_file_see_each_other() {
+    fn two_mappings_of_a_file_share_content() {
         let fd = anonymous_file("myelin-test", 8192).unwrap();
         let one = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, false).unwrap());
         let two = Arc::new(Mapping::new(fd.as_fd(), 0, 8192, true).unwrap());

@@ -1,4 +1,5 @@
-//! Rings of descriptors between two processes: single producer, single consumer, without locks (Lamport, TOPLAS 1983), in a shared file.
+//! Rings of descriptors between two processes in a shared file: single producer, single consumer,
+//! lock-free (Lamport, TOPLAS 1983).
 //!
 //! ```text
 //! word  0  magic, entries, words of a slot
@@ -8,18 +9,22 @@
 //! word 64  slots
 //! ```
 //!
-//! Words are 64 bits. Each index lies in a pair of cache lines of its own, since the adjacent line is prefetched with it, and only counts up: so it also is
-//! the number of descriptors that went in or came out, and anyone who maps the file ([`Observer`]) sees both and what lies between,
-//! without taking part. Each side keeps the other's index as last seen and looks again only when that does not suffice; it
-//! publishes its own once a batch. The slots of a batch are in the other side's cache, so all are sent for before the first is touched
-//! ([`Producer::reserve`], [`Consumer::peek`]): they come over at the same time instead of one after another.
+//! Words have 64 bits. Each index has its own pair of cache lines, because the processor prefetches
+//! adjacent lines. An index only counts up. So it is also the number of enqueued or dequeued
+//! descriptors. Any process that maps the file ([`Observer`]) sees both numbers and the entries
+//! between them. Each side caches the other's index and reads it again only if the cached one does
+//! not suffice. It publishes its own index once per batch. The slots of a batch are in the other
+//! side's cache. So a side prefetches all of them before it touches the first
+//! ([`Producer::reserve`], [`Consumer::peek`]): the transfers overlap.
 //!
-//! The other process may die at any point, or write anything into the file. Every access is to an atomic word within the
-//! slice, so that is never out of bounds and never a data race; indices that lie further apart than the ring is long stop the ring.
+//! The other process may die at any point, or write anything into the file. Every access is to an
+//! atomic word within the slice, so it is never out of bounds and never a data race. Indices that
+//! lie further apart than the ring's length stop the ring.
 //!
-//! Nobody waits in here. A consumer that wants to sleep says so first ([`Consumer::arm`]) and looks once more; a producer that has published
-//! looks whether it must wake somebody ([`Producer::must_wake`]). The fences between the two make it impossible that both miss each
-//! other; `model` checks that over all interleavings of a few descriptors.
+//! No call here waits. A consumer that wants to sleep announces it ([`Consumer::arm`]) and checks
+//! the ring once more. A producer that has published checks whether the consumer sleeps
+//! ([`Producer::must_wake`]). The fences between these steps ensure that at least one side notices
+//! the other. `model` checks that over all interleavings of a few descriptors.
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
@@ -32,15 +37,15 @@ mod tests;
 
 pub use file::{RingFile, SharedConsumer, SharedObserver, SharedProducer};
 
-/// A word that two processes see.
+/// A word that two processes share.
 pub trait Word {
-    /// Reads it.
+    /// Reads the word.
     fn load(&self, order: Ordering) -> u64;
-    /// Writes it.
+    /// Writes the word.
     fn store(&self, value: u64, order: Ordering);
-    /// Puts all that this side did before and after it into one order that both sides agree upon.
+    /// Orders all accesses before it against all accesses after it, for both sides.
     fn full_fence();
-    /// Begins to bring it into this core's cache, to be read or to be written.
+    /// Prefetches the word, for reading or for writing.
     fn fetch(&self, _for_writing: bool) {}
 }
 
@@ -56,15 +61,15 @@ const PRODUCER: usize = 16;
 const CONSUMER: usize = 32;
 const ASLEEP: usize = 48;
 const SLOTS: usize = 64;
-/// Words that move between caches at once.
+/// Words of a cache line.
 const LINE: usize = 8;
 
-/// Words of a ring of `entries` slots of `slot_words` words.
+/// Returns the number of words of a ring with `entries` slots of `slot_words` words.
 const fn len_of(entries: u32, slot_words: usize) -> usize {
     SLOTS + entries as usize * slot_words
 }
 
-/// The words of a ring, as one side sees them.
+/// The words of a ring.
 #[derive(Debug)]
 struct Memory<M, const N: usize> {
     words: M,
@@ -72,7 +77,7 @@ struct Memory<M, const N: usize> {
 }
 
 impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
-    /// `None` when there are too few words, or `entries` is no power of two.
+    /// Returns `None` if there are too few words, or `entries` is no power of two.
     fn new(words: M, entries: u32) -> Option<Self> {
         let fits = entries.is_power_of_two()
             && entries <= MAX_ENTRIES
@@ -93,7 +98,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
         std::array::from_fn(|word| slot[word].load(Relaxed))
     }
 
-    /// Sends for `count` slots.
+    /// Prefetches `count` slots.
     #[inline]
     fn fetch(&self, index: u64, count: u32, for_writing: bool) {
         for ahead in (0..u64::from(count)).step_by((LINE / N).max(1)) {
@@ -104,14 +109,15 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
         }
     }
 
-    /// `ahead - behind`, where both are indices of the ring; `None` when they cannot be.
+    /// Returns `ahead - behind`; `None` if they cannot both be indices of the ring.
     #[inline]
     fn distance(&self, ahead: u64, behind: u64) -> Option<u32> {
         let distance = ahead.wrapping_sub(behind);
         (distance <= u64::from(self.entries)).then_some(distance as u32)
     }
 
-    /// What lies between the indices now: all that is in the ring, and what the consumer has taken since this began to look.
+    /// Returns the entries between the indices: all in the ring, and those that the consumer takes
+    /// meanwhile.
     fn between(&self) -> impl Iterator<Item = [u64; N]> + '_ {
         let consumer = self.words[CONSUMER].load(Acquire);
         let producer = self.words[PRODUCER].load(Acquire);
@@ -120,20 +126,21 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Memory<M, N> {
     }
 }
 
-/// The end that puts descriptors of `N` words in. There must be one of a ring.
+/// The producer's end, for descriptors of `N` words. A ring must have only one.
 #[derive(Debug)]
 pub struct Producer<M, const N: usize> {
     memory: Memory<M, N>,
-    /// Where the next write goes.
+    /// Index of the next write.
     next: u64,
-    /// The shared index: what lies between it and `next` waits for `publish`.
+    /// The shared index. Entries from here to `next` wait for `publish`.
     published: u64,
-    /// Slots from `next` on that the consumer is known to have left.
+    /// Known number of free slots from `next` on.
     free: u32,
 }
 
 impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
-    /// The producer's end, going on where a predecessor ended. `None` when the words hold no ring of that size.
+    /// Opens the producer's end, and continues where a predecessor ended. Returns `None` if the
+    /// words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         let memory = Memory::new(words, entries)?;
         let next = memory.words[PRODUCER].load(Relaxed);
@@ -145,7 +152,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         })
     }
 
-    /// How many of `wanted` slots may be written.
+    /// Returns how many of `wanted` slots may be written.
     #[inline]
     pub fn reserve(&mut self, wanted: u32) -> u32 {
         if self.free < wanted {
@@ -158,7 +165,8 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         granted
     }
 
-    /// Writes the next reserved slot; the consumer sees it after [`Self::publish`]. Nothing is written where nothing was reserved.
+    /// Writes the next reserved slot. The consumer sees it after [`Self::publish`]. Without a
+    /// reservation nothing is written.
     #[inline]
     pub fn write(&mut self, descriptor: &[u64; N]) {
         debug_assert!(self.free > 0, "a slot was written that was not reserved");
@@ -172,27 +180,28 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the consumer everything written.
+    /// Publishes all written descriptors to the consumer.
     #[inline]
     pub fn publish(&mut self) {
         self.memory.words[PRODUCER].store(self.next, Release);
         self.published = self.next;
     }
 
-    /// Whether something is written that is not published.
+    /// Returns whether a written descriptor is not published.
     #[inline]
     pub fn is_dirty(&self) -> bool {
         self.next != self.published
     }
 
-    /// Whether the consumer sleeps, or is about to, and must be woken. To be asked after [`Self::publish`].
+    /// Returns whether the consumer sleeps, or is about to, and needs a wake-up. Call it after
+    /// [`Self::publish`].
     #[inline]
     pub fn must_wake(&self) -> bool {
         W::full_fence();
         self.memory.words[ASLEEP].load(Relaxed) != 0
     }
 
-    /// Puts in and publishes as many as there is room for; returns how many.
+    /// Enqueues and publishes as many descriptors as fit. Returns their number.
     #[inline]
     pub fn enqueue(&mut self, descriptors: &[[u64; N]]) -> usize {
         let count = self.reserve(descriptors.len().try_into().unwrap_or(u32::MAX)) as usize;
@@ -205,24 +214,26 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Producer<M, N> {
         count
     }
 
-    /// At least what the consumer has not taken yet, of what is published.
+    /// Returns the published descriptors that the consumer has not taken, and maybe some that it is
+    /// taking.
     pub fn entries(&self) -> impl Iterator<Item = [u64; N]> + '_ {
         self.memory.between()
     }
 }
 
-/// The end that takes descriptors out. There must be one of a ring.
+/// The consumer's end. A ring must have only one.
 #[derive(Debug)]
 pub struct Consumer<M, const N: usize> {
     memory: Memory<M, N>,
-    /// What is read next; ahead of the shared index until `release`.
+    /// Index of the next read; ahead of the shared index until `release`.
     next: u64,
-    /// Descriptors from `next` on that are known to be there.
+    /// Known number of descriptors from `next` on.
     known: u32,
 }
 
 impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
-    /// The consumer's end, going on where a predecessor ended. `None` when the words hold no ring of that size.
+    /// Opens the consumer's end, and continues where a predecessor ended. Returns `None` if the
+    /// words hold no ring of that size.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         let memory = Memory::new(words, entries)?;
         let next = memory.words[CONSUMER].load(Relaxed);
@@ -235,7 +246,7 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         Some(consumer)
     }
 
-    /// How many descriptors, at most `wanted`, may be read.
+    /// Returns how many descriptors may be read, at most `wanted`.
     #[inline]
     pub fn peek(&mut self, wanted: u32) -> u32 {
         if self.known < wanted {
@@ -246,10 +257,10 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         promised
     }
 
-    /// The next descriptor that [`Self::peek`] has promised; zeros where it has promised none.
+    /// Reads the next descriptor that [`Self::peek`] reported; zeros if none is left.
     #[inline]
     pub fn read(&mut self) -> [u64; N] {
-        debug_assert!(self.known > 0, "a slot was read that was not there");
+        debug_assert!(self.known > 0, "a slot was read without a peek");
         let Some(known) = self.known.checked_sub(1) else {
             return [0; N];
         };
@@ -259,13 +270,14 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         descriptor
     }
 
-    /// Gives the slots of all that was read back to the producer.
+    /// Returns the slots of all read descriptors to the producer.
     #[inline]
     pub fn release(&mut self) {
         self.memory.words[CONSUMER].store(self.next, Release);
     }
 
-    /// Takes out as many as there are, at most as `descriptors` holds; returns how many.
+    /// Dequeues as many descriptors as there are, up to the length of `descriptors`. Returns their
+    /// number.
     #[inline]
     pub fn dequeue(&mut self, descriptors: &mut [[u64; N]]) -> usize {
         let count = self.peek(descriptors.len().try_into().unwrap_or(u32::MAX)) as usize;
@@ -278,54 +290,56 @@ impl<W: Word, M: Deref<Target = [W]>, const N: usize> Consumer<M, N> {
         count
     }
 
-    /// Descriptors that may be read now.
+    /// Returns the number of unread descriptors.
     #[inline]
     pub fn waiting(&self) -> u32 {
         let producer = self.memory.words[PRODUCER].load(Acquire);
         self.memory.distance(producer, self.next).unwrap_or(0)
     }
 
-    /// Announces that this side is about to sleep. Returns whether it may: not when a descriptor has come in meanwhile.
+    /// Announces that the consumer is about to sleep. Returns whether it may sleep: not if a
+    /// descriptor has arrived meanwhile.
     pub fn arm(&self) -> bool {
         self.memory.words[ASLEEP].store(1, Relaxed);
         W::full_fence();
         self.waiting() == 0
     }
 
-    /// This side is awake; the producer need not wake it.
+    /// Announces that the consumer is awake.
     pub fn disarm(&self) {
         self.memory.words[ASLEEP].store(0, Relaxed);
     }
 }
 
-/// Looks at a ring without taking part in it.
+/// Reads the state of a ring without being one of its ends.
 #[derive(Debug)]
 pub struct Observer<M>(M, u32);
 
 impl<W: Word, M: Deref<Target = [W]>> Observer<M> {
-    /// Looks at the ring in these words; `None` when they hold none of that size.
+    /// Observes the ring in these words; `None` if they are too few.
     pub fn new(words: M, entries: u32) -> Option<Self> {
         (words.len() >= SLOTS).then_some(Self(words, entries))
     }
 
-    /// Entries it can hold.
+    /// Returns the capacity in entries.
     pub fn capacity(&self) -> u32 {
         self.1
     }
 
-    /// Descriptors that were put in since the ring was made.
+    /// Returns the number of descriptors enqueued since the ring was made.
     pub fn enqueued(&self) -> u64 {
         self.0[PRODUCER].load(Acquire)
     }
 
-    /// Descriptors that were taken out since the ring was made.
+    /// Returns the number of descriptors dequeued since the ring was made.
     pub fn dequeued(&self) -> u64 {
         self.0[CONSUMER].load(Acquire)
     }
 
-    /// Descriptors in the ring: exact while one side rests, else as many as there were at some time during the call or a few more.
+    /// Returns the number of descriptors in the ring. Exact while one side pauses. Otherwise
+    /// correct for some time during the call, or a few more.
     pub fn occupancy(&self) -> u32 {
-        // In this order: the consumer never is ahead of the producer, so neither is what was read of it before.
+        // Read the consumer first: it is never ahead of the producer.
         let dequeued = self.dequeued();
         let occupancy = self.enqueued().wrapping_sub(dequeued);
         occupancy.min(self.1.into()) as u32

@@ -1,24 +1,27 @@
-//! What a worker counts, in a shared file that the worker's loop alone writes and anybody reads at any time.
+//! The statistics of a worker, in a shared file. Only the worker's loop writes it. Any process may
+//! read it at any time.
 //!
 //! ```text
 //! header  64 words: the counters of the worker as a whole
-//! doors   4096 x 8 words, one row for each SPI that a front door in the worker knows: packets, bytes, time of the last one, policed
-//! blocks  4096, one for each deployed (SPI, generation)
-//!   8 words                packets transmitted, packets lost at transmit
-//!   32 positions x 8 words in, drops, emitted, sampled ns, samples
-//!   8 words                sum, complement of the minimum, maximum of the sojourn times, ns
-//!   1024 words             sojourn histogram (`myelin_packet::sojourn`)
-//!   8 words                shaper: delayed, drops by reason, waiting now and at most, time waited
+//! doors   4096 x 8 words, one row for each SPI that a front door in the worker knows: packets,
+//! bytes, time of the last one, policed blocks  4096, one for each deployed (SPI, generation) 8
+//! words                packets transmitted, packets lost at transmit 32 positions x 8 words in,
+//! drops, emitted, sampled ns, samples 8 words                sum, complement of the minimum,
+//! maximum of the sojourn times, ns 1024 words             sojourn histogram
+//! (`myelin_packet::sojourn`) 8 words                shaper: delayed, drops by reason, waiting now
+//! and at most, time waited
 //! ```
 //!
-//! Words are 64 bits, native endian. A word has one writer, so it is a plain load and store; readers never stop it, and two words
-//! read one after the other may be a packet apart. The agent hands rows and blocks out ([`Stats`]); a row stays with its SPI over all generations, and the
-//! whole file over all lives of the worker.
+//! Words have 64 bits, native endian. Each word has one writer, which uses plain loads and stores.
+//! Readers never stop the writer, so two words may be one packet apart. The agent allocates rows
+//! and blocks ([`Stats`]). A row stays with its SPI over all generations. The file outlives all
+//! processes of the worker.
 //!
-//! The sojourn of a packet ends when its batch has been handed to the kernel: one reading of the clock a batch, so one a packet at batch size 1.
-//! In copy mode the system call that hands it over also transmits it, hence the sojourn holds all of its way through the egress port, and on a
-//! veth also what the peer's receive poll does on this core: it is never too short. (Before that call it would be too short by the
-//! whole transmission, for the last packet of a batch of 32 some 20 us, and the reading would delay every packet.)
+//! The sojourn of a packet ends after its batch was handed to the kernel: one reading of the clock
+//! per batch. In copy mode this system call also transmits the batch, so the sojourn includes the
+//! whole egress port. On a veth it also includes the peer's receive poll on this core. So the
+//! sojourn is never too short. (A reading before the call would miss the whole transmission: about
+//! 20 us for the last packet of a batch of 32. It would also delay every packet.)
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -35,28 +38,29 @@ pub(crate) use self::file::{
 };
 pub use self::types::{ChainStats, DoorStats, ShaperStats, WorkerStats};
 
-/// The statistics of a worker: who has which block, and what stands in it.
+/// The statistics of a worker, and the allocation of their blocks.
 ///
-/// Anybody may read at any time, without the worker and without its handle. A reader holds a lock while it copies one block, some microseconds; a chain that
-/// is being removed is read whole or not at all.
+/// Any thread may read at any time, without the worker and its handle. A reader holds a lock for
+/// some microseconds, while it copies one block. So it reads a chain that is being removed
+/// completely or not at all.
 #[derive(Debug)]
 pub struct Stats {
     file: StatsFile,
     places: Mutex<Places>,
 }
 
-/// Who has which block and which row.
+/// The allocation of blocks and rows.
 #[derive(Debug, Default)]
 struct Places {
-    /// By SPI and generation: the block, and how many positions count in it.
+    /// By SPI and generation: the block, and its number of positions.
     chains: HashMap<(u32, u16), (u32, u8)>,
     blocks: Numbers,
-    /// By SPI.
+    /// By SPI: the row.
     doors: HashMap<u32, u32>,
     rows: Numbers,
 }
 
-/// The numbers below [`file::MAX_BLOCKS`], each handed out once at a time.
+/// Allocates numbers below [`file::MAX_BLOCKS`].
 #[derive(Debug, Default)]
 struct Numbers {
     returned: Vec<u32>,
@@ -74,7 +78,7 @@ impl Numbers {
 }
 
 impl Stats {
-    /// Statistics without a chain.
+    /// Makes statistics without a chain.
     pub fn create() -> Result<Self, Error> {
         Ok(Self {
             file: StatsFile::create()?,
@@ -90,7 +94,8 @@ impl Stats {
         &self.file
     }
 
-    /// A zeroed block for a generation of a chain; `None` when all are taken or this generation has one.
+    /// Allocates a zeroed block for a generation of a chain. `None` if no block is free or the
+    /// generation has one.
     pub(crate) fn allocate(&self, spi: u32, generation: u16, positions: u8) -> Option<u32> {
         let mut places = self.places();
         if places.chains.contains_key(&(spi, generation)) {
@@ -101,7 +106,8 @@ impl Stats {
         Some(block)
     }
 
-    /// Takes a block back, once its worker no longer writes it; with the last one of a chain its row among the doors.
+    /// Frees a block after its worker has stopped writing it. The last block of a chain also frees
+    /// its door row.
     pub(crate) fn release(&self, spi: u32, generation: u16) {
         let mut places = self.places();
         if let Some((block, _)) = places.chains.remove(&(spi, generation)) {
@@ -116,7 +122,7 @@ impl Stats {
         }
     }
 
-    /// The row of a chain among the doors, zeroed when it is new; `None` when all are taken.
+    /// Returns the door row of a chain, zeroed when it is new; `None` if no row is free.
     pub(crate) fn door_row(&self, spi: u32) -> Option<u32> {
         let mut places = self.places();
         if let Some(row) = places.doors.get(&spi) {
@@ -127,34 +133,35 @@ impl Stats {
         Some(row)
     }
 
-    /// What a front door counts a chain's packets with, for a forwarder in this process.
+    /// Returns a chain's counters of a front door, for a forwarder in this process.
     ///
     /// # Errors
-    /// More than 4096 chains.
+    /// 4096 chains have a row.
     pub fn door_counters(&self, spi: u32) -> Result<DoorCounters, Error> {
         self.file
             .door_counters(self.door_row(spi).unwrap_or(u32::MAX))
     }
 
-    /// What a generation of a chain did; `None` when it is not deployed in this worker.
+    /// Returns the statistics of a generation; `None` if it is not deployed in this worker.
     pub fn chain(&self, spi: u32, generation: u16) -> Option<ChainStats> {
         let places = self.places();
         let &(block, positions) = places.chains.get(&(spi, generation))?;
         self.file.read_block(block, positions.into())
     }
 
-    /// What a chain took at the worker's front door, in all its generations; `None` when it never entered there.
+    /// Returns a chain's statistics at the worker's front door, over all its generations; `None` if
+    /// it has none.
     pub fn door(&self, spi: u32) -> Option<DoorStats> {
         let places = self.places();
         self.file.read_door(*places.doors.get(&spi)?)
     }
 
-    /// What the worker did as a whole, over all its lives.
+    /// Returns the statistics of the whole worker, over all its processes.
     pub fn worker(&self) -> WorkerStats {
         self.file.read_header().unwrap_or_default()
     }
 
-    /// Whoever panicked with it had changed one entry whole or not at all.
+    /// A panic leaves each entry complete, so a poisoned lock is safe to use.
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_reads_what_the_worker_counts() {
+    fn the_agent_reads_the_counters_of_the_worker() {
         let stats = Stats::create().unwrap();
         let block = stats.allocate(7, 2, 3).unwrap();
         let chain = worker_side(&stats).chain_counters(block).unwrap();
@@ -203,7 +210,7 @@ mod tests {
         assert_eq!(
             seen.positions,
             [HopCounters::default(), expected, behind],
-            "what went through counts for each function of the segment and for no other"
+            "packets through the whole segment count for each of its functions and for no other"
         );
         assert_eq!((seen.transmitted, seen.transmit_drops), (60, 1));
         assert_eq!((seen.shaper.delayed, seen.shaper.waited_ns), (1, 8));
@@ -217,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn a_released_block_comes_back_empty_and_the_others_stay() {
+    fn a_released_block_is_reused_empty_and_others_stay() {
         let stats = Stats::create().unwrap();
         let first = stats.allocate(1, 0, 1).unwrap();
         let second = stats.allocate(1, 1, 1).unwrap();
-        assert_eq!(stats.allocate(1, 1, 1), None, "has one");
+        assert_eq!(stats.allocate(1, 1, 1), None, "the generation has a block");
         let file = worker_side(&stats);
         file.chain_counters(first).unwrap().sojourn(5);
         file.chain_counters(second).unwrap().pass(0, 9, 0, 0);
@@ -234,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_run_out_with_a_refusal() {
+    fn allocation_fails_without_a_free_block() {
         let stats = Stats::create().unwrap();
         for spi in 0..file::MAX_BLOCKS as u32 {
             assert_eq!(stats.allocate(spi, 0, 1), Some(spi));
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_the_worker_survive_it() {
+    fn counters_outlive_the_worker_process() {
         let stats = Stats::create().unwrap();
         worker_side(&stats)
             .worker_counters()
@@ -269,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_counts_on_over_generations_and_ends_with_the_last_one() {
+    fn a_door_row_continues_over_generations_and_ends_with_the_last() {
         let stats = Stats::create().unwrap();
         assert_eq!(stats.door(7), None);
         stats.allocate(7, 0, 1).unwrap();
@@ -278,7 +285,7 @@ mod tests {
         file.door_counters(row).unwrap().count(60, 5);
         stats.allocate(7, 1, 1).unwrap();
         stats.release(7, 0);
-        // As the next life of the worker finds it.
+        // The next process of the worker opens the row.
         let door = file.door_counters(stats.door_row(7).unwrap()).unwrap();
         door.count(40, 9);
         door.police(40);
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_while_a_chain_goes_sees_all_of_it_or_none() {
+    fn a_reader_sees_a_removed_chain_completely_or_not_at_all() {
         use std::sync::atomic::{AtomicU32, Ordering};
         const ROUNDS: u16 = 2000;
         let (stats, filled) = (Stats::create().unwrap(), AtomicU32::new(u32::MAX));

@@ -1,5 +1,5 @@
-//! The few system calls that have no safe wrapper elsewhere: kicks of AF_XDP sockets, socket options, `poll` over a reused array, and passing
-//! descriptors over a Unix socket.
+//! System calls without a safe wrapper elsewhere: kicks of AF_XDP sockets, socket options, `poll`
+//! over a reused array, and passing descriptors over a Unix socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
-/// Descriptors one message carries at most (the kernel's own limit, `SCM_MAX_FD`, is 253).
+/// Most descriptors of one message (the kernel's limit, `SCM_MAX_FD`, is 253).
 pub(crate) const MAX_FDS: usize = 8;
 
-/// `setsockopt` with a number.
+/// Calls `setsockopt` with a number.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) -> io::Result<()> {
     let len = size_of::<u32>() as libc::socklen_t;
     // SAFETY: `value` is valid for its own size for the length of the call.
@@ -21,16 +21,16 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: u32) 
     check(rc).map(drop)
 }
 
-/// The network namespace of a socket. `SIOCGSKNS` (linux/sockios.h) takes CAP_NET_ADMIN.
+/// Returns the network namespace of a socket. `SIOCGSKNS` (linux/sockios.h) requires CAP_NET_ADMIN.
 pub(crate) fn netns_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const SIOCGSKNS: libc::c_ulong = 0x894c;
     // SAFETY: no pointers are passed.
     let fd = check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) })?;
-    // SAFETY: the kernel has just returned this descriptor and nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Calls `f` in a network namespace, on a thread of its own.
+/// Calls `f` in a network namespace, on its own thread.
 pub(crate) fn in_netns<T: Send>(
     netns: BorrowedFd<'_>,
     f: impl FnOnce() -> T + Send,
@@ -46,11 +46,13 @@ pub(crate) fn in_netns<T: Send>(
     })
 }
 
-/// Tells the kernel that descriptors wait in the TX ring. In copy mode the frames are transmitted before this returns.
+/// Tells the kernel that descriptors wait in the TX ring. In copy mode it transmits the frames
+/// before this returns.
 #[inline]
 pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
     const NONE: usize = 0;
-    // Not through the C library's `sendto`: that is a cancellation point, which costs two atomic operations once there is a second thread.
+    // The C library's `sendto` is a cancellation point. It costs two atomic operations once a
+    // second thread exists.
     // SAFETY: a null buffer of length zero and no address.
     let rc = unsafe {
         libc::syscall(
@@ -70,10 +72,12 @@ pub(crate) fn kick_transmit(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Tells the driver that the fill ring has frames again; with busy polling, also runs the device's NAPI poll in this thread.
+/// Tells the driver that the fill ring has frames again. With busy polling it also runs the
+/// device's NAPI poll in this thread.
 #[inline]
 pub(crate) fn kick_receive(fd: RawFd) {
-    // SAFETY: a null buffer of length zero and no address. An error (link down) shows in the rings and in `poll`.
+    // SAFETY: a null buffer of length zero and no address. An error (link down) shows in the rings
+    // and in `poll`.
     unsafe {
         libc::recvfrom(
             fd,
@@ -86,14 +90,15 @@ pub(crate) fn kick_receive(fd: RawFd) {
     }
 }
 
-/// `ppoll(2)`; an interruption counts as nothing ready. Without a timeout it waits for ever.
+/// Calls `ppoll(2)`. An interruption returns 0. Without a timeout it waits forever.
 pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().cast_signed(),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the slice is valid and writable for its own length; the time lives until the call has returned; no signal mask is given.
+    // SAFETY: the slice is valid and writable for its own length; the time outlives the call; no
+    // signal mask is given.
     let rc = unsafe {
         let count = fds.len() as libc::nfds_t;
         libc::ppoll(fds.as_mut_ptr(), count, timeout, ptr::null())
@@ -137,7 +142,7 @@ pub(crate) fn send_with_fds(
     }
 }
 
-/// Receives one record and its descriptors; `Ok((0, _))` means that the peer has closed its end.
+/// Receives one record and its descriptors. `Ok((0, _))` means that the peer has closed its end.
 pub(crate) fn receive_with_fds(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -151,7 +156,7 @@ pub(crate) fn receive_with_fds(
             Some(&mut space),
             MsgFlags::MSG_CMSG_CLOEXEC,
         ) {
-            // With a timeout the kernel does not go on by itself after a signal, nor after a stop.
+            // With a receive timeout the kernel does not restart the call after a signal or a stop.
             Err(Errno::EINTR) => {}
             message => break message?,
         }
@@ -160,7 +165,8 @@ pub(crate) fn receive_with_fds(
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = control {
             for fd in raw {
-                // SAFETY: the kernel installed this descriptor in our table for this message; nobody else knows it.
+                // SAFETY: the kernel installed this descriptor in this process's table for this
+                // message, so it has no other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -171,7 +177,7 @@ pub(crate) fn receive_with_fds(
     {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "a control message was cut off",
+            "a control message was truncated",
         ));
     }
     Ok((message.bytes, fds))
@@ -199,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_and_descriptors_arrive_whole() {
+    fn records_and_descriptors_arrive_complete() {
         let (a, b) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -217,13 +223,13 @@ mod tests {
         assert_eq!((&buffer[..len], fds.len()), (&b"second"[..], 0));
         send_with_fds(a.as_fd(), b"too long for four bytes", &[]).unwrap();
         let error = receive_with_fds(b.as_fd(), &mut buffer[..4]).unwrap_err();
-        assert!(error.to_string().contains("cut off"), "{error}");
+        assert!(error.to_string().contains("truncated"), "{error}");
         drop(a);
         assert_eq!(receive_with_fds(b.as_fd(), &mut buffer).unwrap().0, 0);
     }
 
     #[test]
-    fn a_signal_does_not_end_the_wait_for_a_record() {
+    fn a_signal_does_not_interrupt_the_wait_for_a_record() {
         extern "C" fn nothing(_: libc::c_int) {}
         let (a, b) = socketpair(
             AddressFamily::Unix,

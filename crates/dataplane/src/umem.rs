@@ -1,15 +1,17 @@
-//! The UMEM: equal frames in one shared file, and a ledger of who holds each.
+//! The UMEM: frames of equal size in a shared file, and a ledger of their holders.
 //!
 //! ```text
 //! frame 0 | frame 1 | ... | frame n-1 | ledger: one byte a frame
 //! ```
 //!
-//! A frame is either held by the worker, as a [`Frame`], or lent to a port through its fill or TX ring; the ledger says to which. It lies in
-//! the shared file, so it survives the worker: whoever comes after it knows which frames it may take. The ring contents alone do not tell
-//! that: a frame that a driver holds (zero-copy receive, a transmission under way) is in no ring.
+//! The worker holds a frame as a [`Frame`], or lends it to a port through its fill or TX ring. The
+//! ledger names the port. It lies in the shared file, so it survives the worker and tells the
+//! successor which frames it may take. The rings alone do not tell: a frame that a driver holds
+//! (zero-copy receive, a transmission in progress) is in no ring.
 //!
-//! The ledger alone does not do either: a worker may be killed between writing a ring's index and writing the ledger. Whoever takes a
-//! port over therefore also looks into its rings, and what lies there is lent (`FrameMemory::mark_lent`).
+//! The ledger alone does not suffice either. A worker may be killed between writing a ring's index
+//! and writing the ledger. So the successor also reads the rings of its ports, and marks their
+//! frames as lent (`FrameMemory::mark_lent`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -31,40 +33,40 @@ use crate::shm::{Cells, Mapping, anonymous_file, file_len};
 
 mod external;
 
-/// Bytes the kernel leaves free in front of every frame it receives (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel leaves free before every received packet (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM: u32 = 256;
 
 /// Most frames of one UMEM: 2 GiB of 2 KiB frames.
 pub const MAX_FRAMES: u32 = 1 << 20;
 
-/// Bytes that move between caches at once.
+/// Size of a cache line, bytes.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// The ledger's entry for a frame that no port has: it is with the process that owns the memory.
+/// Ledger entry of a frame that no port holds: the process that owns the memory holds it.
 const HELD: u8 = 0;
 
-/// Who a frame is lent to: a port of the worker.
+/// The borrower of a frame: a port of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Borrower(u8);
 
 impl Borrower {
-    /// Ports of one worker at most.
+    /// Most ports of one worker.
     pub const MAX: usize = 255;
 
-    /// The port of this index; `None` from [`Self::MAX`] on.
+    /// Returns the borrower for a port index; `None` from [`Self::MAX`] on.
     pub fn new(port: usize) -> Option<Self> {
         u8::try_from(port + 1).ok().map(Self)
     }
 
-    /// Who has that number in the ledger.
+    /// Returns the borrower for a ledger number.
     pub(crate) fn of(id: SocketId) -> Result<Self, String> {
         Self::new(id.0.into()).ok_or_else(|| format!("socket number {} is too large", id.0))
     }
 }
 
-/// Packet memory shared by the kernel, the agent and one worker: the file and its geometry. It is mapped only where packets are
-/// processed, so that it does not count as resident memory of the agent.
+/// Packet memory that the kernel, the agent and one worker share: the file and its geometry. Only
+/// processes that handle packets map it, so it does not count as resident memory of the agent.
 #[derive(Debug)]
 pub struct Umem {
     file: File,
@@ -73,15 +75,15 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// New packet memory: `frames` frames of `frame_size` bytes (2048 or 4096, as the kernel wants them). [`HEADROOM`] bytes of each are not
-    /// available to a received packet.
+    /// Creates packet memory: `frames` frames of `frame_size` bytes. The kernel requires 2048 or
+    /// 4096. A received packet cannot use the first [`HEADROOM`] bytes of a frame.
     pub fn create(frames: u32, frame_size: u32) -> Result<Self, Error> {
         let len = file_len_of(frames, frame_size)?;
         let fd = anonymous_file("myelin-umem", len).map_err(memory(len))?;
         Self::open(fd, frames, frame_size)
     }
 
-    /// The packet memory that another process created with the same numbers.
+    /// Opens packet memory that another process created with the same numbers.
     pub(crate) fn open(fd: OwnedFd, frames: u32, frame_size: u32) -> Result<Self, Error> {
         let len = file_len_of(frames, frame_size)?;
         let found = file_len(fd.as_fd()).map_err(memory(len))?;
@@ -95,22 +97,22 @@ impl Umem {
         })
     }
 
-    /// Number of frames.
+    /// Returns the number of frames.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Size of a frame, bytes.
+    /// Returns the size of a frame, bytes.
     pub fn frame_size(&self) -> u32 {
         self.frame_size
     }
 
-    /// The shared file.
+    /// Returns the shared file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Frames lent to ports now, by the ledger.
+    /// Returns the number of frames that the ledger lists as lent.
     pub fn lent(&self) -> Result<usize, Error> {
         let mut ledger = vec![HELD; self.frames as usize];
         self.file
@@ -119,36 +121,37 @@ impl Umem {
         Ok(ledger.iter().filter(|&&state| state != HELD).count())
     }
 
-    /// Bytes of all frames.
+    /// Returns the size of all frames, bytes.
     fn frames_len(&self) -> usize {
         self.frames as usize * self.frame_size as usize
     }
 
-    /// Maps the frames, to register them with the kernel, which keeps the pages when the mapping is gone.
+    /// Maps the frames, to register them with the kernel. The kernel keeps the pages after the
+    /// mapping is removed.
     pub(crate) fn map_frames(&self) -> Result<Mapping, Error> {
         let len = self.frames_len();
         Mapping::new(self.fd(), 0, len, false).map_err(memory(len))
     }
 }
 
-/// One frame, by number. Whoever has it owns its bytes: there is no second one of the same number.
+/// Ownership of one frame and its bytes. No second `Frame` has the same number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame(u32);
 
-/// The frames of a [`Umem`] as the worker sees them.
+/// The frames of a [`Umem`], mapped in a worker.
 #[derive(Debug)]
 pub struct FrameMemory {
     /// Start of the mapping, which the ledger keeps alive.
     start: NonNull<u8>,
     ledger: Cells<AtomicU8>,
-    /// What stands in the ledger for frames that this process has.
+    /// Ledger entry of frames that this process holds.
     holder: u8,
-    /// The frames of this process have their owner in it.
+    /// Whether [`Self::held_frames`] has returned the frames of this process.
     handed_out: AtomicBool,
     frames: u32,
-    /// Binary logarithm of the distance of two frames, bytes.
+    /// Binary logarithm of the distance between two frames, bytes.
     shift: u32,
-    /// Size of a frame, bytes: that distance, unless the frames are another library's.
+    /// Size of a frame, bytes. Equals that distance, unless another library owns the frames.
     room: u32,
 }
 
@@ -158,12 +161,13 @@ unsafe impl Send for FrameMemory {}
 unsafe impl Sync for FrameMemory {}
 
 impl FrameMemory {
-    /// Maps the whole packet memory. Its pages are entered now: a fault on the first packet in each frame would show in the latency.
+    /// Maps the whole packet memory with all pages: a page fault at the first packet of a frame
+    /// would add to its latency.
     pub fn map(umem: &Umem) -> Result<Self, Error> {
         Self::map_for(umem, HELD)
     }
 
-    /// As [`Self::map`], in a process to which frames are lent under that number.
+    /// Like [`Self::map`], in a process to which frames are lent under that number.
     pub(crate) fn map_as(umem: &Umem, holder: Borrower) -> Result<Self, Error> {
         Self::map_for(umem, holder.0)
     }
@@ -185,18 +189,19 @@ impl FrameMemory {
         })
     }
 
-    /// Size of a frame, bytes.
+    /// Returns the size of a frame, bytes.
     #[inline]
     pub fn frame_size(&self) -> u32 {
         self.room
     }
 
-    /// Number of frames.
+    /// Returns the number of frames.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Every frame of this process, once: a second call finds none, since a frame must not exist twice.
+    /// Returns every frame that this process holds. A second call returns none, because no frame
+    /// may exist twice.
     pub(crate) fn held_frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let frames = if self.handed_out.swap(true, Ordering::Relaxed) {
             0..0
@@ -208,7 +213,7 @@ impl FrameMemory {
             .map(Frame)
     }
 
-    /// Enters into the ledger that the frame at `address` is with `port`.
+    /// Enters into the ledger that `port` holds the frame at `address`.
     #[inline]
     pub(crate) fn mark_lent(&self, address: u64, port: Borrower) {
         if let Some(state) = self.ledger.get((address >> self.shift) as usize) {
@@ -216,7 +221,7 @@ impl FrameMemory {
         }
     }
 
-    /// Frames that a port has now.
+    /// Returns the number of frames that a port holds.
     pub(crate) fn lent_to(&self, port: Borrower) -> usize {
         self.ledger
             .iter()
@@ -224,16 +229,16 @@ impl FrameMemory {
             .count()
     }
 
-    /// The address of byte `offset` of a frame, for a descriptor. The token is used up: the frame is to be marked as lent when the descriptor is handed
-    /// over.
+    /// Consumes a frame. Returns the address of byte `offset` in it, for a descriptor. Mark the
+    /// frame as lent when the descriptor is handed over.
     #[inline]
-    #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
+    #[expect(clippy::needless_pass_by_value, reason = "consumes the ownership")]
     pub(crate) fn address(&self, frame: Frame, offset: u32) -> u64 {
         debug_assert!(offset < self.frame_size());
         (u64::from(frame.0) << self.shift) + u64::from(offset)
     }
 
-    /// Hands a frame to a port; returns the address of byte `offset` in it for a descriptor.
+    /// Lends a frame to a port. Returns the address of byte `offset` in it, for a descriptor.
     #[inline]
     pub fn lend(&self, frame: Frame, offset: u32, port: Borrower) -> u64 {
         let address = self.address(frame, offset);
@@ -241,8 +246,9 @@ impl FrameMemory {
         address
     }
 
-    /// Takes the frame of a descriptor back from a port, with the offset of the descriptor in it. `None` for an address outside the
-    /// UMEM or a frame that was not lent to it: the ledger is what makes a second owner of a frame impossible.
+    /// Takes the frame of a descriptor back from a port, with the descriptor's offset in it.
+    /// Returns `None` for an address outside the UMEM or a frame that this port has not borrowed.
+    /// So the ledger prevents a second owner of a frame.
     #[inline]
     pub fn take_back(&self, address: u64, port: Borrower) -> Option<(Frame, u32)> {
         let number = address >> self.shift;
@@ -255,7 +261,8 @@ impl FrameMemory {
         Some((Frame(number as u32), offset))
     }
 
-    /// Takes back every frame that a port still had. Only after the kernel has let go of the port's socket.
+    /// Takes back every frame that a port holds. Call it only after the kernel has released the
+    /// port's socket.
     pub(crate) fn take_all_back(&self, port: Borrower) -> impl Iterator<Item = Frame> + '_ {
         (0..self.frames).filter_map(move |frame| {
             let state = &self.ledger[frame as usize];
@@ -266,13 +273,14 @@ impl FrameMemory {
         })
     }
 
-    /// Whether the frame at `address` is with `port`.
+    /// Returns whether `port` holds the frame at `address`.
     pub(crate) fn is_lent_to(&self, address: u64, port: Borrower) -> bool {
         let state = self.ledger.get((address >> self.shift) as usize);
         state.is_some_and(|state| state.load(Ordering::Relaxed) == port.0)
     }
 
-    /// Enters the frames that are with `port` as this process' own, all but those at these addresses. Before the frames of this process are handed out.
+    /// Takes back the frames of `port` in the ledger, except those at these addresses. Call it
+    /// before [`Self::held_frames`].
     pub(crate) fn take_back_all_but(&self, port: Borrower, addresses: impl Iterator<Item = u64>) {
         let kept: HashSet<u64> = addresses.map(|address| address >> self.shift).collect();
         for (frame, state) in (0..).zip(self.ledger.iter()) {
@@ -282,13 +290,13 @@ impl FrameMemory {
         }
     }
 
-    /// Gives a frame to the process that is known as `holder`; it finds it when it starts.
+    /// Grants a frame to the process `holder`, which finds it when it starts.
     pub(crate) fn grant(&self, frame: Frame, holder: Borrower) {
         self.lend(frame, 0, holder);
     }
 
-    /// Starts to fetch a packet and its metadata into the cache. Another core has just written them, and they are needed one after the other:
-    /// metadata, headers, payload, and all of it when the kernel copies it out again.
+    /// Prefetches a packet and its metadata. Another core has just written them. They are needed in
+    /// sequence: metadata, headers, payload, and everything for the copy to the kernel.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64, len: u32) {
         #[cfg(target_arch = "x86_64")]
@@ -296,7 +304,7 @@ impl FrameMemory {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let packet = self.start.as_ptr().wrapping_add(address as usize);
             let metadata = packet.wrapping_sub(META_LEN);
-            // SAFETY: a prefetch is a hint; it does not fault, whatever the address.
+            // SAFETY: a prefetch is a hint that never faults, for any address.
             let fetch = |at: *mut u8| unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
             fetch(metadata);
             (0..len.min(self.frame_size()) as usize)
@@ -307,8 +315,8 @@ impl FrameMemory {
         let _ = (address, len);
     }
 
-    /// The packet in a buffer, for the functions; the frame comes back through [`Self::close`]. When the metadata does not fit the packet, the
-    /// buffer is given back.
+    /// Returns the packet of a buffer, for the functions. [`Self::close`] returns the frame. If the
+    /// metadata does not match the packet, returns the buffer.
     #[inline]
     pub(crate) fn open(&self, buffer: Buffer, meta: Meta) -> Result<Packet<'_>, Buffer> {
         let Buffer { frame, offset, len } = buffer;
@@ -321,19 +329,19 @@ impl FrameMemory {
         })
     }
 
-    /// The buffer of a packet that [`Self::open`] made; the packet must not be used again.
+    /// Returns the buffer of a packet from [`Self::open`]. The packet must not be used again.
     ///
     /// # Panics
-    /// When a function put another packet in its place.
+    /// A function has replaced the packet with another one.
     #[inline]
     pub(crate) fn close(&self, packet: &Packet<'_>) -> Buffer {
         let frame = Frame(packet.token());
         let (offset, len) = (packet.start(), packet.len());
         let at = (frame.0 as usize) << self.shift;
-        let ours = self.start.as_ptr().wrapping_add(at + offset).cast_const();
+        let start = self.start.as_ptr().wrapping_add(at + offset).cast_const();
         assert!(
-            packet.bytes().as_ptr() == ours,
-            "a function exchanged a packet for one of its own"
+            packet.bytes().as_ptr() == start,
+            "a function has replaced a packet with another one"
         );
         Buffer {
             frame,
@@ -342,19 +350,19 @@ impl FrameMemory {
         }
     }
 
-    /// A frame's number, below [`Self::frames`].
+    /// Returns a frame's number, below [`Self::frames`].
     #[inline]
     pub fn frame_number(&self, frame: &Frame) -> u32 {
         frame.0
     }
 
-    /// A frame's bytes.
+    /// Returns a frame's bytes.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.own(Frame(frame.0))
     }
 
-    /// The metadata in front of a packet; `None` when there is no room for it.
+    /// Reads the metadata before a packet; `None` without enough headroom.
     #[inline]
     pub(crate) fn meta(&self, buffer: &mut Buffer) -> Option<Meta> {
         let end = buffer.offset as usize;
@@ -362,7 +370,7 @@ impl FrameMemory {
         bytes.get(..end)?.last_chunk().map(Meta::from_bytes)
     }
 
-    /// Writes the metadata in front of a packet; `false` when there is no room for it.
+    /// Writes the metadata before a packet; `false` without enough headroom.
     #[inline]
     pub(crate) fn set_meta(&self, buffer: &mut Buffer, meta: &Meta) -> bool {
         let end = buffer.offset as usize;
@@ -371,25 +379,26 @@ impl FrameMemory {
         room.map(|room| *room = meta.to_bytes()).is_some()
     }
 
-    /// A frame's bytes, for as long as the memory is mapped; the token is used up.
+    /// Consumes a frame. Returns its bytes for as long as the memory is mapped.
     #[inline]
     #[expect(
         clippy::mut_from_ref,
         clippy::needless_pass_by_value,
-        reason = "the token is the right to the bytes"
+        reason = "a frame is the right to its bytes"
     )]
     fn own(&self, frame: Frame) -> &mut [u8] {
         let at = (frame.0 as usize) << self.shift;
-        // SAFETY: frames come from `held_frames`, `take_back` and `close` only, so the number is below `self.frames` and the range lies in the
-        // mapping, which lives as long as `self`. The frame exists once and has just been used up or is borrowed mutably by the caller, and
-        // neither the kernel nor the agent touches a frame that is not lent.
+        // SAFETY: frames come only from `held_frames`, `take_back` and `close`, so the number is
+        // below `self.frames` and the range lies in the mapping, which lives as long as `self`. The
+        // frame exists once, and the caller has just consumed it or borrows it mutably. Neither the
+        // kernel nor the agent touches a frame that is not lent.
         unsafe {
             std::slice::from_raw_parts_mut(self.start.add(at).as_ptr(), self.frame_size() as usize)
         }
     }
 }
 
-/// Length of the shared file, bytes.
+/// Returns the length of the shared file, bytes.
 fn file_len_of(frames: u32, frame_size: u32) -> Result<usize, Error> {
     if !matches!(frame_size, 2048 | 4096) {
         return Err(Error::Parameter {
@@ -445,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_outlives_the_process_that_wrote_it() {
+    fn the_ledger_outlives_its_process() {
         let agent = Umem::create(8, 4096).unwrap();
         let open = || Umem::open(agent.fd().try_clone_to_owned().unwrap(), 8, 4096).unwrap();
         let worker = FrameMemory::map(&open()).unwrap();
@@ -466,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_sizes_are_refused() {
+    fn invalid_sizes_are_refused() {
         for (frames, size, word) in [
             (0, 2048, "frames"),
             (MAX_FRAMES + 1, 2048, "frames"),

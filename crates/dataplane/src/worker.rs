@@ -1,10 +1,11 @@
-//! The worker process: a loop that forwards, and a thread that listens to the agent.
+//! The worker process: a loop that forwards, and a thread that serves the agent's requests.
 //!
-//! The control thread does whatever takes time (it compiles rule tables, maps rings, frees memory); the loop only puts a finished part in or takes
-//! one out, between two batches. While there is nothing to put in it costs the loop one relaxed load a turn.
+//! The control thread does all slow work: it compiles rule tables, maps rings and frees memory. The
+//! loop only adds or removes a finished part between two batches. Without a change this costs the
+//! loop one relaxed load per iteration.
 //!
-//! When the agent's end of the connection closes, the worker goes on forwarding with what it has: a crashed agent does not stop traffic.
-//! It ends on SIGTERM, or when the agent asks.
+//! When the agent closes its connection, the worker keeps forwarding: a crash of the agent does not
+//! stop traffic. The worker ends on SIGTERM or on request.
 
 mod changes;
 mod forwarding;
@@ -31,13 +32,15 @@ use crate::idle::IdleClock;
 use crate::protocol::{Request, Setup, receive_request, send_reply};
 use crate::stats::StatsFile;
 
-/// What the scheduler calls the thread that asks.
+/// The scheduler's identifier for the calling thread.
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
-/// Runs the worker, over the ports that `D` drives, until it is told to stop. `control` is the connection to the agent
-/// ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see [`control_from_stdin`]).
+/// Runs the worker over the ports of `D` until it is told to stop. `control` is the connection to
+/// the agent ([`WorkerHandle`](crate::WorkerHandle) passes it as standard input, see
+/// [`control_from_stdin`]).
 ///
-/// Never returns: the process ends with status 0 when it was told to, and 1 with a message on standard error when the set-up fails.
+/// Never returns. The process ends with status 0 on request, or with status 1 and a message on
+/// standard error if the set-up fails.
 pub fn worker_main<D: Driver>(control: OwnedFd) -> ! {
     match run::<D>(control) {
         Ok(()) => exit(0),
@@ -48,17 +51,17 @@ pub fn worker_main<D: Driver>(control: OwnedFd) -> ! {
     }
 }
 
-/// The agent's connection, as a worker process finds it.
+/// Returns the agent's connection from standard input.
 pub fn control_from_stdin() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
 fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
-    // Cosmetic: the command line names the worker too.
+    // The name is cosmetic: the command line names the worker too.
     let _ = prctl::set_name(c"myelin-worker");
     let mut terminate = SigSet::empty();
     terminate.add(Signal::SIGTERM);
-    // Before any thread exists, a driver's included, so that all inherit the mask.
+    // Before any thread exists, those of a driver included, so that all inherit the mask.
     terminate
         .thread_block()
         .map_err(|errno| format!("block SIGTERM: {errno}"))?;
@@ -83,13 +86,14 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         .name("myelin-control".into())
         .stack_size(512 * 1024)
         .spawn(move || {
-            // Only the loop is bound: this thread compiles rules, which must not hold packets up. It fails when these cores were taken from the process
-            // meanwhile, and then it has others.
+            // Only the loop is pinned. This thread compiles rules, which must not delay packets.
+            // The call fails if these cores were taken from the process meanwhile. Then the thread
+            // uses the remaining ones.
             let _ = sched_setaffinity(THIS_THREAD, &cores);
             control.serve();
         })
         .map_err(|error| format!("start the control thread: {error}"))?;
-    // A packet that is shaped leaves when its time has come: by default the kernel may add 50 us to each sleep.
+    // A shaped packet must leave on time. By default the kernel may add 50 us to each sleep.
     let _ = prctl::set_timerslack(1);
     let mut state = Loop {
         forwarder: Forwarder::new(memory, setup.batch, counters, monotonic_ns),
@@ -100,15 +104,15 @@ fn run<D: Driver>(control: OwnedFd) -> Result<(), String> {
         state.forwarder.add_port(index, port);
     }
     mailbox.forward(&mut state, IdleClock::new(setup.idle));
-    // It still has to answer the agent.
+    // The control thread may still answer the agent.
     let _ = control_thread.join();
-    // Closes the ports.
+    // Close the ports.
     drop(state);
     driver.stop();
     Ok(())
 }
 
-/// The first request brings what the rest of the process is built on.
+/// Serves the first request, which contains the settings of the process.
 fn set_up<D: Driver>(control: &OwnedFd, cores: &CpuSet) -> Result<(Setup, D, StatsFile), String> {
     let (request, fds) = receive_request(control.as_fd())
         .map_err(|error| format!("control connection: {error}"))?
@@ -136,13 +140,13 @@ fn build<D: Driver>(
     let core = bind(setup)?;
     let driver = D::start(&setup.ports, core, fds)?;
     if core.is_none() {
-        // Anywhere, not on the core that a driver may have chosen.
+        // Any allowed core, not the one that a driver may have chosen.
         let _ = sched_setaffinity(THIS_THREAD, cores);
     }
     Ok((driver, stats))
 }
 
-/// Binds the thread of the loop to its core, as far as there is one.
+/// Pins the thread of the loop to its core, if one is set.
 fn bind(setup: &Setup) -> Result<Option<u32>, String> {
     let Some(core) = setup.core else {
         return Ok(None);
@@ -154,11 +158,11 @@ fn bind(setup: &Setup) -> Result<Option<u32>, String> {
     let Err(errno) = bound else {
         return Ok(Some(core));
     };
-    let problem = format!("bind to core {core}: {errno}; does it exist?");
+    let problem = format!("pin to core {core}: {errno}; check that the core exists");
     if !setup.restarted {
         return Err(problem);
     }
-    // It was there. Whoever looks after this worker binds it when the core comes back.
+    // The core existed before. The supervisor pins the worker when the core returns.
     eprintln!("myelin-worker: {problem}");
     Ok(None)
 }

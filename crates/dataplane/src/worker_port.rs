@@ -1,4 +1,4 @@
-//! The ports of a worker on packet memory of our own: AF_XDP sockets, and rings to other workers.
+//! The ports of a worker on Myelin's packet memory: AF_XDP sockets, and rings to other workers.
 
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -28,7 +28,7 @@ impl Driver for Sockets {
         else {
             return Err("this program drives no devices".into());
         };
-        let umem = fds.pop().ok_or("the set-up came without packet memory")?;
+        let umem = fds.pop().ok_or("the request has no packet memory")?;
         let holder = holder.map(Borrower::of).transpose()?;
         let memory = Umem::open(umem, frames, frame_size)
             .and_then(|umem| match holder {
@@ -62,11 +62,11 @@ impl Driver for Sockets {
     }
 }
 
-/// A port of a worker process. Told apart by a branch that is always predicted rather than by a dynamic call.
+/// A port of a worker process. A predictable branch selects the kind, instead of a dynamic call.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "a box would cost every packet an access; there are few ports"
+    reason = "a box would cost an access per packet; there are few ports"
 )]
 pub enum WorkerPort {
     /// An AF_XDP socket.

@@ -11,9 +11,10 @@ use crate::sys;
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
 use crate::xsk::{Rings, XskInfo};
 
-/// Completions taken at once; the rest wait for the next round.
+/// Most completions taken at once.
 const RECLAIM_BATCH: u32 = 256;
-/// In copy mode the kernel lets go of the frames when the last descriptor is closed; a driver is told to in the background, some time after.
+/// Time until a driver has released the frames. In copy mode the kernel releases them when the last
+/// descriptor is closed. A driver releases them later, in the background.
 const DRIVER_RELEASE: Duration = Duration::from_secs(1);
 
 /// The worker's end of an AF_XDP socket.
@@ -24,9 +25,9 @@ pub struct XdpPort {
     transmit: Producer<Descriptor>,
     completion: Consumer<u64>,
     receive: Option<Receive>,
-    /// Frames in the transmit ring or with the device, which come back through the completion ring.
+    /// Frames in the transmit ring or in the device, which return through the completion ring.
     in_flight: u32,
-    /// Descriptors were written since the last flush.
+    /// Whether descriptors were written since the last flush.
     dirty: bool,
     backlogged: bool,
     invalid: u64,
@@ -42,7 +43,8 @@ struct Receive {
 }
 
 impl XdpPort {
-    /// Takes a bound socket over. Whatever a predecessor left in its rings counts as lent, also where it died before it could say so.
+    /// Takes over a bound socket. Frames that a predecessor left in its rings count as lent, even
+    /// if it died before it could mark them.
     pub(crate) fn new(
         fd: OwnedFd,
         info: &XskInfo,
@@ -55,7 +57,8 @@ impl XdpPort {
         rings.completion.entries().for_each(lent);
         let mut receiving = 0;
         let receive = rings.receive.map(|(fill, arrivals)| {
-            // In this order: the kernel shows a frame in the RX ring before it takes it out of the fill ring.
+            // In this order: the kernel shows a frame in the RX ring before it removes it from the
+            // fill ring.
             fill.entries().for_each(lent);
             arrivals.entries().for_each(|d| lent(d.address));
             let with_port = fill.outstanding() + arrivals.waiting();
@@ -71,7 +74,7 @@ impl XdpPort {
         Ok(Self {
             fd,
             borrower,
-            // A predecessor may have died between submitting and kicking.
+            // A predecessor may have died between submit and kick.
             dirty: rings.transmit.outstanding() > 0,
             transmit: rings.transmit,
             completion: rings.completion,
@@ -84,7 +87,7 @@ impl XdpPort {
         })
     }
 
-    /// Closes the socket and waits until the kernel no longer touches the frames it had.
+    /// Closes the socket, and waits until the kernel has released its frames.
     pub(crate) fn close(self) {
         let zero_copy = self.zero_copy;
         drop(self);
@@ -158,8 +161,9 @@ impl Port for XdpPort {
             let Err(error) = sys::kick_transmit(self.fd.as_raw_fd()) else {
                 return kicks;
             };
-            // Copy mode sends a limited number a call and stops at every refusal of the device: go on while it moves. A link that is
-            // down keeps its packets in the ring; they leave with the first packet after it is up again.
+            // In copy mode each call sends a limited number of packets, and stops when the device
+            // refuses one. Repeat while packets leave. If the link is down, packets stay in the
+            // ring until the first packet after it is up.
             let again = matches!(
                 error.raw_os_error(),
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR)
@@ -251,9 +255,10 @@ impl Port for XdpPort {
     }
 }
 
-/// Hands what was written to the kernel and enters it into the ledger. The order decides what a worker leaves behind that is killed in between: in copy
-/// mode the frames are still in the ring, where a successor finds them; a driver may have taken them out at once, so there
-/// they are marked first, and are lost if they were not submitted.
+/// Publishes the written entries to the kernel and marks them in the ledger. The order matters if
+/// the worker is killed in between. In copy mode the frames are still in the ring, where a
+/// successor finds them. A driver may take them out at once, so with zero-copy they are marked
+/// first. Marked frames that were not submitted are lost.
 #[inline]
 fn submit<T: Slot>(ring: &mut Producer<T>, zero_copy: bool, mark: impl Fn(T)) {
     if zero_copy {
@@ -332,9 +337,9 @@ mod tests {
         XdpPort::new(fd, xsk.info(), Borrower::new(0).unwrap(), memory).unwrap()
     }
 
-    /// A worker that was killed between writing a ring's index and writing the ledger.
+    /// A worker was killed between writing a ring's index and writing the ledger.
     #[test]
-    fn what_a_dead_worker_left_in_the_rings_is_lent_and_sent() {
+    fn frames_in_the_rings_of_a_dead_worker_are_lent_and_sent() {
         let Some((wire, xsk)) = Wire::new('h') else {
             return;
         };
@@ -359,7 +364,7 @@ mod tests {
             });
         }
         rings.transmit.submit();
-        assert_eq!(wire.umem.lent().unwrap(), 0, "it did not get that far");
+        assert_eq!(wire.umem.lent().unwrap(), 0, "no frame is marked");
         drop(rings);
 
         let memory = FrameMemory::map(&wire.umem).unwrap();
@@ -367,7 +372,7 @@ mod tests {
         assert_eq!(wire.umem.lent().unwrap(), 13);
         let mut pool = FramePool::new(memory.held_frames(), 512);
         assert_eq!(pool.len(), 512 - 13);
-        assert!(port.flush(&memory) > 0, "nobody has kicked the kernel");
+        assert!(port.flush(&memory) > 0, "the kernel needs a kick");
         let deadline = std::time::Instant::now() + Duration::from_secs(1);
         while pool.len() < 512 - 10 && std::time::Instant::now() < deadline {
             port.reclaim(&memory, &mut pool);
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_gives_the_packet_back_and_a_link_that_is_down_keeps_it() {
+    fn a_full_ring_returns_the_packet_and_a_down_link_keeps_its_packets() {
         let Some((wire, xsk)) = Wire::new('d') else {
             return;
         };
@@ -400,14 +405,14 @@ mod tests {
         };
         assert_eq!(sent, 64);
         pool.give(refused.frame);
-        assert_eq!(port.flush(&memory), 1, "one attempt, no more");
-        assert!(!port.is_backlogged(), "there is nothing to wait for");
+        assert_eq!(port.flush(&memory), 1, "exactly one attempt");
+        assert!(!port.is_backlogged(), "no retry can help");
         assert_eq!(port.flush(&memory), 0);
         port.reclaim(&memory, &mut pool);
         assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512 - 64, 64));
         wire.ip("link set DEV up");
         port.dirty = true;
-        // Kernels before 6.17 send 32 a call.
+        // Kernels before 6.17 send 32 packets per call.
         assert!(port.flush(&memory) <= 2);
         port.reclaim(&memory, &mut pool);
         assert_eq!((pool.len(), wire.umem.lent().unwrap()), (512, 0));

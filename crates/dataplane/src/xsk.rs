@@ -1,13 +1,15 @@
-//! AF_XDP sockets: opened and bound by the agent, driven by the worker.
+//! AF_XDP sockets: the agent opens and binds them, the worker drives them.
 //!
-//! A socket never loads an XDP program; the front door's program redirects into it through a socket map. The first socket of a
-//! [`Umem`] registers the memory; later ones, on other queues and devices, share it (`XDP_SHARED_UMEM`) and bring their own fill and
-//! completion rings. Sharing imposes the first socket's copy or zero-copy mode; where the second device cannot follow, its
-//! socket registers the same memory a second time and finds its own mode.
+//! A socket loads no XDP program. The front door's program redirects into it through a socket map.
+//! The first socket of a [`Umem`] registers the memory. Later ones, on other queues and devices,
+//! share it (`XDP_SHARED_UMEM`) and bring their own fill and completion rings. Sharing requires the
+//! first socket's copy or zero-copy mode. If the second device does not support that mode, its
+//! socket registers the same memory again with its own mode.
 //!
-//! Rings are mapped by the worker. Since Linux 6.4 that may come after binding, so a worker that is started anew goes on with the
-//! sockets and rings of the one that died. Before, a bound socket's rings cannot be mapped any more: there the agent binds
-//! when the worker has mapped them, and a new worker gets new sockets ([`Successor`]); what lay in the old rings is lost.
+//! The worker maps the rings. Since Linux 6.4 this may happen after binding. So a restarted worker
+//! continues with the sockets and rings of its predecessor. Before Linux 6.4 the rings of a bound
+//! socket cannot be mapped. There the agent binds after the worker has mapped the rings, and a
+//! restarted worker gets new sockets ([`Successor`]). Packets in the old rings are lost.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,38 +36,39 @@ mod rings;
 
 pub(crate) use rings::Rings;
 
-/// Entries of each ring unless said otherwise.
+/// Default number of entries of each ring.
 pub const RING_SIZE: u32 = 1024;
 
-/// How many frames one `sendto` transmits at most in copy mode, unless the socket is told otherwise.
+/// Most frames that one `sendto` transmits in copy mode by default.
 const TRANSMIT_BUDGET: u32 = 32;
-/// Linux 6.17; older kernels keep their budget of 32 and are kicked more often.
+/// Since Linux 6.17. Older kernels keep their budget of 32 and need more kicks.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 /// How long a queue may stay busy after its socket is closed.
 const QUEUE_RELEASE: Duration = Duration::from_secs(2);
 const SO_PREFER_BUSY_POLL: i32 = 69;
 const SO_BUSY_POLL_BUDGET: i32 = 70;
 
-/// What a socket is for.
+/// The role of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// Receives, and may transmit: the port's queue, or the far end of an internal link.
+    /// Receives, and may transmit: a queue of a port, or the far end of an internal link.
     Ingress,
     /// Only transmits.
     Egress,
 }
 
-/// Busy polling: the worker's own system calls run the device's receive poll, instead of an interrupt
+/// Busy polling: the worker's system calls poll the device's receive queue, instead of an interrupt
 /// (`Documentation/networking/napi.rst`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusyPoll {
-    /// How long a system call may poll (`SO_BUSY_POLL`, whole microseconds).
+    /// Longest poll in a system call (`SO_BUSY_POLL`, whole microseconds).
     pub time: Duration,
-    /// Packets a poll may take (`SO_BUSY_POLL_BUDGET`).
+    /// Most packets of a poll (`SO_BUSY_POLL_BUDGET`).
     pub budget: u16,
 }
 
-/// How a socket is opened: zero-copy where the driver can, else the kernel copies.
+/// The configuration of a socket. It uses zero-copy if the driver supports it, otherwise the kernel
+/// copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XskConfig {
     /// The interface's name, for messages.
@@ -74,18 +77,18 @@ pub struct XskConfig {
     pub ifindex: u32,
     /// The queue of the interface, from 0.
     pub queue: u32,
-    /// What the socket is for.
+    /// The role of the socket.
     pub role: Role,
     /// Entries of each of its rings, a power of two.
     pub ring_size: u32,
-    /// Busy polling, if wanted.
+    /// Busy polling, if enabled.
     pub busy_poll: Option<BusyPoll>,
-    /// Bind when the worker has mapped the rings, as it must be before Linux 6.4, on every kernel.
+    /// Binds after the worker has mapped the rings, as required before Linux 6.4.
     pub bind_late: bool,
 }
 
 impl XskConfig {
-    /// A socket with the usual ring size, no busy polling.
+    /// Returns a configuration with the default ring size and without busy polling.
     pub fn new(interface: impl Into<String>, ifindex: u32, queue: u32, role: Role) -> Self {
         Self {
             interface: interface.into(),
@@ -98,7 +101,7 @@ impl XskConfig {
         }
     }
 
-    /// The error of a step of opening the socket.
+    /// Returns the error of a step of opening the socket.
     fn failed<E: Into<io::Error>>(&self, step: &'static str) -> impl FnOnce(E) -> Error {
         move |source| Error::Socket {
             interface: self.interface.clone(),
@@ -109,31 +112,32 @@ impl XskConfig {
     }
 }
 
-/// What the worker must know of a socket besides its descriptor.
+/// The information about a socket that the worker needs besides its descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct XskInfo {
     pub(crate) config: XskConfig,
-    /// The driver reads and writes the UMEM itself; otherwise the kernel copies.
+    /// Whether the driver accesses the UMEM itself. Otherwise the kernel copies.
     pub(crate) zero_copy: bool,
 }
 
-/// Puts a socket where packets are led to it: into a socket map.
+/// Redirects packets to a socket: puts it into a socket map.
 pub type Lead = Arc<dyn Fn(BorrowedFd<'_>) -> Result<(), String> + Send + Sync>;
 
-/// An AF_XDP socket, bound, or to be bound when its worker has mapped its rings.
+/// An AF_XDP socket. It is bound, or will be after its worker has mapped its rings.
 pub struct Xsk {
-    /// Shared with whoever reads what the kernel counts.
+    /// Shared with [`WorkerFacts`](crate::WorkerFacts), which reads the kernel's counters.
     fd: Arc<OwnedFd>,
     info: XskInfo,
-    /// Shares the packet memory of another socket.
+    /// Whether it shares the packet memory of another socket.
     shares: bool,
-    /// The network namespace it was opened in, where its rings cannot be mapped again: a new worker needs a successor, from there.
+    /// Its network namespace, if its rings cannot be mapped again. A new worker needs a successor
+    /// in that namespace.
     netns: Option<OwnedFd>,
     unbound: Option<Unbound>,
     lead: Option<Lead>,
 }
 
-/// What binding needs that comes later.
+/// The arguments of a later bind.
 #[derive(Debug)]
 struct Unbound {
     address: SocketAddrXdp,
@@ -141,7 +145,7 @@ struct Unbound {
     shared: Option<Arc<OwnedFd>>,
 }
 
-/// What is needed to open a socket like one that was closed.
+/// The settings to open a socket like one that was closed.
 pub(crate) struct Successor {
     info: XskInfo,
     shares: bool,
@@ -150,8 +154,9 @@ pub(crate) struct Successor {
 }
 
 impl Xsk {
-    /// Opens a socket on one queue of an interface and binds it, now or where the worker must map its rings before, then.
-    /// `shared` is an earlier socket of the same [`Umem`], if there is one.
+    /// Opens a socket on one queue of an interface. Binds it now, or after the worker has mapped
+    /// its rings if the kernel requires that. `shared` is an earlier socket of the same [`Umem`],
+    /// if any.
     pub fn bind(umem: &Umem, config: &XskConfig, shared: Option<&Xsk>) -> Result<Self, Error> {
         if !config.ring_size.is_power_of_two() {
             return Err(Error::Parameter {
@@ -164,13 +169,13 @@ impl Xsk {
         if !config.bind_late && rings_outlive_binding(&socket)? {
             return Ok(socket);
         }
-        // It has told which memory and which mode the device takes.
+        // The bound socket shows which memory and which mode the device supports.
         let (shares, zero_copy) = (socket.shares, socket.info.zero_copy);
         drop(socket);
         Self::open(config, Memory::of(umem, shared, shares), Some(zero_copy))
     }
 
-    /// With rings that the agent can map, for tests that play the worker in the same process.
+    /// Binds at once, so that tests can map the rings in the same process.
     fn bind_now(umem: &Umem, config: &XskConfig, shared: Option<&Self>) -> Result<Self, Error> {
         if let Some(first) = shared
             && let Ok(socket) = Self::open(config, Memory::Shared(first), None)
@@ -180,7 +185,7 @@ impl Xsk {
         Self::open(config, Memory::Registered(umem), None)
     }
 
-    /// With `later`, to be bound later, in that mode: zero-copy or not.
+    /// Opens a socket. `later` postpones the bind and sets the mode: zero-copy or not.
     fn open(config: &XskConfig, memory: Memory<'_>, later: Option<bool>) -> Result<Self, Error> {
         let failed = |step| config.failed(step);
         let (cloexec, size) = (SocketFlags::CLOEXEC, config.ring_size);
@@ -196,14 +201,14 @@ impl Xsk {
             set_xdp_rx_ring_size(&fd, size).map_err(failed("make the RX ring"))?;
         }
         if size > TRANSMIT_BUDGET {
-            // One kick a batch, whatever the batch. Refused by older kernels, which then take several.
+            // One kick per batch. Older kernels refuse this option and need several kicks.
             let _ = sys::set_option(fd.as_fd(), libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, size);
         }
         if let Some(busy_poll) = config.busy_poll {
             set_busy_poll(fd.as_fd(), busy_poll).map_err(config.failed("set busy polling"))?;
         }
         let (flags, shared) = match (memory, later) {
-            // The other flags are those of the socket that registered the memory.
+            // The socket that registered the memory has set the other flags.
             (Memory::Shared(first), _) => (Flags::XDP_SHARED_UMEM, Some(Arc::clone(&first.fd))),
             (_, None) => (Flags::XDP_USE_NEED_WAKEUP, None),
             (_, Some(true)) => (Flags::XDP_USE_NEED_WAKEUP | Flags::XDP_ZEROCOPY, None),
@@ -233,7 +238,7 @@ impl Xsk {
         Ok(socket)
     }
 
-    /// Binds it, if it is not bound yet. To be called when its rings are mapped.
+    /// Binds the socket if it is not bound. Call it after its rings are mapped.
     pub(crate) fn complete(&mut self) -> Result<(), Error> {
         let Some(unbound) = &self.unbound else {
             return Ok(());
@@ -246,28 +251,29 @@ impl Xsk {
         Ok(())
     }
 
-    /// The socket, with the way by which packets are led to it; it is taken when a worker has the socket, and again for each successor.
+    /// Sets how packets are redirected to the socket. The redirect happens when a worker has the
+    /// socket, and again for each successor.
     #[must_use]
     pub fn led_by(mut self, lead: Lead) -> Self {
         self.lead = Some(lead);
         self
     }
 
-    /// Leads packets to it, if it is to receive any.
+    /// Redirects packets to the socket, if [`Self::led_by`] was called.
     pub(crate) fn lead(&self) -> Result<(), Error> {
         let Some(lead) = &self.lead else {
             return Ok(());
         };
-        let failed = self.info.config.failed("lead packets to it");
+        let failed = self.info.config.failed("redirect packets to it");
         lead(self.fd()).map_err(|words| failed(io::Error::other(words)))
     }
 
-    /// Whether its rings cannot be mapped again.
+    /// Returns whether its rings cannot be mapped again.
     pub(crate) fn is_late(&self) -> bool {
         self.netns.is_some()
     }
 
-    /// Closes it, and gives what a new one needs where its rings cannot be mapped again.
+    /// Closes the socket. Returns the settings of a successor if its rings cannot be mapped again.
     pub(crate) fn into_successor(self) -> Option<Successor> {
         Some(Successor {
             info: self.info,
@@ -277,12 +283,12 @@ impl Xsk {
         })
     }
 
-    /// The socket's descriptor, for a socket map.
+    /// Returns the socket's descriptor, for a socket map.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The same, for [`WorkerFacts`](crate::WorkerFacts).
+    /// Returns the shared descriptor, for [`WorkerFacts`](crate::WorkerFacts).
     pub(crate) fn shared_fd(&self) -> &Arc<OwnedFd> {
         &self.fd
     }
@@ -291,7 +297,8 @@ impl Xsk {
         &self.info
     }
 
-    /// Addresses of all frames that lie in this socket's rings now. Complete only while nobody moves them.
+    /// Returns the addresses of all frames in this socket's rings. Complete only while no process
+    /// moves them.
     pub fn frames_in_rings(&self) -> Result<Vec<u64>, Error> {
         let rings = Rings::map(self.fd(), &self.info.config)?;
         let mut addresses: Vec<u64> = rings.transmit.entries().map(|d| d.address).collect();
@@ -314,7 +321,7 @@ impl std::fmt::Debug for Xsk {
 }
 
 impl Successor {
-    /// Opens the socket, to be bound when its worker has mapped its rings.
+    /// Opens the socket. It is bound after its worker has mapped its rings.
     pub(crate) fn open(&self, umem: &Umem, shared: Option<&Xsk>) -> Result<Xsk, Error> {
         let memory = Memory::of(umem, shared, self.shares);
         let XskInfo { config, zero_copy } = &self.info;
@@ -336,7 +343,8 @@ impl std::fmt::Debug for Successor {
     }
 }
 
-/// Whether the rings of a bound socket can be mapped: Linux 6.4. Found out with the first socket there is.
+/// Returns whether the rings of a bound socket can be mapped: since Linux 6.4. Tests it with the
+/// first socket.
 fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -350,7 +358,7 @@ fn rings_outlive_binding(socket: &Xsk) -> Result<bool, Error> {
     Ok(*KNOWN.get_or_init(|| outlive))
 }
 
-/// Where a socket's packet memory comes from.
+/// The source of a socket's packet memory.
 #[derive(Clone, Copy)]
 enum Memory<'a> {
     Registered(&'a Umem),
@@ -367,7 +375,7 @@ impl<'a> Memory<'a> {
 }
 
 fn register(fd: &OwnedFd, umem: &Umem, failed: impl FnOnce(Errno) -> Error) -> Result<(), Error> {
-    // The kernel pins the pages; the mapping is not needed beyond this call.
+    // The kernel pins the pages, so the mapping may end after this call.
     let mapping = umem.map_frames()?;
     let registration = XdpUmemReg {
         addr: mapping.start().addr().get() as u64,
@@ -380,7 +388,8 @@ fn register(fd: &OwnedFd, umem: &Umem, failed: impl FnOnce(Errno) -> Error) -> R
     set_xdp_umem_reg(fd, registration).map_err(failed)
 }
 
-/// The kernel frees a queue in the background after the last descriptor of its socket is closed, so a busy queue is asked again for a while.
+/// Retries while the queue is busy. The kernel frees a queue in the background after the last
+/// descriptor of its socket is closed.
 fn bind_patiently(fd: &OwnedFd, Unbound { address, shared }: &Unbound) -> rustix::io::Result<()> {
     let deadline = Instant::now() + QUEUE_RELEASE;
     loop {

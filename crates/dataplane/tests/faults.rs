@@ -1,4 +1,4 @@
-//! What happens when something dies or goes away: worker, agent, link.
+//! Tests failures of the worker, the agent and the link.
 
 mod common;
 
@@ -15,13 +15,13 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 #[test]
-fn a_killed_worker_is_replaced_without_losing_sockets_frames_or_counts() {
+fn a_killed_worker_is_restarted_without_loss_of_sockets_frames_or_counts() {
     replaced(false);
 }
 
-/// Before Linux 6.4 a new worker cannot map the rings of the old one: it gets new sockets.
+/// Before Linux 6.4 a new worker cannot map the rings of the old one, so it gets new sockets.
 #[test]
-fn a_killed_worker_is_replaced_with_new_sockets_where_rings_cannot_be_mapped_again() {
+fn a_killed_worker_gets_new_sockets_if_rings_cannot_be_mapped_again() {
     replaced(true);
 }
 
@@ -33,7 +33,7 @@ fn replaced(bind_late: bool) {
     let mut path = Path::bound(&network, config(32, ADAPTIVE), forward(), bind_late);
     let (client, server) = ends(&network);
     for round in 0..8_u8 {
-        // In the middle of traffic, so that frames are in hand.
+        // Kill the worker under traffic, while it processes packets.
         let flood = client.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for i in 0..3000_u16 {
@@ -57,9 +57,9 @@ fn replaced(bind_late: bool) {
     let forth = path.worker.stats().chain(FORTH, 0).unwrap();
     assert!(
         forth.positions[0].packets_in >= 8,
-        "the new worker goes on counting"
+        "the new worker continues the counters"
     );
-    // Killing it while it sleeps, several times, strands nothing either.
+    // Killing a sleeping worker several times loses no frame either.
     let lent = path.worker.umem().lent().unwrap();
     for _ in 0..5 {
         path.worker.restart().unwrap();
@@ -68,8 +68,8 @@ fn replaced(bind_late: bool) {
     assert!(path.worker.umem().lent().unwrap() <= lent + 64);
 }
 
-/// Sends a pile of packets while the worker stands still. They fit into a port's least number of frames, 128, of which up to 15
-/// may be missing before the port is lent more.
+/// Sends packets while the worker is stopped. They fit into the smallest number of frames of a
+/// port: 128, of which up to 15 may be missing before a refill.
 fn pile_up(path: &Path, client: &UdpSocket) {
     const PACKETS: u64 = 100;
     let pid = Pid::from_raw(path.worker.pid().cast_signed());
@@ -85,7 +85,7 @@ fn pile_up(path: &Path, client: &UdpSocket) {
 }
 
 #[test]
-fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
+fn no_frame_is_lost_in_a_flood_or_while_the_egress_link_is_down() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -99,7 +99,7 @@ fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
     let many = path.worker.umem().lent().unwrap();
     assert!(
         many > few,
-        "packets piled up, but the fill ring was not raised: {few}, {many}"
+        "a backlog built up, but the fill level did not rise: {few}, {many}"
     );
     assert_eq!(
         path.worker.stats().chain(FORTH, 0).unwrap().transmit_drops,
@@ -119,7 +119,7 @@ fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
     );
 
     network.set_link(End::Server, true);
-    // What waited in the ring leaves with the first packet.
+    // Packets in the ring leave with the first packet.
     client.send(b"first").unwrap();
     drain(&server);
     echo(&client, &server, b"second", b"second").unwrap();
@@ -128,7 +128,7 @@ fn no_frame_is_lost_under_flood_nor_while_the_egress_link_is_down() {
 }
 
 #[test]
-fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
+fn a_worker_without_its_agent_forwards_until_sigterm() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -155,15 +155,15 @@ fn a_worker_without_its_agent_forwards_until_it_is_terminated() {
     if !ended {
         let _ = kill(pid, Signal::SIGKILL);
     }
-    assert!(ended, "it did not end on SIGTERM");
+    assert!(ended, "the worker did not end on SIGTERM");
     drop(doors);
 }
 
 #[test]
-fn a_worker_whose_answer_makes_no_sense_is_ended() {
+fn a_worker_with_an_invalid_answer_is_killed() {
     let mut program = config(1, ADAPTIVE);
     program.exe = "/bin/sh".into();
-    // It answers the set-up and the start as a worker does, then it does not.
+    // It answers the set-up and the start like a worker, then sends an invalid answer.
     let script = r#"
         wait() { dd bs=8 count=1 of=/dev/null 2>/dev/null; }
         wait; printf '{"number":1,"body":{"Ok":null}}' >&0
@@ -175,13 +175,13 @@ fn a_worker_whose_answer_makes_no_sense_is_ended() {
     assert!(worker.is_alive());
     let error = worker.set_idle(Idle::Sleep).unwrap_err();
     assert!(matches!(error, Error::Control { .. }), "{error}");
-    assert!(!worker.is_alive(), "it may do what it was asked later");
+    assert!(!worker.is_alive(), "the process could run it later");
     worker.restart().unwrap();
     assert!(worker.is_alive());
 }
 
 #[test]
-fn frames_of_a_socket_that_is_removed_from_a_dead_worker_are_not_lost() {
+fn frames_of_a_socket_removed_from_a_dead_worker_are_not_lost() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -200,7 +200,7 @@ fn frames_of_a_socket_that_is_removed_from_a_dead_worker_are_not_lost() {
 }
 
 #[test]
-fn a_link_that_is_deleted_takes_neither_the_worker_nor_its_frames_along() {
+fn a_deleted_link_ends_no_worker_and_loses_no_frames() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -217,7 +217,7 @@ fn a_link_that_is_deleted_takes_neither_the_worker_nor_its_frames_along() {
     assert!(path.worker.is_alive());
     assert!(
         cpu_ticks(pid) - before <= 3,
-        "a link that is gone must not keep the worker busy"
+        "a deleted link must not keep the worker busy"
     );
     path.worker.remove_chain(FORTH, 0).unwrap();
     path.worker.remove_socket(path.server).unwrap();

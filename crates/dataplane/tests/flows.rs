@@ -1,4 +1,4 @@
-//! The flows that a worker's functions know, read while packets pass.
+//! Tests reading flows of a worker's functions while packets pass.
 
 mod common;
 
@@ -6,12 +6,12 @@ use common::{ADAPTIVE, FORTH, Network, Path, config, echo, ends, privileged, wai
 use myelin_spec::{FunctionConfig, MonitorConfig};
 
 #[test]
-fn flows_are_read_from_a_running_worker_and_those_of_a_dead_one_are_gone() {
+fn flows_are_read_from_a_running_worker_and_end_with_it() {
     let Some(_alone) = privileged() else {
         return;
     };
     let network = Network::new();
-    // More places than fit into one page.
+    // More entries than fit into one page.
     let monitor = FunctionConfig::Monitor(MonitorConfig { flows: 3000 });
     let functions = vec![FunctionConfig::Forward, monitor];
     let mut path = Path::new(&network, config(8, ADAPTIVE), functions);

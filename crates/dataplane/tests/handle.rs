@@ -1,4 +1,5 @@
-//! What a handle makes of a worker that refuses, does not answer in time, or is asked for what it does not have. The worker is a script that answers as it is told.
+//! Tests the handle of a worker that refuses, answers late, or lacks the requested object. The
+//! worker is a script.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use myelin_packet::Match;
 use myelin_packet::traffic::Profile;
 use myelin_spec::{DpdkDevice, FunctionConfig};
 
-/// A program that is no worker but answers as `script` says: `say` waits for a request and answers it, `$1` is what it may look at.
+/// A program that answers as `script` says, instead of a worker. `say` waits for a request and
+/// answers it. `$1` is a file that the script may test.
 fn impostor(script: &str, file: &Path) -> WorkerConfig {
     let script = format!(
         r#"n=0; wait() {{ dd bs=8 count=1 of=/dev/null 2>/dev/null; n=$((n+1)); }}
@@ -26,7 +28,7 @@ fn impostor(script: &str, file: &Path) -> WorkerConfig {
         args: ["-c".to_owned(), script, "sh".to_owned(), file]
             .map(Into::into)
             .into(),
-        // Its ports are there without anybody's help.
+        // Device ports exist without further requests.
         devices: Some(DevicePair {
             devices: [device("net_ring0"), device("net_ring1")],
             prefix: "impostor".into(),
@@ -61,7 +63,7 @@ fn led(spi: u32, generation: u16) -> LeadChain {
 }
 
 #[test]
-fn who_reads_waits_for_no_request() {
+fn readers_wait_for_no_request() {
     let script = r#"say "$ok"; say "$ok"; say "$ok"; wait; sleep 1; answer "$ok""#;
     let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
@@ -78,21 +80,21 @@ fn who_reads_waits_for_no_request() {
         assert_eq!(facts.overflowed(SocketId::of_port(1)), None);
     }
     assert!(start.elapsed() < Duration::from_millis(900));
-    assert!(!asking.is_finished(), "the request has not been waited for");
+    assert!(!asking.is_finished(), "the request is still running");
     let worker = asking.join().unwrap();
     assert_eq!(facts.idle(), Idle::Spin);
     drop(worker);
-    assert_eq!(facts.pid(), 0, "its process ends with its handle");
+    assert_eq!(facts.pid(), 0, "the process ends with its handle");
 }
 
 #[test]
-fn a_refusal_leaves_the_worker_and_what_it_has_alone() {
+fn a_refusal_changes_nothing_in_the_worker() {
     let script = r#"say "$ok"; say "$ok"; say "$ok"; say "$no"; say "$no"; say "$ok""#;
     let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
     let pid = worker.pid();
     worker.add_chain(chain(1)).unwrap();
     let error = worker.lead_chain(led(1, 7)).unwrap_err().to_string();
-    assert!(error.contains("generation 7 is not there"), "{error}");
+    assert!(error.contains("generation 7 does not exist"), "{error}");
     let error = worker.lead_chain(led(1, 0)).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
     let error = worker.add_chain(chain(2)).unwrap_err();
@@ -100,19 +102,19 @@ fn a_refusal_leaves_the_worker_and_what_it_has_alone() {
     assert!(worker.stats().chain(2, 0).is_none());
     assert!(worker.is_alive());
     assert_eq!(worker.pid(), pid);
-    // Nothing is led to it, so it may go.
+    // No packet is redirected to it, so it may be removed.
     worker.remove_chain(1, 0).unwrap();
     assert!(worker.stats().chain(1, 0).is_none());
 }
 
 #[test]
-fn a_generation_that_has_the_packets_stays() {
+fn a_generation_with_a_redirect_cannot_be_removed() {
     let script = r#"for i in 1 2 3 4 5 6; do say "$ok"; done"#;
     let mut worker = WorkerHandle::spawn(impostor(script, Path::new(""))).unwrap();
     worker.add_chain(chain(1)).unwrap();
     worker.lead_chain(led(1, 0)).unwrap();
     let error = worker.remove_chain(1, 0).unwrap_err().to_string();
-    assert!(error.contains("is what packets are led to"), "{error}");
+    assert!(error.contains("still gets packets"), "{error}");
     assert!(worker.stats().door(1).is_some());
     worker.unlead_chain(1).unwrap();
     worker.remove_chain(1, 0).unwrap();
@@ -120,9 +122,9 @@ fn a_generation_that_has_the_packets_stays() {
 }
 
 #[test]
-fn a_restart_brings_all_chains_back_or_no_process() {
+fn a_restart_restores_all_chains_or_leaves_no_process() {
     let file = std::env::temp_dir().join(format!("myelin-impostor-{}", std::process::id()));
-    // Set-up, two chains and the door's part; once the file is there it refuses the second chain.
+    // Answers the set-up, two chains and a redirect. Refuses the second chain if the file exists.
     let script = r#"say "$ok"; say "$ok"; if [ -e "$1" ]; then say "$no"; else say "$ok"; fi; say "$ok"; say "$ok""#;
     let mut worker = WorkerHandle::spawn(impostor(script, &file)).unwrap();
     worker.add_chain(chain(1)).unwrap();
@@ -132,7 +134,7 @@ fn a_restart_brings_all_chains_back_or_no_process() {
     let refused = worker.restart();
     std::fs::remove_file(&file).unwrap();
     assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
-    assert!(!worker.is_alive(), "it would run without the chain");
+    assert!(!worker.is_alive(), "the chain would be missing");
     assert_eq!(worker.facts().pid(), 0);
     worker.restart().unwrap();
     assert!(worker.is_alive());
@@ -143,7 +145,7 @@ fn a_restart_brings_all_chains_back_or_no_process() {
 }
 
 #[test]
-fn a_program_without_that_driver_says_so() {
+fn a_program_without_devices_refuses_them() {
     let mut config = impostor("", Path::new(""));
     config.exe = env!("CARGO_BIN_EXE_myelin-dataplane-worker").into();
     let error = WorkerHandle::spawn(config).unwrap_err().to_string();

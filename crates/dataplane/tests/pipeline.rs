@@ -1,4 +1,4 @@
-//! Real packets through a chain whose functions run in a process each.
+//! Tests a chain whose functions run in a process each, with real packets.
 
 mod common;
 
@@ -14,7 +14,7 @@ use myelin_spec::{FunctionConfig, XorConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The way forth as a pipeline, the way back in the first process alone.
+/// A chain to the server as a pipeline. The chain back runs in the first process alone.
 struct Piped {
     path: Path,
     pipeline: Pipeline,
@@ -33,7 +33,8 @@ impl Piped {
         Self { path, pipeline }
     }
 
-    /// Frames by the rings, the ledger and the first process' pool add up; the stages keep at most what they may.
+    /// Checks that the frames in the rings, the ledger and the first process's pool add up, and
+    /// that each stage keeps at most 64 frames.
     fn assert_all_frames_accounted(&self) {
         let stages = self.pipeline.stages().len();
         let sound = || {
@@ -52,7 +53,7 @@ impl Piped {
         );
     }
 
-    /// Of each ring its ends, what was put in, what is in it and how much it can hold.
+    /// Returns for each ring its ends, the enqueued descriptors, the occupancy and the capacity.
     fn rings(&self) -> Vec<(RingEnds, u64, u32, u32)> {
         let reader = self.pipeline.reader(&self.path.worker);
         let rings = reader.rings();
@@ -67,7 +68,7 @@ impl Piped {
 }
 
 #[test]
-fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
+fn udp_passes_all_processes_in_every_idle_mode_and_batch_size() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -83,7 +84,7 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
         assert_eq!(
             piped.pipeline.stages().len(),
             2,
-            "the first process runs one"
+            "the first process runs one function"
         );
         let (client, server) = ends(&network);
         for i in 0..100_usize {
@@ -104,14 +105,15 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
             stats.sojourn.min_ns().unwrap() > 100,
             "nothing is that fast"
         );
-        // Anybody can see what went through the rings: forth, on, home, and the home of the first stage, which had nothing to send.
+        // Packets enqueued in each ring: to the first stage, to the second, back to the first
+        // process. The first stage returned no packet.
         let seen = [
             ((None, Some(1)), 100),
             ((Some(1), Some(2)), 100),
             ((Some(2), None), 100),
             ((Some(1), None), 0),
         ];
-        // Nothing is in them, of 1024.
+        // The rings are empty and hold 1024 descriptors.
         let seen = seen.map(|(ends, enqueued)| (ends, enqueued, 0, 1024));
         assert_eq!(piped.rings(), seen);
         piped.assert_all_frames_accounted();
@@ -122,7 +124,7 @@ fn udp_comes_through_every_process_in_every_idle_mode_and_batch_size() {
 }
 
 #[test]
-fn frames_of_dropped_packets_come_home() {
+fn frames_of_dropped_packets_return_to_the_first_process() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -137,7 +139,7 @@ fn frames_of_dropped_packets_come_home() {
     let functions = vec![FunctionConfig::Forward, firewall, FunctionConfig::Forward];
     let piped = Piped::new(&network, 32, ADAPTIVE, functions);
     let (client, _server) = ends(&network);
-    // Many times as many as there are frames.
+    // Many times the number of frames.
     flood(&piped.path, &client, 30_000);
     piped.assert_all_frames_accounted();
     let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
@@ -150,12 +152,12 @@ fn frames_of_dropped_packets_come_home() {
     assert_eq!(
         piped.path.worker.stats().worker().received,
         stats.positions[0].packets_in,
-        "a frame on its way home is no packet"
+        "a returned frame is no packet"
     );
 }
 
 #[test]
-fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
+fn a_killed_stage_loses_only_the_packets_it_was_processing() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -187,17 +189,17 @@ fn a_killed_stage_takes_nothing_with_it_but_what_it_had_in_hand() {
         drain(&server);
         piped.assert_all_frames_accounted();
         echo(&client, &server, &[round; 100], &[round ^ 1; 100]).unwrap();
-        assert_eq!(piped.pid(1 - stage), other, "the other stage lives on");
+        assert_eq!(piped.pid(1 - stage), other, "the other stage keeps running");
     }
     assert_eq!(piped.path.worker.pid(), head);
     let stats = piped.pipeline.reader(&piped.path.worker).stats().unwrap();
-    // A batch of a killed stage at most each time, where no ring was full.
+    // Each kill loses at most the batch of the stage, if no ring was full.
     let missing = stats.positions[0].packets_out() - stats.transmitted - stats.transmit_drops;
     assert!(missing <= 8 * 64, "{missing} {stats:?}");
 }
 
 #[test]
-fn a_killed_first_process_finds_its_frames_again() {
+fn a_restarted_first_process_recovers_its_frames() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -220,7 +222,7 @@ fn a_killed_first_process_finds_its_frames_again() {
 }
 
 #[test]
-fn a_pipeline_that_is_removed_while_the_first_process_is_dead_leaves_its_frames() {
+fn a_pipeline_removed_while_the_first_process_is_dead_loses_no_frames() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -232,7 +234,7 @@ fn a_pipeline_that_is_removed_while_the_first_process_is_dead_leaves_its_frames(
     let head = Pid::from_raw(path.worker.pid().cast_signed());
     kill(head, Signal::SIGKILL).unwrap();
     assert!(wait_until(|| !path.worker.is_alive()));
-    // They stay in the rings.
+    // These packets stay in the rings.
     for _ in 0..100 {
         client.send(b"meanwhile").unwrap();
     }
@@ -240,7 +242,7 @@ fn a_pipeline_that_is_removed_while_the_first_process_is_dead_leaves_its_frames(
     assert!(matches!(error, Error::Control { .. }), "{error}");
     path.worker.restart().unwrap();
     path.assert_all_frames_accounted();
-    // The numbers of the ledger are free again, too.
+    // The ledger numbers are free again, too.
     let chain = chain(FORTH, vec![FunctionConfig::Forward; 3], path.server);
     let pipeline = Pipeline::deploy(&mut path.worker, &chain, |_| config(32, ADAPTIVE)).unwrap();
     drain(&server);
@@ -284,7 +286,7 @@ fn an_idle_pipeline_sleeps() {
         assert!(cpu_ticks(pid) - before <= 3, "an idle process is busy");
     }
     echo(&client, &server, b"after", b"after").unwrap();
-    // A link that is down loses packets, not frames.
+    // A link that is down loses packets, but no frames.
     network.set_link(End::Server, false);
     flood(&piped.path, &client, 5000);
     network.set_link(End::Server, true);

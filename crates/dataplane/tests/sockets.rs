@@ -1,4 +1,4 @@
-//! Sockets and chains of a running worker: added, removed, refused.
+//! Tests adding, removing and refusing sockets and chains of a running worker.
 
 mod common;
 
@@ -11,7 +11,7 @@ use myelin_dataplane::{BusyPoll, Error, Idle, Role, WorkerHandle, Xsk, XskConfig
 use rustix::net::sockopt::xdp_statistics;
 
 #[test]
-fn chains_and_sockets_come_and_go() {
+fn chains_and_sockets_are_added_and_removed() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -19,12 +19,16 @@ fn chains_and_sockets_come_and_go() {
     let mut path = Path::new(&network, config(1, Idle::Sleep), forward());
     let (client, server) = ends(&network);
     let error = path.worker.remove_socket(path.server).unwrap_err();
-    assert!(error.to_string().contains("a chain leads to it"), "{error}");
+    assert!(
+        error.to_string().contains("a chain transmits on it"),
+        "{error}"
+    );
     let again = chain(FORTH, forward(), path.server);
     let error = path.worker.add_chain(again).unwrap_err();
-    assert!(error.to_string().contains("is there already"), "{error}");
+    assert!(error.to_string().contains("exists already"), "{error}");
 
-    // A live change: the next generation is there before the front door names it, the old one goes after.
+    // Like a live change: the next generation exists before the front door uses it, and the old one
+    // is removed afterwards.
     for generation in 1..20 {
         let mut next = chain(FORTH, forward(), path.server);
         next.generation = generation;
@@ -39,11 +43,11 @@ fn chains_and_sockets_come_and_go() {
 
     path.worker.remove_chain(FORTH, 0).unwrap();
     assert_eq!(path.worker.stats().chain(FORTH, 0), None);
-    client.send(b"nobody takes this").unwrap();
+    client.send(b"unknown chain").unwrap();
     let unknown = || path.worker.stats().worker().unknown_chain == 1;
     assert!(wait_until(unknown));
 
-    // The server's socket goes, its frames come back, and the queue is free for another.
+    // Removing the server's socket returns its frames and frees the queue.
     path.worker.remove_socket(path.server).unwrap();
     assert!(matches!(
         path.worker.remove_socket(path.server),
@@ -101,7 +105,7 @@ fn a_socket_shares_or_registers_the_memory() {
                 queue: 63,
                 ..on(End::Server)
             },
-            "does the interface have this queue?",
+            "check that the interface has this queue",
         ),
         (
             XskConfig {

@@ -1,4 +1,4 @@
-//! Real packets through a real worker process.
+//! Tests a worker process with real packets.
 
 mod common;
 
@@ -11,11 +11,11 @@ use common::{
 use myelin_dataplane::{Idle, WorkerHandle};
 use myelin_spec::{FunctionConfig, XorConfig};
 
-/// How often the time that a worker used is looked at before it is said that it is not as expected.
-const LOOKS: u32 = 10;
+/// Most measurements of a worker's processor time before a test fails.
+const ATTEMPTS: u32 = 10;
 
 #[test]
-fn udp_comes_back_in_every_idle_mode_and_batch_size() {
+fn udp_is_echoed_in_every_idle_mode_and_batch_size() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -34,7 +34,7 @@ fn udp_comes_back_in_every_idle_mode_and_batch_size() {
                 echo(&client, &server, &sent, &expected).unwrap();
             }
             let stats = path.worker.stats();
-            // A packet is counted after it has left.
+            // The worker counts a packet after it has left.
             let counted = || stats.worker().transmitted == 400;
             assert!(wait_until(counted), "{:?}", stats.worker());
             let forth = stats.chain(FORTH, 0).unwrap();
@@ -46,11 +46,11 @@ fn udp_comes_back_in_every_idle_mode_and_batch_size() {
             let longest = Duration::from_nanos(forth.sojourn.max_ns().unwrap());
             assert!(
                 longest < Duration::from_secs(1),
-                "the stamp is not of this clock"
+                "the stamp is from another clock"
             );
             assert!(
                 forth.sojourn.min_ns().unwrap() > 100,
-                "nothing is that fast"
+                "no packet is that fast"
             );
             assert_eq!(stats.chain(BACK, 0).unwrap().transmitted, 200);
             let worker = stats.worker();
@@ -69,7 +69,7 @@ fn udp_comes_back_in_every_idle_mode_and_batch_size() {
 }
 
 #[test]
-fn an_idle_worker_costs_no_core_and_a_spinning_one_a_whole_one() {
+fn an_idle_worker_frees_its_core_and_a_spinning_one_occupies_it() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -80,8 +80,9 @@ fn an_idle_worker_costs_no_core_and_a_spinning_one_a_whole_one() {
         let (client, server) = ends(&network);
         echo(&client, &server, b"before", b"before").unwrap();
         let pid = path.worker.pid();
-        // Others run on this machine too: a look may count what is not the worker's, or give it no core to spin on.
-        let mut looks = (0..LOOKS).map(|_| {
+        // Other processes run too: a measurement may include their time, or the worker may get no
+        // core to spin on.
+        let mut measurements = (0..ATTEMPTS).map(|_| {
             let before = cpu_ticks(pid);
             std::thread::sleep(time);
             Duration::from_millis(10 * (cpu_ticks(pid) - before) as u32 as u64)
@@ -93,14 +94,14 @@ fn an_idle_worker_costs_no_core_and_a_spinning_one_a_whole_one() {
                 used >= time / 5
             }
         };
-        assert!(looks.any(as_expected), "{idle:?}");
+        assert!(measurements.any(as_expected), "{idle:?}");
         echo(&client, &server, b"after", b"after").unwrap();
     }
 }
 
 #[test]
-fn a_request_that_is_met_before_it_wakes_the_worker_does_not_keep_it_awake() {
-    // Longer than it takes to ask, so that the loop is awake then.
+fn a_request_served_before_its_wake_up_does_not_keep_the_worker_awake() {
+    // Longer than a request takes, so that the loop is awake then.
     let spin = Duration::from_millis(20);
     let _alone = privileged();
     let mut worker = WorkerHandle::spawn(config(1, ADAPTIVE)).unwrap();
@@ -108,13 +109,16 @@ fn a_request_that_is_met_before_it_wakes_the_worker_does_not_keep_it_awake() {
         worker.set_idle(Idle::Adaptive { spin }).unwrap();
         worker.set_idle(Idle::Adaptive { spin }).unwrap();
         std::thread::sleep(5 * spin);
-        // One that is kept awake spins until the next request.
-        let mut looks = (0..LOOKS).map(|_| {
+        // A worker that stays awake spins until the next request.
+        let mut measurements = (0..ATTEMPTS).map(|_| {
             let before = cpu_ticks(worker.pid());
             std::thread::sleep(Duration::from_millis(200));
             cpu_ticks(worker.pid()) - before
         });
-        assert!(looks.any(|used| used <= 2), "more than 2 ticks of 20");
+        assert!(
+            measurements.any(|used| used <= 2),
+            "more than 2 ticks of 20"
+        );
     }
 }
 
@@ -144,7 +148,7 @@ fn a_worker_is_small() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_the_reason() {
+fn invalid_configurations_are_refused_with_a_reason() {
     let missing = WorkerHandle::spawn(myelin_dataplane::WorkerConfig::new("/nonexistent", "t"));
     let error = missing.unwrap_err().to_string();
     assert!(error.contains("/nonexistent"), "{error}");
@@ -166,7 +170,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_burst_that_finds_the_worker_asleep_is_taken_whole() {
+fn a_sleeping_worker_receives_a_whole_burst() {
     let Some(_alone) = privileged() else {
         return;
     };
@@ -184,7 +188,7 @@ fn a_burst_that_finds_the_worker_asleep_is_taken_whole() {
 }
 
 #[test]
-fn only_the_loop_is_bound_to_the_core() {
+fn only_the_loop_is_pinned_to_the_core() {
     let mut config = config(1, Idle::Sleep);
     config.core = Some(0);
     let worker = WorkerHandle::spawn(config).unwrap();

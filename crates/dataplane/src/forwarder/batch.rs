@@ -1,4 +1,4 @@
-//! The way of a batch: from a port, through the functions of its runs, to the ports where they lead.
+//! Processes a batch: from a port, through the functions of its runs, to their exits.
 
 use myelin_functions::Batch;
 
@@ -9,10 +9,10 @@ use crate::port::{Buffer, Port};
 use crate::segment::{Exit, Onward, Segment, Timer, encapsulate, encapsulate_reply};
 use crate::stats::Counter;
 
-/// Shortest packet a port transmits, bytes: an Ethernet header.
+/// Shortest packet that a port transmits, bytes: an Ethernet header.
 pub(super) const MIN_PACKET: u32 = 14;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) segment: u32,
@@ -23,7 +23,8 @@ pub(super) struct Run {
 }
 
 impl<'m, P: Port> Forwarder<'m, P> {
-    /// One batch from one port. What has been processed leaves before anything is counted or put in order.
+    /// Processes one batch from one port. Sends the packets before it counts them and returns
+    /// frames.
     #[inline]
     pub(super) fn serve(&mut self, index: usize) -> u32 {
         let Some(Some(port)) = self.ports.get_mut(index) else {
@@ -41,7 +42,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         arrived
     }
 
-    /// Sorts the arrivals of a port into runs and processes these. Returns how many were packets: over a ring frames come home without one.
+    /// Sorts the arrivals of a port into runs and processes these. Returns the number of packets. A
+    /// ring also returns frames without a packet.
     #[inline]
     fn process(&mut self, ingress: usize, arrived: u32) -> u32 {
         let mut run = None;
@@ -81,7 +83,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         taken
     }
 
-    /// Ends a run in the middle of a batch. The slots of what was taken so far are released: ending it may fill a transmit ring, which flushes it.
+    /// Ends a run in the middle of a batch. Releases the ring slots first, because the run may fill
+    /// and flush a transmit ring.
     fn change_run(&mut self, ingress: usize, run: Option<u32>) {
         let Some(segment) = run else {
             return;
@@ -107,7 +110,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.counters.add(reason, 1);
     }
 
-    /// Takes the run in `self.batch` through its functions and puts what is left of it into the transmit ring.
+    /// Processes the run in `self.batch` and puts the remaining packets into the transmit ring.
     #[inline]
     fn finish_run(&mut self, ingress: usize, index: u32) {
         if self.batch.is_empty() {
@@ -126,7 +129,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Has a segment work on `self.batch` and puts what is left of it into the transmit ring.
+    /// Calls `work` with a segment and `self.batch`, and puts the remaining packets into the
+    /// transmit ring.
     #[inline]
     pub(super) fn run<T: Default>(
         &mut self,
@@ -160,8 +164,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         outcome
     }
 
-    /// Puts what the run sends back to its senders into the transmit ring of the port where the chain takes packets in. The chain does not count
-    /// it as its own, but what finds no room.
+    /// Puts the replies of a run into the transmit ring of the chain's ingress port. The chain
+    /// counts only lost replies.
     #[cold]
     fn send_back(&mut self, segment: u32, entrance: Option<usize>) {
         let port = entrance.unwrap_or(usize::MAX);
@@ -191,8 +195,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         });
     }
 
-    /// Puts the run in `self.batch` into the transmit ring of its exit. A run may be longer than the ring, where functions emit: a full ring is
-    /// flushed, as long as that makes room.
+    /// Puts the run in `self.batch` into the transmit ring of its exit. Functions that emit can
+    /// make a run longer than the ring. Flushes a full ring as long as that makes room.
     #[inline]
     fn leave(&mut self, segment: u32, exit: Exit) {
         let first_stamp = self.stamps.len();
@@ -243,7 +247,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
                 }
             }
         }
-        // A packet that goes on in another process has not left.
+        // A packet that continues in another process has not left the chain.
         if matches!(exit.onward, Onward::Stage(_)) {
             sent = 0;
         }
@@ -256,7 +260,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         });
     }
 
-    /// Hands over what the runs transmitted: one system call a port and batch, unless the kernel takes less at a time.
+    /// Sends the packets of the runs: one system call per port and batch, unless the kernel takes
+    /// fewer packets at a time.
     #[inline]
     pub(super) fn send(&mut self) -> u64 {
         let mut kicks = 0;
@@ -268,7 +273,8 @@ impl<'m, P: Port> Forwarder<'m, P> {
         kicks
     }
 
-    /// Counts what has left; the sojourn of a packet ends here (see [`stats`](crate::stats)).
+    /// Counts the packets that left. The sojourn of a packet ends here (see
+    /// [`stats`](crate::stats)).
     #[inline]
     pub(super) fn account(&mut self, received: u32, kicks: u64) {
         let now = if self.stamps.is_empty() {
@@ -297,7 +303,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         }
     }
 
-    /// Empties the batch: what was transmitted is the port's, what was dropped is free.
+    /// Empties the batch and frees the frames of dropped packets.
     #[inline]
     pub(super) fn clear_batch(&mut self) {
         for packet in self.batch.dropped() {
@@ -306,7 +312,7 @@ impl<'m, P: Port> Forwarder<'m, P> {
         self.batch = std::mem::take(&mut self.batch).recycle();
     }
 
-    /// Moves frames from what was sent to where packets are received.
+    /// Reclaims the frames of sent packets and refills the receive rings.
     #[inline]
     pub(super) fn recycle(&mut self) {
         let mut settled = true;

@@ -1,23 +1,23 @@
-//! Functions that want to be called though no packet came.
+//! Calls functions whose timers are due.
 
 use super::Forwarder;
 use crate::port::Port;
 use crate::segment::Segment;
 
 impl<P: Port> Forwarder<'_, P> {
-    /// When the next function wants to be called, CLOCK_MONOTONIC, ns; `None` when none ever does.
+    /// Returns when the next timer is due, CLOCK_MONOTONIC, ns; `None` if no timer is set.
     #[inline]
     pub fn due_ns(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Whether functions want to be called: then [`Self::expire`] is to be called now and then.
+    /// Returns whether a timer is set. If so, call [`Self::expire`] regularly.
     #[inline]
     pub fn has_timers(&self) -> bool {
         self.due_ns != u64::MAX
     }
 
-    /// Calls the functions that want to be called by now. What they emit goes on behind them.
+    /// Calls the functions whose timers are due. Emitted packets continue at the next function.
     pub fn expire(&mut self) {
         let now_ns = (self.timer.clock)();
         if now_ns < self.due_ns {
@@ -42,7 +42,7 @@ impl<P: Port> Forwarder<'_, P> {
         segment.is_some_and(|segment| segment.due_ns() <= now_ns)
     }
 
-    /// Finds out who is next, after segments came, went or were called.
+    /// Finds the next timer after segments were added, removed or called.
     pub(super) fn plan_expiry(&mut self) {
         let due = self.segments.iter().flatten().map(Segment::due_ns);
         self.due_ns = due.min().unwrap_or(u64::MAX);

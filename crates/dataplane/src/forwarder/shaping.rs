@@ -1,4 +1,4 @@
-//! The way out of a chain whose traffic is shaped.
+//! Sends the packets of shaped chains.
 
 use myelin_spec::Shaping;
 
@@ -10,7 +10,7 @@ use crate::shaper::{Decision, Reason, Shaper, Waiting};
 use crate::stats::{Counter, ShaperCounter, WorkerCounters};
 use crate::umem::FrameMemory;
 
-/// The shaper of a chain, and which of its segments lead there.
+/// The shaper of all generations of a chain.
 #[derive(Debug)]
 pub(super) struct ChainShaper {
     spi: u32,
@@ -18,19 +18,21 @@ pub(super) struct ChainShaper {
 }
 
 impl<P: Port> Forwarder<'_, P> {
-    /// When the next packet that waits may leave, CLOCK_MONOTONIC, ns; `None` while none waits.
+    /// Returns when the next waiting packet may leave, CLOCK_MONOTONIC, ns; `None` if no packet
+    /// waits.
     #[inline]
     pub fn departs_ns(&self) -> Option<u64> {
         (self.departs_ns != u64::MAX).then_some(self.departs_ns)
     }
 
-    /// Whether packets wait to leave: then [`Self::release`] is to be called at the latest at [`Self::departs_ns`].
+    /// Returns whether packets wait. If so, call [`Self::release`] at [`Self::departs_ns`] at the
+    /// latest.
     #[inline]
     pub fn is_shaping(&self) -> bool {
         self.departs_ns != u64::MAX
     }
 
-    /// Packets of a generation of a chain that wait to leave.
+    /// Returns the number of waiting packets of a generation of a chain.
     pub fn waiting(&self, spi: u32, generation: u16) -> u64 {
         let segments = self.segments.iter().flatten();
         segments
@@ -39,10 +41,10 @@ impl<P: Port> Forwarder<'_, P> {
             .sum()
     }
 
-    /// As `leave`, through a shaper.
+    /// Like `leave`, through a shaper.
     pub(super) fn leave_shaped(&mut self, segment: u32, exit: Exit, shaper: u32) {
         let (now_ns, first_stamp) = ((self.timer.clock)(), self.stamps.len());
-        // All shapers of a worker together leave half of its frames to others.
+        // Shapers may hold at most half of the worker's frames.
         let mut room = (self.memory.frames() as usize / 2).saturating_sub(self.shaped);
         let (mut sent, mut lost, mut is_stuck) = (0, 0, false);
         let Some(Some(leaving)) = self.segments.get(segment as usize) else {
@@ -117,7 +119,7 @@ impl<P: Port> Forwarder<'_, P> {
         });
     }
 
-    /// Lets the packets leave whose time has come. Returns how many these are.
+    /// Sends the packets that may leave now. Returns their number.
     pub fn release(&mut self) -> u64 {
         let now_ns = (self.timer.clock)();
         if now_ns < self.departs_ns {
@@ -170,8 +172,8 @@ impl<P: Port> Forwarder<'_, P> {
         released
     }
 
-    /// The shaper of a segment that is added: its chain's, if one of its generations has one, set as the segment says; else
-    /// the one that was made for it.
+    /// Returns the shaper of an added segment. If another generation has a shaper, changes its
+    /// settings to the segment's. Otherwise uses the segment's new shaper.
     pub(super) fn shaper_for(&mut self, segment: &mut Segment) -> Option<u32> {
         let shaping = segment.shaping?;
         let spi = segment.spi;
@@ -218,8 +220,8 @@ impl<P: Port> Forwarder<'_, P> {
         self.plan_departures();
     }
 
-    /// What waits of a segment that goes is lost. Its shaper goes on as another generation has it set; with the last one it
-    /// goes along with the segment, to be freed where that is.
+    /// Drops the waiting packets of a removed segment. If another generation remains, the shaper
+    /// gets its settings. Otherwise the shaper leaves with the segment, which the caller frees.
     pub(super) fn leave_shaper(&mut self, index: u32, segment: &mut Segment) {
         let Some(at) = self.shaper_of(segment.spi) else {
             return;
@@ -241,7 +243,7 @@ impl<P: Port> Forwarder<'_, P> {
         self.plan_departures();
     }
 
-    /// Finds out who is next, after shapers came, went or were changed.
+    /// Finds the next departure after shapers were added, removed or changed.
     fn plan_departures(&mut self) {
         let due = self.shapers.iter().flatten();
         let due = due.map(|chain| chain.shaper.due_ns()).min();
@@ -249,7 +251,7 @@ impl<P: Port> Forwarder<'_, P> {
     }
 }
 
-/// What a packet that goes into a transmit ring touches beside the ring.
+/// The parts of the forwarder that sending a packet uses.
 struct Sending<'a, 'm> {
     memory: &'m FrameMemory,
     pool: &'a mut FramePool,
@@ -257,8 +259,8 @@ struct Sending<'a, 'm> {
 }
 
 impl Sending<'_, '_> {
-    /// Puts a packet into a port's transmit ring, which is flushed when it is full, as long as that makes room. What still
-    /// finds none is lost.
+    /// Puts a packet into a port's transmit ring. Flushes a full ring as long as that makes room.
+    /// Drops the packet if no room remains.
     fn put<P: Port>(self, port: Option<&mut P>, buffer: Buffer, is_stuck: &mut bool) -> bool {
         let Some(port) = port else {
             self.pool.give(buffer.frame);

@@ -1,4 +1,4 @@
-//! The loop over ports in memory, against functions applied one packet at a time.
+//! Tests the loop over ports in memory against functions that process one packet at a time.
 
 use std::cell::Cell;
 
@@ -31,7 +31,7 @@ thread_local! {
     static NOW_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A clock that goes on by 10 ns a look.
+/// A clock that advances 10 ns with each reading.
 fn ticking() -> u64 {
     NOW_NS.set(NOW_NS.get() + 10);
     NOW_NS.get()
@@ -51,7 +51,7 @@ impl Bench {
         }
     }
 
-    /// A started forwarder with an ingress and an egress port.
+    /// Returns a started forwarder with an ingress and an egress port.
     fn forwarder(&self, batch_size: u16) -> Forwarder<'_, MemoryPort> {
         let counters = self.stats.file().worker_counters().unwrap();
         let mut forwarder = Forwarder::new(&self.memory, batch_size, counters, ticking);
@@ -63,7 +63,7 @@ impl Bench {
     }
 }
 
-/// All frames, wherever they are: none may get lost, none may exist twice.
+/// Returns the number of all frames. No frame may get lost or exist twice.
 fn frames(forwarder: &Forwarder<'_, MemoryPort>) -> usize {
     forwarder.free_frames() + forwarder.ports().map(MemoryPort::frames).sum::<usize>()
 }
@@ -87,7 +87,8 @@ fn one_segment(functions: Vec<FunctionConfig>) -> UserChain {
     }
 }
 
-/// Adds functions that no configuration describes, at positions 1 and up of chain 1, leading to the egress port or into the kernel.
+/// Adds functions without a configuration at positions 1 and up of chain 1. They exit to the egress
+/// port or into the kernel.
 fn add_functions(
     bench: &mut Bench,
     forwarder: &mut Forwarder<'_, MemoryPort>,
@@ -158,7 +159,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What the chain makes of the packets, and what each position must have counted.
+/// Returns the output packets of the chain, and the expected counters of each position.
 fn reference(configs: &[FunctionConfig], packets: &[Vec<u8>]) -> (Vec<Vec<u8>>, Vec<HopCounters>) {
     let mut functions: Vec<_> = configs.iter().map(|c| instantiate(c).unwrap()).collect();
     let mut stats = vec![HopCounters::default(); configs.len()];
@@ -183,9 +184,9 @@ fn reference(configs: &[FunctionConfig], packets: &[Vec<u8>]) -> (Vec<Vec<u8>>, 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Same bytes in the same order, same counts, whatever the batch size.
+    /// Every batch size gives the same bytes in the same order, and the same counters.
     #[test]
-    fn a_batch_gives_what_its_packets_give_alone(
+    fn a_batch_equals_its_packets_one_by_one(
         configs in prop::collection::vec(function(), 1..6),
         packets in prop::collection::vec(packet(), 1..RING),
         batch_size in prop_oneof![Just(1_u16), 2_u16..40, Just(256)],
@@ -248,7 +249,7 @@ fn packets_of_many_chains_in_one_batch_keep_their_order_and_their_functions() {
 }
 
 #[test]
-fn what_belongs_nowhere_is_dropped_and_counted() {
+fn packets_of_unknown_chains_are_dropped_and_counted() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -282,9 +283,9 @@ fn what_belongs_nowhere_is_dropped_and_counted() {
     assert_eq!(frames(&forwarder), FRAMES as usize);
 }
 
-/// The way into the kernel: RFC 8300 header in front, position of the next function in it.
+/// The exit into the kernel prepends an RFC 8300 header with the position of the next function.
 #[test]
-fn a_packet_for_a_kernel_function_gets_its_context() {
+fn a_packet_for_a_kernel_function_gets_an_nsh_header() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
@@ -309,11 +310,11 @@ fn a_packet_for_a_kernel_function_gets_its_context() {
     assert_eq!(
         (seen.transmitted, seen.sojourn.count()),
         (1, 0),
-        "it has not left the chain"
+        "the packet has not left the chain"
     );
 }
 
-/// Sends the packet `copies` times more, and bytes that are no packet.
+/// Emits `copies` copies of each packet.
 struct Repeat {
     copies: usize,
 }
@@ -329,7 +330,7 @@ impl Function for Repeat {
 }
 
 #[test]
-fn emitted_packets_go_on_behind_the_function_that_made_them() {
+fn emitted_packets_continue_at_the_next_function() {
     let mut bench = Bench::new();
     let mut forwarder_bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
@@ -357,7 +358,7 @@ fn emitted_packets_go_on_behind_the_function_that_made_them() {
 }
 
 #[test]
-fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
+fn a_removed_chain_first_processes_its_arrived_packets() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
@@ -374,7 +375,7 @@ fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
     forwarder.turn();
     assert_eq!(bench.stats.worker().unknown_chain, 1);
     assert!(forwarder.remove_segments(1, 0).is_empty());
-    // Its place is used again, and the last look-up was forgotten.
+    // The index is used again, and the cached look-up is renewed.
     stats.release(1, 0);
     forwarder
         .deploy(&one_segment(vec![FunctionConfig::Forward]), &stats)
@@ -385,7 +386,7 @@ fn a_chain_is_removed_only_after_what_has_arrived_for_it() {
 }
 
 #[test]
-fn times_are_those_of_the_clock() {
+fn sojourn_and_samples_follow_the_clock() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(1);
@@ -400,12 +401,12 @@ fn times_are_those_of_the_clock() {
     }
     let seen = stats.chain(1, 0).unwrap();
     for position in &seen.positions {
-        // One look is 10 ns, which is what the clock is taken to cost.
+        // One reading takes 10 ns, which is the estimated cost of the clock.
         assert_eq!((position.samples, position.sampled_ns), (1, 0));
     }
     assert_eq!(seen.sojourn.count(), u64::from(SAMPLE_EVERY));
     assert_eq!(seen.sojourn.min_ns(), Some(10));
-    // The last packet's functions were timed: three more looks.
+    // The functions of the last packet were timed: three more readings.
     assert_eq!(
         seen.sojourn.max_ns(),
         Some((u64::from(SAMPLE_EVERY) - 1) * 1000 + 40)

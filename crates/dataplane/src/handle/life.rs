@@ -1,4 +1,4 @@
-//! How a worker's process begins, begins anew, and ends.
+//! Starts, restarts and stops a worker's process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ring_port::Side;
 use crate::stats::Stats;
 use crate::umem::Umem;
 
-/// How long a worker that was told to stop may take: a device is closed slowly.
+/// Longest time for a stop. Closing a device is slow.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
 impl WorkerHandle {
@@ -27,7 +27,8 @@ impl WorkerHandle {
         Self::spawn_on(umem, None, BTreeMap::new(), config)
     }
 
-    /// Starts a worker on the packet memory of another one, which calls it `holder` in the ledger, with its rings.
+    /// Starts a worker on the packet memory of another worker, with its rings. `holder` is its
+    /// number in the ledger.
     pub(crate) fn spawn_on(
         umem: Arc<Umem>,
         holder: Option<SocketId>,
@@ -53,14 +54,15 @@ impl WorkerHandle {
         Ok(handle)
     }
 
-    /// Whether the process runs.
+    /// Returns whether the process runs.
     pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(Process::is_alive)
     }
 
-    /// Ends the process, if it runs, and starts another with the same ports and chains: with all of them, or there is none. Counters go on; packets that the
-    /// old one had in hand are lost, those in the rings are processed, save those in devices, and in sockets whose rings cannot be mapped again (before
-    /// Linux 6.4).
+    /// Kills the process if it runs, and starts another with all its ports and chains. If one is
+    /// missing, no process remains. Counters continue. Packets that the old process was processing
+    /// are lost. Packets in the rings are processed, except those in devices, and those in sockets
+    /// whose rings cannot be mapped again (before Linux 6.4).
     pub fn restart(&mut self) -> Result<(), Error> {
         self.end();
         for (id, xsk) in std::mem::take(&mut self.sockets) {
@@ -73,12 +75,13 @@ impl WorkerHandle {
             }
         }
         let started = self.start(true);
-        // After the new process is known: who sees the count sees that one.
+        // The count rises after the process number changes, so a reader of the count sees the new
+        // process.
         self.facts.count_restart();
         started
     }
 
-    /// Lets the worker finish its batch and exit; kills it when it does not.
+    /// Lets the worker finish its batch and exit. Kills it after a timeout.
     pub fn shutdown(mut self) -> Result<(), Error> {
         let answer = self.ask(&Request::Shutdown);
         if let Some(process) = &mut self.process {
@@ -87,7 +90,7 @@ impl WorkerHandle {
         answer
     }
 
-    /// Leaves the worker running on its own, as it would be after a crash of the agent.
+    /// Leaves the worker running, as after a crash of the agent.
     pub fn detach(mut self) {
         self.process = None;
     }
@@ -106,7 +109,7 @@ impl WorkerHandle {
         Ok(())
     }
 
-    /// Tells a new process all that the worker is to have.
+    /// Sends a new process all its sockets, rings and chains.
     fn hand_over_all(&mut self, process: &mut Process, is_restart: bool) -> Result<(), Error> {
         self.set_up(process, is_restart)?;
         for (&id, xsk) in &mut self.sockets {

@@ -1,4 +1,4 @@
-//! What may be read of a pipeline while somebody else works with its processes.
+//! Reads a pipeline's state while another thread uses its processes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::stats::{ChainStats, Stats};
 /// Positions of the functions whose processes send and receive; `None` for the first process.
 pub type RingEnds = (Option<u8>, Option<u8>);
 
-/// The counters of a pipeline's processes, and its rings.
+/// The statistics and rings of a pipeline.
 #[derive(Debug)]
 pub struct PipelineReader {
     pub(super) chain: (u32, u16),
@@ -20,23 +20,24 @@ pub struct PipelineReader {
 }
 
 impl PipelineReader {
-    /// The further processes: position of the function that each runs, and what it is now.
+    /// Returns the position of each further process, and its state.
     pub fn stages(&self) -> impl Iterator<Item = (u8, &Arc<WorkerFacts>)> {
         let stages = self.stages.iter();
         stages.map(|(position, facts, _)| (*position, facts))
     }
 
-    /// The rings, to be looked at without the processes at their ends.
+    /// Returns observers of the rings, which need no process at either end.
     pub fn rings(&self) -> impl Iterator<Item = (RingEnds, SharedObserver)> {
         let rings = self.rings.iter();
         rings.filter_map(|(ends, link)| Some((*ends, link.ring.observer().ok()?)))
     }
 
-    /// What the chain did in all its processes together.
+    /// Returns the statistics of the chain, summed over its processes.
     pub fn stats(&self) -> Option<ChainStats> {
         let (spi, generation) = self.chain;
         let mut sum = self.head.chain(spi, generation)?;
-        // Packets handed on to a stage have not left, so the first process' own count of departures is that of its sojourn times.
+        // Packets in a stage have not left the chain. So only the first process counts departures
+        // and sojourn times.
         for (_, _, stats) in &self.stages {
             let stats = stats.chain(spi, generation)?;
             for (sum, part) in sum.positions.iter_mut().zip(&stats.positions) {

@@ -1,19 +1,19 @@
-//! How the functions of a chain are shared out among the processes of a pipeline.
+//! Assigns the functions of a chain to the processes of a pipeline.
 
 use myelin_spec::{FunctionInstance, Shaping};
 
 use crate::chain::{UserChain, UserExit};
 
-/// Functions in a row that one process runs, and where that leads.
+/// Consecutive functions that one process runs, and their exit.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The stage; `None` is the first process.
+    /// Index of the stage; `None` is the first process.
     pub(super) process: Option<usize>,
     pub(super) first_position: u8,
     pub(super) functions: Vec<FunctionInstance>,
-    /// Where the chain's segment leads that ends here; `None` is to the next run.
+    /// The exit of the chain's segment that ends here; `None` continues at the next run.
     pub(super) exit: Option<UserExit>,
-    /// What shapes the chain's packets there.
+    /// Shapes the chain's packets at the exit.
     pub(super) shaping: Option<Shaping>,
 }
 
@@ -29,22 +29,24 @@ impl Run {
     }
 }
 
-/// The run of that process at a position: the last one, if that is the first process' too, else a new one.
+/// Returns the run of a process at `position`. Extends the last run if both belong to the first
+/// process. Otherwise adds a run.
 fn run_at(runs: &mut Vec<Run>, process: Option<usize>, position: u8) -> &mut Run {
-    let goes_on = |last: &Run| last.process.is_none() && process.is_none() && last.exit.is_none();
-    if !runs.last().is_some_and(goes_on) {
+    let extends = |last: &Run| last.process.is_none() && process.is_none() && last.exit.is_none();
+    if !runs.last().is_some_and(extends) {
         runs.push(Run::new(process, position));
     }
     let last = runs.len() - 1;
     &mut runs[last]
 }
 
-/// Which process runs which functions, and the positions of those that get a process of their own.
+/// Assigns functions to processes. Also returns the positions of functions that get their own
+/// process.
 pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
     let mut runs: Vec<Run> = Vec::new();
     let mut stages = Vec::new();
     for (index, segment) in chain.segments.iter().enumerate() {
-        // Packets come in at the sockets of the first process.
+        // Packets arrive at the sockets of the first process.
         run_at(&mut runs, None, segment.first_position);
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
@@ -57,7 +59,7 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
             let run = run_at(&mut runs, process, position);
             run.functions.push(function.clone());
         }
-        // They leave from there too.
+        // Packets also leave through the first process.
         let end = segment.first_position + segment.functions.len() as u8;
         let run = run_at(&mut runs, None, end);
         run.exit = Some(segment.exit);
@@ -93,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Process, first position and number of functions of each run, and whether it leads out.
+    /// Process, first position, number of functions, and whether the run ends a segment.
     fn shape(chain: &UserChain) -> Vec<(Option<usize>, u8, usize, bool)> {
         let (runs, _) = runs(chain);
         runs.iter()
@@ -111,7 +113,7 @@ mod tests {
     const XOR: FunctionConfig = FunctionConfig::Xor(XorConfig { key: 1 });
 
     #[test]
-    fn the_first_process_has_the_first_function_and_the_way_out() {
+    fn the_first_process_has_the_first_function_and_the_exit() {
         let three = chain(3, &[(0, &[XOR, XOR, XOR], OUT)]);
         assert_eq!(
             shape(&three),
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_in_at_the_first_process_again_after_the_kernel() {
+    fn packets_arrive_at_the_first_process_again_after_the_kernel() {
         let inward = UserExit::Internal {
             socket: SocketId(8),
             position: 2,

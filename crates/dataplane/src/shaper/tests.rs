@@ -1,4 +1,4 @@
-//! The shaper against the meter, over arrivals in clusters.
+//! Tests the shaper with bursts, against a meter.
 
 use myelin_packet::fixtures::Meter;
 use myelin_spec::Limit;
@@ -20,7 +20,7 @@ fn shaping(packets: Option<(u64, u64)>, bits: Option<(u64, u64)>) -> Shaping {
     }
 }
 
-/// A shaper, frames for what waits in it, and what came of the packets.
+/// A shaper, frames for its packets, and the results.
 struct Bench {
     shaper: Shaper,
     frames: Vec<Frame>,
@@ -48,7 +48,7 @@ impl Bench {
         self.left.push((number, now_ns));
     }
 
-    /// A packet comes; its number stands where its segment would.
+    /// Offers a packet. Its number takes the place of the segment index.
     fn come(&mut self, number: u32, now_ns: u64, bytes: u32) -> Decision {
         let decision = self.shaper.decide(now_ns, bytes);
         match decision {
@@ -80,7 +80,7 @@ impl Bench {
         }
     }
 
-    /// Lets leave what may, each when its time has come, up to `now_ns`.
+    /// Releases each packet at its departure time, up to `now_ns`.
     fn run_to(&mut self, now_ns: u64) {
         while self.shaper.due_ns() <= now_ns {
             self.release(self.shaper.due_ns());
@@ -92,7 +92,7 @@ fn limits() -> impl Strategy<Value = Shaping> {
     let packets = (1_000_u64..2_000_000, 1_u64..40);
     let bits = (1_000_000_u64..1_000_000_000, 12_112_u64..200_000);
     (prop::option::of(packets), prop::option::of(bits))
-        .prop_filter_map("no limit", |(packets, bits)| {
+        .prop_filter_map("at least one limit", |(packets, bits)| {
             (packets.is_some() || bits.is_some()).then(|| shaping(packets, bits))
         })
 }
@@ -100,28 +100,29 @@ fn limits() -> impl Strategy<Value = Shaping> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What conforms, and is then delayed by up to D in order, leaves within D of when it came, and later by what the worker looks late: once, however often that
-    /// is (LBT theorem 1.5.2; `docs/guarantees/theory.md`, "Behind a shaper").
+    /// Conforming packets are delayed by up to D, in order. They leave within D of their sending
+    /// time, plus one lateness of the worker, however often it is late (LBT theorem 1.5.2;
+    /// `docs/guarantees/theory.md`, "Behind a shaper").
     #[test]
-    fn what_conformed_is_late_by_no_more_than_the_longest_delay_and_one_late_look(
+    fn conforming_packets_are_late_by_at_most_the_delay_and_one_late_release(
         (rate, burst, late_share) in (1_000_u64..100_000, 2_u64..40, 0_u64..=100),
         packets in prop::collection::vec((prop_oneof![Just(0), 0_u64..500_000], 0_u64..=100), 1..200),
         longest_ns in 0_u64..3 * MS,
         pauses in prop::collection::vec(0_u64..MS, 0..20),
     ) {
         let shaping = shaping(Some((rate, burst)), None);
-        // So late that the bucket is not yet full again.
+        // The longest lateness that leaves the bucket not yet full.
         let late_ns = (burst - 1) * 1_000_000_000 / rate * late_share / 100;
-        let mut stands = Vec::new();
+        let mut stalls = Vec::new();
         let mut from_ns = MS;
         for pause in pauses {
             from_ns += pause;
-            stands.push(from_ns);
+            stalls.push(from_ns);
             from_ns += late_ns;
         }
-        let looks = |ns: u64| {
-            let stand = stands.iter().find(|from| (**from..*from + late_ns).contains(&ns));
-            stand.map_or(ns, |from| from + late_ns)
+        let seen_at = |ns: u64| {
+            let stall = stalls.iter().find(|from| (**from..*from + late_ns).contains(&ns));
+            stall.map_or(ns, |from| from + late_ns)
         };
         let mut policer = TokenBucket::new(&shaping.profile());
         let mut bench = Bench::new(shaping);
@@ -131,25 +132,26 @@ proptest! {
             prop_assert!(policer.take(sent_ns, 1, 60));
             sent.push(sent_ns);
             came_ns = came_ns.max(sent_ns + longest_ns * delayed / 100);
-            while looks(bench.shaper.due_ns()) <= came_ns {
-                bench.release(looks(bench.shaper.due_ns()));
+            while seen_at(bench.shaper.due_ns()) <= came_ns {
+                bench.release(seen_at(bench.shaper.due_ns()));
             }
             bench.come(number, came_ns, 60);
         }
         while bench.shaper.due_ns() < u64::MAX {
-            bench.release(looks(bench.shaper.due_ns()));
+            bench.release(seen_at(bench.shaper.due_ns()));
         }
         prop_assert_eq!(bench.left.len(), sent.len());
         for (number, left_ns) in bench.left {
             let most_ns = sent[number as usize] + longest_ns + late_ns;
-            // The policer's times are rounded up to nanoseconds.
+            // The policer rounds its times up to nanoseconds.
             prop_assert!(left_ns <= most_ns + 1, "{} late by {}", number, left_ns - most_ns);
         }
     }
 
-    /// Whatever comes, and however late the worker looks: in order, never above the profile, and nothing is lost that fits.
+    /// For any arrivals and any lateness of the worker: packets leave in order and within the
+    /// profile, and none is lost.
     #[test]
-    fn what_leaves_is_in_profile_and_in_order(
+    fn departures_conform_and_keep_their_order(
         shaping in limits(),
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
         late in prop::collection::vec(0_u64..200_000, 1..8),
@@ -175,10 +177,11 @@ proptest! {
         prop_assert!(bench.left.is_sorted_by_key(|(_, at_ns)| *at_ns));
     }
 
-    /// With a tolerance, a worker that is late by less delays nothing that it does not touch: each packet leaves at most as late as the worker
-    /// looked. In any time what leaves is what the profile allows in that and the tolerance, however late the worker is.
+    /// A worker that is late by less than the tolerance delays only the packets it releases late.
+    /// No packet leaves later than the worker is late. In any time t the departures stay within the
+    /// profile over t plus the tolerance.
     #[test]
-    fn what_is_late_within_the_tolerance_is_made_good_and_nothing_beyond(
+    fn lateness_within_the_tolerance_is_compensated(
         shaping in limits(),
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..30),
         late in prop::collection::vec(0_u64..200_000, 1..8),
@@ -224,21 +227,22 @@ proptest! {
         }
     }
 
-    /// What is let in leaves in the time agreed when nobody is late, and what is turned down would not have.
+    /// Accepted packets leave within the allowed delay if the worker is on time. Dropped packets
+    /// would not.
     #[test]
-    fn the_bound_in_time_is_exact(
+    fn the_delay_limit_is_exact(
         shaping in limits(),
         delay_ns in 0_u64..2 * MS,
         clusters in prop::collection::vec((0_u64..3 * MS, 1_u32..30, 60_u32..1515), 1..20),
     ) {
         let mut bounded = Bench::new(Shaping { delay_ns, ..shaping });
         let mut now_ns = MS;
-        let (mut number, mut came) = (0, Vec::new());
+        let (mut number, mut arrivals) = (0, Vec::new());
         for (gap_ns, packets, bytes) in clusters {
             now_ns += gap_ns;
             bounded.run_to(now_ns);
             for _ in 0..packets {
-                // When it would leave: the same shaper without a bound, run on by itself.
+                // The departure time in the same shaper without a limit.
                 let eligible_ns = if bounded.shaper.queue.is_empty() {
                     bounded.shaper.bucket.eligible_ns(1, bytes.into()).unwrap().max(now_ns)
                 } else {
@@ -247,19 +251,19 @@ proptest! {
                 let fits = eligible_ns - now_ns <= delay_ns;
                 let decision = bounded.come(number, now_ns, bytes);
                 prop_assert_eq!(fits, decision != Decision::Drop(Reason::Late));
-                came.push(now_ns);
+                arrivals.push(now_ns);
                 number += 1;
             }
         }
         bounded.run_to(u64::MAX - 1);
         for (number, left_ns) in bounded.left {
-            prop_assert!(left_ns - came[number as usize] <= delay_ns);
+            prop_assert!(left_ns - arrivals[number as usize] <= delay_ns);
         }
     }
 }
 
 #[test]
-fn a_cluster_is_spread_to_the_rate() {
+fn a_burst_is_spread_to_the_rate() {
     let mut bench = Bench::new(shaping(Some((20_000, 4)), None));
     for number in 0..10 {
         bench.come(number, MS, 100);
@@ -272,7 +276,7 @@ fn a_cluster_is_spread_to_the_rate() {
 }
 
 #[test]
-fn the_queue_is_bounded_in_packets_and_in_time() {
+fn the_queue_is_limited_in_packets_and_in_delay() {
     let limit = shaping(Some((1000, 1)), None);
     let decide = |shaping: Shaping| {
         let mut bench = Bench::new(shaping);
@@ -297,7 +301,7 @@ fn the_queue_is_bounded_in_packets_and_in_time() {
 }
 
 #[test]
-fn what_never_conforms_is_dropped_at_once() {
+fn a_packet_larger_than_the_burst_is_dropped_at_once() {
     let mut bench = Bench::new(shaping(None, Some((1_000_000, 8000))));
     assert_eq!(bench.come(0, MS, 1001), Decision::Drop(Reason::Big));
     assert_eq!(bench.come(1, MS, 1000), Decision::Leave);
@@ -307,9 +311,10 @@ fn what_never_conforms_is_dropped_at_once() {
     assert_eq!(bench.left, [(1, MS), (2, 9 * MS)]);
 }
 
-/// With a burst of one packet a late departure costs credit; those behind it are not promised their old times.
+/// With a burst of one packet, a late departure wastes credit. Later packets get new departure
+/// times.
 #[test]
-fn who_comes_behind_a_late_queue_is_told_the_new_time() {
+fn a_late_queue_delays_the_packets_behind_it() {
     let mut bench = Bench::new(Shaping {
         delay_ns: 2 * MS,
         ..shaping(Some((1000, 1)), None)
@@ -317,10 +322,11 @@ fn who_comes_behind_a_late_queue_is_told_the_new_time() {
     bench.come(0, MS, 100);
     bench.come(1, MS, 100);
     bench.come(2, MS, 100);
-    // Due at 2 ms, and seen half a millisecond later.
+    // Due at 2 ms, released half a millisecond later.
     bench.release(2 * MS + MS / 2);
     assert_eq!(bench.shaper.due_ns(), 3 * MS + MS / 2);
-    // It would leave 4.5 ms after the start, 2 ms from now; one that comes before that would wait longer.
+    // It would leave 4.5 ms after the start, 2 ms from now. A packet that arrives earlier would
+    // wait longer.
     assert_eq!(
         bench.come(3, 2 * MS + MS / 2 - 1, 100),
         Decision::Drop(Reason::Late)
@@ -331,7 +337,7 @@ fn who_comes_behind_a_late_queue_is_told_the_new_time() {
 }
 
 #[test]
-fn another_profile_applies_to_what_waits() {
+fn a_new_profile_applies_to_waiting_packets() {
     let slow = shaping(Some((1000, 1)), None);
     let mut bench = Bench::new(slow);
     for number in 0..4 {
@@ -350,12 +356,12 @@ fn another_profile_applies_to_what_waits() {
     bench
         .shaper
         .change(30 * MS, narrow, |waiting| gone.push(waiting));
-    assert_eq!(gone.len(), 1, "too big for the new burst");
+    assert_eq!(gone.len(), 1, "larger than the new burst");
     assert_eq!(bench.shaper.due_ns(), u64::MAX);
 }
 
 #[test]
-fn the_packets_of_one_segment_can_be_taken_out() {
+fn the_packets_of_one_segment_are_removed() {
     let mut bench = Bench::new(shaping(Some((1000, 1)), None));
     for number in 0..5 {
         bench.come(number, MS, 100);

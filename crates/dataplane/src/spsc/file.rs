@@ -1,4 +1,4 @@
-//! A ring in an anonymous file, to be handed to other processes.
+//! A ring in an anonymous file, for other processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Words of a mapped file.
+/// The words of a mapped file.
 #[derive(Debug)]
 pub struct SharedWords(Cells<AtomicU64>);
 
@@ -51,10 +51,10 @@ impl std::ops::Deref for SharedWords {
 pub type SharedProducer<const N: usize> = Producer<SharedWords, N>;
 /// The consumer's end of a ring in a file.
 pub type SharedConsumer<const N: usize> = Consumer<SharedWords, N>;
-/// A view of a ring in a file.
+/// An observer of a ring in a file.
 pub type SharedObserver = Observer<SharedWords>;
 
-/// A ring's file. Whoever holds it can make either end; that there is one of each is up to him.
+/// The file of a ring. Its holder can open either end, and must open each only once.
 #[derive(Debug)]
 pub struct RingFile {
     fd: OwnedFd,
@@ -63,7 +63,7 @@ pub struct RingFile {
 }
 
 impl RingFile {
-    /// A new, empty ring: `entries` slots (a power of two) of `slot_words` 64-bit words.
+    /// Makes an empty ring: `entries` slots (a power of two) of `slot_words` 64-bit words.
     pub fn create(entries: u32, slot_words: usize) -> Result<Self, Error> {
         check(entries, slot_words)?;
         let len = len_of(entries, slot_words) * size_of::<u64>();
@@ -80,7 +80,7 @@ impl RingFile {
         Ok(ring)
     }
 
-    /// The ring in a file that another process made.
+    /// Opens the ring in a file that another process made.
     pub fn open(fd: OwnedFd) -> Result<Self, Error> {
         let found = file_len(fd.as_fd()).map_err(memory(0))?;
         let header = len_of(0, 0) * size_of::<u64>();
@@ -107,29 +107,30 @@ impl RingFile {
         })
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The end that puts descriptors in.
+    /// Opens the producer's end.
     pub fn producer<const N: usize>(&self) -> Result<SharedProducer<N>, Error> {
         self.check_slot(N)?;
         Producer::new(self.words()?, self.entries).ok_or_else(|| self.mismatch())
     }
 
-    /// The end that takes descriptors out.
+    /// Opens the consumer's end.
     pub fn consumer<const N: usize>(&self) -> Result<SharedConsumer<N>, Error> {
         self.check_slot(N)?;
         Consumer::new(self.words()?, self.entries).ok_or_else(|| self.mismatch())
     }
 
-    /// A view for whoever does not take part.
+    /// Opens an observer.
     pub fn observer(&self) -> Result<SharedObserver, Error> {
         Observer::new(self.words()?, self.entries).ok_or_else(|| self.mismatch())
     }
 
-    /// Moves the consumer's index over the descriptors at its front for which `taken` holds: a consumer that died may have taken them without having said so.
+    /// Advances the consumer's index over the front descriptors for which `taken` holds. A dead
+    /// consumer may have taken them without releasing their slots.
     pub(crate) fn skip<const N: usize>(
         &self,
         mut taken: impl FnMut([u64; N]) -> bool,
@@ -161,7 +162,7 @@ impl RingFile {
         Err(Error::Parameter {
             what: "slot of a ring, in words",
             value: words as u64,
-            expected: "what it was made with",
+            expected: "the slot size of the ring",
         })
     }
 

@@ -1,6 +1,8 @@
-//! The ring under a memory-model checker: every interleaving and every value a weak memory may show, for short rings and few descriptors.
+//! Checks the ring with a memory-model checker: every interleaving, and every value that weak
+//! memory may show, for short rings and few descriptors.
 //!
-//! The algorithm is the one that runs; only its words are loom's. So no `--cfg loom` is needed, and these run with all other tests.
+//! Only the words are loom's, the algorithm is the real one. So the tests need no `--cfg loom` and
+//! run with all others.
 
 use std::sync::atomic::Ordering;
 
@@ -40,9 +42,9 @@ fn words(entries: u32, slot: usize) -> Words {
     Words(Arc::new(words.collect()))
 }
 
-/// Both words of every descriptor arrive, in order, also where the ring wraps.
+/// Both words of every descriptor arrive in order, also across the wrap of the ring.
 #[test]
-fn what_comes_out_is_what_went_in() {
+fn descriptors_arrive_complete_and_in_order() {
     loom::model(|| {
         let words = words(2, 2);
         let theirs = words.clone();
@@ -73,7 +75,8 @@ fn what_comes_out_is_what_went_in() {
     });
 }
 
-/// A consumer that sleeps is woken: a wake-up that both sides miss would be a deadlock, which the checker reports.
+/// A sleeping consumer is woken. A wake-up that both sides miss is a deadlock, which the checker
+/// reports.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -107,9 +110,9 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Somebody who only looks never sees more than the ring holds, and never counters that go back.
+/// An observer never sees more entries than the ring holds, or counters that decrease.
 #[test]
-fn a_third_party_sees_sound_counters() {
+fn an_observer_sees_consistent_counters() {
     loom::model(|| {
         let words = words(2, 1);
         let (theirs, seen) = (words.clone(), words.clone());

@@ -1,4 +1,4 @@
-//! The ring against a plain queue, and against peers that lie.
+//! Tests the ring against a plain queue, and against peers that write invalid words.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ const ENTRIES_: u32 = 8;
 enum Act {
     Put(usize),
     Take(usize),
-    /// A process dies and another one takes its end over.
+    /// A process dies and another opens both ends.
     Reopen,
 }
 
@@ -64,9 +64,10 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the words, nothing panics, nothing is read or written outside, and never more is promised than the ring holds.
+    /// With any words in the file, nothing panics, no access is out of bounds, and no call reports
+    /// more than the ring holds.
     #[test]
-    fn a_peer_that_lies_does_no_harm(
+    fn invalid_words_of_a_peer_do_no_harm(
         lies in prop::collection::vec((prop_oneof![Just(PRODUCER), Just(CONSUMER), Just(ASLEEP)], any::<u64>(), 0_u32..20), 1..50),
     ) {
         let file = RingFile::create(ENTRIES_, 1).unwrap();
@@ -86,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn indices_go_on_over_the_end_of_their_numbers() {
+fn indices_wrap_around() {
     let words: Vec<AtomicU64> = (0..len_of(4, 1)).map(|_| AtomicU64::new(0)).collect();
     for index in [PRODUCER, CONSUMER] {
         words[index].store(u64::MAX - 1, Relaxed);
@@ -100,7 +101,7 @@ fn indices_go_on_over_the_end_of_their_numbers() {
 }
 
 #[test]
-fn what_is_written_shows_when_it_is_published() {
+fn descriptors_are_visible_after_publish() {
     let file = RingFile::create(4, 1).unwrap();
     let mut producer = file.producer::<1>().unwrap();
     let mut consumer = file.consumer::<1>().unwrap();
@@ -126,7 +127,7 @@ fn what_is_written_shows_when_it_is_published() {
 }
 
 #[test]
-fn what_a_dead_consumer_had_taken_is_skipped() {
+fn descriptors_taken_by_a_dead_consumer_are_skipped() {
     let file = RingFile::create(8, 1).unwrap();
     file.producer::<1>().unwrap().enqueue(&[[1], [2], [3], [4]]);
     file.skip(|[value]: [u64; 1]| value < 3).unwrap();
@@ -137,7 +138,7 @@ fn what_a_dead_consumer_had_taken_is_skipped() {
 }
 
 #[test]
-fn files_that_hold_no_ring_are_refused() {
+fn files_without_a_ring_are_refused() {
     for (entries, words) in [(0, 1), (3, 1), (MAX_ENTRIES * 2, 1), (8, 0), (8, 65)] {
         assert!(
             RingFile::create(entries, words).is_err(),

@@ -1,4 +1,4 @@
-//! The file of the statistics: its layout, and the parts of a worker that write it.
+//! The file of the statistics: its layout and its writers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,8 @@ use crate::shm::{Cells, Mapping, anonymous_file, file_len};
 /// Most functions of one chain.
 pub(crate) const MAX_POSITIONS: usize = 32;
 
-/// Chain generations one worker holds at most. Blocks are pages of a sparse file: those never used cost nothing.
+/// Most chain generations of one worker. Blocks are pages of a sparse file: unused ones take no
+/// memory.
 pub(super) const MAX_BLOCKS: usize = 4096;
 
 const HEADER_WORDS: usize = 64;
@@ -30,7 +31,7 @@ const DOOR_WORDS: usize = 8;
 const FIRST_BLOCK: usize = HEADER_WORDS + MAX_BLOCKS * DOOR_WORDS;
 const FILE_LEN: usize = (FIRST_BLOCK + MAX_BLOCKS * BLOCK_WORDS) * size_of::<u64>();
 
-/// Counters of a worker as a whole: their word in the header, in the order of [`WorkerStats`].
+/// Counters of the whole worker: their word in the header, in the order of [`WorkerStats`].
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Counter {
@@ -56,13 +57,14 @@ const DROPS: usize = 1;
 const EMITTED: usize = 2;
 const SAMPLED_NS: usize = 3;
 const SAMPLES: usize = 4;
-/// At the first position of a segment: packets that went through all of its functions in batches of which nothing was dropped and to which nothing was
-/// emitted. They count as in and out of each; most packets do, and cost one addition instead of two a function.
+/// At the first position of a segment: packets that went through all of its functions in batches of
+/// which nothing was dropped and to which nothing was emitted. They count as in and out of each;
+/// most packets do, and cost one addition instead of two a function.
 const THROUGH: usize = 5;
-/// At the first position of a segment: its functions.
+/// At the first position of a segment: its number of functions.
 const SPAN: usize = 6;
 
-/// Words of a row among the doors, in the order of [`DoorStats`].
+/// Words of a door row, in the order of [`DoorStats`].
 const PACKETS: usize = 0;
 const BYTES: usize = 1;
 const LAST_NS: usize = 2;
@@ -71,7 +73,7 @@ const POLICED_BYTES: usize = 4;
 
 /// Words of the sojourn summary.
 const SUM: usize = 0;
-/// The complement, so that a block of zeros says that there was no packet.
+/// The complement of the minimum, so that zero means no packet.
 const NOT_MIN: usize = 1;
 const MAX: usize = 2;
 
@@ -81,19 +83,19 @@ const MAX: usize = 2;
 pub(crate) enum ShaperCounter {
     /// Packets that had to wait.
     Delayed,
-    /// Dropped: the queue was full.
+    /// Dropped: the queue was full, or no frame was free.
     Full,
     /// Dropped: would have waited too long.
     Late,
     /// Dropped: larger than the burst.
     Big,
-    /// Waited in a worker that died, or for a chain that went.
+    /// Lost: waited in a worker that died, or for a chain that was removed.
     Lost,
     /// Packets that wait now.
     Waiting,
-    /// The most that ever waited.
+    /// Most packets that waited at the same time.
     Most,
-    /// How long those waited that have left, together, ns.
+    /// Total waiting time of the packets that left, ns.
     WaitedNs,
 }
 
@@ -105,7 +107,7 @@ pub(crate) struct StatsFile {
 }
 
 impl StatsFile {
-    /// A file of zeros, which take no memory.
+    /// Makes a file of zeros, which takes no memory.
     pub(super) fn create() -> Result<Self, Error> {
         Self::open(anonymous_file("myelin-stats", FILE_LEN).map_err(memory)?)
     }
@@ -127,17 +129,17 @@ impl StatsFile {
         self.fd.as_fd()
     }
 
-    /// The worker's own counters, for its loop.
+    /// Returns the counters of the whole worker, for its loop.
     pub(crate) fn worker_counters(&self) -> Result<WorkerCounters, Error> {
         self.header().map(populated).map(WorkerCounters)
     }
 
-    /// A chain's counters, for the loop.
+    /// Returns the counters of a chain, for the loop.
     pub(crate) fn chain_counters(&self, block: u32) -> Result<ChainCounters, Error> {
         self.block(block).map(populated).map(ChainCounters)
     }
 
-    /// What a front door counts, for the loop.
+    /// Returns the counters of a front door, for the loop.
     pub(crate) fn door_counters(&self, row: u32) -> Result<DoorCounters, Error> {
         self.door(row).map(populated).map(DoorCounters)
     }
@@ -201,7 +203,7 @@ impl StatsFile {
     }
 
     fn door(&self, row: u32) -> Result<Cells<AtomicU64>, Error> {
-        // A row that there is not would be a block.
+        // A row number beyond the last would address a block.
         let row = Some(row as usize).filter(|row| *row < MAX_BLOCKS);
         let first = row.map_or(usize::MAX, |row| HEADER_WORDS + row * DOOR_WORDS);
         cells(&self.mapping, first, DOOR_WORDS)
@@ -213,7 +215,7 @@ impl StatsFile {
     }
 }
 
-/// Writes the header's counters.
+/// Writes the header.
 #[derive(Debug)]
 pub(crate) struct WorkerCounters(Cells<AtomicU64>);
 
@@ -233,7 +235,7 @@ impl WorkerCounters {
 pub(crate) struct ChainCounters(Cells<AtomicU64>);
 
 impl ChainCounters {
-    /// A function took `packets_in` packets, dropped `drops` of them and emitted `emitted` more.
+    /// Counts the packets of a function.
     #[inline]
     pub(crate) fn pass(&self, position: usize, packets_in: u64, drops: u64, emitted: u64) {
         let at = POSITIONS + position * POSITION_WORDS;
@@ -247,7 +249,7 @@ impl ChainCounters {
         }
     }
 
-    /// A segment of `functions` functions begins at `first`.
+    /// Records that a segment of `functions` functions begins at `first`.
     pub(crate) fn span(&self, first: usize, functions: usize) {
         let at = POSITIONS + first * POSITION_WORDS;
         if let Some(span) = self.0.get(at + SPAN) {
@@ -255,7 +257,8 @@ impl ChainCounters {
         }
     }
 
-    /// `packets` packets went through all functions of the segment that begins at `first`; none was dropped, none emitted.
+    /// Counts packets that passed all functions of the segment at `first`, without a drop or an
+    /// emission.
     #[inline]
     pub(crate) fn through(&self, first: usize, packets: u64) {
         if let Some(through) = self.0.get(POSITIONS + first * POSITION_WORDS + THROUGH) {
@@ -263,7 +266,7 @@ impl ChainCounters {
         }
     }
 
-    /// `packets` packets took `ns` nanoseconds together in a function.
+    /// Adds a time measurement: `packets` packets took `ns` nanoseconds in a function.
     pub(crate) fn sample(&self, position: usize, packets: u64, ns: u64) {
         let at = POSITIONS + position * POSITION_WORDS;
         add(&self.0[at + SAMPLED_NS], ns);
@@ -278,12 +281,12 @@ impl ChainCounters {
         }
     }
 
-    /// Adds to a count of the shaper.
+    /// Adds to a counter of the shaper.
     pub(crate) fn shaper(&self, counter: ShaperCounter, n: u64) {
         add(&self.0[SHAPER + counter as usize], n);
     }
 
-    /// A packet begins to wait in the shaper.
+    /// Counts a packet that starts to wait in the shaper.
     #[inline]
     pub(crate) fn waits(&self) {
         self.shaper(ShaperCounter::Delayed, 1);
@@ -292,32 +295,32 @@ impl ChainCounters {
         raise(most, self.waiting());
     }
 
-    /// A packet has waited so long, and leaves.
+    /// Counts a packet that leaves the shaper after `ns`.
     #[inline]
     pub(crate) fn waited(&self, ns: u64) {
         self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
         self.shaper(ShaperCounter::WaitedNs, ns);
     }
 
-    /// A packet that waits will not leave.
+    /// Counts a waiting packet that is dropped.
     pub(crate) fn gives_up(&self, reason: ShaperCounter) {
         self.shaper(ShaperCounter::Waiting, 1_u64.wrapping_neg());
         self.shaper(reason, 1);
     }
 
-    /// Packets that wait in the shaper.
+    /// Returns the number of waiting packets.
     pub(crate) fn waiting(&self) -> u64 {
         self.0[SHAPER + ShaperCounter::Waiting as usize].load(Ordering::Relaxed)
     }
 
-    /// What waited in a predecessor that died went with it.
+    /// Counts the packets that waited in a dead predecessor as lost.
     pub(crate) fn succeed(&self) {
         let lost = self.waiting();
         self.shaper(ShaperCounter::Waiting, lost.wrapping_neg());
         self.shaper(ShaperCounter::Lost, lost);
     }
 
-    /// A packet left the chain `ns` nanoseconds after its stamp.
+    /// Counts a packet that left the chain `ns` nanoseconds after its stamp.
     #[inline]
     pub(crate) fn sojourn(&self, ns: u64) {
         add(&self.0[BUCKETS + sojourn::index(ns)], 1);
@@ -327,12 +330,12 @@ impl ChainCounters {
     }
 }
 
-/// Writes a chain's row among the doors.
+/// Writes a chain's door row.
 #[derive(Debug)]
 pub struct DoorCounters(Cells<AtomicU64>);
 
 impl DoorCounters {
-    /// A packet of the chain came at that time.
+    /// Counts a packet of the chain.
     #[inline]
     pub fn count(&self, bytes: u64, stamp_ns: u64) {
         if let Some(words) = self.0.first_chunk::<DOOR_WORDS>() {
@@ -342,14 +345,14 @@ impl DoorCounters {
         }
     }
 
-    /// It is above the chain's profile.
+    /// Counts a packet above the chain's profile.
     pub fn police(&self, bytes: u64) {
         add(&self.0[POLICED], 1);
         add(&self.0[POLICED_BYTES], bytes);
     }
 }
 
-/// Not an atomic addition: there is one writer.
+/// No atomic addition is needed, because each word has one writer.
 #[inline]
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(
@@ -365,7 +368,7 @@ fn raise(cell: &AtomicU64, value: u64) {
     }
 }
 
-/// What the words of a structure hold.
+/// Reads a structure from its words.
 fn read_all<T: Pod>(cells: &[AtomicU64]) -> T {
     let mut read = T::zeroed();
     let words = bytemuck::cast_slice_mut::<T, u64>(std::slice::from_mut(&mut read));

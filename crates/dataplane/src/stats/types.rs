@@ -1,39 +1,40 @@
-//! What a worker counted, as a reader gets it. The order of the fields of a `repr(C)` structure is that of the words in the file.
+//! The statistics of a worker as a reader gets them. The fields of `repr(C)` structures have the
+//! order of the words in the file.
 
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::HopCounters;
 use myelin_packet::sojourn::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// What the shaper of a generation of a chain did, in packets.
+/// Statistics of the shaper of one generation of a chain, packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Pod, Zeroable)]
 #[repr(C)]
 pub struct ShaperStats {
-    /// Had to wait.
+    /// Packets that had to wait.
     pub delayed: u64,
-    /// Dropped: the queue was full, or the worker had no frame left for it.
+    /// Dropped: the queue was full, or the worker had no free frame.
     pub full: u64,
-    /// Dropped: would have waited longer than agreed.
+    /// Dropped: would have waited longer than allowed.
     pub late: u64,
-    /// Dropped: larger than the burst, so never in profile.
+    /// Dropped: larger than the burst, so never conforming.
     pub big: u64,
-    /// Waited in a worker that died, or for a chain that was removed.
+    /// Lost: waited in a worker that died, or for a chain that was removed.
     pub lost: u64,
-    /// Wait now.
+    /// Packets that wait now.
     pub waiting: u64,
-    /// The most that ever waited.
+    /// Most packets that waited at the same time.
     pub most: u64,
-    /// How long those waited that have left, together, ns.
+    /// Total waiting time of the packets that left, ns.
     pub waited_ns: u64,
 }
 
 impl ShaperStats {
-    /// All that did not leave, for whatever reason.
+    /// Returns the number of packets that did not leave.
     pub fn drops(&self) -> u64 {
         self.full + self.late + self.big + self.lost
     }
 
-    /// Takes what another generation or another process did along.
+    /// Adds the statistics of another generation or process.
     pub fn add(&mut self, other: &Self) {
         self.delayed += other.delayed;
         self.full += other.full;
@@ -46,7 +47,7 @@ impl ShaperStats {
     }
 }
 
-/// What a chain took at a front door in a worker.
+/// Statistics of a chain at a front door in a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct DoorStats {
@@ -54,15 +55,15 @@ pub struct DoorStats {
     pub packets: u64,
     /// Their bytes, Ethernet header included.
     pub bytes: u64,
-    /// When the last one came: CLOCK_MONOTONIC, ns.
+    /// Arrival of the last packet: CLOCK_MONOTONIC, ns.
     pub last_ns: u64,
-    /// Those of them above the chain's profile, which were dropped.
+    /// Packets above the chain's profile, which were dropped.
     pub policed: u64,
-    /// The bytes of these.
+    /// The bytes of these packets.
     pub policed_bytes: u64,
 }
 
-/// What one generation of a chain did in this worker.
+/// Statistics of one generation of a chain in a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainStats {
     /// By position; kernel functions have zeros here.
@@ -71,13 +72,14 @@ pub struct ChainStats {
     pub transmitted: u64,
     /// Packets lost because a transmit ring stayed full or the packet did not fit a frame.
     pub transmit_drops: u64,
-    /// Front door to egress port, of packets that leave the chain here; empty when the last function is in the kernel.
+    /// Sojourn from the front door to the egress port, of packets that leave the chain here. Empty
+    /// if the last function is in the kernel.
     pub sojourn: Histogram,
-    /// What its shaper did.
+    /// Statistics of its shaper.
     pub shaper: ShaperStats,
 }
 
-/// What a worker did as a whole.
+/// Statistics of a whole worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Pod, Zeroable)]
 #[repr(C)]
 pub struct WorkerStats {
@@ -85,11 +87,11 @@ pub struct WorkerStats {
     pub received: u64,
     /// Packets put into transmit rings.
     pub transmitted: u64,
-    /// Packets dropped because no function of this worker stands at their chain, generation and position.
+    /// Packets dropped because no function of this worker has their chain, generation and position.
     pub unknown_chain: u64,
-    /// Packets dropped because their metadata does not fit them.
+    /// Packets dropped because their metadata does not match them.
     pub malformed: u64,
-    /// Emitted packets lost because no frame was free or the packet does not fit one.
+    /// Emitted packets lost because no frame was free or the packet did not fit one.
     pub no_frame: u64,
     /// Packets lost at transmit, over all chains.
     pub transmit_drops: u64,
@@ -97,8 +99,9 @@ pub struct WorkerStats {
     pub kicks: u64,
     /// Times the worker went to sleep.
     pub sleeps: u64,
-    /// Frames that no port had, as of the last time it was idle.
+    /// Frames that no port held when the worker was last idle.
     pub free_frames: u64,
-    /// Descriptors the kernel returned that name no frame lent to that port, in this life of the worker; more than none is an error.
+    /// Descriptors of the kernel that named no frame lent to that port, since the process started.
+    /// Any such descriptor is an error.
     pub invalid_descriptors: u64,
 }

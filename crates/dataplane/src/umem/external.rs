@@ -1,4 +1,4 @@
-//! Frames in memory that another library made and keeps.
+//! Frames in memory that another library owns.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,26 +9,28 @@ use super::{Borrower, FrameMemory, HELD, memory};
 use crate::error::Error;
 use crate::shm::{Cells, Mapping, anonymous_file};
 
-/// Frames begin at multiples of this many bytes: a cache line. So they need not be equally far apart.
+/// Alignment of frames, bytes: a cache line. Distances between frames may differ.
 const GRAIN: u64 = 64;
-/// To whom the ledger says that what is no frame is lent: nobody ever gives it back.
+/// Ledger entry of positions without a frame, which no port returns.
 const NOBODY: u8 = u8::MAX;
 
 impl Borrower {
-    /// The library whose memory [`FrameMemory::over`] shows.
+    /// The library that owns the memory of [`FrameMemory::over`].
     pub const LIBRARY: Self = Self(1);
 }
 
 impl FrameMemory {
-    /// Frames of `room` bytes, one at each of `starts`, which are distances from `start`, bytes. All are lent to [`Borrower::LIBRARY`] at first;
-    /// their numbers are those distances in cache lines.
+    /// Returns frames of `room` bytes, one at each distance in `starts` from `start`, bytes. At
+    /// first all are lent to [`Borrower::LIBRARY`]. A frame's number is its distance in cache
+    /// lines.
     ///
     /// # Errors
-    /// A frame does not begin at a multiple of 64 bytes, does not lie within `len`, or overlaps another; no memory for the ledger.
+    /// A frame is not aligned to 64 bytes, lies outside `len` bytes, or overlaps another, or no
+    /// memory is left for the ledger.
     ///
     /// # Safety
-    /// The `len` bytes from `start` on are mapped and writable for as long as the result lives, and nobody else touches the bytes of a frame that
-    /// was taken back from [`Borrower::LIBRARY`].
+    /// The `len` bytes from `start` on are mapped and writable for as long as the result lives. No
+    /// other code touches a frame that was taken back from [`Borrower::LIBRARY`].
     pub unsafe fn over(
         start: NonNull<u8>,
         len: u64,
@@ -58,7 +60,7 @@ impl FrameMemory {
             start,
             ledger,
             holder: HELD,
-            // The library has them all.
+            // The library holds all frames.
             handed_out: AtomicBool::new(true),
             frames: grains,
             shift: GRAIN.trailing_zeros(),
@@ -81,7 +83,7 @@ mod tests {
     fn over(starts: &[u64], room: u32) -> Result<FrameMemory, Error> {
         let bytes = Box::leak(vec![0_u8; 4096].into_boxed_slice());
         let start = NonNull::from(bytes).cast();
-        // SAFETY: the bytes are leaked, so they stay, and nobody else knows them.
+        // SAFETY: the bytes are leaked, so they stay, and no other code uses them.
         unsafe { FrameMemory::over(start, 4096, room, starts) }
     }
 
@@ -89,7 +91,7 @@ mod tests {
     fn frames_need_not_be_equally_far_apart() {
         let owner = Borrower::LIBRARY;
         let memory = over(&[2048, 64, 640], 500).unwrap();
-        assert_eq!(memory.held_frames().count(), 0, "all are the owner's");
+        assert_eq!(memory.held_frames().count(), 0, "the library has all");
         let mut frames: Vec<_> = [64, 640, 2048]
             .map(|at| memory.take_back(at, owner).unwrap().0)
             .into();
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_overlap_or_lie_outside_are_refused() {
+    fn overlapping_or_outside_frames_are_refused() {
         for (starts, room) in [
             (&[0_u64, 64][..], 65),
             (&[4032], 65),

@@ -1,4 +1,5 @@
-//! What the two threads of a worker say to each other: the control thread hands the loop a change, and the loop makes it between two batches.
+//! The messages between the two threads of a worker: the control thread sends a change, and the
+//! loop applies it between two batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,18 +10,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::forwarder::Forwarder;
 use crate::idle::Idle;
 
-/// What a change may touch.
+/// The state that a change may modify.
 pub(super) struct Loop<P> {
     pub(super) forwarder: Forwarder<'static, P>,
     pub(super) phase: Phase,
-    /// An idle mode that was asked for and is not in force yet.
+    /// A requested idle mode that the loop has not applied yet.
     pub(super) idle: Option<Idle>,
 }
 
-/// What the loop does.
+/// The phase of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The ports of a predecessor are gathered; no frame may be taken before all are known.
+    /// The loop collects the ports of a predecessor. It takes no frame before it knows all of them.
     Gathering,
     Forwarding,
     Over,
@@ -42,7 +43,7 @@ pub(super) struct Outbox<P> {
     wake: Arc<EventFd>,
 }
 
-/// Both ends of a connection.
+/// Makes both ends of a connection.
 pub(super) fn mailboxes<P>() -> nix::Result<(Mailbox<P>, Outbox<P>)> {
     let (to_loop, changes) = channel();
     let waiting = Arc::new(AtomicBool::new(false));
@@ -62,8 +63,8 @@ pub(super) fn mailboxes<P>() -> nix::Result<(Mailbox<P>, Outbox<P>)> {
 }
 
 impl<P> Outbox<P> {
-    /// Has the loop make a change between two batches, and waits for what comes of it. What takes time is to be done before and after: all that the change
-    /// returns is freed in this thread.
+    /// Sends the loop a change to apply between two batches, and waits for its result. Slow work
+    /// belongs before and after the change. This thread frees the result.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Loop<P>) -> T + Send + 'static,
@@ -71,7 +72,8 @@ impl<P> Outbox<P> {
         let gone = "the forwarding loop has ended";
         let (tell, told) = sync_channel(1);
         let change: Change<P> = Box::new(move |state| {
-            // Nobody listens when the control thread has failed; the loop goes on as it does without an agent.
+            // The receiver is gone if the control thread has failed. The loop then continues as
+            // without an agent.
             let _ = tell.send(change(state));
         });
         self.changes.send(change).map_err(|_| gone)?;

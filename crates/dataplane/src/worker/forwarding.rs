@@ -15,13 +15,13 @@ use crate::port::Port;
 use crate::stats::Counter;
 use crate::sys;
 
-/// First and longest sleep of a worker that waits for a port to recover, ms.
+/// First and longest sleep while a port recovers, ms.
 const RECOVERY_MS: (u64, u64) = (1, 64);
-/// Turns of a busy loop between two looks at the clock, where functions want to be called by time.
+/// Iterations of a busy loop between two readings of the clock, if timers are set.
 const TURNS_PER_READING: u32 = 64;
 
 impl<P: DrivenPort> Mailbox<P> {
-    /// The loop, until a change ends it.
+    /// Runs the loop until a change ends it.
     pub(super) fn forward(self, state: &mut Loop<P>, mut idle: IdleClock) {
         while state.phase == Phase::Gathering
             && let Ok(change) = self.changes.recv()
@@ -53,7 +53,7 @@ impl<P: DrivenPort> Mailbox<P> {
                 was_busy = true;
             }
             if forwarder.has_timers() {
-                // A reading of the clock costs as much as several looks.
+                // Reading the clock costs as much as several polls.
                 turns = turns.wrapping_add(1);
                 if turns.is_multiple_of(TURNS_PER_READING) {
                     forwarder.expire();
@@ -70,12 +70,13 @@ impl<P: DrivenPort> Mailbox<P> {
                 was_busy = false;
             }
             match idle.nothing(monotonic_ns) {
-                // No pause instruction: it takes 40 to 140 cycles, which a packet would wait for.
+                // No pause instruction: it takes 40 to 140 cycles, which would delay a packet.
                 Step::Look => forwarder.busy_poll(),
                 Step::Sleep => {
                     if forwarder.arm() {
                         if sleeper.sleep(forwarder.is_unsettled(), longest_sleep(forwarder)) {
-                            // Nonblocking; it makes the descriptor quiet again. `waiting` was set before it was written, so no change is missed.
+                            // A nonblocking read resets the eventfd. `waiting` was set before it
+                            // was written, so no change is missed.
                             let _ = self.wake.read();
                         }
                         forwarder.count(Counter::Sleeps, 1);
@@ -90,7 +91,8 @@ impl<P: DrivenPort> Mailbox<P> {
     }
 }
 
-/// How long the loop may sleep at most: until the next function or packet is due, and no longer than a port can do without being looked at.
+/// Returns the longest sleep of the loop: until the next timer or departure, and at most the
+/// longest nap of a port.
 fn longest_sleep<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<Duration> {
     let due_ns = forwarder.due_ns().into_iter().chain(forwarder.departs_ns());
     let due_in = due_ns
@@ -99,7 +101,7 @@ fn longest_sleep<P: DrivenPort>(forwarder: &Forwarder<'_, P>) -> Option<Duration
     due_in.into_iter().chain(P::NAP).min()
 }
 
-/// Where the loop waits when it has nothing to do.
+/// The descriptors that the loop sleeps on.
 #[derive(Default)]
 struct Sleeper {
     /// The ports' descriptors, and the one that wakes the loop for a change.
@@ -108,7 +110,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Looks up what to wait for, after the ports changed.
+    /// Collects the descriptors after the ports changed.
     fn watch(&mut self, forwarder: &Forwarder<'_, impl Port>, wake: &EventFd) {
         let watched = forwarder.ports().filter_map(Port::readable_fd);
         self.fds = watched
@@ -126,8 +128,8 @@ impl Sleeper {
         self.patience_ms = RECOVERY_MS.0;
     }
 
-    /// Sleeps until a packet or a change is there, for `longest` at most, or for a while when a port has to recover. Returns whether the wake descriptor
-    /// is readable.
+    /// Sleeps until a packet or a change arrives, at most for `longest`. Sleeps shorter if a port
+    /// has to recover. Returns whether the wake descriptor is readable.
     fn sleep(&mut self, unsettled: bool, longest: Option<Duration>) -> bool {
         let recovery = unsettled.then(|| Duration::from_millis(self.patience_ms));
         let timeout = recovery.into_iter().chain(longest).min();
@@ -137,7 +139,7 @@ impl Sleeper {
         }
         for watched in &mut self.fds {
             if watched.revents & (libc::POLLERR | libc::POLLNVAL | libc::POLLHUP) != 0 {
-                // A descriptor that is always ready would turn sleep into a spin.
+                // A descriptor that is always ready would prevent every sleep.
                 watched.fd = -1;
             }
         }

@@ -1,4 +1,4 @@
-//! The control thread: does what the agent asks, and has the loop make what is ready.
+//! The control thread: serves the agent's requests, and sends changes to the loop.
 
 use std::fs::File;
 use std::marker::PhantomData;
@@ -22,28 +22,29 @@ use crate::stats::StatsFile;
 use crate::sys;
 use crate::umem::{Borrower, FrameMemory};
 
-/// How long a packet that passed the front door may take to appear in a ring: a receive poll under way on another core.
+/// Longest time between the front door and a ring: another core may be in a receive poll.
 const STRAGGLERS: Duration = Duration::from_millis(5);
 
-/// How often this thread looks whether a shaper is empty.
+/// Interval between two checks of whether a shaper is empty.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
-/// Named counters that a chain is expected to have at most: 32 functions with 16 each.
+/// Expected number of named counters in a chain: 32 functions with 16 each.
 const COUNTERS: usize = 512;
 
-/// The thread that listens.
+/// The control thread.
 pub(super) struct Control<D: Driver> {
     pub(super) socket: OwnedFd,
     pub(super) signals: SignalFd,
     pub(super) memory: &'static FrameMemory,
     pub(super) stats: StatsFile,
-    /// Of the functions in the loop; this thread only hands them to further functions, and frees them.
+    /// States of the functions in the loop. This thread only passes them to further functions, and
+    /// frees them.
     pub(super) states: States,
     pub(super) outbox: Outbox<D::Port>,
     pub(super) driver: PhantomData<fn() -> D>,
 }
 
 impl<D: Driver> Control<D> {
-    /// Until the agent or a signal ends the worker.
+    /// Serves requests until the agent or a signal ends the worker.
     pub(super) fn serve(mut self) {
         let mut fds = [self.socket.as_fd(), self.signals.as_fd()].map(|fd| libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -65,13 +66,13 @@ impl<D: Driver> Control<D> {
                 Ok(Some((request, fds))) => {
                     let stop = request.body == Request::Shutdown;
                     let reply = self.obey(request.body, fds);
-                    // When the agent is gone the next receive tells.
+                    // If the agent is gone, the next receive reports it.
                     let _ = send_reply(self.socket.as_fd(), request.number, &reply);
                     if stop {
                         return;
                     }
                 }
-                // Without an agent only the signal is left.
+                // Without an agent only the signal remains.
                 Ok(None) | Err(_) => fds[0].fd = -1,
             }
         }
@@ -79,14 +80,14 @@ impl<D: Driver> Control<D> {
 
     fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>) -> Reply {
         match request {
-            Request::Setup(_) => Err("the worker is set up already".into()),
+            Request::Setup(_) => Err("the worker is already set up".into()),
             Request::AddSocket { id, info, succeeds } => {
-                let fd = fds.pop().ok_or("no descriptor came with the socket")?;
+                let fd = fds.pop().ok_or("the request has no socket descriptor")?;
                 self.add_port(id, NewPortKind::Socket { fd, info, succeeds })
             }
             Request::AddRing { id, side } => {
                 let (Some(bell), Some(ring)) = (fds.pop(), fds.pop()) else {
-                    return Err("the ring came without its descriptors".into());
+                    return Err("the request has no ring descriptors".into());
                 };
                 self.add_port(id, NewPortKind::Ring { ring, bell, side })
             }
@@ -102,7 +103,7 @@ impl<D: Driver> Control<D> {
                 let port = self
                     .outbox
                     .ask(move |state| state.forwarder.remove_port(id.0.into()))?;
-                // Only then are the frames in it nobody's.
+                // Closing the port releases its frames.
                 port.ok_or("there is no such socket")?.close();
                 self.take_frames(id)
             }
@@ -143,11 +144,11 @@ impl<D: Driver> Control<D> {
                 generation,
                 position,
             } => {
-                let fd = fds.pop().ok_or("no file came for the flows")?;
+                let fd = fds.pop().ok_or("the request has no flow file")?;
                 self.read_flows(fd, spi, generation, position)
             }
             Request::ReadCounters { spi, generation } => {
-                let fd = fds.pop().ok_or("no file came for the counters")?;
+                let fd = fds.pop().ok_or("the request has no counter file")?;
                 self.read_counters(fd, spi, generation)
             }
             Request::SetIdle(idle) => self.outbox.ask(move |state| state.idle = Some(idle)),
@@ -170,7 +171,7 @@ impl<D: Driver> Control<D> {
     }
 
     fn read_counters(&self, fd: OwnedFd, spi: u32, generation: u16) -> Reply {
-        // Room for all, so that the loop does not look for memory.
+        // Reserve room for all counters here, so that the loop allocates nothing.
         let mut told = Vec::with_capacity(COUNTERS);
         let told = self.outbox.ask(move |state| {
             let forwarder = &state.forwarder;
@@ -190,7 +191,7 @@ impl<D: Driver> Control<D> {
             .ask(move |state| state.forwarder.take_frames_of(borrower))
     }
 
-    /// Waits until what waits in the shaper of a generation has left, while the loop goes on.
+    /// Waits until all packets of a generation have left the shaper, while the loop continues.
     fn drain_shaper(&self, spi: u32, generation: u16) -> Reply {
         let until_ns = monotonic_ns().saturating_add(MAX_DRAIN_NS);
         let is_empty =

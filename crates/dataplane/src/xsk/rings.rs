@@ -1,4 +1,4 @@
-//! The rings of a socket, mapped.
+//! The mapped rings of a socket.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,17 +13,17 @@ use crate::error::Error;
 use crate::ring::{Consumer, Descriptor, Layout, Producer, Slot};
 use crate::shm::Mapping;
 
-/// Our ends of a socket's rings.
+/// The worker's ends of a socket's rings.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) transmit: Producer<Descriptor>,
     pub(crate) completion: Consumer<u64>,
-    /// Fill and RX; sockets that only transmit have none.
+    /// Fill and RX rings; `None` for a socket that only transmits.
     pub(crate) receive: Option<(Producer<u64>, Consumer<Descriptor>)>,
 }
 
 impl Rings {
-    /// Maps the rings of a socket. Two processes may map them, but only one may move them.
+    /// Maps the rings of a socket. Several processes may map them, but only one may move entries.
     pub(crate) fn map(fd: BorrowedFd<'_>, config: &XskConfig) -> Result<Self, Error> {
         let socket = (fd, config);
         let offsets = xdp_mmap_offsets(fd).map_err(config.failed("read the ring offsets"))?;
@@ -52,7 +52,7 @@ impl Rings {
     }
 }
 
-/// Our end of one ring: what it is called, and where its parts and its mapping begin.
+/// Maps the worker's end of one ring, given its name, the offsets of its parts and of its mapping.
 fn ring<T: Slot, R>(
     (fd, config): (BorrowedFd<'_>, &XskConfig),
     (ring, step): (&'static str, &'static str),

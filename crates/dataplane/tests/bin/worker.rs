@@ -1,4 +1,5 @@
-//! A worker without the rest of Myelin, for the tests of this crate and for measuring a worker alone.
+//! A worker without the rest of Myelin, for the tests of this crate and for measuring a worker
+//! alone.
 
 fn main() -> std::process::ExitCode {
     match myelin_dataplane::control_from_stdin() {

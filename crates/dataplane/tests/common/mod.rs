@@ -1,6 +1,6 @@
 //! Two network namespaces with a worker between them.
 
-// Every test file is a crate of its own and uses a part of this.
+// Every test file is its own crate and uses only a part of this.
 #![allow(unreachable_pub, dead_code)]
 
 pub mod xdp;
@@ -21,11 +21,12 @@ use nix::sched::{CloneFlags, setns};
 
 use xdp::FrontDoor;
 
-/// Chain of the packets from the client, and of those from the server.
+/// The chains of the packets from the client and from the server.
 pub const FORTH: u32 = 1;
 pub const BACK: u32 = 2;
 
-/// Whether this test may run; says why not. While it runs, no other one does: they look at processor time, and there are two cores.
+/// Returns a guard if this test may run as root, otherwise prints why not. Tests with a guard run
+/// one at a time, because they measure processor time on two cores.
 pub fn privileged() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     if !nix::unistd::geteuid().is_root() {
@@ -35,7 +36,7 @@ pub fn privileged() -> Option<MutexGuard<'static, ()>> {
     Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs a command of the system; panics with what it said when it fails.
+/// Runs a system command. Panics with its error output if it fails.
 pub fn run(command: &str) -> String {
     let mut words = command.split_whitespace();
     let output = Command::new(words.next().expect("a command"))
@@ -50,7 +51,7 @@ pub fn run(command: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Client and server, each in a namespace, each joined by a veth pair to this one. Gone when dropped.
+/// Client and server, each in a namespace with a veth pair to this one. Dropping it removes them.
 pub struct Network {
     number: u32,
 }
@@ -109,7 +110,8 @@ impl Network {
                 "ip -n {namespace} addr add {}/24 dev eth0",
                 end.address()
             ));
-            // The end host's link last: one that comes up without a carrier drops its first packets.
+            // The end host's link comes up last: a link that comes up without a carrier drops its
+            // first packets.
             run(&format!("ip link set {port} up"));
             run(&format!("ip -n {namespace} link set eth0 up"));
             run(&format!("ip netns exec {namespace} ethtool -K eth0 tx off"));
@@ -132,7 +134,7 @@ impl Network {
         )
     }
 
-    /// The interface in this namespace whose peer is the end host's.
+    /// Returns the interface in this namespace whose peer is the end host's.
     pub fn port(&self, end: End) -> String {
         format!("my{}{}{}", std::process::id(), end.letter(), self.number)
     }
@@ -143,10 +145,10 @@ impl Network {
         text.trim().parse().expect("a number")
     }
 
-    /// A UDP socket in an end host's namespace, bound to its address.
+    /// Returns a UDP socket in an end host's namespace, bound to its address.
     pub fn udp(&self, end: End, port: u16) -> UdpSocket {
         let namespace = format!("/run/netns/{}", self.namespace(end));
-        // A thread of its own: a namespace belongs to a thread, and the test's must stay where it is.
+        // A namespace belongs to a thread, and the test's thread must stay in its own.
         std::thread::spawn(move || {
             let file = std::fs::File::open(namespace).expect("the namespace");
             setns(file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
@@ -164,7 +166,7 @@ impl Network {
         let state = if up { "up" } else { "down" };
         run(&format!("ip link set {} {state}", self.port(end)));
         if up {
-            // The kernel forgets static neighbours of a link that goes down.
+            // The kernel forgets static neighbours when a link goes down.
             let (namespace, other) = (self.namespace(end), end.other());
             run(&format!(
                 "ip -n {namespace} neigh replace {} lladdr {} dev eth0",
@@ -186,7 +188,7 @@ impl Drop for Network {
     }
 }
 
-/// A worker that carries UDP between the ends, both ways.
+/// A worker that forwards UDP between the ends, both ways.
 pub struct Path {
     pub worker: WorkerHandle,
     pub client: SocketId,
@@ -209,7 +211,7 @@ impl Path {
         Self::bound(network, config, forth, false)
     }
 
-    /// With sockets that are bound late, as before Linux 6.4, or at once.
+    /// Makes a path whose sockets are bound late, as before Linux 6.4, or at once.
     pub fn bound(
         network: &Network,
         config: WorkerConfig,
@@ -236,10 +238,10 @@ impl Path {
             });
         worker
             .add_chain(chain(FORTH, forth, server))
-            .expect("the way forth");
+            .expect("the chain to the server");
         worker
             .add_chain(chain(BACK, vec![FunctionConfig::Forward], client))
-            .expect("the way back");
+            .expect("the chain to the client");
         Self {
             worker,
             client,
@@ -248,7 +250,8 @@ impl Path {
         }
     }
 
-    /// Frames that are in a ring, twice when they are in two, and frames by the ledger and the pool. At rest the first two and the last two add up.
+    /// Counts frames in rings, frames in two rings, and frames by ledger and pool. At rest,
+    /// `in_rings` equals `lent`, and `lent` plus `free` equals `frames`.
     pub fn audit(&self) -> Audit {
         let mut in_rings: Vec<u64> = [self.client, self.server]
             .into_iter()
@@ -268,7 +271,7 @@ impl Path {
         }
     }
 
-    /// Waits until the frames add up, and says how they do not when they never do.
+    /// Waits until the frame counts match. Panics with the counts if they never do.
     pub fn assert_all_frames_accounted(&self) {
         let sound = wait_until(|| {
             let audit = self.audit();
@@ -309,10 +312,10 @@ pub fn chain(spi: u32, functions: Vec<FunctionConfig>, out: SocketId) -> UserCha
     }
 }
 
-/// How long something that happens soon may take on a machine that does other things too.
+/// Longest wait for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks again until it holds or so much time is over that it never will.
+/// Repeats `holds` until it returns true or the time is over.
 pub fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -324,10 +327,10 @@ pub fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
     holds()
 }
 
-/// Processor time a process has used, in clock ticks of 10 ms.
+/// Returns the processor time of a process, in clock ticks of 10 ms.
 pub fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process");
-    // Fields 14 and 15, counted behind the name, which may hold spaces.
+    // Fields 14 and 15, counted after the name, which may contain spaces.
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()
@@ -343,7 +346,7 @@ pub const ADAPTIVE: Idle = Idle::Adaptive {
     spin: Duration::from_micros(50),
 };
 
-/// A client socket and a server socket, connected, with a time limit on receiving.
+/// Returns a connected client socket and a server socket, with a receive timeout.
 pub fn ends(network: &Network) -> (UdpSocket, UdpSocket) {
     let client = network.udp(End::Client, 0);
     let server = network.udp(End::Server, PORT);
@@ -356,7 +359,7 @@ pub fn ends(network: &Network) -> (UdpSocket, UdpSocket) {
     (client, server)
 }
 
-/// One packet there, seen by the server as `expected`, and back.
+/// Sends one packet, checks that the server receives `expected`, and returns it to the client.
 pub fn echo(
     client: &UdpSocket,
     server: &UdpSocket,
@@ -377,7 +380,7 @@ pub fn forward() -> Vec<FunctionConfig> {
     vec![FunctionConfig::Forward]
 }
 
-/// Reads what is there.
+/// Reads all waiting packets.
 pub fn drain(socket: &UdpSocket) {
     socket.set_nonblocking(true).unwrap();
     let mut quiet = 0;
@@ -392,7 +395,7 @@ pub fn drain(socket: &UdpSocket) {
     socket.set_nonblocking(false).unwrap();
 }
 
-/// Packets back to back for as long as it takes for the worker to have seen `packets` more.
+/// Sends packets back to back until the worker has received `packets` more.
 pub fn flood(path: &Path, client: &UdpSocket, packets: u64) {
     let start = path.worker.stats().worker().received;
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! A front door of thirty instructions: stamps UDP over IPv4 without options and hands it to an AF_XDP socket; drops everything else.
+//! A front door of thirty instructions. It stamps UDP over IPv4 without options and redirects it to
+//! an AF_XDP socket. It drops all other packets.
 
 use std::io;
 use std::mem::size_of;
@@ -55,11 +56,12 @@ const EXIT: u8 = 0x95;
 const LOAD_MAP: u8 = 0x18;
 const PSEUDO_MAP_FD: u8 = 1;
 
-/// The front door of one port: everything that comes in belongs to chain `spi`, generation 0, position 0.
+/// The front door of one port: all arriving packets belong to chain `spi`, generation 0, position
+/// 0.
 pub struct FrontDoor {
     map: OwnedFd,
     _program: OwnedFd,
-    /// Detaches the program when it is closed.
+    /// Closing it detaches the program.
     _link: OwnedFd,
 }
 
@@ -84,7 +86,7 @@ impl FrontDoor {
         })
     }
 
-    /// Sends a queue's packets to a socket.
+    /// Redirects a queue's packets to a socket.
     pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let (key, value) = (queue, socket.as_raw_fd() as u32);
         let pointers = [&raw const key as u64, &raw const value as u64];
@@ -164,7 +166,7 @@ fn program(map: i32, spi: i32) -> Vec<Instruction> {
     code
 }
 
-/// Stands for the distance to the end that drops.
+/// Placeholder for the distance to the drop at the end.
 const DROP: i16 = i16::MAX;
 
 fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
@@ -195,10 +197,10 @@ fn bpf(command: i64, attribute: &[u32]) -> io::Result<OwnedFd> {
 }
 
 fn raw_bpf(command: i64, attribute: &[u32]) -> io::Result<i32> {
-    // Padded with zeros: the kernel takes any longer size whose surplus is zero.
+    // The kernel accepts a longer attribute if the surplus is zero.
     let mut padded = [0_u32; 32];
     padded[..attribute.len()].copy_from_slice(attribute);
-    // SAFETY: the attribute and whatever it points to outlive the call.
+    // SAFETY: the attribute and its pointers outlive the call.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -1,4 +1,5 @@
-//! A port without a device: packets are put in and taken out by the caller. For tests, and to measure functions without a kernel in the way.
+//! A port without a device: the caller injects and collects packets. For tests, and to measure
+//! functions without the kernel.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -8,7 +9,7 @@ use myelin_packet::Meta;
 use crate::port::{Buffer, FramePool, Port};
 use crate::umem::{Borrower, FrameMemory, HEADROOM};
 
-/// A port in memory, with rings of the same kind as a socket's.
+/// A port in memory, with the rings of a socket.
 #[derive(Debug)]
 pub struct MemoryPort {
     borrower: Borrower,
@@ -23,7 +24,7 @@ pub struct MemoryPort {
 }
 
 impl MemoryPort {
-    /// A port of that number, with its link up.
+    /// Makes a port with its link up.
     pub fn new(borrower: Borrower, ring_size: usize) -> Self {
         Self {
             borrower,
@@ -38,7 +39,8 @@ impl MemoryPort {
         }
     }
 
-    /// Lets a packet arrive, with its metadata in front of it, as the kernel does. `false` when there is no frame for it or it does not fit one.
+    /// Injects a packet with its metadata before it, as the kernel does. Returns `false` if no
+    /// frame is free or the packet does not fit one.
     pub fn inject(&mut self, memory: &FrameMemory, meta: &Meta, packet: &[u8]) -> bool {
         let end = HEADROOM as usize + packet.len();
         if end > memory.frame_size() as usize {
@@ -60,22 +62,22 @@ impl MemoryPort {
         true
     }
 
-    /// The packets that left since the last call, in order.
+    /// Returns the packets that left since the last call, in order.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.sent)
     }
 
-    /// Sets the link up or down; while it is down, what is transmitted stays in the ring.
+    /// Sets the link up or down. While it is down, transmitted packets stay in the ring.
     pub fn set_link(&mut self, up: bool) {
         self.link_up = up;
     }
 
-    /// Frames in this port.
+    /// Returns the number of frames in this port.
     pub fn frames(&self) -> usize {
         self.fill.len() + self.arrivals.len() + self.transmit.len() + self.completion.len()
     }
 
-    /// Packets that have left since they were last looked at are completed; their content is kept for [`Self::take_sent`].
+    /// Completes the transmitted packets, and keeps their content for [`Self::take_sent`].
     fn send(&mut self, memory: &FrameMemory) {
         while self.link_up
             && let Some((address, len)) = self.transmit.pop_front()

@@ -1,17 +1,17 @@
-//! Functions that are called by time, and what functions count by names of their own.
+//! Tests timers of functions, and counters that functions name.
 
 use super::*;
 
 const EVERY_NS: u64 = 100_000;
 
-/// Holds every packet back until its time has come, and counts these.
+/// Holds packets until its timer expires, and counts them.
 #[derive(Default)]
-struct Hold {
+struct PacketHolder {
     held: Vec<(Meta, Vec<u8>)>,
     released: u64,
 }
 
-impl Function for Hold {
+impl Function for PacketHolder {
     fn process(&mut self, packet: &mut Packet<'_>, _emitter: &mut dyn Emitter) -> Verdict {
         self.held.push((*packet.meta(), packet.bytes().to_vec()));
         Verdict::Drop
@@ -38,15 +38,15 @@ impl Function for Hold {
 }
 
 #[test]
-fn a_function_is_called_when_its_time_has_come_and_what_it_sends_goes_on_behind_it() {
+fn a_due_function_is_called_and_its_packets_continue_at_the_next_function() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
     assert!(!forwarder.has_timers());
     let xor = || instantiate(&FunctionConfig::Xor(XorConfig { key: 0xff })).unwrap();
-    let functions = vec![xor(), Box::new(Hold::default()), xor()];
+    let functions = vec![xor(), Box::new(PacketHolder::default()), xor()];
     add_functions(&mut stats_bench, &mut forwarder, functions, None);
-    // The first call tells a function the time; this one has nothing to wait for then.
+    // The first call only gives the function the time. It holds no packet yet.
     assert_eq!(forwarder.due_ns(), Some(0));
     forwarder.expire();
     assert_eq!(forwarder.due_ns(), None);
@@ -56,14 +56,14 @@ fn a_function_is_called_when_its_time_has_come_and_what_it_sends_goes_on_behind_
         inject(&mut forwarder, &meta_of(packet, 1, 1), packet);
     }
     forwarder.turn();
-    let due = forwarder.due_ns().expect("packets came");
+    let due = forwarder.due_ns().expect("packets arrived");
     assert!((EVERY_NS..EVERY_NS + 200).contains(&(due - start)));
     forwarder.expire();
-    assert!(sent(&mut forwarder).is_empty(), "its time has not come");
+    assert!(sent(&mut forwarder).is_empty(), "the timer is not due");
     NOW_NS.set(due);
     forwarder.expire();
     assert_eq!(sent(&mut forwarder), packets);
-    assert_eq!(forwarder.due_ns(), None, "nothing is held any more");
+    assert_eq!(forwarder.due_ns(), None, "no packet is held");
     let mut told = Vec::new();
     forwarder.read_counters(1, 0, &mut told);
     assert_eq!(told, [(2, "released", 3)]);

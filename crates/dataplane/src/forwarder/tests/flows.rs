@@ -1,4 +1,4 @@
-//! Functions that want to know the time, and functions that know flows.
+//! Tests functions that need the time, and functions that track flows.
 
 use myelin_functions::{FlowPage, States};
 use myelin_spec::MonitorConfig;
@@ -12,7 +12,7 @@ fn add(bench: &mut Bench, forwarder: &mut Forwarder<'_, MemoryPort>, chain: &Use
     forwarder.add_segments(segments);
 }
 
-/// The two times that a `timestamp` appended.
+/// Returns the two times that a `timestamp` appended.
 fn times(packet: &[u8]) -> [u64; 2] {
     let (front, sent) = packet.split_last_chunk::<8>().unwrap();
     let received = front.last_chunk::<8>().unwrap();
@@ -20,7 +20,7 @@ fn times(packet: &[u8]) -> [u64; 2] {
 }
 
 #[test]
-fn a_function_is_told_the_time_before_each_of_its_batches() {
+fn set_time_precedes_each_batch() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -42,7 +42,7 @@ fn a_function_is_told_the_time_before_each_of_its_batches() {
         for packet in &out {
             let second = times(packet);
             let first = times(&packet[..packet.len() - 16]);
-            // The clock goes on by 10 a look: one look for each of the two functions and their batch.
+            // The clock advances 10 ns with each reading: one reading per function and batch.
             assert_eq!(first, [STAMP_NS, start + 10]);
             assert_eq!(second, [STAMP_NS, start + 20]);
         }
@@ -50,7 +50,7 @@ fn a_function_is_told_the_time_before_each_of_its_batches() {
 }
 
 #[test]
-fn the_flows_of_a_function_are_read_by_its_place() {
+fn flows_are_read_by_position() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);

@@ -1,9 +1,9 @@
-//! No frame is lost, whatever happens to the packet in it.
+//! Tests that no frame gets lost.
 
 use super::*;
 
 #[test]
-fn emission_stops_when_the_frames_run_out() {
+fn emission_stops_without_free_frames() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(1);
@@ -19,7 +19,7 @@ fn emission_stops_when_the_frames_run_out() {
     let seen = stats_bench.stats.chain(1, 0).unwrap();
     assert_eq!(seen.positions[1].emitted, free as u64);
     assert_eq!(bench.stats.worker().no_frame, 1000 - free as u64);
-    // The ring holds 64 at a time, and flushing it makes room each time.
+    // The ring holds 64 packets. Each flush makes room.
     assert!(free > 4 * RING);
     assert_eq!(
         (seen.transmitted, seen.transmit_drops),
@@ -29,7 +29,8 @@ fn emission_stops_when_the_frames_run_out() {
     assert_eq!(frames(&forwarder), FRAMES as usize);
 }
 
-/// A million packets over links that go up and down, of chains that exist and do not: every frame is somewhere, always.
+/// A million packets of known and unknown chains, over links that go up and down. All frames stay
+/// accounted for.
 #[test]
 fn no_frame_is_lost_in_a_million_packets() {
     const PACKETS: usize = 1_000_000;
@@ -89,7 +90,7 @@ fn no_frame_is_lost_in_a_million_packets() {
     assert_eq!(frames(&forwarder), FRAMES as usize);
     assert!(
         refused > 0,
-        "the fill ring never ran dry: the test is too easy"
+        "the fill ring never ran empty: the test is too easy"
     );
     let (chain, worker) = (stats.chain(1, 0).unwrap(), bench.stats.worker());
     assert!(
@@ -121,7 +122,7 @@ fn a_full_transmit_ring_drops_the_newest_and_recovers() {
         forwarder.turn();
     }
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 120 - RING as u64);
-    // Each batch, and once more where there was no room: not for each packet that finds none.
+    // One kick per batch, and one per batch without room. Not one per dropped packet.
     assert_eq!(bench.stats.worker().kicks, 3 + 2);
     assert_eq!(frames(&forwarder), FRAMES as usize);
     forwarder.port_mut(OUT).unwrap().set_link(true);
@@ -145,8 +146,8 @@ fn the_frames_of_a_removed_port_come_back() {
 }
 
 #[test]
-fn what_fits_no_frame_is_not_emitted() {
-    /// Emits one packet that just fits, and one that does not.
+fn a_packet_longer_than_a_frame_is_not_emitted() {
+    /// Emits one packet that just fits a frame, and one that does not.
     struct Long;
     impl Function for Long {
         fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
@@ -167,7 +168,7 @@ fn what_fits_no_frame_is_not_emitted() {
     assert_eq!(frames(&forwarder), FRAMES as usize);
 }
 
-/// Does to a packet what no sane function does.
+/// Damages a packet.
 struct Vandal(fn(&mut Packet<'_>));
 
 impl Function for Vandal {
@@ -203,7 +204,7 @@ fn a_packet_that_no_port_can_send_is_dropped_and_counted() {
         assert_eq!(
             bench.stats.worker().no_frame,
             1,
-            "what was emitted is no packet"
+            "the emitted bytes are no packet"
         );
         assert_eq!(frames(&forwarder), FRAMES as usize);
     }

@@ -1,10 +1,10 @@
-//! What functions send back leaves where the chain takes packets in.
+//! Tests that replies leave through the chain's ingress port.
 
 use myelin_functions::States;
 
 use super::*;
 
-/// Sends each packet's payload back as a frame, `copies` times, and drops it.
+/// Sends each packet's payload back as a frame, `copies` times, and drops the packet.
 struct SendBack {
     copies: usize,
 }
@@ -18,13 +18,13 @@ impl Function for SendBack {
     }
 }
 
-/// A segment of one such function.
+/// Adds a segment with one such function.
 fn send_back(bench: &mut Bench, forwarder: &mut Forwarder<'_, MemoryPort>, copies: usize) {
     add_functions(bench, forwarder, vec![Box::new(SendBack { copies })], None);
 }
 
 #[test]
-fn a_reply_leaves_by_the_port_its_packet_came_in_by() {
+fn a_reply_leaves_through_the_ingress_port() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
@@ -46,12 +46,12 @@ fn a_reply_leaves_by_the_port_its_packet_came_in_by() {
 }
 
 #[test]
-fn replies_that_find_no_room_are_lost_and_counted() {
+fn replies_without_room_are_dropped_and_counted() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
     send_back(&mut stats_bench, &mut forwarder, RING + 3);
-    // The last payload is too short for a frame.
+    // The second payload is too short for a frame.
     for payload in [20, 13] {
         let packet = udp(payload);
         inject(&mut forwarder, &meta_of(&packet, 1, 1), &packet);
@@ -65,7 +65,7 @@ fn replies_that_find_no_room_are_lost_and_counted() {
 }
 
 #[test]
-fn a_later_segment_replies_where_the_first_took_the_packet_in() {
+fn a_later_segment_replies_through_the_port_of_the_first() {
     let stats = Stats::create().unwrap();
     let chain = UserChain {
         positions: 3,
@@ -102,7 +102,7 @@ fn a_later_segment_replies_where_the_first_took_the_packet_in() {
         assert!(port.inject(memory, &meta_of(&packet, 1, position), &packet));
         forwarder.turn();
     };
-    // Before a packet came in by the first segment there is no way back.
+    // Before a packet arrives at the first segment, the forwarder does not know the ingress port.
     arrive(&mut forwarder, OUT, 2);
     assert_eq!(stats.chain(1, 0).unwrap().transmit_drops, 1);
     arrive(&mut forwarder, IN, 0);
@@ -115,14 +115,14 @@ fn a_later_segment_replies_where_the_first_took_the_packet_in() {
 }
 
 #[test]
-fn a_reply_over_a_link_with_a_forwarder_says_that_it_goes_back() {
+fn a_reply_over_an_internal_link_carries_an_nsh_header() {
     let mut stats_bench = Bench::new();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(4);
     let functions: Vec<Box<dyn Function>> = vec![Box::new(SendBack { copies: 1 })];
     add_functions(&mut stats_bench, &mut forwarder, functions, Some(2));
     let packet = udp(20);
-    // In by the port that leads out.
+    // The packet arrives at the port that is also the exit.
     let memory = forwarder.memory;
     let link = forwarder.port_mut(OUT).unwrap();
     assert!(link.inject(memory, &meta_of(&packet, 1, 1), &packet));

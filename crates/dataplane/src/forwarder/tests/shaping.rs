@@ -1,4 +1,4 @@
-//! Chains whose traffic is shaped where it leaves.
+//! Tests chains that are shaped at the exit.
 
 use myelin_spec::{Limit, Shaping};
 
@@ -30,12 +30,12 @@ fn of_shaper(stats: &Stats, generation: u16) -> ShaperStats {
     stats.chain(1, generation).unwrap().shaper
 }
 
-/// Lets the clock go on to a time after the start.
+/// Sets the clock to `us` microseconds after the start.
 fn at(us: u64) {
     NOW_NS.set(START_NS + us * US);
 }
 
-/// Takes a generation out as a worker's control thread does: after its packets have left.
+/// Removes a generation as a worker's control thread does: after its packets have left.
 fn undeploy(
     forwarder: &mut Forwarder<'_, MemoryPort>,
     (spi, generation): (u32, u16),
@@ -51,7 +51,7 @@ fn undeploy(
 }
 
 #[test]
-fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
+fn a_burst_leaves_at_the_rate_and_the_sojourn_includes_the_wait() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -72,7 +72,7 @@ fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
     assert_eq!(forwarder.waiting(1, 0), 3);
     for (number, us) in [(2, 100), (3, 200), (4, 300)] {
         let due_ns = forwarder.departs_ns().unwrap();
-        // The clock went on a little when the cluster came.
+        // The clock advanced a little while the burst arrived.
         assert!(due_ns.abs_diff(START_NS + us * US) < US, "{due_ns}");
         NOW_NS.set(due_ns - 100);
         assert_eq!(forwarder.release(), 0);
@@ -93,7 +93,7 @@ fn a_cluster_leaves_at_the_rate_and_the_wait_is_in_the_sojourn() {
 }
 
 #[test]
-fn what_does_not_fit_the_queue_is_dropped_and_counted() {
+fn packets_beyond_the_queue_or_the_delay_are_dropped_and_counted() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
@@ -128,7 +128,7 @@ fn what_does_not_fit_the_queue_is_dropped_and_counted() {
 }
 
 #[test]
-fn shapers_leave_half_of_the_frames_to_others() {
+fn shapers_hold_at_most_half_of_the_frames() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(32);
@@ -150,9 +150,9 @@ fn shapers_leave_half_of_the_frames_to_others() {
     assert!(forwarder.free_frames() >= FramePool::RESERVE);
 }
 
-/// What is counted is the packet as it leaves, without the header that takes it to the kernel function.
+/// The shaper counts the packet without the NSH header.
 #[test]
-fn packets_that_go_on_in_the_kernel_are_shaped_too() {
+fn packets_for_kernel_functions_are_shaped_too() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -192,7 +192,7 @@ fn packets_that_go_on_in_the_kernel_are_shaped_too() {
 }
 
 #[test]
-fn the_bucket_and_the_queue_outlive_a_generation() {
+fn the_next_generation_keeps_the_bucket_and_the_queue() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -214,7 +214,7 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
     };
     inject(&mut forwarder, &of_next, &packet);
     forwarder.turn();
-    // Behind what waits, though the new generation has sent nothing.
+    // The packet queues behind the old generation, although its own generation has sent none.
     assert_eq!(sent(&mut forwarder).len(), 1);
     assert_eq!((forwarder.waiting(1, 0), forwarder.waiting(1, 1)), (1, 1));
     at(1100);
@@ -228,7 +228,7 @@ fn the_bucket_and_the_queue_outlive_a_generation() {
 }
 
 #[test]
-fn a_chain_that_goes_lets_its_queue_leave_first() {
+fn a_removed_chain_first_sends_its_queue() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -248,7 +248,7 @@ fn a_chain_that_goes_lets_its_queue_leave_first() {
 }
 
 #[test]
-fn what_waits_for_a_segment_that_is_taken_out_is_lost_and_its_frames_are_free() {
+fn waiting_packets_of_a_removed_segment_are_lost_and_their_frames_are_free() {
     let stats = Stats::create().unwrap();
     let bench = Bench::new();
     let mut forwarder = bench.forwarder(8);
@@ -269,9 +269,10 @@ fn what_waits_for_a_segment_that_is_taken_out_is_lost_and_its_frames_are_free() 
     assert_eq!(frames(&forwarder), FRAMES as usize);
 }
 
-/// As in a worker that is started after one that died: the counts are in the shared file, the packets are not.
+/// Like a worker that starts after one that died: the shared file holds the counters, but no
+/// packets.
 #[test]
-fn what_waited_in_a_dead_worker_is_counted_as_lost() {
+fn packets_that_waited_in_a_dead_worker_count_as_lost() {
     let stats = Stats::create().unwrap();
     let block = stats.allocate(1, 0, 1).unwrap();
     let counters = stats.file().chain_counters(block).unwrap();
