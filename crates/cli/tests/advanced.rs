@@ -61,7 +61,7 @@ fn commands_come_through_links_that_lose_packets() {
     assert!(count("relay", "recoded") > 10);
     assert_eq!(count("open", "not-authentic"), 0);
     assert_eq!(count("open", "replayed"), 0);
-    assert_eq!(count("open", "sessions-begun"), 1);
+    assert_eq!(count("open", "sessions-started"), 1);
     // Who looks may also read it.
     let shown = myelin.ok(&["ps", &myelin.chain("teleoperation")]);
     assert!(shown.contains("recovered"), "{shown}");

@@ -84,7 +84,7 @@ mod tests {
         write(&mut file, |mut page| {
             pages += 1;
             assert!(page.records.is_empty());
-            page.take(&table, totals, |number, ()| {
+            page.read_page(&table, totals, |number, ()| {
                 let mut record = FlowRecord::new(FlowKey::default());
                 record.packets = *number;
                 record

@@ -1,6 +1,8 @@
-//! `aes-encrypt` and `aes-decrypt` by payload length, beside the bare library and beside AES a byte at a time.
+//! `aes-encrypt` and `aes-decrypt` by payload length, against the library alone and against AES one
+//! byte at a time.
 //!
-//! `cargo bench -p myelin-functions --bench aes` prints first how function and library compare, in rounds that take turns.
+//! `cargo bench -p myelin-functions --bench aes` first prints a comparison of function and library,
+//! in rounds that take turns.
 
 #[path = "../tests/aes/plain_aes.rs"]
 mod plain_aes;
@@ -18,22 +20,22 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{AesDecryptConfig, AesEncryptConfig, Cipher, FunctionConfig, SecretKey};
 
-/// Packets of a batch: few enough for the first-level cache, library and function alike.
+/// Packets of a batch: few enough for the first-level cache, for library and function.
 const BATCH: usize = 16;
 const LENGTHS: [usize; 2] = [256, 1400];
 const HEADERS: usize = 42;
-/// Rounds of a comparison; each is of many batches.
+/// Rounds of a comparison, each of many batches.
 const ROUNDS: usize = 61;
 const BATCHES: u32 = 300;
 
-/// Something whose time for a batch can be taken.
-trait Work {
-    fn batch(&mut self) -> Duration;
+/// Work to measure, one batch at a time.
+trait MeasuredWork {
+    fn run_batch(&mut self) -> Duration;
 
-    /// Time for that many packets, rounded up to batches.
-    fn packets(&mut self, count: u64) -> Duration {
+    /// Time for that many packets, measured in whole batches.
+    fn time_packets(&mut self, count: u64) -> Duration {
         let batches = count.div_ceil(BATCH as u64);
-        let total: Duration = (0..batches).map(|_| self.batch()).sum();
+        let total: Duration = (0..batches).map(|_| self.run_batch()).sum();
         total.mul_f64(count as f64 / (batches * BATCH as u64) as f64)
     }
 }
@@ -66,7 +68,7 @@ fn buffers(len: usize) -> Vec<Vec<u8>> {
     vec![[&frame[..], &[0; 64]].concat(); BATCH]
 }
 
-/// A batch of the frames that `buffers` begin with.
+/// A batch of the frames at the start of `buffers`.
 fn batch_of(buffers: &mut [Vec<u8>], frame_len: usize) -> Batch<'_> {
     let mut batch = Batch::with_capacity(BATCH);
     for buffer in buffers {
@@ -97,8 +99,8 @@ impl Encrypt {
     }
 }
 
-impl Work for Encrypt {
-    fn batch(&mut self) -> Duration {
+impl MeasuredWork for Encrypt {
+    fn run_batch(&mut self) -> Duration {
         for buffer in &mut self.buffers {
             buffer[..HEADERS].copy_from_slice(&self.plain[..HEADERS]);
         }
@@ -111,7 +113,7 @@ impl Work for Encrypt {
     }
 }
 
-/// `aes-decrypt` on what `aes-encrypt` makes, not in the same breath.
+/// `aes-decrypt` on packets of `aes-encrypt`. The time includes decryption alone.
 struct Decrypt {
     encrypt: Encrypt,
     function: Box<dyn Function>,
@@ -128,9 +130,9 @@ impl Decrypt {
     }
 }
 
-impl Work for Decrypt {
-    fn batch(&mut self) -> Duration {
-        self.encrypt.batch();
+impl MeasuredWork for Decrypt {
+    fn run_batch(&mut self) -> Duration {
+        self.encrypt.run_batch();
         let sealed_len = self.encrypt.frame_len + self.overhead;
         let mut batch = batch_of(&mut self.encrypt.buffers, sealed_len);
         let start = Instant::now();
@@ -141,12 +143,12 @@ impl Work for Decrypt {
     }
 }
 
-/// AES-GCM of the library alone, with as much additional data.
+/// AES-GCM of the library alone, with the same length of additional data.
 struct Library {
     key: LessSafeKey,
     count: u64,
     aad: [u8; TRAILER_LEN],
-    /// Each behind room for the headers, so that it lies as it does in a frame.
+    /// Each behind room for the headers, with the same alignment as in a frame.
     payloads: Vec<Vec<u8>>,
     tags: Vec<Tag>,
     opens: bool,
@@ -172,8 +174,8 @@ impl Library {
     }
 }
 
-impl Work for Library {
-    fn batch(&mut self) -> Duration {
+impl MeasuredWork for Library {
+    fn run_batch(&mut self) -> Duration {
         self.tags.clear();
         let first = self.count;
         let start = Instant::now();
@@ -224,8 +226,8 @@ impl LibraryCtr {
     }
 }
 
-impl Work for LibraryCtr {
-    fn batch(&mut self) -> Duration {
+impl MeasuredWork for LibraryCtr {
+    fn run_batch(&mut self) -> Duration {
         let start = Instant::now();
         for payload in &mut self.payloads {
             let mut block = [0; 16];
@@ -241,14 +243,14 @@ impl Work for LibraryCtr {
     }
 }
 
-/// AES-CTR a byte at a time.
+/// AES-CTR one byte at a time.
 struct Plain {
     key: plain_aes::PlainAes,
     payload: Vec<u8>,
 }
 
-impl Work for Plain {
-    fn batch(&mut self) -> Duration {
+impl MeasuredWork for Plain {
+    fn run_batch(&mut self) -> Duration {
         let start = Instant::now();
         for _ in 0..BATCH {
             self.key.ctr([7; 16], black_box(&mut self.payload));
@@ -257,11 +259,16 @@ impl Work for Plain {
     }
 }
 
-/// Prints what the function takes, what the library does, the median of the paired ratios and its 95 % interval, and the
-/// difference.
-fn compare(what: &str, len: usize, function: &mut dyn Work, library: &mut dyn Work) {
-    let round = |work: &mut dyn Work| {
-        let total: Duration = (0..BATCHES).map(|_| work.batch()).sum();
+/// Prints the times of function and library, the median of the paired ratios with its 95 %
+/// interval, and the difference.
+fn compare(
+    what: &str,
+    len: usize,
+    function: &mut dyn MeasuredWork,
+    library: &mut dyn MeasuredWork,
+) {
+    let round = |work: &mut dyn MeasuredWork| {
+        let total: Duration = (0..BATCHES).map(|_| work.run_batch()).sum();
         total.as_secs_f64() * 1e9 / f64::from(BATCHES) / BATCH as f64
     };
     let pairs: Vec<(f64, f64)> = (0..ROUNDS)
@@ -274,7 +281,7 @@ fn compare(what: &str, len: usize, function: &mut dyn Work, library: &mut dyn Wo
     };
     let ratios = sorted(&|(own, other)| own / other);
     let middle = ROUNDS / 2;
-    // Ranks of the 95 % interval of a median: the binomial distribution, as a normal one.
+    // Ranks of the 95 % interval of a median: the binomial distribution, approximated as normal.
     let off = (0.98 * (ROUNDS as f64).sqrt()).ceil() as usize;
     println!(
         "{what:24} {len:5} B: function {:7.1} ns, library {:7.1} ns, ratio {:.3} [{:.3}, {:.3}], difference {:5.1} ns",
@@ -322,9 +329,9 @@ fn aes(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("aes");
     for len in LENGTHS {
         group.throughput(Throughput::Bytes(len as u64));
-        let mut measure = |name: &str, work: &mut dyn Work| {
+        let mut measure = |name: &str, work: &mut dyn MeasuredWork| {
             group.bench_function(BenchmarkId::new(name, len), |bencher| {
-                bencher.iter_custom(|packets| work.packets(packets));
+                bencher.iter_custom(|packets| work.time_packets(packets));
             });
         };
         for cipher in [Cipher::Aes128Gcm, Cipher::Aes128Ctr] {
@@ -339,7 +346,7 @@ fn aes(criterion: &mut Criterion) {
     }
     group.finish();
 
-    // What a packet of an unknown session costs a decrypter before the tag is looked at.
+    // The cost of a packet of an unknown session, before the decrypter checks its tag.
     criterion.bench_function("aes/session-key", |bencher| {
         bencher.iter(|| SessionKey::derive(Cipher::Aes128Gcm, &key(), black_box(&[3; 16])).is_ok());
     });

@@ -1,10 +1,11 @@
-//! `compress` and `decompress` beside the bare calls of their libraries: on JSON, with a dictionary of such JSON too, and on random
-//! bytes.
+//! `compress` and `decompress` against the bare calls of their libraries: on JSON, on JSON with a
+//! dictionary, and on random bytes.
 //!
 //! `cargo bench -p myelin-functions --bench compress`
 //!
-//! The functions change their packets, so each is put back first, by the same copy on both sides. Criterion tells the times; before
-//! them stand the differences between function and bare call, each from rounds that take turns.
+//! The functions change their packets, so each iteration first restores the packet, by the same
+//! copy on both sides. Before criterion's times, it prints the differences between function and
+//! bare call, from rounds that take turns.
 
 #[path = "../tests/common/telemetry.rs"]
 mod telemetry;
@@ -21,14 +22,14 @@ use myelin_spec::{
     CompressConfig, CompressionAlgorithm, DecompressConfig, Dictionary, FunctionConfig,
 };
 
-/// Packets that take turns, so that no branch predictor knows them by heart.
+/// Packets in turns, so that no branch predictor learns them.
 const PACKETS: usize = 64;
 /// Pairs of measurements.
 const ROUNDS: usize = 301;
-/// Payloads that make a dictionary; none of them is sent.
+/// Payloads for the dictionary; none of them is sent.
 const SAMPLES: u64 = 64;
 
-/// Packets as they come, and the buffer they are put into.
+/// Packets, and the buffer for the current one.
 struct Traffic {
     frames: Vec<(Vec<u8>, Meta)>,
     buffer: Vec<u8>,
@@ -48,7 +49,7 @@ impl Traffic {
         }
     }
 
-    /// The next packet, as it came.
+    /// Restores the next packet.
     #[inline]
     fn packet(&mut self) -> Packet<'_> {
         self.next = (self.next + 1) % self.frames.len();
@@ -57,7 +58,7 @@ impl Traffic {
         Packet::new(&mut self.buffer, 0, frame.len(), *meta, 0).expect("a packet")
     }
 
-    /// Each packet as `work` leaves it.
+    /// Runs `work` on each packet and returns the results.
     fn through(&mut self, work: &mut Work) -> Vec<Vec<u8>> {
         (0..self.frames.len())
             .map(|_| {
@@ -81,7 +82,7 @@ impl Traffic {
 /// A function or the bare call of its library.
 type Work = Box<dyn FnMut(&mut Packet<'_>)>;
 
-fn of_function(config: &FunctionConfig) -> Work {
+fn function_work(config: &FunctionConfig) -> Work {
     let mut function = instantiate(config).expect("a function");
     Box::new(move |packet| {
         black_box(function.process(packet, &mut Discard));
@@ -143,7 +144,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Function and bare call in turns: what each takes, and by how much they differ.
+/// Measures function and bare call in turns, and prints both and their difference.
 fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Work) {
     let mut nothing: Work = Box::new(|packet| {
         black_box(packet);
@@ -156,7 +157,7 @@ fn compare(name: &str, traffic: &mut Traffic, function: &mut Work, bare: &mut Wo
         .collect();
     let of = |figure: fn(&[f64; 3]) -> f64| median(rounds.iter().map(figure).collect());
     println!(
-        "{name:<40} function {:6.0} ns, bare {:6.0} ns, beside it {:5.1} ns, ratio {:.3}",
+        "{name:<40} function {:6.0} ns, bare {:6.0} ns, difference {:5.1} ns, ratio {:.3}",
         of(|[function, _, nothing]| function - nothing),
         of(|[_, bare, nothing]| bare - nothing),
         of(|[function, bare, _]| function - bare),
@@ -191,7 +192,7 @@ fn compression(criterion: &mut Criterion) {
                 let frame =
                     |seed| build::udp(build::client_v4(), build::server_v4(), &payload(len, seed));
                 let mut sent = Traffic::new((0..PACKETS as u64).map(frame).collect());
-                let mut made = Traffic::new(sent.through(&mut of_function(&compress)));
+                let mut made = Traffic::new(sent.through(&mut function_work(&compress)));
                 for (direction, traffic, config, mut bare) in [
                     (
                         "compress",
@@ -207,7 +208,7 @@ fn compression(criterion: &mut Criterion) {
                     ),
                 ] {
                     let name = format!("{direction}/{algorithm}/{kind}");
-                    let mut function = of_function(config);
+                    let mut function = function_work(config);
                     compare(&format!("{name}/{len}"), traffic, &mut function, &mut bare);
                     group.throughput(Throughput::Bytes(len as u64));
                     group.bench_function(BenchmarkId::new(name, len), |bencher| {

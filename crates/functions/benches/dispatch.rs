@@ -1,7 +1,7 @@
-//! What a function costs a packet when it is called through the trait object, by batch size.
+//! The cost of a packet in a call through the trait object, by batch size.
 //!
-//! `cargo bench -p myelin-functions --bench dispatch`; the time is that of one batch, the
-//! throughput that of its packets.
+//! `cargo bench -p myelin-functions --bench dispatch`. The time is per batch, the throughput per
+//! packet.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn dispatch(criterion: &mut Criterion) {
     }
     group.finish();
 
-    // What a worker pays once a packet before the first function sees it.
+    // The cost of each packet before a worker calls the first function.
     let mut frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(64));
     let headers = parse(&frame).expect("a frame that parses");
     let (meta, len) = (Meta::new(0, 1, 1, 0, &headers), frame.len());

@@ -1,10 +1,12 @@
-//! `dpi` by its patterns, the length of the payload and what is in it, beside the bare scan of the library and beside `aho-corasick`.
+//! `dpi` by patterns, payload length and payload contents, against the bare scan of the library and
+//! against `aho-corasick`.
 //!
 //! `cargo bench -p myelin-functions --bench dpi`; needs libhs.so.5. Kinds of payloads:
 //!
-//! * `random`, `text`: nothing matches, and hardly anything looks like it.
-//! * `prefixes`, `suffixes`: nothing but words that lack their last or their first byte, so that everything looks like it.
-//! * `match`: text with a match at its end, in each packet; the packet is marked.
+//! * `random`, `text`: no match, and few similar words.
+//! * `prefixes`, `suffixes`: no match, but only words without their last or first byte, so that all
+//!   text is similar to a pattern.
+//! * `match`: text with a match at its end, in each packet. The function marks the packet.
 
 mod common;
 
@@ -19,7 +21,7 @@ use myelin_functions::{Batch, Discard, Function, instantiate};
 use myelin_packet::fixtures::build;
 use myelin_spec::{DpiAction, DpiConfig, DpiFragments, FunctionConfig, Pattern, PatternList};
 
-/// Numbers without a pattern (xorshift).
+/// A generator of pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -45,17 +47,17 @@ fn literals(count: usize) -> Vec<String> {
         .collect()
 }
 
-/// What is looked for, and what payloads are made of.
+/// Patterns to search for, and the words for payloads.
 struct Patterns {
     expressions: Vec<String>,
     is_literal: bool,
-    /// The words in them.
+    /// The words in the patterns.
     words: Vec<String>,
-    /// What one of them matches.
+    /// A text that one of the patterns matches.
     sample: String,
 }
 
-/// Words.
+/// Patterns that are plain words.
 fn words(count: usize) -> Patterns {
     let words = literals(count);
     Patterns {
@@ -66,7 +68,7 @@ fn words(count: usize) -> Patterns {
     }
 }
 
-/// Words with gaps, classes and repetitions between them.
+/// Patterns of words with gaps, classes and repetitions between them.
 fn regexes(count: usize) -> Patterns {
     let words = literals(2 * count);
     let joints = [".+", "[0-9]{1,8}", "\\s*=\\s*", "(a|bc|def)?"];
@@ -102,7 +104,7 @@ fn payload(kind: &str, len: usize, patterns: &Patterns) -> Vec<u8> {
                     "prefixes" => word[..word.len() - 1].bytes(),
                     _ => word[1..].bytes(),
                 });
-                // So that no two of them make a word.
+                // A separator, so that no two fragments make a word.
                 flood.push(b'-');
             }
             flood.truncate(len);
@@ -147,7 +149,7 @@ fn scanner(expressions: &[String]) -> Scanner {
     Scanner::new(Arc::new(database)).expect("memory")
 }
 
-/// What the function takes more than the scan: the median over rounds that take turns.
+/// Prints the time of the function beyond the scan: the median over rounds that take turns.
 fn print_framing(
     name: &str,
     function: &mut dyn Function,

@@ -1,7 +1,7 @@
-//! The firewall's bit vectors beside a linear search, by number of rules.
+//! The firewall's bit vectors against a linear search, by number of rules.
 //!
-//! `cargo bench -p myelin-functions --bench firewall`; each iteration looks up the packets of
-//! [`PACKETS`] flows, the throughput is by packet.
+//! `cargo bench -p myelin-functions --bench firewall`. Each iteration looks up the packets of
+//! [`PACKETS`] flows; the throughput is per packet.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use myelin_packet::rules::{Action, Rule, RuleTables, first_match};
 
 const PACKETS: u32 = 256;
 
-/// Rules as filters have them: hosts and networks, some with a protocol and a port; the last fits
+/// Typical filter rules: hosts and networks, some with a protocol and a port. The last rule matches
 /// every packet.
 fn rules(count: u32) -> Vec<Rule> {
     let mut rules: Vec<Rule> = (1..count)
@@ -34,7 +34,7 @@ fn rules(count: u32) -> Vec<Rule> {
     rules
 }
 
-/// Half of them from the rules' networks.
+/// Five-tuples; half of them are from the rules' networks.
 fn tuples(count: u32) -> Vec<FiveTuple> {
     (0..PACKETS)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! `nat` on one flow among many, packet by packet.
+//! `nat` on one flow among many, one packet at a time.
 //!
 //! `cargo bench -p myelin-functions --bench nat`
 
@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use myelin_functions::nat::{Endpoint, Lifetime, Mappings, Nat};
-use myelin_functions::{Discard, Function, Shared, WithState};
+use myelin_functions::{Discard, Function, SharedState, WithState};
 use myelin_packet::five_tuple::UDP;
 use myelin_packet::fixtures::build;
 use myelin_spec::{NatConfig, Side};
@@ -17,7 +17,7 @@ fn nat(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nat");
     for flows in [1_u32, 100_000] {
         let (client, server) = (build::client_v4(), build::server_v4());
-        // The packet's own endpoint, so that it stays as it was.
+        // The packet's own endpoint, so that translation does not change the packet.
         let config = NatConfig {
             addresses: vec![client.ip()],
             flows: flows * 2,
@@ -26,15 +26,15 @@ fn nat(criterion: &mut Criterion) {
         let mut mappings = Mappings::new(&config);
         let own = Endpoint::new(client.ip(), UDP, client.port());
         assert_eq!(
-            mappings.outward(&own, 0, &Lifetime::always(u64::MAX)),
+            mappings.translate_outward(&own, 0, &Lifetime::constant(u64::MAX)),
             Some(own)
         );
         for flow in 1..flows {
             let [_, a, b, c] = flow.to_be_bytes();
             let inner = Endpoint::new([10, a, b, c].into(), UDP, 1024 + (flow % 60_000) as u16);
-            mappings.outward(&inner, 0, &Lifetime::always(u64::MAX));
+            mappings.translate_outward(&inner, 0, &Lifetime::constant(u64::MAX));
         }
-        let shared = Shared::new(mappings);
+        let shared = SharedState::new(mappings);
         for side in [Side::Forward, Side::Reply] {
             let mut function = WithState::new(Nat::new(&config, side), shared.clone());
             let frame = match side {

@@ -1,8 +1,8 @@
-//! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` by payload length, without loss: what the catalogue's default costs come
-//! from.
+//! `rlnc-encode`, `rlnc-recode` and `rlnc-decode` by payload length, without loss. The default
+//! costs in the catalogue are from here.
 //!
-//! And how long single packets take `rlnc-encode`, in batches of one, by their place in the block: a block's repair packets
-//! come with its last packet.
+//! Also times `rlnc-encode` for single packets, in batches of one, by their position in the block.
+//! The last packet of a block causes the repair packets of the block.
 //!
 //! `cargo bench -p myelin-functions --bench rlnc`
 
@@ -15,11 +15,13 @@ use myelin_packet::fixtures::build;
 use myelin_packet::{Meta, parse};
 use myelin_spec::{FunctionConfig, RlncCode, RlncDecodeConfig, RlncEncodeConfig, RlncRecodeConfig};
 
-/// Source packets of one round: they are coded anew each time, so that numbers go on.
+/// Source packets of one round. The encoder codes them anew in each round, so that their numbers
+/// continue.
 const PACKETS: usize = 32;
 const ROOM: usize = 2048;
 
-/// Runs a function on frames, each at the start of a buffer, as one batch; gives those that go on to `sink`.
+/// Runs a function on frames, each at the start of a buffer, as one batch. Passes the forwarded
+/// frames to `sink`.
 fn run(
     function: &mut dyn Function,
     buffers: &mut [(Vec<u8>, usize)],
@@ -48,7 +50,7 @@ fn buffers(frames: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     frames.iter().map(buffer).collect()
 }
 
-/// The functions, and one that does nothing, as what a round costs without them.
+/// Measures the functions, and one that does nothing: the cost of a round without them.
 fn rlnc(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("rlnc");
     for len in [256_usize, 1400] {
@@ -95,10 +97,10 @@ fn rlnc(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Blocks that single packets are timed in.
+/// Blocks to time.
 const BLOCKS: usize = 4000;
 
-/// Times each packet of blocks alone.
+/// Times each packet of a block on its own.
 fn single_packets(_: &mut Criterion) {
     for (block, len) in [(32_u8, 256), (32, 1400), (64, 1400)] {
         let frame = build::udp(build::client_v4(), build::server_v4(), &build::payload(len));
@@ -108,10 +110,10 @@ fn single_packets(_: &mut Criterion) {
             ..RlncEncodeConfig::default()
         };
         let mut function = instantiate(&FunctionConfig::RlncEncode(config)).expect("a function");
-        let mut places: Vec<Vec<f64>> = vec![Vec::with_capacity(BLOCKS); block.into()];
+        let mut positions: Vec<Vec<f64>> = vec![Vec::with_capacity(BLOCKS); block.into()];
         let mut buffer = buffers(std::slice::from_ref(&frame));
         for _ in 0..BLOCKS {
-            for times in &mut places {
+            for times in &mut positions {
                 buffer[0].0[..frame.len()].copy_from_slice(&frame);
                 buffer[0].1 = frame.len();
                 let (buffer, len) = &mut buffer[0];
@@ -124,19 +126,19 @@ fn single_packets(_: &mut Criterion) {
                 times.push(start.elapsed().as_nanos() as f64);
             }
         }
-        let mut all = places.concat();
-        for times in places.iter_mut().chain([&mut all]) {
+        let mut all = positions.concat();
+        for times in positions.iter_mut().chain([&mut all]) {
             times.sort_by(f64::total_cmp);
         }
         let at = |times: &[f64], part: f64| times[(times.len() as f64 * part) as usize];
-        let sum: f64 = places.iter().map(|times| at(times, 0.5)).sum();
+        let sum: f64 = positions.iter().map(|times| at(times, 0.5)).sum();
         println!("block of {block}, {len} B: medians sum up to {sum:.0} ns");
-        let inner = (1..places.len() - 1)
-            .max_by(|a, b| places[*a][BLOCKS / 2].total_cmp(&places[*b][BLOCKS / 2]));
+        let inner = (1..positions.len() - 1)
+            .max_by(|a, b| positions[*a][BLOCKS / 2].total_cmp(&positions[*b][BLOCKS / 2]));
         for (name, times) in [
-            ("first packet", &places[0]),
-            ("slowest of the others", &places[inner.unwrap_or(0)]),
-            ("last packet", &places[places.len() - 1]),
+            ("first packet", &positions[0]),
+            ("slowest of the others", &positions[inner.unwrap_or(0)]),
+            ("last packet", &positions[positions.len() - 1]),
             ("all packets", &all),
         ] {
             let [median, p99, p999] = [0.5, 0.99, 0.999].map(|part| at(times, part));

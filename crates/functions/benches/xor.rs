@@ -1,4 +1,4 @@
-//! `xor` by payload length, beside a copy of the same bytes as the floor.
+//! `xor` by payload length, against a copy of the same bytes as the lower bound.
 //!
 //! `cargo bench -p myelin-functions --bench xor`
 

@@ -1,25 +1,25 @@
-//! What `aes-encrypt` and `aes-decrypt` have in common: the wire format and its cryptography.
+//! The wire format and the cryptography that `aes-encrypt` and `aes-decrypt` share.
 //!
-//! The UDP payload is encrypted where it lies, and followed by a [`Trailer`]: which key, which session,
-//! which packet of it. With GCM the tag comes last, which covers the payload and the trailer:
+//! The encrypter encrypts the UDP payload in place and appends a [`Trailer`]: key, session and
+//! number of the packet. With GCM, a tag follows, which covers the payload and the trailer:
 //!
 //! ```text
 //! ciphertext | key identifier, 4 | salt, 16 | counter, 8 | tag, 16
 //! ```
 //!
-//! A *session* is what one encrypter sends between its start, or change of keys, and the next. It has a key of
-//! its own, which follows from the file's key and the session's random salt ([`SessionKey`]), so its packets can be
-//! numbered from 0 and no nonce comes twice.
+//! A *session* contains the packets that one encrypter sends from its start, or a change of keys,
+//! to the next. Its key follows from the file's key and the session's random salt ([`SessionKey`]).
+//! So each session numbers its packets from 0, and no nonce repeats.
 
-mod refusal;
+mod drop_reason;
 mod replay_window;
 mod session_key;
 mod sessions;
 mod trailer;
 
-pub use refusal::Refusal;
-pub(crate) use refusal::Refusals;
-pub use replay_window::{Arrival, ReplayWindow};
+pub(crate) use drop_reason::DropCounters;
+pub use drop_reason::DropReason;
+pub use replay_window::{Freshness, ReplayWindow};
 pub use session_key::{KeyError, SessionKey};
 pub(crate) use session_key::{KeyId, key_id};
 pub use sessions::Sessions;
@@ -27,11 +27,12 @@ pub use trailer::{TAG_LEN, TRAILER_LEN, Trailer};
 
 use myelin_spec::Cipher;
 
-/// Packets of one session at most. Of 1500 bytes each they are fewer than 2^39 blocks: what an observer then learns
-/// from no block having come twice gives it a chance of at most 2^-51 to tell the ciphertext from noise.
+/// Most packets of one session. At 1500 bytes each, they are fewer than 2^39 blocks. An observer
+/// who sees that no block repeats can tell the ciphertext from noise with a chance of at most
+/// 2^-51.
 pub const SESSION_PACKETS: u64 = 1 << 32;
 
-/// By how much an encrypted payload is longer, bytes.
+/// Growth of an encrypted payload, bytes.
 pub fn overhead(cipher: Cipher) -> usize {
     if cipher.is_authenticated() {
         TRAILER_LEN + TAG_LEN

@@ -1,36 +1,38 @@
-//! `aes-decrypt`: decrypts what `aes-encrypt` encrypted.
+//! `aes-decrypt`: decrypts packets of `aes-encrypt`.
 
 use myelin_spec::{AES_DECRYPT, AesDecryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    Arrival, KeyError, KeyId, Refusal, SessionKey, Sessions, TAG_LEN, TRAILER_LEN, Trailer, key_id,
-    overhead,
+    DropReason, Freshness, KeyError, KeyId, SessionKey, Sessions, TAG_LEN, TRAILER_LEN, Trailer,
+    key_id, overhead,
 };
 use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// Decrypts UDP payloads in place and takes the trailer of [`aes`](crate::aes) off. Lengths and checksums follow.
+/// Decrypts UDP payloads in place and removes the trailer of [`aes`](crate::aes). Corrects lengths
+/// and checksums.
 ///
-/// A packet is dropped and counted when it cannot have been encrypted (a fragment, not UDP, too short), when its key is none of
-/// the key file's, when it is not authentic, and when it came before or too late. A session is remembered once a packet of
-/// it was decrypted; the packets of one for which there is no place are dropped too.
+/// Drops and counts a packet that is not an encrypted one (a fragment, not UDP, too short), has a
+/// key that is not in the key file, is not authentic, is a replay, or is too late. It remembers a
+/// session after it has decrypted a packet of it. It drops packets of a new session for which no
+/// slot is free.
 pub struct AesDecrypt {
     cipher: Cipher,
     sum: Sum,
-    /// Those of the key file.
+    /// Keys of the key file.
     keys: Vec<(KeyId, SecretKey)>,
-    /// Whether the sessions were rid of keys that are not in the file. Not in `new`, which another thread calls than the one that is in
-    /// the sessions.
-    is_rid: bool,
+    /// Whether the sessions no longer contain keys that are not in the file. `new` cannot do this,
+    /// because another thread calls it than the one that borrows the sessions.
+    has_pruned_keys: bool,
 }
 
 impl AesDecrypt {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: &AesDecryptConfig) -> Result<Self, KeyError> {
         let mut keys: Vec<(KeyId, SecretKey)> = Vec::with_capacity(config.keys.len());
         for key in &config.keys {
-            // Too short a key is found here, not when a packet asks for it.
+            // Detects a short key here, not when the first packet arrives.
             SessionKey::derive(config.cipher, key, &[0; 16])?;
             let id = key_id(key)?;
             if keys.iter().any(|(other, _)| *other == id) {
@@ -45,47 +47,47 @@ impl AesDecrypt {
             cipher: config.cipher,
             sum: wide::fastest_sum(),
             keys,
-            is_rid: false,
+            has_pruned_keys: false,
         })
     }
 
-    /// Decrypts; after an error the packet is in any state.
+    /// Decrypts the packet. After an error its contents are undefined.
     #[inline]
-    fn open(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), Refusal> {
-        sessions.advance(packet.meta().stamp_ns);
+    fn decrypt(&self, sessions: &mut Sessions, packet: &mut Packet<'_>) -> Result<(), DropReason> {
+        sessions.advance_clock(packet.meta().stamp_ns);
         let mut datagram = Datagram::of(packet, self.sum)?;
         let old = datagram.payload_sum(packet);
         let sealed = packet
             .bytes_mut()
             .get_mut(datagram.payload..datagram.end)
-            .ok_or(Refusal::TooShort)?;
+            .ok_or(DropReason::TooShort)?;
         let payload_len = sealed
             .len()
             .checked_sub(overhead(self.cipher))
-            .ok_or(Refusal::TooShort)?;
+            .ok_or(DropReason::TooShort)?;
         let (payload, behind) = sealed.split_at_mut(payload_len);
         let (trailer_bytes, tag) = behind
             .split_first_chunk::<TRAILER_LEN>()
-            .ok_or(Refusal::TooShort)?;
+            .ok_or(DropReason::TooShort)?;
         debug_assert!(tag.is_empty() || tag.len() == TAG_LEN);
         let trailer = Trailer::from_bytes(trailer_bytes);
         let (_, file_key) = self
             .keys
             .iter()
             .find(|(id, _)| *id == trailer.key_id)
-            .ok_or(Refusal::UnknownKey)?;
+            .ok_or(DropReason::UnknownKey)?;
 
         let known = sessions.find(trailer.key_id, &trailer.salt);
-        match known.map_or(Arrival::New, |at| sessions.look(at, trailer.counter)) {
-            Arrival::New => {}
-            Arrival::Replayed => return Err(Refusal::Replayed),
-            Arrival::TooOld => return Err(Refusal::TooOld),
+        match known.map_or(Freshness::New, |at| sessions.check(at, trailer.counter)) {
+            Freshness::New => {}
+            Freshness::Replayed => return Err(DropReason::Replayed),
+            Freshness::TooOld => return Err(DropReason::TooOld),
         }
         let opened = |key: &SessionKey, payload| {
             if key.open(trailer.counter, trailer_bytes, tag, payload) {
                 Ok(())
             } else {
-                Err(Refusal::NotAuthentic)
+                Err(DropReason::NotAuthentic)
             }
         };
         let known = known.and_then(|at| Some((at, sessions.key(at)?)));
@@ -93,27 +95,27 @@ impl AesDecrypt {
             opened(key, payload).map(|()| at)
         } else {
             let key = SessionKey::derive(self.cipher, file_key, &trailer.salt)
-                .map_err(|_| Refusal::NoSession)?;
+                .map_err(|_| DropReason::NoSession)?;
             opened(&key, payload)?;
             sessions.add(trailer.key_id, trailer.salt, key)
         }?;
-        sessions.note(at, trailer.counter);
+        sessions.record_packet(at, trailer.counter);
         let new_end = datagram.payload + payload_len;
         datagram
             .finish(packet, new_end, old)
-            .ok_or(Refusal::TooShort)
+            .ok_or(DropReason::TooShort)
     }
 }
 
 impl Stateful for AesDecrypt {
     type State = Sessions;
 
-    /// Once, frees the keys of sessions of other keys.
+    /// Once, frees the keys that the key file no longer contains.
     #[inline]
-    fn begin(&mut self, sessions: &mut Sessions) {
-        if !self.is_rid {
-            sessions.keep_keys(|key_id| self.keys.iter().any(|(id, _)| *id == key_id));
-            self.is_rid = true;
+    fn begin_batch(&mut self, sessions: &mut Sessions) {
+        if !self.has_pruned_keys {
+            sessions.retain_keys(|key_id| self.keys.iter().any(|(id, _)| *id == key_id));
+            self.has_pruned_keys = true;
         }
     }
 
@@ -124,13 +126,13 @@ impl Stateful for AesDecrypt {
         packet: &mut Packet<'_>,
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
-        let opened = self.open(sessions, packet);
-        sessions.refusals.verdict(opened)
+        let decrypted = self.decrypt(sessions, packet);
+        sessions.drops.verdict(decrypted)
     }
 
     fn read_counters(&self, sessions: &Sessions, sink: &mut dyn FnMut(&'static str, u64)) {
-        sessions.refusals.read(&AES_DECRYPT, sink);
-        sink("sessions-begun", sessions.begun);
-        sink("sessions-forgotten", sessions.forgotten);
+        sessions.drops.read(&AES_DECRYPT, sink);
+        sink("sessions-started", sessions.started);
+        sink("sessions-evicted", sessions.evicted);
     }
 }

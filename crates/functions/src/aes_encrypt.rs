@@ -4,53 +4,54 @@ use aws_lc_rs::rand;
 use myelin_spec::{AES_ENCRYPT, AesEncryptConfig, Cipher, SecretKey};
 
 use crate::aes::{
-    KeyError, KeyId, Refusal, Refusals, SESSION_PACKETS, SessionKey, TRAILER_LEN, Trailer, key_id,
-    overhead,
+    DropCounters, DropReason, KeyError, KeyId, SESSION_PACKETS, SessionKey, TRAILER_LEN, Trailer,
+    key_id, overhead,
 };
 use crate::datagram::{self, Datagram};
 use crate::wide::{self, Sum};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// The session of an encrypter: its key and which number the next packet gets.
+/// An encrypter's session: its key and the number of its next packet.
 pub struct Session {
     cipher: Cipher,
     file_key: SecretKey,
     key_id: KeyId,
     salt: [u8; 16],
     key: SessionKey,
-    next: u64,
-    begun: u64,
-    /// Packets that were dropped, by all generations.
-    refusals: Refusals,
+    next_counter: u64,
+    started: u64,
+    /// Dropped packets, of all generations.
+    drops: DropCounters,
 }
 
 impl Session {
-    /// A session with the first key of `config` and a random salt.
+    /// Starts a session with the first key of `config` and a random salt.
     pub fn new(config: &AesEncryptConfig) -> Result<Self, KeyError> {
         let file_key = config.keys.first().ok_or(KeyError::Missing)?.clone();
-        let (salt, key) = begin(config.cipher, &file_key)?;
+        let (salt, key) = start_session(config.cipher, &file_key)?;
         Ok(Self {
             cipher: config.cipher,
             key_id: key_id(&file_key)?,
             file_key,
             salt,
             key,
-            next: 0,
-            begun: 1,
-            refusals: Refusals::default(),
+            next_counter: 0,
+            started: 1,
+            drops: DropCounters::default(),
         })
     }
 
-    /// What the next packet is sent with; a new session begins when this one is used up.
+    /// Returns the trailer of the next packet. Starts a new session when this one has no number
+    /// left.
     #[inline]
-    fn next(&mut self) -> Result<Trailer, KeyError> {
-        if self.next == SESSION_PACKETS {
-            (self.salt, self.key) = begin(self.cipher, &self.file_key)?;
-            self.next = 0;
-            self.begun += 1;
+    fn next_trailer(&mut self) -> Result<Trailer, KeyError> {
+        if self.next_counter == SESSION_PACKETS {
+            (self.salt, self.key) = start_session(self.cipher, &self.file_key)?;
+            self.next_counter = 0;
+            self.started += 1;
         }
-        let counter = self.next;
-        self.next += 1;
+        let counter = self.next_counter;
+        self.next_counter += 1;
         Ok(Trailer {
             key_id: self.key_id,
             salt: self.salt,
@@ -59,17 +60,17 @@ impl Session {
     }
 }
 
-fn begin(cipher: Cipher, file_key: &SecretKey) -> Result<([u8; 16], SessionKey), KeyError> {
+fn start_session(cipher: Cipher, file_key: &SecretKey) -> Result<([u8; 16], SessionKey), KeyError> {
     let mut salt = [0; 16];
     rand::fill(&mut salt)?;
     Ok((salt, SessionKey::derive(cipher, file_key, &salt)?))
 }
 
-/// Encrypts UDP payloads in place and appends the trailer of [`aes`](crate::aes). Lengths and checksums follow; Ethernet
-/// padding is used up or cut off.
+/// Encrypts UDP payloads in place and appends the trailer of [`aes`](crate::aes). Corrects lengths
+/// and checksums, and overwrites or removes Ethernet padding.
 ///
-/// A packet is dropped and counted when it is a fragment or not UDP, when something follows its datagram (RFC 9868), and
-/// when it would become longer than the MTU or its buffer. A UDP checksum of zero means none and stays.
+/// Drops and counts a packet that is a fragment, is not UDP, has bytes behind its datagram (RFC
+/// 9868), or would exceed the MTU or its buffer. A UDP checksum of zero means none and stays.
 pub struct AesEncrypt {
     mtu: usize,
     overhead: usize,
@@ -77,7 +78,7 @@ pub struct AesEncrypt {
 }
 
 impl AesEncrypt {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: &AesEncryptConfig) -> Self {
         Self {
             mtu: config.mtu.into(),
@@ -86,35 +87,37 @@ impl AesEncrypt {
         }
     }
 
-    /// Encrypts; after an error the packet is in any state.
+    /// Encrypts the packet. After an error its contents are undefined.
     #[inline]
-    fn seal(&self, session: &mut Session, packet: &mut Packet<'_>) -> Result<(), Refusal> {
+    fn encrypt(&self, session: &mut Session, packet: &mut Packet<'_>) -> Result<(), DropReason> {
         let mut datagram = Datagram::of(packet, self.sum)?;
         if datagram.ip_len() + self.overhead > self.mtu {
-            return Err(Refusal::TooLong);
+            return Err(DropReason::TooLong);
         }
         let new_end = datagram.end + self.overhead;
-        datagram::fit(packet, new_end).ok_or(Refusal::NoRoom)?;
+        datagram::fit(packet, new_end).ok_or(DropReason::NoRoom)?;
         let old = datagram.payload_sum(packet);
-        let trailer = session.next().map_err(|_| Refusal::NoSession)?;
+        let trailer = session.next_trailer().map_err(|_| DropReason::NoSession)?;
         let (payload, behind) = packet
             .bytes_mut()
             .get_mut(datagram.payload..new_end)
             .and_then(|sealed| sealed.split_at_mut_checked(datagram.end - datagram.payload))
-            .ok_or(Refusal::NoRoom)?;
-        let (trailer_place, tag_place) = behind
+            .ok_or(DropReason::NoRoom)?;
+        let (trailer_bytes, tag_bytes) = behind
             .split_first_chunk_mut::<TRAILER_LEN>()
-            .ok_or(Refusal::NoRoom)?;
-        *trailer_place = trailer.to_bytes();
+            .ok_or(DropReason::NoRoom)?;
+        *trailer_bytes = trailer.to_bytes();
         let tag = session
             .key
-            .seal(trailer.counter, trailer_place, payload)
-            .map_err(|_| Refusal::NoSession)?;
-        // With CTR there is neither.
-        if let (Some(tag), Some(place)) = (tag, tag_place.first_chunk_mut()) {
-            *place = tag;
+            .seal(trailer.counter, trailer_bytes, payload)
+            .map_err(|_| DropReason::NoSession)?;
+        // CTR has no tag.
+        if let (Some(tag), Some(bytes)) = (tag, tag_bytes.first_chunk_mut()) {
+            *bytes = tag;
         }
-        datagram.finish(packet, new_end, old).ok_or(Refusal::NoRoom)
+        datagram
+            .finish(packet, new_end, old)
+            .ok_or(DropReason::NoRoom)
     }
 }
 
@@ -128,13 +131,13 @@ impl Stateful for AesEncrypt {
         packet: &mut Packet<'_>,
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
-        let sealed = self.seal(session, packet);
-        session.refusals.verdict(sealed)
+        let encrypted = self.encrypt(session, packet);
+        session.drops.verdict(encrypted)
     }
 
     fn read_counters(&self, session: &Session, sink: &mut dyn FnMut(&'static str, u64)) {
-        session.refusals.read(&AES_ENCRYPT, sink);
-        sink("sessions-begun", session.begun);
+        session.drops.read(&AES_ENCRYPT, sink);
+        sink("sessions-started", session.started);
     }
 }
 
@@ -143,16 +146,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_that_is_used_up_is_followed_by_another() {
+    fn after_its_last_number_a_session_is_replaced() {
         let config = AesEncryptConfig {
             cipher: Cipher::Aes128Gcm,
             keys: vec![SecretKey::new(vec![7; 16])],
             mtu: 1500,
         };
         let mut session = Session::new(&config).unwrap();
-        session.next = SESSION_PACKETS - 1;
-        let last = session.next().unwrap();
-        let first = session.next().unwrap();
+        session.next_counter = SESSION_PACKETS - 1;
+        let last = session.next_trailer().unwrap();
+        let first = session.next_trailer().unwrap();
         assert_eq!((last.counter, first.counter), (SESSION_PACKETS - 1, 0));
         assert_eq!(last.key_id, first.key_id);
         assert_ne!(last.salt, first.salt);
@@ -161,7 +164,7 @@ mod tests {
         for (payload, key) in payloads.iter_mut().zip([&session.key, &old.key]) {
             key.seal(0, &[0; TRAILER_LEN], payload).unwrap();
         }
-        assert_ne!(payloads[0], payloads[1], "the key stayed");
-        assert_eq!(session.begun, 2);
+        assert_ne!(payloads[0], payloads[1], "the key did not change");
+        assert_eq!(session.started, 2);
     }
 }

@@ -1,8 +1,8 @@
-//! The packets that a worker hands from function to function.
+//! A batch of packets, which a worker passes from function to function.
 
 use crate::{Packet, Verdict};
 
-/// Packets on their way through a chain, in order, and those that were dropped on it.
+/// Packets on their way through a chain, in order, and the dropped ones.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     packets: Vec<Packet<'a>>,
@@ -18,45 +18,45 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a packet behind the others.
+    /// Appends a packet.
     #[inline]
     pub fn push(&mut self, packet: Packet<'a>) {
         self.packets.push(packet);
     }
 
-    /// The packets that go on, in the order they came.
+    /// The forwarded packets, in order of arrival.
     #[inline]
     pub fn packets(&self) -> &[Packet<'a>] {
         &self.packets
     }
 
-    /// The packets that go on, to change.
+    /// The forwarded packets, mutable.
     #[inline]
     pub fn packets_mut(&mut self) -> &mut [Packet<'a>] {
         &mut self.packets
     }
 
-    /// The packets that were dropped since the batch was last emptied, in no order; their buffers
-    /// are still the caller's to free.
+    /// The packets dropped since the batch was last emptied, in no order. The caller frees their
+    /// buffers.
     #[inline]
     pub fn dropped(&self) -> &[Packet<'a>] {
         &self.dropped
     }
 
-    /// Packets that go on.
+    /// Number of forwarded packets.
     #[inline]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether no packet goes on.
+    /// Whether no packet is left to forward.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Asks `verdict` for each packet in order and takes out the dropped ones. Returns how many
-    /// these are.
+    /// Gets the `verdict` on each packet in order and removes the dropped ones. Returns their
+    /// number.
     #[inline]
     pub fn retain(&mut self, mut verdict: impl FnMut(&mut Packet<'a>) -> Verdict) -> usize {
         let mut kept = 0;
@@ -75,19 +75,20 @@ impl<'a> Batch<'a> {
         dropped
     }
 
-    /// An empty batch in the same memory, for packets of another lifetime: a worker allocates once.
+    /// An empty batch in the same memory, for packets of another lifetime. So a worker allocates
+    /// once.
     #[must_use]
     pub fn recycle<'b>(self) -> Batch<'b> {
         Batch {
-            packets: emptied(self.packets),
-            dropped: emptied(self.dropped),
+            packets: clear_into(self.packets),
+            dropped: clear_into(self.dropped),
         }
     }
 }
 
-/// The memory of `packets` as an empty vector of another lifetime: the standard library collects in
-/// place when the layouts are equal.
-fn emptied<'b>(mut packets: Vec<Packet<'_>>) -> Vec<Packet<'b>> {
+/// Turns `packets` into an empty vector of another lifetime. The standard library collects in place
+/// when the layouts are equal, so this does not allocate.
+fn clear_into<'b>(mut packets: Vec<Packet<'_>>) -> Vec<Packet<'b>> {
     packets.clear();
     packets
         .into_iter()
@@ -149,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn retain_keeps_the_order_and_loses_none(
+        fn retain_keeps_the_order_and_every_packet(
             verdicts in prop::collection::vec(prop::collection::vec(any::<bool>(), 40), 1..4),
             count in 0..40_usize,
         ) {

@@ -1,12 +1,12 @@
-//! `compress`: makes UDP payloads smaller, each by itself.
+//! `compress`: compresses each UDP payload on its own.
 //!
-//! [`mod@compression`](crate::compression) says how they look then, and how a `decompress` tells them from others.
+//! [`mod@compression`](crate::compression) describes the wire format.
 
 use myelin_spec::{CompressConfig, CompressionAlgorithm, Dictionary};
 
 use crate::compression::zstd::{self, MAGIC_LEN};
 use crate::compression::{
-    CompressionError, Header, MARKER_LEN, STORED_MARKER, identity, is_marked, lz4,
+    CompressionError, Header, MARKER_LEN, STORED_MARKER, dictionary_id, is_marked, lz4,
 };
 use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
@@ -14,9 +14,11 @@ use crate::{Emitter, Function, Packet, Verdict};
 
 /// Compresses UDP payloads.
 ///
-/// What gets no smaller passes untouched. So does what is no whole UDP datagram: other protocols, fragments, and datagrams
-/// with something behind them (RFC 9868). A payload that begins like a marker and gets no smaller is stored, with a
-/// marker more; it is dropped where that is longer than the MTU or the buffer allows. Nothing else is.
+/// It forwards a payload unchanged if compression does not shorten it. It also forwards packets
+/// that are not a complete UDP datagram: other protocols, fragments, and datagrams with bytes
+/// behind them (RFC 9868). A payload that begins like a marker and does not shrink is stored behind
+/// an additional marker. It drops such a packet if that exceeds the MTU or the buffer, and drops no
+/// other packet.
 #[derive(Debug)]
 pub struct Compress {
     compressor: Compressor,
@@ -24,9 +26,9 @@ pub struct Compress {
     dictionary: Option<u32>,
     mtu: usize,
     sum: Sum,
-    /// Where the payload to come is made; as long as an IP packet may be.
+    /// Buffer for the new payload, as long as an IP packet may be.
     scratch: Box<[u8]>,
-    counters: Counters,
+    counters: CompressCounters,
 }
 
 #[derive(Debug)]
@@ -36,7 +38,7 @@ enum Compressor {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct CompressCounters {
     compressed: u64,
     untouched: u64,
     stored: u64,
@@ -62,35 +64,37 @@ impl Compress {
         Ok(Self {
             compressor,
             algorithm: config.algorithm,
-            dictionary: dictionary.map(identity),
+            dictionary: dictionary.map(dictionary_id),
             mtu,
             sum: wide::fastest_sum(),
             scratch: vec![0; mtu].into(),
-            counters: Counters::default(),
+            counters: CompressCounters::default(),
         })
     }
 
-    /// Compresses the payload, stores it or leaves it, and gives its bytes then; `None` when they would be too many.
+    /// Compresses the payload, stores it or leaves it unchanged, and returns its new length. `None`
+    /// if that is too long.
     #[inline]
     fn transform(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let payload = packet.payload();
         if let Some(len) = self.compress(payload, datagram) {
-            let made = &self.scratch[..len];
-            datagram.replace(packet, made)?;
+            let compressed = &self.scratch[..len];
+            datagram.replace(packet, compressed)?;
             self.counters.compressed += 1;
             return Some(len);
         }
         if is_marked(payload) {
-            return self.store(packet, datagram);
+            return self.store_with_marker(packet, datagram);
         }
         self.counters.untouched += 1;
         Some(payload.len())
     }
 
-    /// Compresses `payload` into the scratch memory and gives the bytes there; `None` when that is no shorter.
+    /// Compresses `payload` into the scratch buffer and returns the length there. `None` if that is
+    /// not shorter.
     #[inline]
     fn compress(&mut self, payload: &[u8], datagram: Datagram) -> Option<usize> {
-        // A `decompress` of the same MTU would drop it.
+        // A `decompress` with the same MTU would drop such a packet.
         if datagram.ip_len_with(payload.len()) > self.mtu {
             return None;
         }
@@ -105,12 +109,13 @@ impl Compress {
         let at = Header::len(self.dictionary.is_some());
         match &mut self.compressor {
             Compressor::Lz4(lz4) => {
-                // First, so that it is in memory when the checksum's loop reads all with long loads.
+                // Write the header first, so that it is in memory before the checksum loop reads
+                // everything with wide loads.
                 header.write(to)?;
                 Some(at + lz4.compress(payload, to.get_mut(at..)?)?)
             }
             Compressor::Zstd(zstd) => {
-                // The header's last bytes take the magic number's place.
+                // The last bytes of the header overwrite the magic number.
                 let at = at - MAGIC_LEN;
                 let written = at + zstd.compress(payload, to.get_mut(at..)?)?;
                 header.write(to)?;
@@ -119,9 +124,14 @@ impl Compress {
         }
     }
 
-    /// Puts a marker in front of the payload and gives the bytes of both; `None` when the IP packet would get too long.
+    /// Puts a marker in front of the payload and returns the length of both. `None` if the IP
+    /// packet would be too long.
     #[cold]
-    fn store(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
+    fn store_with_marker(
+        &mut self,
+        packet: &mut Packet<'_>,
+        mut datagram: Datagram,
+    ) -> Option<usize> {
         let payload = packet.payload();
         let len = MARKER_LEN + payload.len();
         let stored = self.scratch.get_mut(..len)?;

@@ -1,4 +1,4 @@
-//! How a compressed payload looks, for `compress` and `decompress`.
+//! The wire format of `compress` and `decompress`.
 //!
 //! ```text
 //!  0 marker u32 | 4 length u16 | 6 [dictionary u32] | block ...      compressed
@@ -6,17 +6,19 @@
 //!  payload ...                                                       untouched
 //! ```
 //!
-//! All big endian. The first 29 bits of the marker are fixed, the last three say what follows: a stored payload, an LZ4
-//! block, a Zstandard frame (RFC 8878, without its magic number), the latter two also with a dictionary,
-//! whose [`identity`] comes behind the length. `length` is that of the payload as it was, bytes.
+//! All fields are big endian. The first 29 bits of the marker are fixed. The last three select the
+//! form: a stored payload, an LZ4 block, or a Zstandard frame (RFC 8878, without its magic number).
+//! The latter two may use a dictionary; then [`dictionary_id`] follows the length. `length` is the
+//! length of the original payload, bytes.
 //!
-//! A payload that gets no smaller goes untouched, every byte of it. Who decompresses knows it for certain: a payload that
-//! begins like a marker of its own accord never goes untouched, it is compressed or, with the 4 bytes of a
-//! marker more, stored. So a payload is compressed or stored if, and only if, it begins like a marker. Of
-//! random payloads one in 2^29 does; no UTF-8 text does, since its first byte is in none.
+//! A payload that does not shrink is sent unchanged. `decompress` always recognises it, because a
+//! payload that itself begins like a marker is never sent unchanged: `compress` compresses it, or
+//! stores it behind a 4-byte marker. So a payload is compressed or stored if, and only if, it
+//! begins like a marker. One in 2^29 random payloads does. No UTF-8 text does, since UTF-8 never
+//! contains the first byte.
 //!
-//! The length is there so that a packet that would come out too long is known before anything is decompressed, and so
-//! that a block that gives another length is known to be damaged.
+//! The length lets `decompress` refuse a packet that would become too long before it decompresses
+//! anything. It also reveals a damaged block, which gives another length.
 
 pub mod lz4;
 pub mod zstd;
@@ -25,14 +27,14 @@ use myelin_spec::CompressionAlgorithm;
 
 /// The fixed bits of a marker.
 const MARKER: u32 = 0xf54d_59b8;
-/// The bits that say what follows.
-const FORM: u32 = 0b111;
+/// The bits that select the form of the payload.
+const FORM_MASK: u32 = 0b111;
 const STORED: u32 = 0;
 const LZ4: u32 = 1;
 const ZSTD: u32 = 2;
 const WITH_DICTIONARY: u32 = 0b100;
 
-/// Bytes of a marker: what a stored payload is longer than it was.
+/// Bytes of a marker: the growth of a stored payload.
 pub const MARKER_LEN: usize = 4;
 /// Bytes of the longest header.
 pub const MAX_HEADER_LEN: usize = 10;
@@ -40,10 +42,10 @@ pub const MAX_HEADER_LEN: usize = 10;
 /// Why the state of an algorithm cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompressionError {
-    /// There is no memory for it.
+    /// Memory is short.
     #[error("there is no memory for the state of {0}; use a smaller dictionary or fewer functions")]
     Memory(CompressionAlgorithm),
-    /// The dictionary begins like one that `zstd --train` made, but is damaged.
+    /// The dictionary begins like one of `zstd --train`, but is damaged.
     #[error(
         "the dictionary is damaged: it begins like one of `zstd --train`, but Zstandard cannot read it; make it anew"
     )]
@@ -53,29 +55,29 @@ pub enum CompressionError {
 /// The header of a compressed payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// How the block was made.
+    /// The algorithm of the block.
     pub algorithm: CompressionAlgorithm,
-    /// Bytes of the payload as it was.
+    /// Length of the original payload, bytes.
     pub length: u16,
-    /// The [`identity`] of the dictionary that it was made with.
+    /// The [`dictionary_id`] of the dictionary used.
     pub dictionary: Option<u32>,
 }
 
-/// What a payload is.
+/// The form of a payload on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// As it was sent.
+pub enum PayloadForm {
+    /// The original payload.
     Untouched,
-    /// As it was sent, behind a marker.
+    /// The original payload behind a marker.
     Stored,
-    /// A block behind a header.
+    /// A compressed block behind a header.
     Compressed(Header),
-    /// It begins like a marker, and nothing that `compress` makes goes on like this.
+    /// It begins like a marker, but `compress` makes no such payload.
     Malformed,
 }
 
 impl Header {
-    /// Bytes of a header with a dictionary or without.
+    /// Length of a header with or without a dictionary, bytes.
     pub const fn len(has_dictionary: bool) -> usize {
         if has_dictionary {
             MAX_HEADER_LEN
@@ -84,7 +86,7 @@ impl Header {
         }
     }
 
-    /// Writes it to the front of `to`; `None` when it does not fit.
+    /// Writes the header to the start of `to`. Returns `None` if `to` is too short.
     pub fn write(&self, to: &mut [u8]) -> Option<()> {
         let algorithm = match self.algorithm {
             CompressionAlgorithm::Lz4 => LZ4,
@@ -100,7 +102,7 @@ impl Header {
         Some(())
     }
 
-    /// Reads what follows the marker.
+    /// Reads the header behind the marker.
     fn read(form: u32, payload: &[u8]) -> Option<Self> {
         let algorithm = match form & !WITH_DICTIONARY {
             LZ4 => CompressionAlgorithm::Lz4,
@@ -113,7 +115,7 @@ impl Header {
         } else {
             Some(u32::from_be_bytes(*payload.get(6..)?.first_chunk()?))
         };
-        // It was compressed because that made it shorter.
+        // `compress` only keeps a block that is shorter than the payload.
         (payload.len() < length.into()).then_some(Self {
             algorithm,
             length,
@@ -125,31 +127,33 @@ impl Header {
 /// The marker in front of a stored payload.
 pub(crate) const STORED_MARKER: [u8; MARKER_LEN] = (MARKER | STORED).to_be_bytes();
 
-/// Whether a payload begins like a marker, so that it must not go untouched.
+/// Whether a payload begins like a marker, so that `compress` must not send it unchanged.
 #[inline]
 pub fn is_marked(payload: &[u8]) -> bool {
-    marker(payload).is_some()
+    read_marker(payload).is_some()
 }
 
-/// What the marker of a payload says, if there is one.
+/// The form bits of a payload's marker, if it begins with a marker.
 #[inline]
-fn marker(payload: &[u8]) -> Option<u32> {
+fn read_marker(payload: &[u8]) -> Option<u32> {
     let word = u32::from_be_bytes(*payload.first_chunk()?);
-    (word & !FORM == MARKER).then_some(word & FORM)
+    (word & !FORM_MASK == MARKER).then_some(word & FORM_MASK)
 }
 
-/// What a payload is.
+/// Determines the form of a payload.
 #[inline]
-pub fn form(payload: &[u8]) -> Form {
-    match marker(payload) {
-        None => Form::Untouched,
-        Some(STORED) => Form::Stored,
-        Some(form) => Header::read(form, payload).map_or(Form::Malformed, Form::Compressed),
+pub fn payload_form(payload: &[u8]) -> PayloadForm {
+    match read_marker(payload) {
+        None => PayloadForm::Untouched,
+        Some(STORED) => PayloadForm::Stored,
+        Some(form) => {
+            Header::read(form, payload).map_or(PayloadForm::Malformed, PayloadForm::Compressed)
+        }
     }
 }
 
-/// What tells a dictionary from others: FNV-1a (Fowler, Noll, Vo), 32 bits.
-pub fn identity(dictionary: &[u8]) -> u32 {
+/// Identifies a dictionary: FNV-1a (Fowler, Noll, Vo), 32 bits.
+pub fn dictionary_id(dictionary: &[u8]) -> u32 {
     dictionary.iter().fold(0x811c_9dc5, |hash, &byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
@@ -162,27 +166,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_are_those_of_the_authors() {
+    fn dictionary_id_matches_the_published_test_vectors() {
         // Test vectors of FNV-1a, 32 bits.
-        assert_eq!(identity(b""), 0x811c_9dc5);
-        assert_eq!(identity(b"a"), 0xe40c_292c);
-        assert_eq!(identity(b"foobar"), 0xbf9c_f968);
+        assert_eq!(dictionary_id(b""), 0x811c_9dc5);
+        assert_eq!(dictionary_id(b"a"), 0xe40c_292c);
+        assert_eq!(dictionary_id(b"foobar"), 0xbf9c_f968);
     }
 
     #[test]
-    fn what_begins_like_a_marker_and_goes_on_otherwise_is_malformed() {
-        for bits in 0..=FORM {
+    fn each_marker_has_its_form_and_others_are_malformed() {
+        for bits in 0..=FORM_MASK {
             let mut payload = (MARKER | bits).to_be_bytes().to_vec();
             assert!(is_marked(&payload));
             if bits != STORED {
-                assert_eq!(form(&payload), Form::Malformed, "cut");
+                assert_eq!(payload_form(&payload), PayloadForm::Malformed, "truncated");
             }
             payload.extend([0xff; 20]);
-            let found = match form(&payload) {
-                Form::Stored => "stored",
-                Form::Compressed(_) => "compressed",
-                Form::Malformed => "malformed",
-                Form::Untouched => "untouched",
+            let found = match payload_form(&payload) {
+                PayloadForm::Stored => "stored",
+                PayloadForm::Compressed(_) => "compressed",
+                PayloadForm::Malformed => "malformed",
+                PayloadForm::Untouched => "untouched",
             };
             let expected = match bits {
                 0 => "stored",
@@ -191,13 +195,16 @@ mod tests {
             };
             assert_eq!(found, expected, "{bits}");
         }
-        assert_eq!(form(&(MARKER ^ 8).to_be_bytes()), Form::Untouched);
-        assert_eq!(form(&STORED_MARKER[..3]), Form::Untouched);
+        assert_eq!(
+            payload_form(&(MARKER ^ 8).to_be_bytes()),
+            PayloadForm::Untouched
+        );
+        assert_eq!(payload_form(&STORED_MARKER[..3]), PayloadForm::Untouched);
     }
 
     proptest! {
         #[test]
-        fn headers_are_read_as_they_were_written(
+        fn headers_round_trip(
             is_lz4: bool,
             length: u16,
             dictionary: Option<u32>,
@@ -210,11 +217,11 @@ mod tests {
             prop_assert_eq!(header.write(&mut payload[..len - 1]), None);
             prop_assert_eq!(header.write(&mut payload), Some(()));
             let expected = if payload.len() < usize::from(length) {
-                Form::Compressed(header)
+                PayloadForm::Compressed(header)
             } else {
-                Form::Malformed
+                PayloadForm::Malformed
             };
-            prop_assert_eq!(form(&payload), expected);
+            prop_assert_eq!(payload_form(&payload), expected);
         }
     }
 }

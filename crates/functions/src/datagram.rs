@@ -1,8 +1,8 @@
-//! A UDP datagram that becomes longer or shorter.
+//! Changes the length of a UDP datagram.
 //!
-//! Lengths and checksums follow; Ethernet padding is used up or cut off. The UDP checksum is corrected by what changed, not
-//! computed anew: zero means none and stays, and one that was wrong stays as wrong as it was, so that nothing that was
-//! damaged on its way here gets a valid one.
+//! Corrects lengths and checksums, and uses up or removes Ethernet padding. The UDP checksum is
+//! updated by the difference, not computed anew. Zero means no checksum and stays. A wrong checksum
+//! stays wrong, so a damaged datagram does not become valid.
 
 use std::cmp::Ordering;
 
@@ -13,37 +13,37 @@ use crate::Packet;
 use crate::wide::Sum;
 use crate::word::{set_word, word};
 
-/// Where a whole UDP datagram lies in its frame, at the end of its IP packet.
+/// Offsets of a complete UDP datagram in its frame. The datagram is the last part of its IP packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram {
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub(crate) l3: usize,
-    /// Where the UDP header begins.
+    /// Offset of the UDP header.
     pub(crate) l4: usize,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(crate) payload: usize,
-    /// Where the datagram ends, and the IP packet with it.
+    /// End of the datagram and of the IP packet.
     pub(crate) end: usize,
-    /// Otherwise it is IPv4.
+    /// Otherwise the packet is IPv4.
     pub(crate) is_ipv6: bool,
     /// UDP checksum, zero for none.
     checksum: u16,
     sum: Sum,
 }
 
-/// Why a packet holds no datagram to work on.
+/// Why a packet contains no usable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoDatagram {
     /// It is a fragment.
     Fragment,
-    /// It is no UDP, or was cut off.
+    /// It is not UDP, or it is truncated.
     NotUdp,
-    /// Something follows the datagram in the IP packet (RFC 9868).
+    /// The IP packet has bytes behind the datagram (RFC 9868).
     Surplus,
 }
 
 impl Datagram {
-    /// The datagram in `packet`; `sum` is what its checksum is computed with.
+    /// Finds the datagram in `packet`. `sum` computes its checksum.
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>, sum: Sum) -> Result<Self, NoDatagram> {
         let headers = packet.headers();
@@ -75,7 +75,7 @@ impl Datagram {
         Ok(datagram)
     }
 
-    /// Whether it has a checksum.
+    /// Whether the datagram has a checksum.
     #[inline]
     pub(crate) fn has_checksum(&self) -> bool {
         self.checksum != 0
@@ -93,7 +93,7 @@ impl Datagram {
         self.payload - self.l3 + payload
     }
 
-    /// What the checksum covers of the payload: to be asked for before the payload is changed in place.
+    /// The payload's part of the checksum. Call it before you change the payload in place.
     #[inline]
     pub(crate) fn payload_sum(&self, packet: &Packet<'_>) -> u64 {
         if !self.has_checksum() {
@@ -103,8 +103,9 @@ impl Datagram {
         (self.sum)(payload.unwrap_or_default())
     }
 
-    /// Lets datagram, IP packet and frame end at `end`, after the payload was changed in place; `old` is the
-    /// [`payload_sum`](Self::payload_sum) from before. `None` when there is no room, or an IP packet cannot be as long.
+    /// Ends datagram, IP packet and frame at `end`, after the payload was changed in place. `old`
+    /// is the [`payload_sum`](Self::payload_sum) before the change. Returns `None` if the buffer
+    /// has no room or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn finish(&mut self, packet: &mut Packet<'_>, end: usize, old: u64) -> Option<()> {
         fit(packet, end)?;
@@ -113,12 +114,12 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Puts `new` in the payload's place. `None` when there is no room, or an IP packet cannot be as long; the packet is then as
-    /// it was.
+    /// Replaces the payload by `new`. Returns `None` and changes nothing if the buffer has no room
+    /// or an IP packet cannot be that long.
     #[inline]
     pub(crate) fn replace(&mut self, packet: &mut Packet<'_>, new: &[u8]) -> Option<()> {
-        // Of `new` itself, not of its copy in the packet: what has just been written is slow to read. The old sum first, as
-        // `new` may just have been written too.
+        // Sum `new`, not its copy in the packet: bytes just written are slow to read. For the same
+        // reason take the old sum first, as `new` may just have been written too.
         let old = negative(self.payload_sum(packet));
         let growth = if self.has_checksum() {
             old + (self.sum)(new)
@@ -131,8 +132,9 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Appends `trailer`. Ethernet padding is used up first, and what is more of it stays. `None` when there is no room, or an
-    /// IP packet cannot be as long; the packet is then as it was.
+    /// Appends `trailer`. It overwrites Ethernet padding first; the rest of the padding stays.
+    /// Returns `None` and changes nothing if the buffer has no room or an IP packet cannot be that
+    /// long.
     #[inline]
     pub(crate) fn append(&mut self, packet: &mut Packet<'_>, trailer: &[u8]) -> Option<()> {
         let end = self.end + trailer.len();
@@ -142,7 +144,8 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Takes `n` bytes off the payload's end. `None` when it has not as many; the packet is then as it was.
+    /// Removes `n` bytes from the end of the payload. Returns `None` and changes nothing if it is
+    /// shorter.
     #[inline]
     pub(crate) fn cut(&mut self, packet: &mut Packet<'_>, n: usize) -> Option<()> {
         let end = self.end.checked_sub(n).filter(|&end| end >= self.payload)?;
@@ -152,14 +155,14 @@ impl Datagram {
         self.set_end(packet, end, growth)
     }
 
-    /// Cuts Ethernet padding off the packet.
+    /// Removes Ethernet padding from the packet.
     #[inline]
     pub(crate) fn cut_padding(&self, packet: &mut Packet<'_>) -> Option<()> {
         fit(packet, self.end)
     }
 
-    /// What the bytes from `at` on add to the checksum's sum: behind an odd number of bytes, each of them is the other half of its
-    /// word (RFC 1071, section 2B).
+    /// The checksum sum of `bytes` at offset `at`. At an odd offset, each byte is the other half of
+    /// its word (RFC 1071, section 2B).
     #[inline]
     fn sum_from(&self, at: usize, bytes: &[u8]) -> u64 {
         let sum = (self.sum)(bytes);
@@ -170,7 +173,8 @@ impl Datagram {
         }
     }
 
-    /// Writes lengths and checksums for an end that fits; the sum over the payload grew by `growth`.
+    /// Writes lengths and checksums for the new end, which fits. The payload's sum grew by
+    /// `growth`.
     #[inline]
     fn set_end(&mut self, packet: &mut Packet<'_>, end: usize, growth: u64) -> Option<()> {
         let frame = packet.bytes_mut();
@@ -194,7 +198,7 @@ impl Datagram {
         Some(())
     }
 
-    /// Where the length in the IP header stands, and where what it counts begins.
+    /// Offset of the length field in the IP header, and the offset from which it counts.
     #[inline]
     fn ip_length(&self) -> (usize, usize) {
         if self.is_ipv6 {
@@ -205,10 +209,10 @@ impl Datagram {
     }
 }
 
-/// Lets the frame end at `end`; `None` when it cannot, with the packet as it was.
+/// Ends the frame at `end`. Returns `None` and changes nothing if that is impossible.
 #[inline]
 pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
-    // Where a packet ends is told in 16 bits, and so are the lengths, which are less.
+    // The metadata stores the end in 16 bits. The lengths in the headers are below it.
     u16::try_from(end).ok()?;
     let len = packet.len();
     match end.cmp(&len) {
@@ -218,7 +222,8 @@ pub(crate) fn fit(packet: &mut Packet<'_>, end: usize) -> Option<()> {
     }
 }
 
-/// What takes `sum`, of at most 32 bits, out of a sum: in ones' complement the negative of a number is its complement.
+/// The number that subtracts `sum` (at most 32 bits) when added: in ones' complement, the
+/// complement of a number is its negative.
 #[inline]
 fn negative(sum: u64) -> u64 {
     u64::from(!(sum as u32))
@@ -231,14 +236,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ends::ends;
+    use crate::endpoints::endpoints;
     use crate::wide;
 
     const ROOM: usize = 32;
 
-    /// Does `work` to a frame that has some room behind it, and gives what it gives and the frame then; what the packet says of
-    /// itself must be so.
-    fn on<T>(frame: &[u8], work: impl FnOnce(&mut Packet<'_>) -> T) -> (T, Vec<u8>) {
+    /// Runs `work` on a frame with some tailroom. Returns its result and the new frame, and checks
+    /// the packet's headers and metadata.
+    fn process_frame<T>(frame: &[u8], work: impl FnOnce(&mut Packet<'_>) -> T) -> (T, Vec<u8>) {
         let mut buffer = [frame, &[0x5a; ROOM]].concat();
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
         let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
@@ -255,7 +260,8 @@ mod tests {
         Datagram::of(packet, wide::fastest_sum()).unwrap()
     }
 
-    /// The frame with another payload, put together anew. Its checksum is as wrong as it was.
+    /// The frame, built anew with another payload. A wrong checksum stays wrong by the same
+    /// difference.
     fn reference(frame: &[u8], payload: &[u8]) -> Vec<u8> {
         let old = parse(frame).unwrap();
         let (l3, l4, at) = (old.l3.into(), usize::from(old.l4), usize::from(old.payload));
@@ -276,7 +282,7 @@ mod tests {
         if held != 0 {
             let was = checksum::l4_checksum(frame, &old).unwrap();
             let is = checksum::l4_checksum(&new, &parse(&new).unwrap()).unwrap();
-            // What is wrong, modulo 65535; of the two zeros, 0 would mean none.
+            // The error of the checksum, modulo 65535. Of the two zeros, 0 would mean no checksum.
             let sum = u32::from(is) + u32::from(held) + 65_535 - u32::from(was);
             let checksum = match sum % 65_535 {
                 0 => 0xffff,
@@ -294,7 +300,7 @@ mod tests {
     /// Frames with tags, padding, and right, wrong and no checksums.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let checksum = prop_oneof![Just(None), Just(Some(0)), any::<u16>().prop_map(Some)];
-        (ends(), bytes(100), 0..3_usize, 0..200_usize, checksum).prop_map(
+        (endpoints(), bytes(100), 0..3_usize, 0..200_usize, checksum).prop_map(
             |((source, destination), payload, tags, len, checksum)| {
                 let mut frame = build::udp(source, destination, &payload);
                 if let Some(checksum) = checksum {
@@ -317,7 +323,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn another_payload_is_as_if_the_packet_were_put_together_anew(
+        fn replacing_a_payload_equals_building_the_packet_anew(
             frame in frames(),
             new in bytes(150),
         ) {
@@ -327,9 +333,9 @@ mod tests {
             } else {
                 (None, frame.clone())
             };
-            let replaced = on(&frame, |packet| datagram(packet).replace(packet, &new));
+            let replaced = process_frame(&frame, |packet| datagram(packet).replace(packet, &new));
             prop_assert_eq!(&replaced, &expected, "replaced");
-            let in_place = on(&frame, |packet| {
+            let in_place = process_frame(&frame, |packet| {
                 let mut datagram = datagram(packet);
                 let old = datagram.payload_sum(packet);
                 let end = datagram.payload + new.len();
@@ -341,14 +347,14 @@ mod tests {
         }
 
         #[test]
-        fn a_trailer_that_comes_and_goes_is_as_if_the_packet_were_put_together_anew(
+        fn append_and_cut_equal_building_the_packet_anew(
             frame in frames(),
             trailer in bytes(20),
         ) {
             let mut with = reference(&frame, &[payload_of(&frame), &trailer].concat());
             with.extend(frame.get(with.len()..).unwrap_or_default());
             let without = reference(&frame, payload_of(&frame));
-            on(&frame, |packet| {
+            process_frame(&frame, |packet| {
                 let mut datagram = datagram(packet);
                 datagram.append(packet, &trailer).unwrap();
                 assert_eq!(packet.bytes(), with);
@@ -356,7 +362,7 @@ mod tests {
                 datagram.cut(packet, trailer.len()).unwrap();
                 assert_eq!(packet.bytes(), without);
             });
-            let cut = on(&frame, |packet| {
+            let cut = process_frame(&frame, |packet| {
                 datagram(packet).cut_padding(packet)?;
                 Some(datagram(packet).end)
             });
@@ -366,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_cannot_be_cut_or_made() {
+    fn impossible_lengths_are_refused() {
         let frame = build::udp_v4(4);
         for n in [5, 100, usize::MAX] {
-            let cut = on(&frame, |packet| datagram(packet).cut(packet, n));
+            let cut = process_frame(&frame, |packet| datagram(packet).cut(packet, n));
             assert_eq!(cut, (None, frame.clone()));
         }
         let long = [0; ROOM + 1];
-        let appended = on(&frame, |packet| datagram(packet).append(packet, &long));
+        let appended = process_frame(&frame, |packet| datagram(packet).append(packet, &long));
         assert_eq!(appended, (None, frame.clone()), "no room");
         let mut buffer = frame.clone();
         buffer.resize(70_000, 0);
@@ -381,7 +387,7 @@ mod tests {
         let mut packet = Packet::new(&mut buffer, 0, frame.len(), meta, 0).unwrap();
         let mut payload = vec![7; 65_535 - 41];
         let replaced = datagram(&packet).replace(&mut packet, &payload);
-        assert_eq!(replaced, None, "longer than 16 bits can say");
+        assert_eq!(replaced, None, "longer than 16 bits allow");
         assert_eq!(packet.bytes(), frame);
         payload.pop();
         let replaced = datagram(&packet).replace(&mut packet, &payload);
@@ -390,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_datagram_has_its_reason() {
+    fn each_unusable_packet_has_its_reason() {
         for (name, reason) in [
             ("ipv4-fragment-padded", NoDatagram::Fragment),
             ("tcp-v4", NoDatagram::NotUdp),
@@ -398,7 +404,8 @@ mod tests {
             ("udp-v4-surplus", NoDatagram::Surplus),
         ] {
             let frame = fixtures::named(name).frame;
-            let (found, _) = on(&frame, |packet| Datagram::of(packet, checksum::sum).err());
+            let (found, _) =
+                process_frame(&frame, |packet| Datagram::of(packet, checksum::sum).err());
             assert_eq!(found, Some(reason), "{name}");
         }
         let (mut frame, len) = (build::udp_v6(9), build::udp_v6(9).len());
@@ -406,6 +413,6 @@ mod tests {
         let mut packet = Packet::new(&mut frame, 0, len, meta, 0).unwrap();
         packet.trim_tail(1).unwrap();
         let found = Datagram::of(&packet, checksum::sum).err();
-        assert_eq!(found, Some(NoDatagram::NotUdp), "cut off");
+        assert_eq!(found, Some(NoDatagram::NotUdp), "truncated");
     }
 }

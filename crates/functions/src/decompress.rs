@@ -1,33 +1,35 @@
-//! `decompress`: gives UDP payloads that a `compress` made smaller back as they were.
+//! `decompress`: restores UDP payloads that `compress` compressed.
 //!
-//! [`mod@compression`](crate::compression) says how they look, and how they are told from others.
+//! [`mod@compression`](crate::compression) describes the wire format.
 
 use myelin_spec::{CompressionAlgorithm, DecompressConfig, Dictionary};
 
-use crate::compression::{CompressionError, Form, Header, MARKER_LEN, form, identity, lz4, zstd};
+use crate::compression::{
+    CompressionError, Header, MARKER_LEN, PayloadForm, dictionary_id, lz4, payload_form, zstd,
+};
 use crate::datagram::Datagram;
 use crate::wide::{self, Sum};
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Decompresses UDP payloads, each as it says that it was compressed.
+/// Decompresses UDP payloads, each with the algorithm in its header.
 ///
-/// What was not compressed passes untouched: that is what `compress` lets pass. A packet is dropped when it is
-/// damaged, was compressed with another dictionary, or would become longer than the MTU or its buffer
-/// allows; that is known before anything is decompressed. A packet costs at most what the MTU's bytes cost.
+/// It forwards payloads that are not compressed. It drops a packet that is damaged, has another
+/// dictionary, or would exceed the MTU or its buffer; it checks the length before it decompresses.
+/// A packet costs at most as much as one of MTU length.
 #[derive(Debug)]
 pub struct Decompress {
     zstd: zstd::Decompressor,
     dictionary: Option<Dictionary>,
-    identity: Option<u32>,
+    dictionary_id: Option<u32>,
     mtu: usize,
     sum: Sum,
-    /// Where the payload to come is made; as long as an IP packet may be.
+    /// Buffer for the new payload, as long as an IP packet may be.
     scratch: Box<[u8]>,
-    counters: Counters,
+    counters: DecompressCounters,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct DecompressCounters {
     decompressed: u64,
     untouched: u64,
     stored: u64,
@@ -45,16 +47,17 @@ impl Decompress {
         let dictionary = config.dictionary.as_ref().map(Dictionary::bytes);
         Ok(Self {
             zstd: zstd::Decompressor::new(dictionary)?,
-            identity: dictionary.map(identity),
+            dictionary_id: dictionary.map(dictionary_id),
             dictionary: config.dictionary.clone(),
             mtu: config.mtu.into(),
             sum: wide::fastest_sum(),
             scratch: vec![0; config.mtu.into()].into(),
-            counters: Counters::default(),
+            counters: DecompressCounters::default(),
         })
     }
 
-    /// Decompresses the payload into the scratch memory and from there into the packet; gives its bytes.
+    /// Decompresses the payload into the scratch buffer and copies it into the packet. Returns its
+    /// length.
     #[inline]
     fn decompress(
         &mut self,
@@ -68,7 +71,7 @@ impl Decompress {
             self.counters.too_long += 1;
             return None;
         };
-        if header.dictionary != self.identity {
+        if header.dictionary != self.dictionary_id {
             self.counters.wrong_dictionary += 1;
             return None;
         }
@@ -78,7 +81,7 @@ impl Decompress {
             CompressionAlgorithm::Lz4 => payload.get(at..).and_then(|block| {
                 lz4::decompress(block, to, self.dictionary.as_ref().map(Dictionary::bytes))
             }),
-            // The magic number takes the place of the header's last bytes.
+            // The magic number overwrites the last bytes of the header.
             CompressionAlgorithm::Zstd => payload
                 .get_mut(at - zstd::MAGIC_LEN..)
                 .and_then(|frame| self.zstd.decompress(frame, to)),
@@ -95,9 +98,9 @@ impl Decompress {
         Some(length)
     }
 
-    /// Takes the marker off a stored payload; gives its bytes.
+    /// Removes the marker of a stored payload and returns its length.
     #[cold]
-    fn unstore(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
+    fn remove_marker(&mut self, packet: &mut Packet<'_>, mut datagram: Datagram) -> Option<usize> {
         let stored = packet.payload().get(MARKER_LEN..)?;
         let Some(payload) = self.scratch.get_mut(..stored.len()) else {
             self.counters.too_long += 1;
@@ -118,14 +121,14 @@ impl Function for Decompress {
             return Verdict::Forward;
         };
         let before = packet.payload().len();
-        let after = match form(packet.payload()) {
-            Form::Untouched => {
+        let after = match payload_form(packet.payload()) {
+            PayloadForm::Untouched => {
                 self.counters.untouched += 1;
                 Some(before)
             }
-            Form::Compressed(header) => self.decompress(packet, datagram, header),
-            Form::Stored => self.unstore(packet, datagram),
-            Form::Malformed => {
+            PayloadForm::Compressed(header) => self.decompress(packet, datagram, header),
+            PayloadForm::Stored => self.remove_marker(packet, datagram),
+            PayloadForm::Malformed => {
                 self.counters.malformed += 1;
                 None
             }

@@ -1,7 +1,8 @@
-//! `dpi`: looks for patterns in payloads and drops, marks or mirrors the packets that hold one.
+//! `dpi`: searches payloads for patterns, and drops, marks or mirrors the packets with a match.
 //!
-//! Patterns are compiled into automata by Hyperscan or Vectorscan ([`library`]), so a packet costs time in proportion to its length,
-//! whatever the patterns and whatever it holds. Each packet is inspected by itself: a pattern that is spread over two is not seen.
+//! Hyperscan or Vectorscan ([`library`]) compiles the patterns into automata. So the cost of a
+//! packet is proportional to its length, for all patterns and contents. Each packet is inspected on
+//! its own: a pattern that spans two packets is not found.
 
 pub mod library;
 mod mark;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use myelin_spec::{DpiAction, DpiConfig, DpiFragments};
 
-use crate::{Emitter, Function, Packet, Shared, Verdict};
+use crate::{Emitter, Function, Packet, SharedState, Verdict};
 use library::{CompileError, Database, Expression, LibraryError, Scanner};
 use mirror::Mirror;
 
@@ -19,10 +20,10 @@ const DROP: u8 = 1;
 const MARK: u8 = 2;
 const MIRROR: u8 = 4;
 
-/// Why a `dpi` cannot be made.
+/// Why a `dpi` function cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The library is not there.
+    /// The library is not installed.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// A pattern cannot be compiled.
@@ -30,33 +31,33 @@ pub enum Error {
         "{file}:{line}: the pattern /{regex}/ cannot be used: {reason}; correct it, or remove it"
     )]
     Pattern {
-        /// The file that holds it.
+        /// The file of the pattern.
         file: String,
-        /// Its line there, from 1.
+        /// The line in the file, from 1.
         line: usize,
-        /// The pattern as a regular expression, its beginning if it is long, without control characters.
+        /// The start of the regular expression, without control characters.
         regex: String,
-        /// What the library says.
+        /// The library's message.
         reason: String,
     },
     /// The patterns cannot be compiled together.
     #[error("{count} patterns cannot be compiled together: {reason}; use fewer or simpler ones")]
     Patterns {
-        /// How many.
+        /// Number of patterns.
         count: usize,
-        /// What the library says.
+        /// The library's message.
         reason: String,
     },
-    /// There is not enough memory.
+    /// Memory is short.
     #[error("there is no memory for the compiled patterns; use fewer or simpler ones")]
     Memory,
 }
 
-/// Compiled patterns, which generations of a chain share as long as they do not change.
+/// Compiled patterns. Generations of a chain share them until they change.
 #[derive(Debug)]
-pub(crate) struct Patterns(Result<Arc<Database>, Error>);
+pub(crate) struct CompiledPatterns(Result<Arc<Database>, Error>);
 
-impl Patterns {
+impl CompiledPatterns {
     /// Compiles the patterns of a configuration.
     pub(crate) fn new(config: &DpiConfig) -> Self {
         let expressions: Vec<_> = config
@@ -66,19 +67,19 @@ impl Patterns {
                 caseless: pattern.caseless,
                 multiline: pattern.multiline,
                 dotall: pattern.dotall,
-                bits: bit(pattern.action),
+                bits: action_bit(pattern.action),
             })
             .collect();
         let compiled = Database::compile(&expressions);
         Self(
             compiled
                 .map(Arc::new)
-                .map_err(|error| explain(error, config)),
+                .map_err(|error| locate_error(error, config)),
         )
     }
 }
 
-fn bit(action: DpiAction) -> u8 {
+fn action_bit(action: DpiAction) -> u8 {
     match action {
         DpiAction::Drop => DROP,
         DpiAction::Mark => MARK,
@@ -86,14 +87,14 @@ fn bit(action: DpiAction) -> u8 {
     }
 }
 
-/// Says where the pattern stands that the compiler rejects.
-fn explain(error: CompileError, config: &DpiConfig) -> Error {
+/// Adds the file and line of the pattern that the compiler rejects.
+fn locate_error(error: CompileError, config: &DpiConfig) -> Error {
     let (number, reason) = match error {
         CompileError::Library(error) => return error.into(),
         CompileError::Memory => return Error::Memory,
         CompileError::Expression(number, reason) => (number, reason),
     };
-    // The library ends its messages with a full stop, or not.
+    // Some messages of the library end with a full stop.
     let reason = reason.trim_end_matches('.').to_owned();
     match number.and_then(|number| config.patterns().nth(number)) {
         Some((file, pattern)) => Error::Pattern {
@@ -109,7 +110,7 @@ fn explain(error: CompileError, config: &DpiConfig) -> Error {
     }
 }
 
-/// Text for a message: of bounded length, and unable to steer a terminal.
+/// Shortens text for a message and removes control characters, which could steer a terminal.
 fn printable(text: &str) -> String {
     const LONGEST: usize = 60;
     let shown = text.chars().take(LONGEST);
@@ -122,25 +123,26 @@ fn printable(text: &str) -> String {
     shown
 }
 
-/// Inspects the payload of each packet: that of UDP and TCP, of other packets all that follows the IP header.
+/// Inspects the payload of each packet: the UDP or TCP payload, or all bytes behind the IP header.
 ///
-/// A packet in which patterns are found has the actions of all of them done to it; one that is dropped is not marked. A fragment is dropped
-/// unless the configuration lets fragments pass, and so is a packet that the library fails to scan.
+/// It applies the actions of all matching patterns to a packet; a dropped packet is not marked. It
+/// drops fragments unless the configuration forwards them, and packets that the library fails to
+/// scan.
 #[derive(Debug)]
 pub struct Dpi {
     scanner: Scanner,
-    /// The actions that decide all: with these found the rest of a payload does not matter.
-    enough: u8,
+    /// The actions that decide the verdict: once all are found, the scan can stop.
+    decisive: u8,
     drops_fragments: bool,
     dscp: u8,
     mirror: Option<Mirror>,
-    counters: Counters,
-    /// Kept for the next generation, which so need not compile.
-    _patterns: Shared<Patterns>,
+    counters: DpiCounters,
+    /// Kept for the next generation, which then need not compile the patterns.
+    _patterns: SharedState<CompiledPatterns>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counters {
+struct DpiCounters {
     matched: u64,
     dropped: u64,
     marked: u64,
@@ -150,17 +152,20 @@ struct Counters {
 }
 
 impl Dpi {
-    /// The function of that configuration; `patterns` are its own, compiled.
-    pub(crate) fn new(config: &DpiConfig, patterns: Shared<Patterns>) -> Result<Self, Error> {
-        let compiled = patterns.enter().map(|patterns| patterns.0.clone());
+    /// Makes the function of that configuration. `patterns` are its compiled patterns.
+    pub(crate) fn new(
+        config: &DpiConfig,
+        patterns: SharedState<CompiledPatterns>,
+    ) -> Result<Self, Error> {
+        let compiled = patterns.try_borrow().map(|patterns| patterns.0.clone());
         let database = compiled.unwrap_or(Err(Error::Memory))?;
-        let actions = config
-            .patterns()
-            .fold(0, |actions, (_, pattern)| actions | bit(pattern.action));
+        let actions = config.patterns().fold(0, |actions, (_, pattern)| {
+            actions | action_bit(pattern.action)
+        });
         Ok(Self {
             scanner: Scanner::new(database).ok_or(Error::Memory)?,
-            // Nobody sees the mark of a packet that is dropped.
-            enough: if actions & DROP == 0 {
+            // A mark on a dropped packet has no effect.
+            decisive: if actions & DROP == 0 {
                 actions
             } else {
                 actions & !MARK
@@ -168,16 +173,21 @@ impl Dpi {
             drops_fragments: config.fragments == DpiFragments::Drop,
             dscp: config.dscp,
             mirror: config.mirror.map(Mirror::new),
-            counters: Counters::default(),
+            counters: DpiCounters::default(),
             _patterns: patterns,
         })
     }
 
-    /// Does the actions of the patterns that were found.
+    /// Applies the actions of the patterns found.
     #[cold]
-    fn act(&mut self, actions: u8, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
+    fn apply_actions(
+        &mut self,
+        actions: u8,
+        packet: &mut Packet<'_>,
+        emitter: &mut dyn Emitter,
+    ) -> Verdict {
         self.counters.matched += 1;
-        // The collector is to have the packet as it came.
+        // Mirror first: the collector gets the packet unchanged.
         if actions & MIRROR != 0
             && let Some(mirror) = &mut self.mirror
             && let Some(copy) = mirror.copy(packet)
@@ -207,9 +217,9 @@ impl Function for Dpi {
             self.counters.fragments += 1;
             return Verdict::Drop;
         }
-        match self.scanner.scan(packet.payload(), self.enough) {
+        match self.scanner.scan(packet.payload(), self.decisive) {
             Some(0) => Verdict::Forward,
-            Some(actions) => self.act(actions, packet, emitter),
+            Some(actions) => self.apply_actions(actions, packet, emitter),
             None => {
                 self.counters.failed += 1;
                 Verdict::Drop
@@ -235,7 +245,7 @@ mod tests {
     use crate::States;
 
     #[test]
-    fn patterns_are_compiled_anew_only_when_they_change() {
+    fn patterns_are_recompiled_only_after_a_change() {
         if let Err(error) = library::version() {
             println!("SKIP: dpi: {error}");
             return;
@@ -272,11 +282,15 @@ mod tests {
         let mut compiles = |config: &DpiConfig| {
             let mut compiled = false;
             let shape = FunctionConfig::Dpi(config.shape());
-            let patterns = states.get(Some(&key), &shape, || {
+            let patterns = states.get_or_create(Some(&key), &shape, || {
                 compiled = true;
-                Patterns::new(config)
+                CompiledPatterns::new(config)
             });
-            assert!(patterns.enter().is_some_and(|patterns| patterns.0.is_ok()));
+            assert!(
+                patterns
+                    .try_borrow()
+                    .is_some_and(|patterns| patterns.0.is_ok())
+            );
             compiled
         };
         config.fragments = DpiFragments::Drop;

@@ -1,24 +1,24 @@
-//! Where further packets go.
+//! Outputs for packets that a function makes.
 
 use myelin_packet::Meta;
 
-/// Takes packets that a function makes, besides the one it handles.
+/// Takes packets that a function sends in addition to the one it processes.
 pub trait Emitter {
-    /// Sends `frame`, which starts with its Ethernet header; it is copied. It continues behind the
-    /// emitting function, after the packets of the batch, as if it had come in with the packet
-    /// whose metadata is `origin`: with its stamp, chain and generation. Of `origin` the
-    /// offsets are not used, the frame is parsed. A frame that does not parse or finds no free
-    /// buffer is dropped and counted.
+    /// Sends a copy of `frame`, which starts with its Ethernet header, to the next function, behind
+    /// the packets of the batch. The frame inherits stamp, chain and generation from `origin`, the
+    /// metadata of the packet that caused it. The emitter parses the frame anew and ignores the
+    /// offsets in `origin`. It drops and counts a frame that does not parse, or for which no buffer
+    /// is free.
     fn emit(&mut self, origin: &Meta, frame: &[u8]);
 
-    /// Sends `frame`, which starts with its Ethernet header, back towards the sender of the packet
-    /// whose metadata is `origin`: out at the port where the chain took that packet in, past all
-    /// functions. It is copied; one that finds no free buffer or no room in the port is dropped and
-    /// counted.
+    /// Sends a copy of `frame`, which starts with its Ethernet header, back towards the sender of
+    /// the packet with the metadata `origin`. The frame leaves through the port where the chain
+    /// received that packet, and passes no function. The emitter drops and counts a frame for which
+    /// no buffer is free or the port has no room.
     fn reply(&mut self, origin: &Meta, frame: &[u8]);
 }
 
-/// Drops what it is given: for functions that emit nothing.
+/// Drops all packets: for functions that send none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Discard;
 
@@ -28,7 +28,7 @@ impl Emitter for Discard {
     fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {}
 }
 
-/// Keeps what it is given: for tests.
+/// Stores all packets: for tests.
 impl Emitter for Vec<(Meta, Vec<u8>)> {
     fn emit(&mut self, origin: &Meta, frame: &[u8]) {
         self.push((*origin, frame.to_vec()));

@@ -1,15 +1,15 @@
-//! `firewall`: drops what its rules deny.
+//! `firewall`: drops packets that its rules deny.
 
 use myelin_packet::rules::{Action, RuleTables, RulesError};
 use myelin_spec::FirewallConfig;
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// A stateless packet filter: the first rule that fits decides, the default where none does.
+/// A stateless packet filter: the first matching rule decides, or the default.
 #[derive(Clone, Debug)]
 pub struct Firewall {
     tables: RuleTables,
-    /// By rule number.
+    /// Indexed by rule number.
     actions: Vec<Action>,
     default: Action,
     drops_fragments: bool,

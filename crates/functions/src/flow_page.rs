@@ -1,4 +1,4 @@
-//! Reading a function's flows without holding its packets up.
+//! Reads the flows of a function in pages, so that its packets do not wait.
 
 use std::hash::Hash;
 
@@ -6,39 +6,39 @@ use myelin_packet::{FlowRecord, FlowTotals};
 
 use crate::flow_table::FlowTable;
 
-/// A part of what a function knows of flows. Who reads hands it to the function between two
-/// batches, empties it, and hands it over again until nothing is left.
+/// A page of a function's flows. The reader passes it to the function between two batches, empties
+/// it, and passes it again until [`is_last`](Self::is_last).
 #[derive(Debug)]
 pub struct FlowPage {
-    /// Flows of this part.
+    /// Flows of this page.
     pub records: Vec<FlowRecord>,
-    /// Counts of the whole table; `None` from a function that keeps no flows.
+    /// Counts of the whole table. `None` if the function keeps no flows.
     pub totals: Option<FlowTotals>,
-    /// Places looked at in one go.
-    places: usize,
-    /// Where the next part starts; `None` when all was read.
+    /// Slots of the table to read for one page.
+    slots_per_page: usize,
+    /// First slot of the next page. `None` at the end of the table.
     next: Option<usize>,
 }
 
 impl FlowPage {
-    /// The first part, of at most that many flows.
-    pub fn new(places: usize) -> Self {
+    /// Makes a page that reads `slots` slots of the table at a time.
+    pub fn new(slots: usize) -> Self {
         Self {
-            records: Vec::with_capacity(places),
+            records: Vec::with_capacity(slots),
             totals: None,
-            places: places.max(1),
+            slots_per_page: slots.max(1),
             next: Some(0),
         }
     }
 
-    /// Whether there is nothing more to be read.
+    /// Whether the whole table was read.
     pub fn is_last(&self) -> bool {
         self.next.is_none()
     }
 
-    /// Takes the next part of a table. A flow that is there all the time is read exactly once,
-    /// since it keeps its place.
-    pub fn take<K, V>(
+    /// Reads the next page of a table. A flow keeps its slot, so a flow that stays in the table is
+    /// read exactly once.
+    pub fn read_page<K, V>(
         &mut self,
         table: &FlowTable<K, V>,
         totals: FlowTotals,
@@ -51,8 +51,10 @@ impl FlowPage {
         let Some(from) = self.next else {
             return;
         };
-        let to = from.saturating_add(self.places).min(table.capacity());
-        let flows = (from..to).filter_map(|place| table.at(place));
+        let to = from
+            .saturating_add(self.slots_per_page)
+            .min(table.capacity());
+        let flows = (from..to).filter_map(|slot| table.flow_in_slot(slot));
         self.records
             .extend(flows.map(|(key, value)| record(key, value)));
         self.next = (to < table.capacity()).then_some(to);

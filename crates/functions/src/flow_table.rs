@@ -1,26 +1,26 @@
-//! A bounded table of flows: what a stateful function remembers.
+//! A table of flows with a fixed capacity: the memory of a stateful function.
 //!
-//! All memory is taken, and touched, when the table is made; no operation allocates. A flow that
-//! comes when the table is full puts out the one that was used longest ago, and this is counted.
+//! The table allocates and touches all its memory when it is made; no operation allocates. When the
+//! table is full, a new flow evicts the least recently used one, and the table counts the eviction.
 //!
-//! The entries stay where they are from insertion to removal, linked from the newest to the oldest
-//! by use; beside them an open-addressing index with linear probing, at most half full. The hash is
-//! seeded at random, so that nobody outside can choose flows that collide.
+//! An entry keeps its slot from insertion to removal. A linked list orders the entries from the
+//! most to the least recently used. An open-addressing index with linear probing, at most half
+//! full, finds them. The hash has a random seed, so nobody outside can choose flows that collide.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// Most flows of one table: with the largest entries in use some 200 MB.
+/// Most flows of one table: about 200 MB with the largest entries in use.
 pub const MAX_FLOWS: usize = 1 << 20;
 
-/// No entry.
+/// Marks the absence of an entry.
 const NONE: u32 = u32::MAX;
 
-/// At most `capacity` flows, with what is known of each.
+/// At most `capacity` flows, each with a value.
 #[derive(Clone, Debug)]
 pub struct FlowTable<K, V> {
-    entries: Box<[Entry<K, V>]>,
+    entries: Box<[FlowEntry<K, V>]>,
     /// A power of two, at least twice the capacity.
-    index: Box<[Place]>,
+    index: Box<[IndexSlot]>,
     seed: u64,
     /// Head of the unused entries, linked by `older`.
     unused: u32,
@@ -31,7 +31,7 @@ pub struct FlowTable<K, V> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<K, V> {
+struct FlowEntry<K, V> {
     key: K,
     value: V,
     in_use: bool,
@@ -39,19 +39,19 @@ struct Entry<K, V> {
     older: u32,
 }
 
-/// An element of the index. Its hash spares most looks at entries of other flows.
+/// A slot of the index. The stored hash avoids most reads of other flows' entries.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct IndexSlot {
     hash: u32,
     entry: u32,
 }
 
 impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
-    /// An empty table for that many flows, at least one and at most [`MAX_FLOWS`].
+    /// Makes an empty table for `capacity` flows, at least one and at most [`MAX_FLOWS`].
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, MAX_FLOWS);
         let entries = (0..capacity as u32)
-            .map(|number| Entry {
+            .map(|number| FlowEntry {
                 key: K::default(),
                 value: V::default(),
                 in_use: false,
@@ -63,14 +63,14 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
                 },
             })
             .collect();
-        let empty = Place {
+        let empty = IndexSlot {
             hash: 0,
             entry: NONE,
         };
         Self {
             entries,
             index: vec![empty; (capacity * 2).next_power_of_two()].into(),
-            // The standard library's hasher starts from the system's random numbers.
+            // The standard library seeds this hasher with the system's random numbers.
             seed: RandomState::new().build_hasher().finish(),
             unused: 0,
             newest: NONE,
@@ -80,51 +80,51 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         }
     }
 
-    /// Flows it can hold.
+    /// Most flows that the table can hold.
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
 
-    /// Flows it holds.
+    /// Number of flows in the table.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it holds none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Flows that were put out because others came when the table was full.
+    /// Number of flows that new flows evicted from the full table.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// What is known of a flow. It does not get newer by that.
+    /// Returns the value of a flow, without a change of the order of use.
     #[inline]
     pub fn get(&self, key: &K) -> Option<&V> {
         let at = self.find(self.hash(key), key)?;
         Some(&self.entries[self.index[at].entry as usize].value)
     }
 
-    /// What is known of a flow, to be changed; the flow becomes the newest.
+    /// Returns the value of a flow and marks the flow as most recently used.
     #[inline]
     pub fn use_flow(&mut self, key: &K) -> Option<&mut V> {
         let at = self.find(self.hash(key), key)?;
         let entry = self.index[at].entry;
-        self.renew(entry);
+        self.mark_newest(entry);
         Some(&mut self.entries[entry as usize].value)
     }
 
-    /// The value of a flow and whether it is new; a new flow starts with what `make` gives. The
-    /// flow becomes the newest.
+    /// Returns the value of a flow and whether the flow is new. `make` gives the first value of a
+    /// new flow. Marks the flow as most recently used.
     #[inline]
     pub fn use_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> (&mut V, bool) {
         let hash = self.hash(&key);
         let (entry, is_new) = match self.find(hash, &key) {
             Some(at) => {
                 let entry = self.index[at].entry;
-                self.renew(entry);
+                self.mark_newest(entry);
                 (entry, false)
             }
             None => (self.insert_new(hash, key, make()).0, true),
@@ -132,13 +132,13 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         (&mut self.entries[entry as usize].value, is_new)
     }
 
-    /// Inserts a flow or replaces what is known of it; it becomes the newest. Gives the flow that
-    /// was put out to make room.
+    /// Inserts a flow or replaces its value, and marks it as most recently used. Returns the
+    /// evicted flow.
     pub fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
         let hash = self.hash(&key);
         if let Some(at) = self.find(hash, &key) {
             let entry = self.index[at].entry;
-            self.renew(entry);
+            self.mark_newest(entry);
             self.entries[entry as usize].value = value;
             return None;
         }
@@ -149,7 +149,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(self.hash(key), key)?;
         let entry = self.index[at].entry;
-        self.unindex(at);
+        self.remove_from_index(at);
         self.unlink(entry);
         let freed = &mut self.entries[entry as usize];
         freed.in_use = false;
@@ -159,62 +159,62 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         Some(self.entries[entry as usize].value)
     }
 
-    /// The flow that was used longest ago.
+    /// The least recently used flow.
     pub fn oldest(&self) -> Option<(&K, &V)> {
         let entry = self.entries.get(self.oldest as usize)?;
         Some((&entry.key, &entry.value))
     }
 
-    /// The flow in place `place` of `0..capacity`, if there is one. A flow keeps its place as long
-    /// as the table holds it, so a reader may come back between packets and go on where it was.
-    pub fn at(&self, place: usize) -> Option<(&K, &V)> {
-        let entry = self.entries.get(place).filter(|entry| entry.in_use)?;
+    /// The flow in slot `slot` of `0..capacity`, if any. A flow keeps its slot, so a reader can
+    /// pause between packets and continue there.
+    pub fn flow_in_slot(&self, slot: usize) -> Option<(&K, &V)> {
+        let entry = self.entries.get(slot).filter(|entry| entry.in_use)?;
         Some((&entry.key, &entry.value))
     }
 
     /// All flows, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        (0..self.capacity()).filter_map(|place| self.at(place))
+        (0..self.capacity()).filter_map(|slot| self.flow_in_slot(slot))
     }
 
     #[inline]
     fn hash(&self, key: &K) -> u32 {
-        let mut hasher = Folded(self.seed);
+        let mut hasher = FoldingHasher(self.seed);
         key.hash(&mut hasher);
         (hasher.finish() >> 32) as u32
     }
 
-    /// Where in the index a flow is.
+    /// Finds the flow's slot in the index.
     #[inline]
     fn find(&self, hash: u32, key: &K) -> Option<usize> {
         let mask = self.index.len() - 1;
         let mut at = hash as usize & mask;
-        // At most half full: an empty place ends every search.
+        // The index is at most half full, so an empty slot ends every search.
         loop {
-            let place = self.index[at];
-            if place.entry == NONE {
+            let slot = self.index[at];
+            if slot.entry == NONE {
                 return None;
             }
-            if place.hash == hash && self.entries[place.entry as usize].key == *key {
+            if slot.hash == hash && self.entries[slot.entry as usize].key == *key {
                 return Some(at);
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Inserts a flow that is not there; its entry, and the flow that was put out.
+    /// Inserts a flow that is not in the table. Returns its entry and the evicted flow.
     fn insert_new(&mut self, hash: u32, key: K, value: V) -> (u32, Option<(K, V)>) {
-        let mut put_out = None;
+        let mut evicted = None;
         if self.unused == NONE
             && let Some((&oldest, _)) = self.oldest()
         {
-            put_out = self.remove(&oldest).map(|value| (oldest, value));
+            evicted = self.remove(&oldest).map(|value| (oldest, value));
             self.evictions += 1;
         }
         let entry = self.unused;
         let free = &mut self.entries[entry as usize];
         self.unused = free.older;
-        *free = Entry {
+        *free = FlowEntry {
             key,
             value,
             in_use: true,
@@ -228,25 +228,25 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
         while self.index[at].entry != NONE {
             at = (at + 1) & mask;
         }
-        self.index[at] = Place { hash, entry };
-        (entry, put_out)
+        self.index[at] = IndexSlot { hash, entry };
+        (entry, evicted)
     }
 
-    /// Empties a place of the index. Those behind it move up, so that no search ends too early
+    /// Empties a slot of the index. Moves later slots forward, so that no search ends too early
     /// (Knuth, TAOCP 3, 6.4, algorithm R).
-    fn unindex(&mut self, mut hole: usize) {
+    fn remove_from_index(&mut self, mut hole: usize) {
         let mask = self.index.len() - 1;
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let place = self.index[at];
-            if place.entry == NONE {
+            let slot = self.index[at];
+            if slot.entry == NONE {
                 break;
             }
-            let home = place.hash as usize & mask;
-            // It may move into the hole unless it would then stand before its home.
+            let home = slot.hash as usize & mask;
+            // The slot may move into the hole, unless that lies before its home slot.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                self.index[hole] = place;
+                self.index[hole] = slot;
                 hole = at;
             }
         }
@@ -254,7 +254,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
     }
 
     #[inline]
-    fn renew(&mut self, entry: u32) {
+    fn mark_newest(&mut self, entry: u32) {
         if self.newest != entry {
             self.unlink(entry);
             self.link_newest(entry);
@@ -262,7 +262,7 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
     }
 
     fn unlink(&mut self, entry: u32) {
-        let Entry { newer, older, .. } = self.entries[entry as usize];
+        let FlowEntry { newer, older, .. } = self.entries[entry as usize];
         match self.entries.get_mut(newer as usize) {
             Some(newer) => newer.older = older,
             None => self.newest = older,
@@ -285,11 +285,11 @@ impl<K: Copy + Default + Eq + Hash, V: Copy + Default> FlowTable<K, V> {
     }
 }
 
-/// Eight bytes at a time, each mixed by one wide multiplication whose halves are folded together
-/// (the step of wyhash and its kin).
-struct Folded(u64);
+/// Hashes eight bytes at a time: one wide multiplication mixes them and folds its two halves (the
+/// step of wyhash).
+struct FoldingHasher(u64);
 
-impl Folded {
+impl FoldingHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
         // 2^64 divided by the golden ratio, as in Fibonacci hashing.
@@ -298,7 +298,7 @@ impl Folded {
     }
 }
 
-impl Hasher for Folded {
+impl Hasher for FoldingHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -323,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// Oldest first.
+    /// Reference: flows from the least to the most recently used.
     #[derive(Default)]
     struct Model {
         flows: Vec<(u64, u32)>,
@@ -338,10 +338,10 @@ mod tests {
 
         fn put(&mut self, capacity: usize, key: u64, value: u32) -> Option<(u64, u32)> {
             let full = self.flows.len() == capacity;
-            let put_out = full.then(|| self.flows.remove(0));
+            let evicted = full.then(|| self.flows.remove(0));
             self.evictions += u64::from(full);
             self.flows.push((key, value));
-            put_out
+            evicted
         }
     }
 
@@ -367,12 +367,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_bounded_map_in_the_order_of_use(
+        fn table_equals_a_bounded_map_in_order_of_use(
             capacity in 1_usize..33,
             steps in prop::collection::vec(step(), 1..300),
         ) {
             let mut table = FlowTable::<u64, u32>::new(capacity);
-            // One hash for many keys: every search goes past others.
+            // Many keys share one hash, so each search passes other flows.
             table.seed &= 1;
             let mut model = Model::default();
             for (number, step) in steps.into_iter().enumerate() {
@@ -422,27 +422,27 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_keeps_its_place() {
+    fn a_flow_keeps_its_slot() {
         let mut table = FlowTable::<u64, u32>::new(4);
         for key in 0..4 {
             table.insert(key, 0);
         }
-        let place = (0..4).find(|&place| table.at(place) == Some((&2, &0)));
+        let slot = (0..4).find(|&slot| table.flow_in_slot(slot) == Some((&2, &0)));
         table.remove(&1);
         table.insert(9, 1);
         *table.use_flow(&2).unwrap() = 7;
-        assert_eq!(table.at(place.unwrap()), Some((&2, &7)));
-        assert_eq!(table.at(4), None);
+        assert_eq!(table.flow_in_slot(slot.unwrap()), Some((&2, &7)));
+        assert_eq!(table.flow_in_slot(4), None);
     }
 
     #[test]
-    fn a_table_has_room_for_one_flow_at_least_and_not_without_end() {
+    fn capacity_has_a_minimum_and_a_maximum() {
         assert_eq!(FlowTable::<u64, ()>::new(0).capacity(), 1);
         assert_eq!(FlowTable::<u64, ()>::new(usize::MAX).capacity(), MAX_FLOWS);
     }
 
     #[test]
-    fn keys_that_differ_little_spread() {
+    fn similar_keys_have_different_hashes() {
         let table = FlowTable::<[u64; 5], ()>::new(1);
         let mut seen = std::collections::HashSet::new();
         for byte in 0..40 {
@@ -452,7 +452,7 @@ mod tests {
                 seen.insert(table.hash(&key) & 0xffff);
             }
         }
-        // 40 * 255 + 1 keys thrown at random into 65536 places fill 9450 of them or so.
-        assert!(seen.len() > 9000, "{} places", seen.len());
+        // 40 * 255 + 1 keys, thrown at random into 65536 slots, fill about 9450 of them.
+        assert!(seen.len() > 9000, "{} slots", seen.len());
     }
 }

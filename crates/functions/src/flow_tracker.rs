@@ -8,19 +8,19 @@ use myelin_spec::{FlowTrackerConfig, InvalidPolicy};
 use crate::flow_table::FlowTable;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
-/// Keeps the state of each flow, with what both sides sent: new, established, closing, closed.
+/// Tracks the state of each flow from the packets of both sides: new, established, closing, closed.
 ///
-/// A flow is one for both directions; the function sees both when a `flow-tracker` with `reverseOf`
-/// stands in the reverse chain. Packets that are not TCP open a flow whatever they are, and the
-/// first one the other way establishes it. A TCP connection is opened by a SYN alone, established
-/// by an acknowledgement, closing after a FIN of one side and closed after those of both or a reset;
-/// a closed one may be opened anew, and a closing one by the side that sent its FIN. Flows end by
-/// time too. A TCP segment that belongs to no flow and opens none is counted, and dropped if the
-/// configuration says so. Everything else goes on.
+/// A flow includes both directions. The function sees both if the reverse chain has a
+/// `flow-tracker` with `reverseOf`. Packets that are not TCP always open a flow, and the first
+/// packet in the other direction establishes it. A SYN alone opens a TCP connection and an
+/// acknowledgement establishes it. A FIN of one side makes it closing; the FINs of both sides or a
+/// reset close it. A SYN may reopen a closed connection. The side that sent its FIN may also reopen
+/// a closing one. Flows also end by timeout. The function counts a TCP segment that belongs to no
+/// flow and opens none, and drops it if the configuration says so. It forwards everything else.
 #[derive(Debug)]
 pub struct FlowTracker(FlowTrackerConfig);
 
-/// What a `flow-tracker` remembers.
+/// The flows of a `flow-tracker`.
 #[derive(Debug)]
 pub struct FlowTrackerState {
     flows: FlowTable<FlowKey, TrackedFlow>,
@@ -28,27 +28,27 @@ pub struct FlowTrackerState {
     outside: u64,
 }
 
-/// A flow as its first packet, of so many bytes, makes it.
+/// A flow after its first packet, of `bytes` bytes.
 #[inline]
-fn begun(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
+fn new_flow(now_ns: u64, from_second: bool, bytes: usize) -> TrackedFlow {
     let mut flow = TrackedFlow {
         first_ns: now_ns,
         last_ns: now_ns,
         marks: FlowMarks::of_first_packet(from_second),
         ..TrackedFlow::default()
     };
-    count(&mut flow, from_second, bytes);
+    count_packet(&mut flow, from_second, bytes);
     flow
 }
 
 #[inline]
-fn count(flow: &mut TrackedFlow, from_second: bool, bytes: usize) {
+fn count_packet(flow: &mut TrackedFlow, from_second: bool, bytes: usize) {
     flow.packets[usize::from(from_second)] += 1;
     flow.bytes[usize::from(from_second)] += bytes as u64;
 }
 
 impl FlowTrackerState {
-    /// No flows yet.
+    /// Makes a table without flows.
     pub fn new(config: FlowTrackerConfig) -> Self {
         Self {
             flows: FlowTable::new(config.flows as usize),
@@ -80,20 +80,20 @@ impl FlowTrackerState {
             let is_over = state == FlowState::Closed || flow.marks.contains(done_mark(from_second));
             if lives && !(opens && is_over) {
                 flow.marks = flow.marks.with(flow.marks.of_packet(from_second, flags));
-                count(flow, from_second, packet.len());
-                // Late segments do not keep a closed connection alive.
+                count_packet(flow, from_second, packet.len());
+                // Late segments do not extend the life of a closed connection.
                 if state != FlowState::Closed {
                     flow.last_ns = flow.last_ns.max(now_ns);
                 }
                 return Verdict::Forward;
             }
             if opens {
-                *flow = begun(now_ns, from_second, packet.len());
+                *flow = new_flow(now_ns, from_second, packet.len());
                 self.begun += 1;
                 return Verdict::Forward;
             }
         } else if opens {
-            let flow = begun(now_ns, from_second, packet.len());
+            let flow = new_flow(now_ns, from_second, packet.len());
             self.flows.insert(key, flow);
             self.begun += 1;
             return Verdict::Forward;
@@ -114,7 +114,7 @@ fn verdict(policy: InvalidPolicy) -> Verdict {
     }
 }
 
-/// That the end which sent a packet is done.
+/// The mark that the sender of a packet is done.
 fn done_mark(from_second: bool) -> FlowMarks {
     if from_second {
         FlowMarks::SECOND_DONE
@@ -124,7 +124,7 @@ fn done_mark(from_second: bool) -> FlowMarks {
 }
 
 impl FlowTracker {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: FlowTrackerConfig) -> Self {
         Self(config)
     }
@@ -153,6 +153,6 @@ impl Stateful for FlowTracker {
             evicted: state.flows.evictions(),
             outside: state.outside,
         };
-        page.take(&state.flows, totals, |key, flow| flow.record(*key));
+        page.read_page(&state.flows, totals, |key, flow| flow.record(*key));
     }
 }

@@ -1,8 +1,8 @@
-//! `forward`: hands packets on unchanged.
+//! `forward`: forwards packets unchanged.
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Hands packets on unchanged: a chain's cheapest function, to measure what a chain itself costs.
+/// Forwards packets unchanged. It is the cheapest function, to measure the cost of a chain itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forward;
 

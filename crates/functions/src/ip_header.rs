@@ -6,8 +6,9 @@ use myelin_packet::checksum::{checksum, sum};
 
 const TIME_TO_LIVE: u8 = 64;
 
-/// Appends the header in front of `length` bytes of `protocol`, and returns the sum of its addresses, which pseudo-headers begin with.
-/// `class` is the traffic class of IPv6, the type of service of IPv4. Where one address is of IPv6, so is the header.
+/// Appends the header of an IP packet with `length` bytes of `protocol`. Returns the sum of the
+/// addresses, the first part of a pseudo-header. `class` is the traffic class of IPv6, the type of
+/// service of IPv4. If one address is IPv6, so is the header.
 pub(crate) fn write(
     frame: &mut Vec<u8>,
     (source, destination): (IpAddr, IpAddr),
@@ -19,7 +20,7 @@ pub(crate) fn write(
     if let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) {
         frame.extend_from_slice(&[0x45, class]);
         frame.extend_from_slice(&(20 + length).to_be_bytes());
-        // Never fragmented, so it needs no number (RFC 6864).
+        // Never fragmented, so it needs no identification (RFC 6864).
         frame.extend_from_slice(&[0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
         frame.extend_from_slice(&source.octets());
         frame.extend_from_slice(&destination.octets());

@@ -1,17 +1,17 @@
 //! The service functions that run in user space.
 //!
-//! A [`Function`] sees packets and nothing else: not the port they came from, not the process it
-//! runs in, no clock. It works in place on a [`Packet`], which has room in front and behind, says
-//! whether the packet goes on ([`Verdict`]), and may send further packets ([`Emitter`]). A worker
-//! hands it a [`Batch`] at a time, so that the dynamic call is paid once a batch.
+//! A [`Function`] works on packets alone. It knows no port, no process and no clock. It changes a
+//! [`Packet`] in place, in a buffer with headroom and tailroom. It returns a [`Verdict`], and may
+//! send further packets through an [`Emitter`]. A worker calls it with a [`Batch`], so it pays for
+//! one dynamic call a batch.
 //!
 //! [`States::instantiate`] makes a function from its configuration and gives it its [`mod@state`].
-//! Each kind is one file named after it; those that also exist in the kernel room give the same
-//! bytes there, and both are tested on the same frames.
+//! Each function kind has a file of its name. A kind that also runs in the kernel gives the same
+//! bytes there; both are tested on the same frames.
 //!
-//! This room does no I/O while packets are handled. Where a function is made, [`mod@dpi`] loads the
-//! library that it needs, [`mod@aes_encrypt`] draws the salt of its session, and tables of flows draw
-//! the seed of their hash. Start reading at [`mod@function`], then [`mod@xor`] for an example.
+//! This crate does no I/O while packets pass. When it makes a function, [`mod@dpi`] loads its
+//! library, [`mod@aes_encrypt`] draws the salt of its session, and flow tables draw the seed of
+//! their hash. Start reading at [`mod@function`], then [`mod@xor`] as an example.
 
 pub mod aes;
 pub mod aes_decrypt;
@@ -24,8 +24,8 @@ pub mod decompress;
 pub mod dpi;
 pub mod emitter;
 #[cfg(test)]
-#[path = "../tests/common/ends.rs"]
-mod ends;
+#[path = "../tests/common/endpoints.rs"]
+mod endpoints;
 pub mod firewall;
 pub mod flow_page;
 pub mod flow_table;
@@ -56,6 +56,6 @@ pub use flow_page::FlowPage;
 pub use function::{Function, Verdict};
 pub use packet::Packet;
 pub use registry::{Error, instantiate};
-pub use state::{Shared, States};
+pub use state::{SharedState, States};
 pub(crate) use stateful::Stateful;
 pub use stateful::WithState;

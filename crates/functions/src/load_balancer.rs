@@ -2,17 +2,22 @@
 //! backend.
 //!
 //! The forward side replaces the destination address by that of the flow's backend; ports stay. The
-//! reply side (`reverseOf`) gives what the backends answer its source back: the address that the
-//! client had sent to. Both work on one [`Affinity`].
+//! reply side (`reverseOf`) restores the source of a backend's answers: the address to which the
+//! client had sent. Both share one [`Affinity`].
 //!
-//! A flow stays with its backend as long as that is one of the configuration and the flow does not
-//! pause for longer than the timeout. Dropped are: packets without ports (fragments, protocols other
-//! than UDP and TCP), since they show no flow; packets with an authentication header (RFC 4302), which
-//! covers the addresses; packets of a family without a backend; a flow whose answers would look like
-//! those of another one, that is from the same client address and port, by way of another address, to
-//! the same backend; on the reply side, packets of no living flow.
+//! A flow keeps its backend while the configuration lists that backend and the flow does not pause
+//! longer than the timeout. The function drops:
 //!
-//! When a table is full the flow that was used longest ago is put out, and counted. What clients send is counted by flow.
+//! * packets without ports (fragments, protocols other than UDP and TCP), since they identify no
+//!   flow;
+//! * packets with an authentication header (RFC 4302), which covers the addresses;
+//! * packets of a family without a backend;
+//! * a flow with the same answers as another flow: same client address and port and same backend,
+//!   through another address;
+//! * on the reply side, packets of no live flow.
+//!
+//! When a table is full, it evicts the least recently used flow and counts it. The function counts
+//! the clients' packets by flow.
 
 use std::net::IpAddr;
 
@@ -24,40 +29,40 @@ use crate::flow_table::FlowTable;
 use crate::nat::rewrite::Fields;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
-/// The record for the replies of a flow is looked at again after this, for it may have been put out:
-/// one second.
-const CONFIRM_NS: u64 = 1_000_000_000;
+/// Period after which a flow's packet writes the reply record again, as the table may have evicted
+/// it: one second.
+const REPLY_REFRESH_NS: u64 = 1_000_000_000;
 
-/// What is known of flows, by both sides.
+/// The flows that both sides share.
 #[derive(Debug)]
 pub struct Affinity {
-    flows: FlowTable<FlowKey, Flow>,
-    replies: FlowTable<FlowKey, Reply>,
+    flows: FlowTable<FlowKey, BalancedFlow>,
+    replies: FlowTable<FlowKey, ReplyFlow>,
     begun: u64,
 }
 
 /// A flow as the clients send it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flow {
-    /// The backend's.
+struct BalancedFlow {
+    /// Address of the backend.
     address: [u8; 16],
     counts: FlowCounts,
-    /// When the record for its replies was last written.
-    confirmed_ns: u64,
-    /// Number of the backend, in the configuration of that time.
+    /// When the reply record was last written.
+    reply_recorded_ns: u64,
+    /// Index of the backend in the configuration at that time.
     backend: u32,
 }
 
 /// A flow as the backends answer it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reply {
-    /// What the client had sent to.
+struct ReplyFlow {
+    /// The address to which the client had sent.
     address: [u8; 16],
     last_ns: u64,
 }
 
 impl Affinity {
-    /// With room for that many flows.
+    /// Makes tables for that many flows.
     pub fn new(flows: usize) -> Self {
         Self {
             flows: FlowTable::new(flows),
@@ -67,7 +72,7 @@ impl Affinity {
     }
 }
 
-/// The load balancer, one side of it.
+/// One side of the load balancer.
 #[derive(Debug)]
 pub struct LoadBalancer {
     side: Side,
@@ -78,7 +83,7 @@ pub struct LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// The function of that configuration on a side of the affinity.
+    /// Makes the function of that configuration for one side of the affinity.
     pub fn new(config: &LoadBalancerConfig, side: Side) -> Self {
         let [v4, v6] = config.tables();
         Self {
@@ -90,9 +95,9 @@ impl LoadBalancer {
         }
     }
 
-    /// To a backend.
+    /// Sends a packet to the backend of its flow.
     #[inline]
-    fn send(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
+    fn send_to_backend(&self, affinity: &mut Affinity, packet: &mut Packet<'_>) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
         let headers = *packet.headers();
         if !headers.flags.has_ports() {
@@ -100,7 +105,8 @@ impl LoadBalancer {
         }
         let key = FlowKey::of(&headers, packet.bytes())?;
         let is_ipv6 = headers.flags.is_ipv6();
-        let backend = self.backend_of(affinity, &key, (is_ipv6, packet.len() as u64), now_ns)?;
+        let backend =
+            self.select_backend(affinity, &key, (is_ipv6, packet.len() as u64), now_ns)?;
         let frame = packet.bytes_mut();
         let fields = Fields::find(frame, &headers, Side::Reply)?;
         let old = fields.endpoint(frame)?;
@@ -113,9 +119,9 @@ impl LoadBalancer {
         Some(())
     }
 
-    /// The backend of a flow, which is noted with its packet of so many bytes.
+    /// Finds or selects the backend of a flow, and counts its packet of `bytes` bytes.
     #[inline]
-    fn backend_of(
+    fn select_backend(
         &self,
         affinity: &mut Affinity,
         key: &FlowKey,
@@ -129,13 +135,13 @@ impl LoadBalancer {
         } = affinity;
         if let Some(flow) = flows.use_flow(key)
             && now_ns.saturating_sub(flow.counts.last_ns) <= self.timeout_ns
-            && let Some(number) = self.number_of(flow, is_ipv6)
+            && let Some(number) = self.backend_number(flow, is_ipv6)
         {
             let backend = &self.backends[number];
             flow.backend = number as u32;
-            if now_ns.saturating_sub(flow.confirmed_ns) >= CONFIRM_NS {
-                self.confirm(replies, key, backend, now_ns)?;
-                flow.confirmed_ns = now_ns;
+            if now_ns.saturating_sub(flow.reply_recorded_ns) >= REPLY_REFRESH_NS {
+                self.record_reply(replies, key, backend, now_ns)?;
+                flow.reply_recorded_ns = now_ns;
             }
             flow.counts.last_ns = now_ns;
             flow.counts.packets += 1;
@@ -145,8 +151,8 @@ impl LoadBalancer {
         let table = if is_ipv6 { &self.v6 } else { &self.v4 };
         let number = table.look_up(key)?;
         let backend = self.backends.get(usize::from(number))?;
-        self.confirm(replies, key, backend, now_ns)?;
-        let flow = Flow {
+        self.record_reply(replies, key, backend, now_ns)?;
+        let flow = BalancedFlow {
             address: backend.address,
             counts: FlowCounts {
                 packets: 1,
@@ -154,7 +160,7 @@ impl LoadBalancer {
                 first_ns: now_ns,
                 last_ns: now_ns,
             },
-            confirmed_ns: now_ns,
+            reply_recorded_ns: now_ns,
             backend: number.into(),
         };
         flows.insert(*key, flow);
@@ -162,24 +168,24 @@ impl LoadBalancer {
         Some(backend)
     }
 
-    /// The number that a flow's backend has now, if it is still there.
+    /// The present index of a flow's backend, if the configuration still lists it.
     #[inline]
-    fn number_of(&self, flow: &Flow, is_ipv6: bool) -> Option<usize> {
-        let is_it = |backend: &Backend| {
+    fn backend_number(&self, flow: &BalancedFlow, is_ipv6: bool) -> Option<usize> {
+        let is_same = |backend: &Backend| {
             backend.address == flow.address && backend.is_ipv6 == u8::from(is_ipv6)
         };
         let number = flow.backend as usize;
-        if self.backends.get(number).is_some_and(is_it) {
+        if self.backends.get(number).is_some_and(is_same) {
             return Some(number);
         }
-        self.backends.iter().position(is_it)
+        self.backends.iter().position(is_same)
     }
 
-    /// Notes what the replies of a flow are to come from; `None` when they would look like those of
-    /// another flow.
-    fn confirm(
+    /// Records which client address the replies of a flow get as their source. Returns `None` if
+    /// they would equal the replies of another flow.
+    fn record_reply(
         &self,
-        replies: &mut FlowTable<FlowKey, Reply>,
+        replies: &mut FlowTable<FlowKey, ReplyFlow>,
         key: &FlowKey,
         backend: &Backend,
         now_ns: u64,
@@ -188,7 +194,7 @@ impl LoadBalancer {
         let address = Backend::new(tuple.destination, None).address;
         let answers = FlowKey::new(
             &FiveTuple {
-                destination: ip(backend),
+                destination: ip_address(backend),
                 ..tuple
             }
             .reversed(),
@@ -199,7 +205,7 @@ impl LoadBalancer {
         if taken {
             return None;
         }
-        let reply = Reply {
+        let reply = ReplyFlow {
             address,
             last_ns: now_ns,
         };
@@ -207,11 +213,11 @@ impl LoadBalancer {
         Some(())
     }
 
-    /// Back to the client.
+    /// Sends a backend's answer back to the client.
     #[inline]
-    fn answer(
+    fn return_to_client(
         &self,
-        replies: &mut FlowTable<FlowKey, Reply>,
+        replies: &mut FlowTable<FlowKey, ReplyFlow>,
         packet: &mut Packet<'_>,
     ) -> Option<()> {
         let now_ns = packet.meta().stamp_ns;
@@ -234,7 +240,7 @@ impl LoadBalancer {
     }
 }
 
-fn ip(backend: &Backend) -> IpAddr {
+fn ip_address(backend: &Backend) -> IpAddr {
     let [a, b, c, d, ..] = backend.address;
     if backend.is_ipv6 == 0 {
         [a, b, c, d].into()
@@ -254,8 +260,8 @@ impl Stateful for LoadBalancer {
         _emitter: &mut dyn Emitter,
     ) -> Verdict {
         let done = match self.side {
-            Side::Forward => self.send(affinity, packet),
-            Side::Reply => self.answer(&mut affinity.replies, packet),
+            Side::Forward => self.send_to_backend(affinity, packet),
+            Side::Reply => self.return_to_client(&mut affinity.replies, packet),
         };
         done.into()
     }
@@ -266,7 +272,7 @@ impl Stateful for LoadBalancer {
             evicted: affinity.flows.evictions(),
             outside: 0,
         };
-        page.take(&affinity.flows, totals, |key, flow| {
+        page.read_page(&affinity.flows, totals, |key, flow| {
             flow.counts.record(*key)
         });
     }

@@ -1,30 +1,31 @@
-//! `lossy-link`: loses packets, one by one or in bursts, as a radio link would.
+//! `lossy-link`: drops packets, singly or in bursts, as a radio link does.
 
 use fastrand::Rng;
 use myelin_spec::LossyLinkConfig;
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Gilbert's model: in the bad state every packet is lost, in the good one none. Without bursts the next state does not depend on this one.
+/// Gilbert's model: the bad state loses every packet, the good state none. Without bursts, the next
+/// state does not depend on the present one.
 #[derive(Debug)]
 pub struct LossyLink {
     random: Rng,
     is_bad: bool,
-    /// Probability that a packet is lost after one that came through.
+    /// Probability of a loss after a forwarded packet.
     to_bad: f64,
-    /// Probability that one is lost after one that was lost.
+    /// Probability of a loss after a loss.
     stay_bad: f64,
 }
 
 impl LossyLink {
-    /// A link in the good state.
+    /// Makes a link in the good state.
     pub fn new(config: LossyLinkConfig) -> Self {
         let loss = (f64::from(config.loss_ppm) / 1e6).min(1.0);
         let (to_bad, stay_bad) = match config.burst {
-            // All is one burst.
+            // The whole traffic is one burst.
             _ if loss >= 1.0 => (1.0, 1.0),
             None => (loss, loss),
-            // In equilibrium as many bursts begin as end: (1 - loss) * to_bad = loss / burst.
+            // In equilibrium, as many bursts begin as end: (1 - loss) * to_bad = loss / burst.
             Some(burst) => {
                 let ends = 1.0 / f64::from(burst.max(1));
                 (loss * ends / (1.0 - loss), 1.0 - ends)
@@ -38,7 +39,7 @@ impl LossyLink {
         }
     }
 
-    /// Whether the next packet is lost.
+    /// Draws whether the next packet is lost.
     #[inline]
     pub fn loses(&mut self) -> bool {
         let probability = if self.is_bad {
@@ -68,7 +69,7 @@ mod tests {
 
     const PACKETS: u32 = 400_000;
 
-    /// Share of packets lost, and mean length of the bursts.
+    /// Share of lost packets, and mean burst length.
     fn measured(loss_ppm: u32, burst: Option<u32>) -> (f64, f64) {
         let mut link = LossyLink::new(LossyLinkConfig {
             loss_ppm,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn loses_what_was_asked_for_in_bursts_of_the_length_asked_for() {
+    fn loss_rate_and_burst_length_match_the_configuration() {
         for (loss_ppm, burst) in [
             (10_000, None),
             (200_000, None),
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_scale_are_exact() {
+    fn zero_and_full_loss_are_exact() {
         for burst in [None, Some(5)] {
             assert_eq!(measured(0, burst).0, 0.0);
             assert_eq!(measured(1_000_000, burst).0, 1.0);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_losses_again() {
+    fn equal_seeds_give_equal_losses() {
         let config = LossyLinkConfig {
             loss_ppm: 500_000,
             burst: None,

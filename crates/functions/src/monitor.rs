@@ -6,12 +6,12 @@ use myelin_spec::MonitorConfig;
 use crate::flow_table::FlowTable;
 use crate::{Emitter, FlowPage, Packet, Stateful, Verdict};
 
-/// Counts every packet under its five-tuple and hands it on unchanged. A packet without ports (a
-/// fragment, another protocol than UDP and TCP) is counted under its addresses and protocol.
+/// Counts every packet under its five-tuple and forwards it unchanged. A packet without ports (a
+/// fragment, a protocol other than UDP and TCP) counts under its addresses and protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Monitor;
 
-/// What a `monitor` remembers.
+/// The flows of a `monitor`.
 #[derive(Debug)]
 pub struct MonitorState {
     flows: FlowTable<FlowKey, FlowCounts>,
@@ -20,7 +20,7 @@ pub struct MonitorState {
 }
 
 impl MonitorState {
-    /// No flows yet.
+    /// Makes a table without flows.
     pub fn new(config: MonitorConfig) -> Self {
         Self {
             flows: FlowTable::new(config.flows as usize),
@@ -71,6 +71,6 @@ impl Stateful for Monitor {
             evicted: state.flows.evictions(),
             outside: state.outside,
         };
-        page.take(&state.flows, totals, |key, counts| counts.record(*key));
+        page.read_page(&state.flows, totals, |key, counts| counts.record(*key));
     }
 }

@@ -1,22 +1,24 @@
 //! `nat`: source network address and port translation (RFC 3022, NAPT; RFC 4787, 5382, 5508).
 //!
-//! The forward side gives packets from inside an external source address and port, the reply side
-//! (`reverseOf`) gives the answers their inside destination back. Both work on one table of
-//! [`Mappings`]. Of an ICMP or ICMPv6 echo the identifier is the port.
+//! The forward side gives packets from inside an external source address and port. The reply side
+//! (`reverseOf`) restores the inside destination of the answers. Both share one table of
+//! [`Mappings`]. For an ICMP or ICMPv6 echo, the identifier serves as the port.
 //!
-//! What it does in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
-//! addresses (REQ-2); port preservation where that port is free; only packets from inside keep a
-//! mapping alive (REQ-6). Not translated, so dropped: fragments, since all but the first show no
-//! port; ICMP errors; every other protocol; what has an authentication header (RFC 4302), which
-//! covers the addresses; a family without an external address; what comes back for no living
-//! mapping. There is no hairpinning.
+//! Behaviour in the terms of RFC 4787: endpoint-independent mapping (REQ-1) and filtering; paired
+//! addresses (REQ-2); port preservation where that port is free; only packets from inside refresh a
+//! mapping (REQ-6). No hairpinning.
+//!
+//! It drops packets that it does not translate: fragments, since only the first shows a port; ICMP
+//! errors; every other protocol; packets with an authentication header (RFC 4302), which covers the
+//! addresses; packets of a family without an external address; packets from outside without a live
+//! mapping.
 
 mod endpoint;
 mod mappings;
 pub(crate) mod rewrite;
 
 pub use endpoint::Endpoint;
-pub use mappings::{Lifetime, Mappings, PIECE, TRIES};
+pub use mappings::{Lifetime, Mappings, PORT_TRIES, SWEEP_SLOTS};
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::flow_marks::tcp;
@@ -25,7 +27,7 @@ use myelin_spec::{NatConfig, Side};
 use crate::{Emitter, Packet, Stateful, Verdict};
 use rewrite::Fields;
 
-/// The translator, one side of it.
+/// One side of the translator.
 #[derive(Debug)]
 pub struct Nat {
     side: Side,
@@ -35,7 +37,7 @@ pub struct Nat {
 }
 
 impl Nat {
-    /// The function of that configuration on a side of the mappings.
+    /// Makes the function of that configuration for one side of the mappings.
     pub fn new(config: &NatConfig, side: Side) -> Self {
         Self {
             side,
@@ -53,8 +55,10 @@ impl Nat {
         let fields = Fields::find(frame, &headers, self.side)?;
         let old = fields.endpoint(frame)?;
         let new = match self.side {
-            Side::Forward => mappings.outward(&old, now_ns, &self.lifetime(&fields, frame)?)?,
-            Side::Reply => mappings.inward(&old, now_ns)?,
+            Side::Forward => {
+                mappings.translate_outward(&old, now_ns, &self.lifetime(&fields, frame)?)?
+            }
+            Side::Reply => mappings.translate_inward(&old, now_ns)?,
         };
         fields.write(frame, &old, &new)
     }
@@ -63,7 +67,7 @@ impl Nat {
     #[inline]
     fn lifetime(&self, fields: &Fields, frame: &[u8]) -> Option<Lifetime> {
         if fields.protocol() != TCP {
-            return Some(Lifetime::always(self.timeout_ns));
+            return Some(Lifetime::constant(self.timeout_ns));
         }
         let flags = frame.get(fields.l4() + tcp::OFFSET)?;
         let (ns, closing) = if flags & (tcp::FIN | tcp::RST) != 0 {
@@ -95,7 +99,7 @@ impl Stateful for Nat {
     }
 }
 
-/// Whether packets of that protocol are translated at all.
+/// Whether the function translates packets of that protocol.
 fn is_translated(protocol: u8, is_ipv6: bool) -> bool {
     match protocol {
         UDP | TCP => true,

@@ -4,7 +4,7 @@ use myelin_packet::{Headers, Meta};
 
 /// One packet in its buffer, with its metadata.
 ///
-/// The frame occupies part of the buffer; what lies before it is headroom, what lies behind it
+/// The frame occupies part of the buffer. The bytes before it are headroom, the bytes behind it
 /// tailroom.
 #[derive(Debug)]
 pub struct Packet<'a> {
@@ -16,13 +16,13 @@ pub struct Packet<'a> {
     meta: Meta,
 }
 
-// One cache line each in a batch.
+// One cache line for each packet of a batch.
 const _: () = assert!(size_of::<Packet<'_>>() == 64);
 
 impl<'a> Packet<'a> {
-    /// The packet of `len` bytes at `start` of `buffer`, with the metadata that came with it.
-    /// `token` is the caller's own, to know the buffer again. `None` when the frame does not lie in the buffer, or the metadata's
-    /// offsets cannot be those of the frame.
+    /// Wraps the frame of `len` bytes at `start` of `buffer`, with its metadata. The caller uses
+    /// `token` to find the buffer again. Returns `None` if the frame is not inside the buffer, or
+    /// if the offsets in the metadata do not fit the frame.
     #[inline]
     pub fn new(
         buffer: &'a mut [u8],
@@ -68,7 +68,7 @@ impl<'a> Packet<'a> {
         self.start as usize
     }
 
-    /// What the caller of [`Packet::new`] gave to know the buffer again.
+    /// The token that the caller passed to [`Packet::new`], to find the buffer again.
     #[inline]
     pub fn token(&self) -> u32 {
         self.token
@@ -80,27 +80,27 @@ impl<'a> Packet<'a> {
         &self.meta
     }
 
-    /// Sets which function is next.
+    /// Sets the position of the next function.
     #[inline]
     pub fn set_position(&mut self, position: u8) {
         self.meta.position = position;
     }
 
-    /// Sets which deployed form of its chain it goes on in.
+    /// Sets the generation of its chain that handles the packet from here.
     #[inline]
     pub fn set_generation(&mut self, generation: u16) {
         self.meta.generation = generation;
     }
 
-    /// The headers, as the front door found them; offsets count from the front of the frame at
-    /// that time.
+    /// The headers that the front door found. Offsets count from the start that the frame had
+    /// there.
     #[inline]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
-    /// The bytes of the UDP or TCP payload, or of what follows the IP header: without Ethernet
-    /// padding. Empty when the packet was cut.
+    /// The UDP or TCP payload, or the bytes behind the IP header, without Ethernet padding. Empty
+    /// if the frame was truncated.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.bytes()
@@ -127,30 +127,33 @@ impl<'a> Packet<'a> {
         self.buffer.len() - self.start as usize - self.len as usize
     }
 
-    /// Grows the frame by `n` bytes in front and gives them, with whatever they held before; `None` when there is less room.
+    /// Grows the frame by `n` bytes in front and returns them with their old contents. Returns
+    /// `None` if the headroom is too small.
     pub fn push_front(&mut self, n: usize) -> Option<&mut [u8]> {
-        let grown = room(n, self.headroom())?;
+        let grown = checked_len(n, self.headroom())?;
         self.start -= grown;
         self.len += grown;
         Some(&mut self.bytes_mut()[..n])
     }
 
-    /// Grows the frame by `n` bytes at the tail and gives them, with whatever they held before; `None` when there is less room.
+    /// Grows the frame by `n` bytes at the tail and returns them with their old contents. Returns
+    /// `None` if the tailroom is too small.
     pub fn extend_tail(&mut self, n: usize) -> Option<&mut [u8]> {
-        let grown = room(n, self.tailroom())?;
+        let grown = checked_len(n, self.tailroom())?;
         let old_len = self.len();
         self.len += grown;
         Some(&mut self.bytes_mut()[old_len..])
     }
 
-    /// Takes `n` bytes off the tail; `None` when the frame has fewer.
+    /// Removes `n` bytes from the tail. Returns `None` if the frame is shorter.
     #[must_use]
     pub fn trim_tail(&mut self, n: usize) -> Option<()> {
-        self.len -= room(n, self.len())?;
+        self.len -= checked_len(n, self.len())?;
         Some(())
     }
 
-    /// Notes that the payload ends there, after a function replaced it and corrected the lengths in the headers.
+    /// Sets the end of the payload. The function has replaced the payload and corrected the lengths
+    /// in the headers.
     #[inline]
     pub(crate) fn set_end(&mut self, end: u16) {
         self.headers.end = end;
@@ -158,9 +161,9 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// `asked` bytes, if as many are there.
-fn room(asked: usize, available: usize) -> Option<u32> {
-    // What is available fits in 32 bits or is more than a frame can be.
+/// Returns `asked` if it is not more than `available`.
+fn checked_len(asked: usize, available: usize) -> Option<u32> {
+    // An `available` above 32 bits is longer than any frame.
     u32::try_from(asked).ok().filter(|_| asked <= available)
 }
 
@@ -173,15 +176,14 @@ mod tests {
 
     const HEADROOM: usize = 64;
 
-    /// A buffer with the frame behind some headroom and in front of some tailroom, and the frame's
-    /// metadata.
+    /// A buffer of headroom, frame and tailroom, and the metadata of the frame.
     fn buffer(frame: &[u8]) -> (Vec<u8>, Meta) {
         let meta = Meta::new(1, 2, 3, 4, &parse(frame).unwrap());
         ([&[0xaa; HEADROOM], frame, &[0xbb; 32]].concat(), meta)
     }
 
     #[test]
-    fn shows_the_frame_and_the_rooms_around_it() {
+    fn frame_headroom_and_tailroom_are_correct() {
         let frame = fixtures::named("udp-v4-padded").frame;
         let (mut buffer, meta) = buffer(&frame);
         let packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 99).unwrap();
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_and_shrinks_at_both_ends() {
+    fn frame_grows_and_shrinks_at_both_ends() {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_for_more_than_there_is_are_refused_and_change_nothing() {
+    fn too_long_requests_are_refused_and_change_nothing() {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_packet_has_no_payload_and_keeps_its_headers() {
+    fn a_truncated_packet_has_no_payload_and_keeps_its_headers() {
         let frame = fixtures::named("udp-v4").frame;
         let (mut buffer, meta) = buffer(&frame);
         let mut packet = Packet::new(&mut buffer, HEADROOM, frame.len(), meta, 0).unwrap();

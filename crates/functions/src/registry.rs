@@ -1,4 +1,4 @@
-//! From a configuration to a running function.
+//! Makes functions from their configurations.
 
 use myelin_packet::lpm::LpmError;
 use myelin_packet::rules::RulesError;
@@ -10,7 +10,7 @@ use crate::aes_encrypt::{AesEncrypt, Session};
 use crate::compress::Compress;
 use crate::compression::CompressionError;
 use crate::decompress::Decompress;
-use crate::dpi::{self, Dpi, Patterns};
+use crate::dpi::{self, CompiledPatterns, Dpi};
 use crate::firewall::Firewall;
 use crate::flow_tracker::{FlowTracker, FlowTrackerState};
 use crate::forward::Forward;
@@ -36,7 +36,7 @@ pub enum Error {
     /// The routes of a router.
     #[error("router: {0}")]
     Router(#[from] LpmError),
-    /// It is a program of its own, not a function of a worker.
+    /// An external function is a program, not a function of a worker.
     #[error(
         "external: a black box does not run in a worker; write `mapping: distributed`, or leave it out"
     )]
@@ -44,24 +44,25 @@ pub enum Error {
     /// The key of an encrypter or decrypter.
     #[error("aes: {0}")]
     Key(#[from] KeyError),
-    /// The patterns of a dpi, or the library that it needs.
+    /// The patterns of a dpi function, or its library.
     #[error("dpi: {0}")]
     Dpi(#[from] dpi::Error),
-    /// The state of a compress.
+    /// The state of a compress function.
     #[error("compress: {0}")]
     Compress(CompressionError),
-    /// The state of a decompress.
+    /// The state of a decompress function.
     #[error("decompress: {0}")]
     Decompress(CompressionError),
 }
 
-/// A new instance of the function that `config` describes, with a state of its own.
+/// Makes the function that `config` describes, with a new state that it shares with no other
+/// function.
 pub fn instantiate(config: &FunctionConfig) -> Result<Box<dyn Function>, Error> {
     States::default().instantiate(&config.clone().into())
 }
 
 impl States {
-    /// An instance of a function, with the state that is its own.
+    /// Makes the function `instance`, with the state of its key.
     pub fn instantiate(&mut self, instance: &FunctionInstance) -> Result<Box<dyn Function>, Error> {
         let key = instance.state.as_ref();
         Ok(match &instance.config {
@@ -70,23 +71,25 @@ impl States {
             FunctionConfig::Firewall(config) => Box::new(Firewall::new(config)?),
             FunctionConfig::Nat(config) => {
                 let shape = FunctionConfig::Nat(config.shape());
-                let mappings = self.get(key, &shape, || Mappings::new(config));
+                let mappings = self.get_or_create(key, &shape, || Mappings::new(config));
                 Box::new(WithState::new(Nat::new(config, instance.side), mappings))
             }
             FunctionConfig::LoadBalancer(config) => {
                 let shape = FunctionConfig::LoadBalancer(config.shape());
-                let affinity = self.get(key, &shape, || Affinity::new(config.flows as usize));
+                let affinity =
+                    self.get_or_create(key, &shape, || Affinity::new(config.flows as usize));
                 let balancer = LoadBalancer::new(config, instance.side);
                 Box::new(WithState::new(balancer, affinity))
             }
             FunctionConfig::Router(config) => Box::new(Router::new(config)?),
             FunctionConfig::Monitor(config) => {
-                let state = self.get(key, &instance.config, || MonitorState::new(*config));
+                let state =
+                    self.get_or_create(key, &instance.config, || MonitorState::new(*config));
                 Box::new(WithState::new(Monitor, state))
             }
             FunctionConfig::FlowTracker(config) => {
                 let shape = FunctionConfig::FlowTracker(config.shape());
-                let state = self.get(key, &shape, || FlowTrackerState::new(*config));
+                let state = self.get_or_create(key, &shape, || FlowTrackerState::new(*config));
                 Box::new(WithState::new(FlowTracker::new(*config), state))
             }
             FunctionConfig::LossyLink(config) => Box::new(LossyLink::new(*config)),
@@ -95,21 +98,22 @@ impl States {
             FunctionConfig::External(_) => return Err(Error::External),
             FunctionConfig::AesEncrypt(config) => {
                 let shape = FunctionConfig::AesEncrypt(config.shape());
-                // Only this can fail; it is dropped when the state of a former generation goes on.
+                // Only this step can fail. The session is dropped if the state of an older
+                // generation continues.
                 let session = Session::new(config)?;
-                let session = self.get(key, &shape, || session);
+                let session = self.get_or_create(key, &shape, || session);
                 Box::new(WithState::new(AesEncrypt::new(config), session))
             }
             FunctionConfig::AesDecrypt(config) => {
                 let shape = FunctionConfig::AesDecrypt(config.shape());
-                let sessions = self.get(key, &shape, || {
+                let sessions = self.get_or_create(key, &shape, || {
                     Sessions::new(config.sessions.into(), config.replay_window)
                 });
                 Box::new(WithState::new(AesDecrypt::new(config)?, sessions))
             }
             FunctionConfig::Dpi(config) => {
                 let shape = FunctionConfig::Dpi(config.shape());
-                let patterns = self.get(key, &shape, || Patterns::new(config));
+                let patterns = self.get_or_create(key, &shape, || CompiledPatterns::new(config));
                 Box::new(Dpi::new(config, patterns)?)
             }
             FunctionConfig::Compress(config) => {
@@ -120,17 +124,17 @@ impl States {
             }
             FunctionConfig::RlncEncode(config) => {
                 let shape = FunctionConfig::RlncEncode(config.shape());
-                let state = self.get(key, &shape, || EncodeState::new(config));
+                let state = self.get_or_create(key, &shape, || EncodeState::new(config));
                 Box::new(WithState::new(Encode::new(config), state))
             }
             FunctionConfig::RlncRecode(config) => {
                 let shape = FunctionConfig::RlncRecode(config.shape());
-                let state = self.get(key, &shape, || RecodeState::new(config));
+                let state = self.get_or_create(key, &shape, || RecodeState::new(config));
                 Box::new(WithState::new(Recode::new(config), state))
             }
             FunctionConfig::RlncDecode(config) => {
                 let shape = FunctionConfig::RlncDecode(config.shape());
-                let state = self.get(key, &shape, || DecodeState::new(config));
+                let state = self.get_or_create(key, &shape, || DecodeState::new(config));
                 Box::new(WithState::new(Decode::new(config), state))
             }
         })

@@ -1,15 +1,17 @@
 //! `rlnc-encode`, `rlnc-recode`, `rlnc-decode`: random linear network coding of UDP packets.
 //!
-//! What is coded is the whole IP packet (its *unit*), so a function has one code over all its packets, of whatever flow,
-//! and a packet that is worked out has its own headers. Source packets keep their headers and get a trailer behind their
-//! payload; coded packets have the addresses and ports of the packet that they were made behind, so they are routed and
-//! classified as that one. `docs/functions/network-coding.md` has the formats, `myelin_coding` the code.
+//! The code covers the whole IP packet (its *unit*). So a function has one code for all its
+//! packets, of all flows, and a recovered packet has its own headers. Source packets keep their
+//! headers and get a trailer behind their payload. A coded packet copies addresses and ports of the
+//! packet before it, so it is routed and classified the same way.
+//! `docs/functions/network-coding.md` describes the formats, `myelin_coding` the code.
 //!
-//! A function's code is its [`mod@state`](crate::state): it goes on in the next generation of its chain.
+//! A function's code is its [`mod@state`](crate::state) and continues in the next generation of its
+//! chain.
 
-mod carrier;
 pub mod decode;
 pub mod encode;
+mod header_template;
 pub mod recode;
 mod unit;
 
@@ -25,23 +27,23 @@ use crate::datagram::Datagram;
 /// Longest unit, bytes.
 const MAX_UNIT: usize = MAX_MTU as usize;
 
-/// Memory for a frame that is made: the longest with its Ethernet header and two VLAN tags, and then some, since a coded
-/// packet that is too long is found to be so when it is made.
-const FRAME: usize = 2048;
+/// Buffer for a new frame: the longest IP packet, an Ethernet header with two VLAN tags, and a
+/// reserve, because a coded packet is built before its length is checked.
+const FRAME_BUFFER_LEN: usize = 2048;
 
 fn redundancy(parts: u32) -> Redundancy {
     const PARTS: NonZeroU32 = NonZeroU32::new(REDUNDANCY_PARTS).unwrap();
     Redundancy::new(parts, PARTS)
 }
 
-/// The datagram in `packet`, if that is one to be coded. Ethernet padding is cut off the packet.
+/// Returns the datagram in `packet` if it can be coded. Removes Ethernet padding.
 fn datagram(packet: &mut Packet<'_>) -> Option<Datagram> {
-    // What is summed is a trailer, too short for wider registers.
+    // The sum covers only a trailer, which is too short to profit from wider registers.
     let datagram = Datagram::of(packet, checksum::sum).ok()?;
     datagram.cut_padding(packet)?;
     Some(datagram)
 }
 
 fn frame_memory() -> Box<[u8]> {
-    vec![0; FRAME].into()
+    vec![0; FRAME_BUFFER_LEN].into()
 }

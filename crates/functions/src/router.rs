@@ -1,4 +1,4 @@
-//! `router`: sends packets to the next hop that the longest matching prefix names.
+//! `router`: forwards packets to the next hop of the longest matching prefix.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,20 +10,21 @@ use myelin_spec::RouterConfig;
 use crate::time_exceeded;
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Messages that may go at once after a pause.
+/// ICMP messages allowed in one burst after a pause.
 const BURST: u64 = 10;
 
-/// A router for packets of both families: looks the destination address up, counts the time to live
-/// (hop limit) down and writes the next hop's Ethernet address.
+/// A router for both families. It looks up the destination address, decrements the time to live
+/// (hop limit) and writes the Ethernet address of the next hop.
 ///
-/// A packet without a route is dropped, and one whose time to live is used up; that one's sender is
-/// told, if the router has an address of the family (RFC 1812, section 5.3.1; RFC 8200, section 3).
+/// It drops a packet without a route, and a packet whose time to live runs out. To the sender of
+/// the latter it sends an ICMP message, if it has an address of that family (RFC 1812, section
+/// 5.3.1; RFC 8200, section 3).
 #[derive(Debug)]
 pub struct Router {
     tables: RouteTables,
     addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>),
     limit: RateLimit,
-    /// The message to be sent; kept for its memory.
+    /// Buffer for the ICMP message, kept to avoid allocation.
     message: Vec<u8>,
 }
 
@@ -39,7 +40,7 @@ impl Router {
     }
 
     #[cold]
-    fn expired(&mut self, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
+    fn report_expiry(&mut self, packet: &Packet<'_>, emitter: &mut dyn Emitter) {
         let from: Option<IpAddr> = if packet.headers().flags.is_ipv6() {
             self.addresses.1.map(Into::into)
         } else {
@@ -62,10 +63,10 @@ impl Function for Router {
         let Some((ethernet, ip)) = packet.bytes_mut().split_at_mut_checked(l3) else {
             return Verdict::Drop;
         };
-        let Some(Place {
+        let Some(IpFields {
             destination,
             time_to_live,
-        }) = Place::of(ip, is_v6)
+        }) = IpFields::of(ip, is_v6)
         else {
             return Verdict::Drop;
         };
@@ -73,13 +74,13 @@ impl Function for Router {
             return Verdict::Drop;
         };
         if ip[time_to_live] <= 1 {
-            self.expired(packet, emitter);
+            self.report_expiry(packet, emitter);
             return Verdict::Drop;
         }
         if is_v6 {
             ip[time_to_live] -= 1;
         } else if let Some(header) = ip.first_chunk_mut() {
-            count_down(header);
+            decrement_ttl(header);
         }
         let Some(addresses) = ethernet.first_chunk_mut::<12>() else {
             return Verdict::Drop;
@@ -89,14 +90,14 @@ impl Function for Router {
     }
 }
 
-/// What a router looks at in an IP header.
-struct Place {
+/// The fields of an IP header that a router needs.
+struct IpFields {
     destination: IpAddr,
     /// Offset of the time to live or hop limit.
     time_to_live: usize,
 }
 
-impl Place {
+impl IpFields {
     #[inline]
     fn of(ip: &[u8], is_v6: bool) -> Option<Self> {
         Some(if is_v6 {
@@ -113,10 +114,10 @@ impl Place {
     }
 }
 
-/// One less in the time to live of an IPv4 header, which is not 0, and in the sum that its checksum
-/// is of (RFC 1624).
+/// Decrements the time to live of an IPv4 header, which is not 0, and corrects its checksum (RFC
+/// 1624).
 #[inline]
-fn count_down(header: &mut [u8; 20]) {
+fn decrement_ttl(header: &mut [u8; 20]) {
     let old = u16::from_be_bytes([header[8], header[9]]);
     header[8] -= 1;
     let new = u16::from_be_bytes([header[8], header[9]]);
@@ -125,13 +126,13 @@ fn count_down(header: &mut [u8; 20]) {
     header[10..12].copy_from_slice(&updated.to_be_bytes());
 }
 
-/// So many a second, as a token bucket (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f), kept as
-/// the one number of the equivalent virtual schedule (ITU-T I.371).
+/// A token bucket for ICMP messages (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 f), stored as
+/// the one number of the equivalent virtual scheduling algorithm (ITU-T I.371).
 #[derive(Debug)]
 struct RateLimit {
-    /// `None` lets none through.
+    /// `None` allows no message.
     interval_ns: Option<u64>,
-    /// When the bucket will be full again.
+    /// The time when the bucket is full again.
     full_ns: u64,
 }
 
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_lets_a_burst_through_and_then_so_many_a_second() {
+    fn rate_limit_allows_a_burst_and_then_its_rate() {
         let mut limit = RateLimit::new(100);
         let start = 1 << 40;
         let sent = |limit: &mut RateLimit, from: u64, to: u64| {
@@ -175,12 +176,12 @@ mod tests {
         let second = sent(&mut limit, start + 1_000_000, start + 1_001_000_000);
         assert!((99..=101).contains(&second), "{second}");
         assert!(!RateLimit::new(0).allows(start));
-        // Full at once and no more than full after an hour.
+        // After an hour the bucket holds one burst, not more.
         assert_eq!(sent(&mut limit, start << 1, (start << 1) + 1_000_000), 10);
     }
 
     #[test]
-    fn counting_down_keeps_every_checksum_right() {
+    fn decrement_keeps_every_checksum_correct() {
         for time_to_live in 1..=255 {
             for protocol in [0, 1, 17, 254, 255] {
                 let mut header = [
@@ -207,7 +208,7 @@ mod tests {
                 ];
                 let whole = checksum::checksum(&header);
                 header[10..12].copy_from_slice(&whole.to_be_bytes());
-                count_down(&mut header);
+                decrement_ttl(&mut header);
                 assert_eq!(header[8], time_to_live - 1);
                 assert_eq!(checksum::fold(checksum::sum(&header)), 0xffff);
             }

@@ -1,31 +1,31 @@
-//! State that outlives one form of a chain, or that two functions share.
+//! State that outlives one generation of a chain, or that two functions share.
 //!
-//! What a stateful function remembers is a value of its own type, held by a [`Shared`]. Within one
-//! worker, [`States`] knows the values by whose they are ([`StateKey`]: chain and function). So these
-//! get the same one:
+//! The memory of a stateful function is a value of its own type in a [`SharedState`]. [`States`]
+//! lists the states of one worker by their [`StateKey`] (chain and function). So these functions
+//! share one state:
 //!
-//! * a function in the old and in the new generation of a chain that is changed: the flows go on;
-//! * a function and the one in the reverse chain that undoes it (`reverseOf`): its instance carries
-//!   the *key of the function it undoes* and [`Side::Reply`](myelin_spec::Side::Reply).
+//! * a function in the old and in the new generation of a chain that changes: its flows continue;
+//! * a function and its inverse in the reverse chain (`reverseOf`): the inverse carries the *key of
+//!   the function that it reverses* and [`Side::Reply`](myelin_spec::Side::Reply).
 //!
 //! How to write a stateful function:
 //!
-//! 1. Keep what is remembered in one struct, with its bound; make it full-grown at once, so that
-//!    nothing is allocated while packets are handled.
-//! 2. In [`registry`](crate::States::instantiate), ask [`States::get`] for it. `shape` is the part of
-//!    the configuration that the state depends on; let it be the whole configuration with every key
-//!    that may change under a living state set to its default. When a new generation's shape differs,
-//!    it starts with a new state; the old one is there as long as the old
-//!    generation, which goes on with it when the change fails.
-//! 3. Implement `Stateful` instead of [`Function`](crate::Function); [`WithState`](crate::WithState)
-//!    enters the state once a batch.
+//! 1. Keep the state in one struct of limited size. Allocate it completely when you make it,
+//!    because the packet path must not allocate.
+//! 2. In [`registry`](crate::States::instantiate), get it from [`States::get_or_create`]. `shape`
+//!    is the part of the configuration that the state depends on. It is the whole configuration,
+//!    with a default for each key that may change while the state lives. If the shape of a new
+//!    generation differs, the new generation starts with a new state. The old generation keeps the
+//!    old state, and continues with it if the change fails.
+//! 3. Implement `Stateful` instead of [`Function`](crate::Function).
+//!    [`WithState`](crate::WithState) borrows the state once a batch.
 //!
-//! All functions of a worker run in one thread, one after the other, so nobody ever waits for a
-//! state; [`Shared::enter`] is one compare-and-swap, which is what it takes for the compiler to
-//! believe that. The states are made and freed in the worker's control thread.
+//! All functions of a worker run in one thread, one after the other, so no function ever waits for
+//! a state. [`SharedState::try_borrow`] is one compare-and-swap, which proves to the compiler that
+//! no other thread holds the state. The control thread of the worker makes and frees the states.
 //!
-//! A state lives in its worker: it is lost when that process dies. The kernel's twin, which is not,
-//! is `state.rs` of the kernel room.
+//! A state lives in its worker and is lost with that process. State of kernel functions is not: see
+//! `state.rs` of the crate `kernel`.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -33,56 +33,56 @@ use std::sync::{Arc, Weak};
 use atomic_refcell::{AtomicRefCell, AtomicRefMut};
 use myelin_spec::{FunctionConfig, StateKey};
 
-/// A state and one of its users; a copy is another user of the same state.
+/// One user's handle of a state. A clone is another handle of the same state.
 #[derive(Debug)]
-pub struct Shared<T>(Arc<AtomicRefCell<T>>);
+pub struct SharedState<T>(Arc<AtomicRefCell<T>>);
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedState<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Shared<T> {
-    /// A state that nobody finds.
+impl<T> SharedState<T> {
+    /// Makes a state without a key: only clones of this handle share it.
     pub fn new(state: T) -> Self {
         Self(Arc::new(AtomicRefCell::new(state)))
     }
 
-    /// The state, for a batch. `None` while another thread is in it, which cannot be in a worker: to
-    /// drop the batch is right then, as it would be for want of memory.
+    /// Borrows the state for a batch. Returns `None` while another thread holds it, which never
+    /// happens in a worker. Then the caller drops the batch, as it does when memory is short.
     #[inline]
-    pub fn enter(&self) -> Option<AtomicRefMut<'_, T>> {
+    pub fn try_borrow(&self) -> Option<AtomicRefMut<'_, T>> {
         self.0.try_borrow_mut().ok()
     }
 }
 
-/// The living states of a worker, by whose they are.
+/// The states of a worker that are in use.
 #[derive(Debug, Default)]
 pub struct States {
-    entries: Vec<Entry>,
+    entries: Vec<StateEntry>,
 }
 
-/// What is known of a state without entering it.
+/// A state's key and shape, which [`States`] compares without borrowing the state.
 #[derive(Debug)]
-struct Entry {
+struct StateEntry {
     key: StateKey,
     shape: FunctionConfig,
     state: Weak<dyn Any + Send + Sync>,
 }
 
 impl States {
-    /// The state of `key`, if it lives and has that shape, else a new one; without a key one that
-    /// nobody else gets.
-    pub fn get<T: Send + Sync + 'static>(
+    /// Returns the state of `key` if it exists with that shape, or makes a new one. A state without
+    /// a key is never shared.
+    pub fn get_or_create<T: Send + Sync + 'static>(
         &mut self,
         key: Option<&StateKey>,
         shape: &FunctionConfig,
         make: impl FnOnce() -> T,
-    ) -> Shared<T> {
+    ) -> SharedState<T> {
         self.prune();
         let Some(key) = key else {
-            return Shared::new(make());
+            return SharedState::new(make());
         };
         let living = self
             .entries
@@ -91,19 +91,20 @@ impl States {
             .and_then(|entry| entry.state.upgrade())
             .and_then(|state| state.downcast::<AtomicRefCell<T>>().ok());
         if let Some(state) = living {
-            return Shared(state);
+            return SharedState(state);
         }
         let state = Arc::new(AtomicRefCell::new(make()));
         let any: Arc<dyn Any + Send + Sync> = state.clone();
-        self.entries.push(Entry {
+        self.entries.push(StateEntry {
             key: key.clone(),
             shape: shape.clone(),
             state: Arc::downgrade(&any),
         });
-        Shared(state)
+        SharedState(state)
     }
 
-    /// Forgets states that nobody uses any more, and so what their shapes hold: keys among it. To be called when a chain is removed.
+    /// Removes states without users, and with them their shapes, which hold keys. Call it after the
+    /// removal of a chain.
     pub fn prune(&mut self) {
         self.entries.retain(|entry| entry.state.strong_count() > 0);
     }
@@ -126,51 +127,54 @@ mod tests {
         FunctionConfig::Xor(XorConfig { key })
     }
 
-    /// Adds one and gives what it is now.
-    fn count(state: &Shared<u32>) -> u32 {
-        let mut state = state.enter().unwrap();
+    /// Adds one to the state and returns it.
+    fn count(state: &SharedState<u32>) -> u32 {
+        let mut state = state.try_borrow().unwrap();
         *state += 1;
         *state
     }
 
     #[test]
-    fn who_asks_by_the_same_key_and_shape_shares_a_state() {
+    fn equal_key_and_shape_share_a_state() {
         let mut states = States::default();
-        let one = states.get(Some(&key("a")), &shape(1), || 0);
-        let same = states.get(Some(&key("a")), &shape(1), || 0);
-        let other = states.get(Some(&key("b")), &shape(1), || 0);
-        let private = states.get(None, &shape(1), || 0);
+        let one = states.get_or_create(Some(&key("a")), &shape(1), || 0);
+        let same = states.get_or_create(Some(&key("a")), &shape(1), || 0);
+        let other = states.get_or_create(Some(&key("b")), &shape(1), || 0);
+        let private = states.get_or_create(None, &shape(1), || 0);
         assert_eq!([&one, &same, &other, &private].map(count), [1, 2, 1, 1]);
-        let reshaped = states.get(Some(&key("a")), &shape(2), || 0);
+        let reshaped = states.get_or_create(Some(&key("a")), &shape(2), || 0);
         assert_eq!([&reshaped, &one].map(count), [1, 3]);
-        // Another type under the same key and shape is another state too.
+        // Another type under the same key and shape is also another state.
         assert_eq!(
             *states
-                .get(Some(&key("b")), &shape(1), || "text")
-                .enter()
+                .get_or_create(Some(&key("b")), &shape(1), || "text")
+                .try_borrow()
                 .unwrap(),
             "text"
         );
     }
 
     #[test]
-    fn a_state_goes_with_its_last_user() {
+    fn a_state_is_freed_with_its_last_user() {
         let mut states = States::default();
-        let one = states.get(Some(&key("a")), &shape(1), || 0);
+        let one = states.get_or_create(Some(&key("a")), &shape(1), || 0);
         let same = one.clone();
         count(&one);
         drop(one);
         assert_eq!(
-            count(&states.get(Some(&key("a")), &shape(1), || 0)),
+            count(&states.get_or_create(Some(&key("a")), &shape(1), || 0)),
             2,
-            "it went too early"
+            "freed too early"
         );
         drop(same);
-        assert_eq!(count(&states.get(Some(&key("a")), &shape(1), || 0)), 1);
-        states.get(Some(&key("b")), &shape(1), || 0);
+        assert_eq!(
+            count(&states.get_or_create(Some(&key("a")), &shape(1), || 0)),
+            1
+        );
+        states.get_or_create(Some(&key("b")), &shape(1), || 0);
         assert_eq!(states.entries.len(), 1, "dead entries stay");
-        let living = states.get(Some(&key("c")), &shape(1), || 0);
-        drop(states.get(Some(&key("d")), &shape(1), || 0));
+        let living = states.get_or_create(Some(&key("c")), &shape(1), || 0);
+        drop(states.get_or_create(Some(&key("d")), &shape(1), || 0));
         states.prune();
         let kept: Vec<_> = states.entries.iter().map(|entry| &entry.key).collect();
         assert_eq!(kept, [&key("c")]);
@@ -178,11 +182,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_twice() {
-        let state = Shared::new(0);
-        let inside = state.enter();
-        assert!(inside.is_some() && state.clone().enter().is_none());
-        drop(inside);
-        assert!(state.enter().is_some());
+    fn a_state_cannot_be_borrowed_twice() {
+        let state = SharedState::new(0);
+        let borrowed = state.try_borrow();
+        assert!(borrowed.is_some() && state.clone().try_borrow().is_none());
+        drop(borrowed);
+        assert!(state.try_borrow().is_some());
     }
 }

@@ -1,14 +1,14 @@
-//! Functions that work on a state.
+//! Functions with a state.
 
-use crate::{Batch, Emitter, FlowPage, Function, Packet, Shared, Verdict};
+use crate::{Batch, Emitter, FlowPage, Function, Packet, SharedState, Verdict};
 
-/// A service function that works on a [`mod@state`](crate::state): what [`Function`] says of each method holds here, with the state at
-/// hand.
+/// A service function with a [`mod@state`](crate::state). Each method does the same as in
+/// [`Function`], and gets the state as an argument.
 pub trait Stateful: Send {
-    /// What it remembers.
+    /// The memory of the function.
     type State: Send + Sync;
 
-    /// Handles one packet, in place.
+    /// Processes one packet in place.
     fn process(
         &mut self,
         state: &mut Self::State,
@@ -16,11 +16,11 @@ pub trait Stateful: Send {
         emitter: &mut dyn Emitter,
     ) -> Verdict;
 
-    /// Gets ready for a batch.
+    /// Prepares a batch.
     #[inline]
-    fn begin(&mut self, _state: &mut Self::State) {}
+    fn begin_batch(&mut self, _state: &mut Self::State) {}
 
-    /// What becomes of packets when the state cannot be entered.
+    /// The verdict while another thread holds the state.
     fn without_state(&self) -> Verdict {
         Verdict::Drop
     }
@@ -42,34 +42,34 @@ pub trait Stateful: Send {
     fn read_flows(&self, _state: &Self::State, _page: &mut FlowPage) {}
 }
 
-/// A function with its state, which is entered once a batch.
+/// A function with its state. Borrows the state once a batch.
 #[derive(Debug)]
 pub struct WithState<F: Stateful> {
     function: F,
-    state: Shared<F::State>,
+    state: SharedState<F::State>,
 }
 
 impl<F: Stateful> WithState<F> {
-    /// That function on that state.
-    pub fn new(function: F, state: Shared<F::State>) -> Self {
+    /// Combines a function and its state.
+    pub fn new(function: F, state: SharedState<F::State>) -> Self {
         Self { function, state }
     }
 }
 
 impl<F: Stateful> Function for WithState<F> {
     fn process(&mut self, packet: &mut Packet<'_>, emitter: &mut dyn Emitter) -> Verdict {
-        let Some(mut state) = self.state.enter() else {
+        let Some(mut state) = self.state.try_borrow() else {
             return self.function.without_state();
         };
-        self.function.begin(&mut state);
+        self.function.begin_batch(&mut state);
         self.function.process(&mut state, packet, emitter)
     }
 
     fn process_batch(&mut self, batch: &mut Batch<'_>, emitter: &mut dyn Emitter) -> usize {
-        let Some(mut state) = self.state.enter() else {
+        let Some(mut state) = self.state.try_borrow() else {
             return batch.retain(|_| self.function.without_state());
         };
-        self.function.begin(&mut state);
+        self.function.begin_batch(&mut state);
         batch.retain(|packet| self.function.process(&mut state, packet, emitter))
     }
 
@@ -86,19 +86,19 @@ impl<F: Stateful> Function for WithState<F> {
     }
 
     fn expire(&mut self, now_ns: u64, emitter: &mut dyn Emitter) {
-        if let Some(mut state) = self.state.enter() {
+        if let Some(mut state) = self.state.try_borrow() {
             self.function.expire(&mut state, now_ns, emitter);
         }
     }
 
     fn read_counters(&self, sink: &mut dyn FnMut(&'static str, u64)) {
-        if let Some(state) = self.state.enter() {
+        if let Some(state) = self.state.try_borrow() {
             self.function.read_counters(&state, sink);
         }
     }
 
     fn read_flows(&self, page: &mut FlowPage) {
-        if let Some(state) = self.state.enter() {
+        if let Some(state) = self.state.try_borrow() {
             self.function.read_flows(&state, page);
         }
     }

@@ -1,5 +1,5 @@
-//! ICMP time exceeded (RFC 792; RFC 4443, section 3.3): what a router tells the sender of a packet
-//! whose time to live ran out.
+//! ICMP time exceeded (RFC 792; RFC 4443, section 3.3): the message of a router to the sender of a
+//! packet whose time to live ran out.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,8 +18,8 @@ const ICMP_LEN: usize = 8;
 /// Precedence "internetwork control" (RFC 1812, section 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
-/// Writes the message about `frame` into `message`, as a frame to whoever sent it; `from` is the
-/// router's own address, of the same family. `false` when there must be none.
+/// Writes the message about `frame` into `message`, as a frame to its sender. `from` is the
+/// router's own address, of the same family. Returns `false` if the RFCs forbid a message.
 pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut Vec<u8>) -> bool {
     message.clear();
     let Some(tuple) = headers.try_five_tuple(frame) else {
@@ -29,7 +29,7 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     let (Some(ethernet), Some(packet)) = (frame.get(..l3), frame.get(l3..end)) else {
         return false;
     };
-    if !may_be_told(frame, headers, &tuple) {
+    if !may_report(frame, headers, &tuple) {
         return false;
     }
     let (protocol, kind, class, quotable) = match (from, tuple.source) {
@@ -39,7 +39,7 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     };
     let quoted = &packet[..packet.len().min(quotable)];
     let length = (ICMP_LEN + quoted.len()) as u16;
-    // To whom it came from, from whom it went to; tags and type stay.
+    // Swap the MAC addresses; keep tags and type.
     message.extend_from_slice(&ethernet[6..12]);
     message.extend_from_slice(&ethernet[..6]);
     message.extend_from_slice(&ethernet[12..]);
@@ -57,14 +57,14 @@ pub(crate) fn write(frame: &[u8], headers: &Headers, from: IpAddr, message: &mut
     true
 }
 
-/// Whether there may be an error message about the packet (RFC 1812, section 4.3.2.7; RFC 4443,
+/// Whether the RFCs allow an error message about the packet (RFC 1812, section 4.3.2.7; RFC 4443,
 /// section 2.4 e).
-fn may_be_told(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
-    let to_a_group = frame[0] & 1 == 1
+fn may_report(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
+    let is_to_group = frame[0] & 1 == 1
         || tuple.destination.is_multicast()
         || tuple.destination == IpAddr::V4(Ipv4Addr::BROADCAST);
-    let from_a_host = match tuple.source {
-        // The first 4 bits set are broadcast and what was never given out.
+    let is_from_host = match tuple.source {
+        // First 4 bits set: broadcast and reserved addresses.
         IpAddr::V4(source) => {
             source.octets()[0] & 0xf0 < 0xe0 && !source.is_unspecified() && !source.is_loopback()
         }
@@ -72,7 +72,7 @@ fn may_be_told(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
             !source.is_multicast() && !source.is_unspecified() && !source.is_loopback()
         }
     };
-    if to_a_group || !from_a_host {
+    if is_to_group || !is_from_host {
         return false;
     }
     let l3 = usize::from(headers.l3);
@@ -84,18 +84,18 @@ fn may_be_told(frame: &[u8], headers: &Headers, tuple: &FiveTuple) -> bool {
     fragment == 0 && !is_error(frame.get(usize::from(headers.l4)), tuple.protocol)
 }
 
-/// Whether a message of that type, if it is ICMP, may not cause another; one that is cut off counts.
+/// Whether the ICMP type is one that may not cause another message. A truncated ICMP packet counts.
 fn is_error(kind: Option<&u8>, protocol: u8) -> bool {
     match (protocol, kind) {
         (ICMP, Some(kind)) => matches!(kind, 3 | 4 | 5 | 11 | 12),
-        // Below 128 are errors, 137 is redirect.
+        // Types below 128 are errors, 137 is redirect.
         (ICMPV6, Some(kind)) => *kind < 128 || *kind == 137,
         (ICMP | ICMPV6, None) => true,
         _ => false,
     }
 }
 
-// What is read without a check lies in every frame that was parsed.
+// Unchecked reads stay inside this length, which each parsed frame has.
 const _: () = assert!(ETHERNET_LEN == 14);
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_and_checksums_of_a_message_are_right() {
+    fn headers_and_checksums_of_a_message_are_correct() {
         let v4 = build::udp(build::client_v4(), build::server_v4(), b"quoted");
         let v6 = build::udp(build::client_v6(), build::server_v6(), b"quoted");
         for (frame, from, ip, icmp) in [

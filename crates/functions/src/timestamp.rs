@@ -1,21 +1,22 @@
-//! `timestamp`: appends to the UDP payload when the packet came and when it goes.
+//! `timestamp`: appends the receive time and the send time to the UDP payload.
 
 use myelin_packet::checksum;
 
 use crate::datagram::Datagram;
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Bytes that are appended: receive time and send time, each a big-endian count of nanoseconds.
+/// Bytes appended: receive time and send time, each a big-endian count of nanoseconds.
 pub const STAMPS_LEN: usize = 16;
-/// Longest IP packet that may leave, bytes.
+/// Longest IP packet after the append, bytes.
 pub const MTU: usize = 1500;
 
-/// Appends two times of CLOCK_MONOTONIC to the UDP payload, CALVIN's ATS: that of the front door,
-/// and that at which this function handles the packet. Lengths and checksums follow.
+/// Appends two times of CLOCK_MONOTONIC to the UDP payload, as CALVIN's ATS does: the time at the
+/// front door, and the time when this function processes the packet. Corrects lengths and
+/// checksums.
 ///
-/// Ethernet padding is used up before the frame grows. A packet is dropped when it is not UDP, is a
-/// fragment, would be longer than [`MTU`] allows or than its buffer, or holds something behind its
-/// datagram (RFC 9868), which would have to move. A UDP checksum of zero means none and stays.
+/// Overwrites Ethernet padding before the frame grows. Drops a packet that is not UDP, is a
+/// fragment, would exceed [`MTU`] or its buffer, or has bytes behind its datagram (RFC 9868), which
+/// would have to move. A UDP checksum of zero means none and stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timestamp {
     now_ns: u64,
@@ -39,9 +40,9 @@ impl Function for Timestamp {
     }
 }
 
-/// Appends the times; `None` when that cannot be.
+/// Appends the times. Returns `None` if the packet cannot take them.
 fn append(packet: &mut Packet<'_>, now_ns: u64) -> Option<()> {
-    // The times are too short for wider registers.
+    // Sixteen bytes are too few to profit from wider registers.
     let mut datagram = Datagram::of(packet, checksum::sum).ok()?;
     if datagram.ip_len() + STAMPS_LEN > MTU {
         return None;

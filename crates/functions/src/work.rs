@@ -1,4 +1,4 @@
-//! `work`: keeps the core busy for given cycles a packet and a byte, and changes nothing.
+//! `work`: occupies the core for given cycles a packet and a byte, and changes nothing.
 
 use std::hint::black_box;
 
@@ -6,14 +6,15 @@ use myelin_spec::WorkConfig;
 
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// Takes time: steps of an exclusive or and a multiplication, each of which waits for the one before. The kernel's form takes the same steps.
+/// Consumes time: steps of an exclusive or and a multiplication, each dependent on the previous
+/// one. The kernel's program takes the same steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     config: WorkConfig,
 }
 
 impl Work {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: WorkConfig) -> Self {
         Self { config }
     }
@@ -29,8 +30,8 @@ impl Function for Work {
     }
 }
 
-/// The two operations differ, so that a compiler cannot make one of several steps.
-#[inline(always)] // or the call would be part of the chain
+/// The two operations differ, so the compiler cannot combine several steps.
+#[inline(always)] // a call would lengthen the chain of dependent steps
 fn step(value: u64) -> u64 {
     const BITS: u64 = 0x5555_5555_5555_5555;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -8,11 +8,10 @@ use crate::wide::{self, XorInPlace};
 use crate::word::{set_word, word};
 use crate::{Emitter, Function, Packet, Verdict};
 
-/// XORs every payload byte with a key; applied twice it gives the packet back.
+/// XORs every payload byte with a key. A second pass restores the packet.
 ///
-/// A packet without a parsed UDP or TCP header (a fragment, another protocol) is dropped: a
-/// transformation that is skipped in silence would be worse. A UDP checksum of zero means none and
-/// stays.
+/// Drops a packet without a parsed UDP or TCP header (a fragment, another protocol), rather than
+/// leave its payload unchanged in silence. A UDP checksum of zero means none and stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Xor {
     key: u8,
@@ -20,11 +19,11 @@ pub struct Xor {
 }
 
 impl Xor {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: XorConfig) -> Self {
         Self {
             key: config.key,
-            xor_in_place: wide::fastest(),
+            xor_in_place: wide::fastest_xor(),
         }
     }
 }
@@ -49,25 +48,23 @@ impl Function for Xor {
     }
 }
 
-/// 64-bit words whose 16-bit lanes are summed before a lane could overflow: 256 times 255 is below
-/// 2^16.
-const WORDS: usize = 256;
+/// 64-bit words to sum before a 16-bit lane could overflow: 256 times 255 is below 2^16.
+const WORDS_BEFORE_OVERFLOW: usize = 256;
 
-/// XORs each byte with `key` and gives by how much the sum of the big-endian 16-bit words grew,
-/// modulo 65535 and not below zero.
+/// XORs each byte with `key`. Returns the growth of the sum of big-endian 16-bit words, modulo
+/// 65535 and not below zero.
 ///
-/// Each byte is touched once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`, so
-/// only the bits of `old & k` have to be summed: as bytes, those at even places apart from those at
-/// odd places.
-#[inline(always)] // into each of the forms of `wide`, with their instructions
+/// Touches each byte once. For a 16-bit word, `new = old ^ k` is `old + k - 2 * (old & k)`. So it
+/// sums only the bits of `old & k`: bytes at even offsets apart from bytes at odd offsets.
+#[inline(always)] // each variant in `wide` compiles it with its own instructions
 pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
     const LOW: u64 = 0x00ff_00ff_00ff_00ff;
     let keys = u64::from_ne_bytes([key; 8]);
     let len = payload.len() as u64;
     let (mut even, mut odd) = (0, 0);
     let (words, rest) = payload.as_chunks_mut::<8>();
-    for block in words.chunks_mut(WORDS) {
-        // In little endian the byte at the even place is the low one of each lane.
+    for block in words.chunks_mut(WORDS_BEFORE_OVERFLOW) {
+        // In little endian, the byte at the even offset is the low one of each lane.
         let (mut even_lanes, mut odd_lanes) = (0_u64, 0_u64);
         for word in block {
             let old = u64::from_le_bytes(*word);
@@ -89,10 +86,10 @@ pub(crate) fn xor_in_place(payload: &mut [u8], key: u8) -> u64 {
         }
     }
     let key = u64::from(key);
-    // Both terms as bytes: an even place counts 256 times an odd one.
+    // Both terms count bytes: an even offset has 256 times the weight of an odd one.
     let added = key * (len.div_ceil(2) * 256 + len / 2);
     let taken = 2 * (even * 256 + odd);
-    // Any multiple of 65535 is zero; this one is not below what is taken.
+    // Any multiple of 65535 is zero; this one is at least as large as `taken`.
     added + (len.div_ceil(2) * 2 * 65_535 - taken)
 }
 

@@ -1,4 +1,5 @@
-//! `aes-encrypt` and `aes-decrypt`: against a plain reference of the whole wire format, and against bad input.
+//! `aes-encrypt` and `aes-decrypt`: against a plain reference of the whole wire format, and with
+//! invalid input.
 
 #[path = "aes/bad_input.rs"]
 mod bad_input;
@@ -63,7 +64,7 @@ fn decrypter(cipher: Cipher) -> Box<dyn Function> {
     instantiate(&decrypt_config(cipher, &[1])).unwrap()
 }
 
-/// As [`run`], at that time.
+/// Runs `function` on a frame with that stamp.
 fn run_at(function: &mut dyn Function, frame: &[u8], stamp_ns: u64) -> Option<Vec<u8>> {
     common::run_stamped(function, frame, ROOM, stamp_ns)
 }
@@ -76,15 +77,15 @@ fn counter(function: &dyn Function, name: &str) -> u64 {
     common::counters(function)[name]
 }
 
-/// All that was dropped.
+/// Sum of all drop counters.
 fn drops(function: &dyn Function) -> u64 {
     let counters = common::counters(function).into_iter();
     let drops =
-        counters.filter(|(name, _)| !["sessions-begun", "sessions-forgotten"].contains(name));
+        counters.filter(|(name, _)| !["sessions-started", "sessions-evicted"].contains(name));
     drops.map(|(_, count)| count).sum()
 }
 
-/// Asserts that `function` drops `frame` and counts it under that name and no other.
+/// Asserts that `function` drops `frame`, and counts it under `reason` and no other name.
 #[track_caller]
 fn assert_refused(function: &mut dyn Function, frame: &[u8], reason: &str) {
     let before = (counter(function, reason), drops(function));

@@ -1,4 +1,4 @@
-//! A batch gives what its packets would one by one.
+//! A batch and single packets give the same results.
 
 mod common;
 
@@ -8,7 +8,7 @@ use myelin_packet::{Meta, fixtures, parse};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, XorConfig};
 
 #[test]
-fn every_function_handles_a_batch_as_it_handles_each_packet() {
+fn a_batch_and_single_packets_give_the_same_results() {
     let tcp_only = FirewallConfig {
         rules: vec![Rule {
             protocol: Some(6),

@@ -1,12 +1,14 @@
-//! `compress` and `decompress`: each by itself against the libraries' one-shot calls and packets that were put together
-//! anew, and one behind the other.
+//! `compress` and `decompress`: each against the libraries' one-shot calls and newly built packets,
+//! and both in sequence.
 
 mod common;
 #[path = "common/telemetry.rs"]
 mod telemetry;
 
 use common::{counters, payload_of, run_with_room};
-use myelin_functions::compression::{Form, Header, MARKER_LEN, form, identity, is_marked};
+use myelin_functions::compression::{
+    Header, MARKER_LEN, PayloadForm, dictionary_id, is_marked, payload_form,
+};
 use myelin_functions::{Function, instantiate};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{checksum, parse};
@@ -52,25 +54,26 @@ fn pairs() -> impl Iterator<Item = (Box<dyn Function>, Box<dyn Function>)> {
         .map(|(algorithm, known)| (compress(algorithm, known.clone()), decompress(known)))
 }
 
-/// As [`run_with_room`], with room for whatever may come.
+/// As [`run_with_room`], with room for any result.
 fn pass(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     run_with_room(function, frame, 2048)
 }
 
-/// The frame up to its padding.
+/// The frame without its padding.
 fn without_padding(frame: &[u8]) -> &[u8] {
     &frame[..parse(frame).unwrap().end.into()]
 }
 
-/// What a compressed payload was, by the one-shot calls of the libraries; LZ4's by another library than the function's.
+/// The original of a compressed payload, by the libraries' one-shot calls. For LZ4 it is another
+/// library than the function's.
 fn reference(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
-    let header = match form(compressed) {
-        Form::Untouched => return compressed.to_vec(),
-        Form::Stored => return compressed[MARKER_LEN..].to_vec(),
-        Form::Compressed(header) => header,
-        Form::Malformed => panic!("malformed: {compressed:02x?}"),
+    let header = match payload_form(compressed) {
+        PayloadForm::Untouched => return compressed.to_vec(),
+        PayloadForm::Stored => return compressed[MARKER_LEN..].to_vec(),
+        PayloadForm::Compressed(header) => header,
+        PayloadForm::Malformed => panic!("malformed: {compressed:02x?}"),
     };
-    assert_eq!(header.dictionary, known.map(identity));
+    assert_eq!(header.dictionary, known.map(dictionary_id));
     let block = &compressed[Header::len(known.is_some())..];
     let length = usize::from(header.length);
     match header.algorithm {
@@ -90,9 +93,13 @@ fn reference(compressed: &[u8], known: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// A payload as `compress` would send it, made by the one-shot calls of the libraries; of any length, and with the length
-/// that `says`.
-fn by_hand(algorithm: CompressionAlgorithm, payload: &[u8], says: usize) -> Vec<u8> {
+/// A payload in the format of `compress`, made by the libraries' one-shot calls, of any length. Its
+/// header contains `stated_len`.
+fn reference_payload(
+    algorithm: CompressionAlgorithm,
+    payload: &[u8],
+    stated_len: usize,
+) -> Vec<u8> {
     let block = match algorithm {
         CompressionAlgorithm::Lz4 => lz4_flex::block::compress(payload),
         CompressionAlgorithm::Zstd => {
@@ -103,7 +110,7 @@ fn by_hand(algorithm: CompressionAlgorithm, payload: &[u8], says: usize) -> Vec<
     };
     let header = Header {
         algorithm,
-        length: says as u16,
+        length: stated_len as u16,
         dictionary: None,
     };
     let mut out = vec![0; Header::len(false)];
@@ -113,7 +120,7 @@ fn by_hand(algorithm: CompressionAlgorithm, payload: &[u8], says: usize) -> Vec<
 }
 
 #[test]
-fn packets_of_every_size_come_back_as_they_were() {
+fn payloads_of_every_length_round_trip() {
     let v4 = (build::client_v4(), build::server_v4());
     let v6 = (build::client_v6(), build::server_v6());
     for (number, (mut compress, mut decompress)) in pairs().enumerate() {
@@ -123,11 +130,14 @@ fn packets_of_every_size_come_back_as_they_were() {
             for len in 0..=longest {
                 for sent in [telemetry(len, len as u64), random(len, len as u64)] {
                     let frame = build::udp(ends.0, ends.1, &sent);
-                    let made = pass(&mut *compress, &frame).unwrap();
-                    assert!(made.len() <= frame.len());
-                    assert_eq!(reference(payload_of(&made), known), sent);
-                    assert_eq!(made, build::udp(ends.0, ends.1, payload_of(&made)));
-                    assert_eq!(pass(&mut *decompress, &made), Some(frame));
+                    let compressed = pass(&mut *compress, &frame).unwrap();
+                    assert!(compressed.len() <= frame.len());
+                    assert_eq!(reference(payload_of(&compressed), known), sent);
+                    assert_eq!(
+                        compressed,
+                        build::udp(ends.0, ends.1, payload_of(&compressed))
+                    );
+                    assert_eq!(pass(&mut *decompress, &compressed), Some(frame));
                 }
             }
         }
@@ -142,12 +152,12 @@ fn packets_of_every_size_come_back_as_they_were() {
 }
 
 #[test]
-fn every_fixture_passes_both_and_is_the_same() {
+fn every_fixture_round_trips() {
     for (mut compress, mut decompress) in pairs() {
         for fixture in fixtures::all() {
             if fixture.expected.is_ok() {
-                let made = pass(&mut *compress, &fixture.frame).unwrap();
-                let back = pass(&mut *decompress, &made).unwrap();
+                let compressed = pass(&mut *compress, &fixture.frame).unwrap();
+                let back = pass(&mut *decompress, &compressed).unwrap();
                 let expected = without_padding(&fixture.frame);
                 assert_eq!(without_padding(&back), expected, "{}", fixture.name);
             }
@@ -161,7 +171,7 @@ fn every_fixture_passes_both_and_is_the_same() {
 }
 
 #[test]
-fn what_is_no_whole_datagram_passes_untouched_and_is_counted() {
+fn packets_without_a_complete_datagram_pass_unchanged_and_are_counted() {
     let text = telemetry(600, 1);
     let tcp = build::tcp(build::client_v4(), build::server_v4(), &text);
     let fragment = build::ipv4_fragment(17, &text, 0, true);
@@ -177,24 +187,24 @@ fn what_is_no_whole_datagram_passes_untouched_and_is_counted() {
 }
 
 #[test]
-fn what_begins_like_a_marker_is_stored_and_must_fit() {
+fn a_payload_that_begins_like_a_marker_is_stored_and_must_fit() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     for last in 0xb8..=0xbf {
         let marked = |len: usize| [&STORED[..3], &[last], &random(len - 4, 1)].concat();
         let frame = build::udp(build::client_v4(), build::server_v4(), &marked(1468));
-        let made = pass(&mut *compress, &frame).unwrap();
+        let stored = pass(&mut *compress, &frame).unwrap();
         assert_eq!(
-            payload_of(&made),
+            payload_of(&stored),
             [&STORED[..], payload_of(&frame)].concat()
         );
-        assert_eq!(pass(&mut *decompress, &made), Some(frame.clone()));
+        assert_eq!(pass(&mut *decompress, &stored), Some(frame.clone()));
         assert_eq!(run_with_room(&mut *compress, &frame, 3), None, "no room");
         let longer = build::udp(build::client_v4(), build::server_v4(), &marked(1469));
         assert_eq!(pass(&mut *compress, &longer), None, "too long");
     }
     let counters = counters(&*compress);
     assert_eq!((counters["stored"], counters["too-long"]), (8, 16));
-    // The neighbours of the markers are no markers.
+    // The words next to the markers are not markers.
     for last in [0xb7, 0xc0] {
         let sent = [&STORED[..3], &[last], &random(100, 1)].concat();
         let frame = build::udp(build::client_v4(), build::server_v4(), &sent);
@@ -203,7 +213,7 @@ fn what_begins_like_a_marker_is_stored_and_must_fit() {
 }
 
 #[test]
-fn padding_is_cut_and_used_up() {
+fn padding_is_removed_and_overwritten() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &[7; 300]);
     let padded = build::padded(frame.clone(), 380);
@@ -223,11 +233,11 @@ fn padding_is_cut_and_used_up() {
 }
 
 #[test]
-fn wrong_checksums_stay_wrong_and_absent_ones_absent() {
+fn wrong_checksums_stay_wrong_and_absent_ones_stay_absent() {
     for (mut compress, mut decompress) in pairs() {
         for checksum in [[0, 0], [0x12, 0x34]] {
             let mut frame = build::udp(build::client_v4(), build::server_v4(), &[7; 301]);
-            frame[24] ^= 1; // the IP header's
+            frame[24] ^= 1; // the IP header checksum
             frame[40..42].copy_from_slice(&checksum);
             let made = pass(&mut *compress, &frame).unwrap();
             let headers = parse(&made).unwrap();
@@ -242,52 +252,52 @@ fn wrong_checksums_stay_wrong_and_absent_ones_absent() {
 }
 
 #[test]
-fn damage_on_the_way_shows_in_the_checksum() {
+fn damage_in_transit_leaves_a_wrong_checksum() {
     let (mut compress, mut decompress) = pairs().next().unwrap();
     let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(700, 5));
     let made = pass(&mut *compress, &frame).unwrap();
-    let mut came_through = 0;
+    let mut forwarded = 0;
     for at in 48..made.len() {
         let mut damaged = made.clone();
         damaged[at] ^= 0x10;
         if let Some(out) = pass(&mut *decompress, &damaged) {
-            came_through += 1;
+            forwarded += 1;
             assert_eq!(
                 checksum::l4_is_valid(&out, &parse(&out).unwrap()),
                 Some(false)
             );
         }
     }
-    assert!(came_through > 50, "{came_through}");
+    assert!(forwarded > 50, "{forwarded}");
 }
 
 #[test]
-fn what_would_come_out_too_long_is_not_decompressed() {
+fn a_payload_that_would_be_too_long_is_not_decompressed() {
     let mut decompress = decompress(None);
     let packet = |payload: &[u8]| build::udp(build::client_v4(), build::server_v4(), payload);
     for algorithm in ALGORITHMS {
-        let whole = by_hand(algorithm, &[7; 1472], 1472);
+        let whole = reference_payload(algorithm, &[7; 1472], 1472);
         assert_eq!(
             pass(&mut *decompress, &packet(&whole)),
             Some(packet(&[7; 1472]))
         );
-        let longer = packet(&by_hand(algorithm, &[7; 1473], 1473));
+        let longer = packet(&reference_payload(algorithm, &[7; 1473], 1473));
         assert_eq!(pass(&mut *decompress, &longer), None);
-        let bomb = packet(&by_hand(algorithm, &vec![0; 65_000], 65_000));
+        let bomb = packet(&reference_payload(algorithm, &vec![0; 65_000], 65_000));
         assert!(bomb.len() < 400);
         assert_eq!(pass(&mut *decompress, &bomb), None);
         assert_eq!(
             counters(&*decompress)["too-long"],
             2 * (algorithm as u64 + 1)
         );
-        // One that says it was small is found out, and so is one that gives less than it says.
-        for (bytes, says) in [(65_000, 1472), (1_000_000, 600), (600, 601)] {
-            let lie = packet(&by_hand(algorithm, &vec![0; bytes], says));
+        // A header with too small a length is detected, and so is one with too large a length.
+        for (bytes, stated_len) in [(65_000, 1472), (1_000_000, 600), (600, 601)] {
+            let lie = packet(&reference_payload(algorithm, &vec![0; bytes], stated_len));
             if lie.len() <= 1514 {
                 assert_eq!(
                     pass(&mut *decompress, &lie),
                     None,
-                    "{bytes} said to be {says}"
+                    "{bytes}, stated {stated_len}"
                 );
             }
         }
@@ -296,7 +306,7 @@ fn what_would_come_out_too_long_is_not_decompressed() {
 }
 
 #[test]
-fn another_dictionary_is_noticed() {
+fn another_dictionary_is_detected() {
     let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(700, 5));
     let other = Dictionary::new(telemetry(4096, 98));
     for algorithm in ALGORITHMS {
@@ -318,7 +328,7 @@ fn another_dictionary_is_noticed() {
 }
 
 #[test]
-fn a_dictionary_helps_and_a_damaged_one_is_refused() {
+fn a_dictionary_improves_compression_and_a_damaged_one_is_refused() {
     let frame = build::udp(build::client_v4(), build::server_v4(), &telemetry(200, 5));
     for algorithm in ALGORITHMS {
         let len = |known| {
@@ -328,7 +338,7 @@ fn a_dictionary_helps_and_a_damaged_one_is_refused() {
         };
         assert!(len(Some(dictionary())) + 40 < len(None), "{algorithm}");
     }
-    // The magic number of `zstd --train`, and nothing that follows from it.
+    // The magic number of `zstd --train`, with invalid contents.
     let damaged = Some(Dictionary::new(
         [&[0x37, 0xa4, 0x30, 0xec][..], &[0xff; 60]].concat(),
     ));
@@ -353,7 +363,7 @@ fn packets_beyond_the_mtu_are_not_compressed() {
     assert_eq!(pass(&mut *decompress, &frame), Some(frame));
 }
 
-/// Bytes of every kind: random, repeated, like a marker in front, like what `compress` makes.
+/// All kinds of bytes: random, repeated, with a marker in front, and in the format of `compress`.
 fn any_payload() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..1400);
     let marked =
@@ -361,9 +371,13 @@ fn any_payload() -> impl Strategy<Value = Vec<u8>> {
     let repeated = (prop::collection::vec(any::<u8>(), 1..40), 1..35_usize)
         .prop_map(|(some, times)| some.repeat(times));
     let compressed = (any::<bool>(), repeated.clone(), any::<u16>(), any::<bool>()).prop_map(
-        |(is_lz4, payload, says, lies)| {
-            let says = if lies { says.into() } else { payload.len() };
-            by_hand(ALGORITHMS[usize::from(is_lz4)], &payload, says)
+        |(is_lz4, payload, stated_len, is_wrong)| {
+            let stated_len = if is_wrong {
+                stated_len.into()
+            } else {
+                payload.len()
+            };
+            reference_payload(ALGORITHMS[usize::from(is_lz4)], &payload, stated_len)
         },
     );
     let marked_repeated = repeated
@@ -376,7 +390,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_payloads_come_back_as_they_were(
+    fn any_payloads_round_trip(
         payloads in prop::collection::vec(any_payload(), 1..6),
         v6: bool,
         has_checksum: bool,
@@ -406,7 +420,7 @@ proptest! {
     }
 
     #[test]
-    fn decompress_takes_any_bytes(
+    fn decompress_accepts_any_bytes(
         payloads in prop::collection::vec(any_payload(), 1..6),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         with_dictionary: bool,

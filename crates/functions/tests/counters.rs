@@ -1,4 +1,4 @@
-//! What a function counts is what its kind's description says.
+//! The counters of each function match the description of its kind.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use myelin_functions::{Error, States};
 use myelin_spec::{Source, catalogue, parse};
 
 #[test]
-fn every_counter_is_described_and_every_described_one_is_told() {
+fn every_counter_is_described_and_every_described_one_is_reported() {
     let files = BTreeMap::from([("tactile.key".to_owned(), "5a".repeat(32))]);
     for kind in catalogue::kinds() {
         let text = format!(
@@ -24,9 +24,9 @@ fn every_counter_is_described_and_every_described_one_is_told() {
             }
             Err(cause) => panic!("{}: {cause}", kind.name),
         };
-        let mut told = Vec::new();
-        function.read_counters(&mut |name, _| told.push(name));
+        let mut reported = Vec::new();
+        function.read_counters(&mut |name, _| reported.push(name));
         let described: Vec<_> = kind.counters.iter().map(|(name, _)| *name).collect();
-        assert_eq!(told, described, "{}", kind.name);
+        assert_eq!(reported, described, "{}", kind.name);
     }
 }

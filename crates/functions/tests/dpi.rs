@@ -1,6 +1,6 @@
-//! `dpi` against `aho-corasick` and `regex`: the same verdict on payloads in which patterns are likely.
+//! `dpi` against `aho-corasick` and `regex`: the same verdict on payloads with likely matches.
 //!
-//! Needs libhs.so.5; without it nothing here can be tested, and each test says so.
+//! Needs libhs.so.5. Without it, each test prints a message and skips.
 
 mod common;
 
@@ -22,8 +22,8 @@ use myelin_spec::{
 use proptest::prelude::*;
 use regex::bytes::RegexBuilder;
 
-/// Whether the library is here; says so where it is not.
-fn is_here() -> bool {
+/// Whether the library is installed. Prints a message if not.
+fn is_installed() -> bool {
     let version = library::version();
     if let Err(error) = &version {
         println!("SKIP: dpi: {error}");
@@ -81,7 +81,7 @@ fn counted(function: &dyn Function) -> Vec<(&'static str, u64)> {
         .collect()
 }
 
-/// What becomes of a frame: the frame as it goes on, and the copies.
+/// Runs `function` on a frame. Returns the forwarded frame and the mirrored copies.
 fn run(function: &mut dyn Function, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
     let mut emitted = Vec::<(Meta, Vec<u8>)>::new();
     let mut buffer = frame.to_vec();
@@ -101,8 +101,8 @@ fn udp(payload: &[u8]) -> Vec<u8> {
 use DpiAction::{Drop, Mark, Mirror};
 
 #[test]
-fn what_holds_a_pattern_is_dropped_and_all_else_goes_on_untouched() {
-    if !is_here() {
+fn packets_with_a_match_are_dropped_and_others_pass_unchanged() {
+    if !is_installed() {
         return;
     }
     let mut function = function(&config(&[("cmd\\x2eexe", Drop), ("sel.+from", Drop)]));
@@ -120,10 +120,10 @@ fn what_holds_a_pattern_is_dropped_and_all_else_goes_on_untouched() {
     );
 }
 
-/// Every byte behind the headers is looked at and nothing else, whatever the headers.
+/// The function inspects every byte behind the headers and nothing else, for all headers.
 #[test]
 fn the_payload_of_every_fixture_is_inspected() {
-    if !is_here() {
+    if !is_installed() {
         return;
     }
     let mut config = config(&[("NEEDLE", Drop)]);
@@ -141,10 +141,10 @@ fn the_payload_of_every_fixture_is_inspected() {
         );
         for at in [payload, end.saturating_sub(6), end.saturating_sub(5)] {
             let mut frame = fixture.frame.clone();
-            if let Some(place) = frame.get_mut(at..at + 6) {
-                place.copy_from_slice(b"NEEDLE");
+            if let Some(range) = frame.get_mut(at..at + 6) {
+                range.copy_from_slice(b"NEEDLE");
             }
-            // What was written over the headers is another packet.
+            // Writing over the headers makes another packet.
             if parse(&frame) == Ok(headers) {
                 let expected = frame[payload..end].windows(6).any(|six| six == b"NEEDLE");
                 inspected += u32::from(expected);
@@ -157,8 +157,8 @@ fn the_payload_of_every_fixture_is_inspected() {
 }
 
 #[test]
-fn fragments_are_dropped_unless_they_may_pass() {
-    if !is_here() {
+fn fragments_are_dropped_unless_the_configuration_passes_them() {
+    if !is_installed() {
         return;
     }
     let mut config = config(&[("NEEDLE", Drop)]);
@@ -182,8 +182,8 @@ fn fragments_are_dropped_unless_they_may_pass() {
 }
 
 #[test]
-fn a_mark_is_the_dscp_and_nothing_else() {
-    if !is_here() {
+fn a_mark_changes_only_the_dscp() {
+    if !is_installed() {
         return;
     }
     let mut config = config(&[("NEEDLE", Mark)]);
@@ -222,8 +222,8 @@ fn a_mark_is_the_dscp_and_nothing_else() {
     }
 }
 
-/// The collector's frame taken apart: the packet in it, and how long that was.
-fn unwrap(copy: &[u8]) -> (Vec<u8>, usize) {
+/// Unpacks the collector's frame: the mirrored packet, and its original length.
+fn unpack(copy: &[u8]) -> (Vec<u8>, usize) {
     let headers = parse(copy).unwrap();
     let (l3, l4) = (usize::from(headers.l3), usize::from(headers.l4));
     assert_eq!(usize::from(headers.end), copy.len());
@@ -240,8 +240,8 @@ fn unwrap(copy: &[u8]) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn a_copy_goes_to_the_collector_and_the_packet_goes_on() {
-    if !is_here() {
+fn a_copy_goes_to_the_collector_and_the_packet_is_forwarded() {
+    if !is_installed() {
         return;
     }
     let mut config = config(&[("NEEDLE", Mirror)]);
@@ -275,7 +275,7 @@ fn a_copy_goes_to_the_collector_and_the_packet_goes_on() {
                 frame[..12],
                 "the packet's Ethernet addresses"
             );
-            let (copied, length) = unwrap(&copies[0]);
+            let (copied, length) = unpack(&copies[0]);
             assert_eq!(copied, frame[..frame.len().min(1463)]);
             assert_eq!(length, frame.len());
 
@@ -286,19 +286,19 @@ fn a_copy_goes_to_the_collector_and_the_packet_goes_on() {
             assert_eq!(copies[0][12..l3 - 2], frame[12..l3 - 2], "its tags");
             let tuple = parse(&copies[0]).unwrap().five_tuple(&copies[0]);
             assert_eq!(tuple.destination_port, Some(5000));
-            assert_eq!(unwrap(&copies[0]).0, frame[..frame.len().min(1443)]);
+            assert_eq!(unpack(&copies[0]).0, frame[..frame.len().min(1443)]);
         }
     }
     assert_eq!(counted(&*function_v4), [("matched", 18), ("mirrored", 18)]);
 }
 
 #[test]
-fn the_actions_of_all_patterns_found_are_done() {
-    if !is_here() {
+fn the_actions_of_all_matches_are_applied() {
+    if !is_installed() {
         return;
     }
     let mut function = function(&config(&[("d", Drop), ("m", Mark), ("c", Mirror)]));
-    for (payload, goes_on, copies) in [
+    for (payload, is_forwarded, copies) in [
         (&b"-"[..], true, 0),
         (b"d", false, 0),
         (b"dc", false, 1),
@@ -311,13 +311,13 @@ fn the_actions_of_all_patterns_found_are_done() {
         let (out, made) = run(&mut *function, &frame);
         assert_eq!(
             (out.is_some(), made.len()),
-            (goes_on, copies),
+            (is_forwarded, copies),
             "{payload:?}"
         );
         let is_marked = out.is_some_and(|out| out[15] == 46 << 2);
-        assert_eq!(is_marked, goes_on && payload.contains(&b'm'));
-        // The collector has the packet as it came.
-        assert!(made.iter().all(|copy| unwrap(copy).0 == frame));
+        assert_eq!(is_marked, is_forwarded && payload.contains(&b'm'));
+        // The collector gets the packet unchanged.
+        assert!(made.iter().all(|copy| unpack(copy).0 == frame));
     }
     let expected = [
         ("marked", 3),
@@ -329,11 +329,11 @@ fn the_actions_of_all_patterns_found_are_done() {
 }
 
 #[test]
-fn what_the_library_rejects_is_told_with_its_place() {
-    if !is_here() {
+fn a_rejected_pattern_is_reported_with_its_line() {
+    if !is_installed() {
         return;
     }
-    let told = |patterns: &[(&str, DpiAction)]| {
+    let rejected = |patterns: &[(&str, DpiAction)]| {
         let error = instantiate(&FunctionConfig::Dpi(config(patterns)))
             .err()
             .unwrap();
@@ -342,24 +342,27 @@ fn what_the_library_rejects_is_told_with_its_place() {
         };
         (*line, error.to_string())
     };
-    let (line, words) = told(&[("a", Drop), ("b(c", Mark)]);
+    let (line, words) = rejected(&[("a", Drop), ("b(c", Mark)]);
     assert_eq!(line, 2);
     assert!(
         words.starts_with("dpi: ids.patterns:2: the pattern /b(c/ cannot be used: Missing close"),
         "{words}"
     );
-    assert_eq!(told(&[("a*", Drop)]).0, 1); // matches what is empty
-    let (_, words) = told(&[(&format!("\x1b[2J({}", "a".repeat(100)), Drop)]);
+    assert_eq!(rejected(&[("a*", Drop)]).0, 1); // matches the empty text
+    let (_, words) = rejected(&[(&format!("\x1b[2J({}", "a".repeat(100)), Drop)]);
     assert!(
         words.contains(&format!("/ [2J({}...", "a".repeat(55))),
         "{words}"
     );
-    assert_eq!(told(&[("a", Drop), ("b", Drop), ("(?<=x)c\\1", Drop)]).0, 3);
+    assert_eq!(
+        rejected(&[("a", Drop), ("b", Drop), ("(?<=x)c\\1", Drop)]).0,
+        3
+    );
 }
 
 #[test]
-fn the_next_generation_takes_the_compiled_patterns_over() {
-    if !is_here() {
+fn the_next_generation_reuses_the_compiled_patterns() {
+    if !is_installed() {
         return;
     }
     let mut config = config(&[("NEEDLE", Drop)]);
@@ -377,7 +380,7 @@ fn the_next_generation_takes_the_compiled_patterns_over() {
     let mut two = states.instantiate(&instance(&config)).unwrap();
     config.lists[0].patterns[0].regex = "OTHER".to_owned();
     let mut three = states.instantiate(&instance(&config)).unwrap();
-    // Each scans for itself, and goes on when others end.
+    // Each instance scans on its own and survives the others.
     let finds = |function: &mut dyn Function, word: &[u8]| run(function, &udp(word)).0.is_none();
     assert!(finds(&mut *one, b"NEEDLE") && finds(&mut *two, b"NEEDLE"));
     drop(one);
@@ -386,10 +389,10 @@ fn the_next_generation_takes_the_compiled_patterns_over() {
     assert!(finds(&mut *three, b"OTHER") && !finds(&mut *two, b"OTHER"));
 }
 
-/// The signatures of `examples/ids.yaml` find what they are for, and what a probe sends is none of it.
+/// The signatures of `examples/ids.yaml` match their attacks, and do not match a probe.
 #[test]
-fn the_signatures_of_the_example_find_what_they_are_for() {
-    if !is_here() {
+fn the_signatures_of_the_example_match_their_attacks() {
+    if !is_installed() {
         return;
     }
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
@@ -425,13 +428,14 @@ fn the_signatures_of_the_example_find_what_they_are_for() {
     assert_eq!(out.map(|out| out[15]), Some(8 << 2));
 }
 
-/// Few letters, so that matches are likely.
+/// Text of few different letters, so that matches are likely.
 fn text(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![8 => prop::sample::select(&b"abAB\n"[..]), 1 => any::<u8>()];
     prop::collection::vec(byte, len)
 }
 
-/// A regular expression of what both dialects have; the library takes anchors at the ends only.
+/// A regular expression in the syntax that both libraries share. Hyperscan accepts anchors at the
+/// ends only.
 fn expression() -> impl Strategy<Value = String> {
     let atoms = vec!["a", "b", "B", ".", "[ab]", "[^a]", "\\x0a", "\\xff", "ab"];
     let times = vec!["", "", "", "+", "{2}", "{1,3}", "?"];
@@ -457,7 +461,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn literals_are_found_as_aho_corasick_finds_them(
+    fn literals_match_as_in_aho_corasick(
         literals in prop::collection::vec(text(1..7), 1..20),
         payloads in prop::collection::vec(text(0..300), 1..10),
         caseless: bool,
@@ -484,7 +488,7 @@ proptest! {
     }
 
     #[test]
-    fn expressions_are_found_as_regex_finds_them(
+    fn expressions_match_as_in_regex(
         expressions in prop::collection::vec((expression(), any::<[bool; 3]>()), 1..6),
         payloads in prop::collection::vec(text(0..100), 1..10),
     ) {
@@ -510,12 +514,12 @@ proptest! {
         }
         let function = instantiate(&FunctionConfig::Dpi(config));
         let Ok(mut function) = function else {
-            // What matches everywhere the library refuses.
+            // The library refuses expressions that match everywhere.
             prop_assert!(references.iter().any(|reference| reference.is_match(b"")));
             return Ok(());
         };
         for mut payload in payloads {
-            // PCRE's `$` matches before a line break at the very end too, that of the reference does not.
+            // PCRE's `$` also matches before a final line break; the reference's does not.
             while payload.pop_if(|last| *last == b'\n').is_some() {}
             let found = run(&mut *function, &udp(&payload)).0.is_none();
             let expected = references.iter().any(|reference| reference.is_match(&payload));
@@ -523,7 +527,7 @@ proptest! {
         }
     }
 
-    /// Whatever is given as an expression: a function, or an error that can be printed.
+    /// Any text gives a function, or an error that can be printed.
     #[test]
     fn no_expression_breaks_the_compiler(
         expressions in prop::collection::vec("([(|)*+?{}\\[\\]^$\\\\.,:<=!]|[a-dA-Dpx0-3]|\\PC){0,20}", 1..4),

@@ -30,7 +30,7 @@ fn decoder(delivery: RlncDelivery) -> Box<dyn Function> {
     instantiate(&FunctionConfig::RlncDecode(config)).unwrap()
 }
 
-/// What leaves `function` when the frames come as one batch: those that go on, then those it emitted.
+/// Runs `function` on the frames as one batch. Returns the forwarded frames, then the emitted ones.
 fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut buffers: Vec<Vec<u8>> = frames
         .iter()
@@ -51,8 +51,8 @@ fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     for packet in batch.packets() {
         assert_eq!(packet.headers(), &parse(packet.bytes()).unwrap());
     }
-    let on = batch.packets().iter().map(|packet| packet.bytes().to_vec());
-    let out: Vec<_> = on
+    let forwarded = batch.packets().iter().map(|packet| packet.bytes().to_vec());
+    let out: Vec<_> = forwarded
         .chain(emitted.into_iter().map(|(_, frame)| frame))
         .collect();
     for frame in &out {
@@ -62,14 +62,14 @@ fn run(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Runs frame after frame.
+/// Runs `function` on one frame after the other.
 fn run_each(function: &mut dyn Function, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let one = |frame: &Vec<u8>| run(function, std::slice::from_ref(frame));
     frames.iter().flat_map(one).collect()
 }
 
-/// Frames of all kinds that can be coded: both families, tags, options, extension headers, no checksum, all sizes; each
-/// one different.
+/// Different frames of all kinds that can be coded: both families, tags, options, extension
+/// headers, no checksum, all sizes.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count)
         .map(|i| {
@@ -101,7 +101,8 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The frames without their Ethernet headers, sorted: a packet that is worked out has the tags of another one.
+/// The frames without their Ethernet headers, sorted: a recovered packet has the tags of another
+/// one.
 fn packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let strip = |frame: &Vec<u8>| frame[parse(frame).unwrap().l3.into()..].to_vec();
     let mut packets: Vec<_> = frames.iter().map(strip).collect();
@@ -110,7 +111,7 @@ fn packets(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn without_loss_every_frame_comes_back_as_it_was() {
+fn without_loss_every_frame_round_trips() {
     let frames = frames(60);
     let mut encoder = encoder(RlncEncodeConfig::default());
     let sent = run(&mut *encoder, &frames);
@@ -127,7 +128,7 @@ fn without_loss_every_frame_comes_back_as_it_was() {
 }
 
 #[test]
-fn lost_frames_come_back_bit_for_bit() {
+fn lost_frames_are_recovered_bit_for_bit() {
     let frames = frames(64);
     for code in [RlncCode::Window, RlncCode::Block] {
         let config = RlncEncodeConfig {
@@ -137,7 +138,7 @@ fn lost_frames_come_back_bit_for_bit() {
         let mut encoder = encoder(config);
         let mut sent = run_each(&mut *encoder, &frames);
         assert_eq!(sent.len(), 80);
-        // One source packet of each five packets.
+        // Loses one source packet of every five packets.
         let mut i = 0;
         sent.retain(|_| {
             i += 1;
@@ -153,7 +154,7 @@ fn lost_frames_come_back_bit_for_bit() {
 }
 
 #[test]
-fn in_order_holds_within_and_over_batches() {
+fn delivery_is_in_order_within_and_across_batches() {
     let frames: Vec<_> = (0..64).map(|i| build::udp_v4(100 + i)).collect();
     for batch in [1, 7, 32, 80] {
         let mut encoder = encoder(RlncEncodeConfig::default());
@@ -172,7 +173,7 @@ fn in_order_holds_within_and_over_batches() {
 }
 
 #[test]
-fn a_held_packet_keeps_its_own_headers() {
+fn a_stored_packet_keeps_its_own_headers() {
     let header = |mut frame: Vec<u8>, vlan: u8, hops: u8, class: u8| {
         frame[15] = vlan;
         if parse(&frame).unwrap().flags.is_ipv6() {
@@ -207,7 +208,7 @@ fn a_held_packet_keeps_its_own_headers() {
 }
 
 #[test]
-fn in_order_a_lost_frame_holds_the_others_up_until_the_timer() {
+fn in_order_a_lost_frame_delays_the_others_until_the_timer() {
     let frames: Vec<_> = (0..4).map(|i| build::udp_v4(100 + i)).collect();
     let config = RlncEncodeConfig {
         redundancy: 0,
@@ -229,7 +230,7 @@ fn in_order_a_lost_frame_holds_the_others_up_until_the_timer() {
 }
 
 #[test]
-fn what_was_sent_last_is_protected_when_nothing_follows() {
+fn the_last_packet_is_protected_when_nothing_follows() {
     let frames = frames(2);
     for code in [RlncCode::Window, RlncCode::Block] {
         let config = RlncEncodeConfig {
@@ -254,12 +255,13 @@ fn what_was_sent_last_is_protected_when_nothing_follows() {
 }
 
 #[test]
-fn a_recoder_repairs_what_was_lost_before_it() {
+fn a_recoder_repairs_losses_before_it() {
     let frames = frames(40);
     for coded in [RlncCoded::Pass, RlncCoded::Replace] {
         let mut encoder = encoder(RlncEncodeConfig::default());
         let sent = run_each(&mut *encoder, &frames);
-        // The third of each five before the recoder, the second source packet behind it.
+        // Loses the third packet of every five before the recoder, and every sixth source packet
+        // behind it.
         let keep = |n: usize| move |(i, _): &(usize, Vec<u8>)| i % 5 != n;
         let first: Vec<_> = sent
             .into_iter()
@@ -296,7 +298,7 @@ fn a_recoder_repairs_what_was_lost_before_it() {
 }
 
 #[test]
-fn routers_on_the_way_do_not_harm() {
+fn changes_by_routers_do_no_harm() {
     let frames: Vec<_> = (0..32)
         .map(|i| {
             if i % 2 == 0 {
@@ -311,7 +313,7 @@ fn routers_on_the_way_do_not_harm() {
         let mut frame = frame.to_vec();
         if parse(&frame).unwrap().flags.is_ipv6() {
             frame[21] -= 1;
-            // A traffic class of 0xbb: another DSCP (46), and congestion.
+            // A traffic class of 0xbb: another DSCP (46), and congestion experienced.
             frame[14] = 0x6b;
             frame[15] = 0xb0 | frame[15] & 0x0f;
         } else {
@@ -326,7 +328,7 @@ fn routers_on_the_way_do_not_harm() {
     for frame in &mut sent {
         *frame = routed(frame);
     }
-    // One of each family, in windows that hold both.
+    // Loses one packet of each family, in windows that contain both.
     sent.remove(6);
     sent.remove(2);
     let out = run_each(&mut *decoder(RlncDelivery::Immediate), &sent);
@@ -335,7 +337,7 @@ fn routers_on_the_way_do_not_harm() {
 }
 
 #[test]
-fn what_cannot_be_coded_is_dropped_and_counted() {
+fn packets_that_cannot_be_coded_are_dropped_and_counted() {
     let mut encoder = encoder(RlncEncodeConfig::default());
     for name in ["tcp-v4", "icmp", "udp-v4-surplus", "ipv4-fragment-first"] {
         let Some(fixture) = fixtures::all().into_iter().find(|f| f.name == name) else {
@@ -348,14 +350,15 @@ fn what_cannot_be_coded_is_dropped_and_counted() {
         );
     }
     assert!(counters(&*encoder)["unsupported"] >= 2);
-    // 1500 B less IPv4 and UDP header (28), repair identifier and type (9), and the unit's length (3): 1460 B.
+    // 1500 B less IPv4 and UDP header (28), repair identifier and type (9), and the unit's length
+    // (3): 1460 B.
     assert_eq!(run(&mut *encoder, &[build::udp_v4(1432)]).len(), 1);
     assert_eq!(run(&mut *encoder, &[build::udp_v4(1433)]).len(), 0);
     assert_eq!(counters(&*encoder)["too-long"], 1);
-    // Of IPv6 the repair packet's own header is longer.
+    // For IPv6, the header of the repair packet is longer.
     assert_eq!(run(&mut *encoder, &[build::udp_v6(1392)]).len(), 1);
     assert_eq!(run(&mut *encoder, &[build::udp_v6(1393)]).len(), 0);
-    // The third and fourth: a repair packet, 1500 B long but of IPv4.
+    // The third and fourth source packets cause a repair packet, 1500 B long and IPv4.
     assert_eq!(run(&mut *encoder, &[build::udp_v4(10)]).len(), 1);
     let out = run(&mut *encoder, &[build::udp_v4(10)]);
     assert_eq!(out.iter().map(Vec::len).max(), Some(14 + 1500));
@@ -378,7 +381,7 @@ fn what_cannot_be_coded_is_dropped_and_counted() {
 }
 
 #[test]
-fn a_repair_packet_that_is_changed_gives_no_wrong_packet() {
+fn a_damaged_repair_packet_gives_no_wrong_packet() {
     let frames: Vec<_> = (0..4).map(|i| build::udp_v4(100 + i)).collect();
     let sent = run_each(&mut *encoder(RlncEncodeConfig::default()), &frames);
     let mut decoder = decoder(RlncDelivery::Immediate);
@@ -391,7 +394,7 @@ fn a_repair_packet_that_is_changed_gives_no_wrong_packet() {
 }
 
 #[test]
-fn the_code_goes_on_when_the_chain_is_changed() {
+fn the_code_continues_after_a_live_change() {
     let frames: Vec<_> = (0..16).map(|i| build::udp_v4(100 + i)).collect();
     let mut states = States::default();
     let mut make = |config| {
@@ -421,7 +424,7 @@ fn the_code_goes_on_when_the_chain_is_changed() {
 }
 
 #[test]
-fn what_waits_leaves_by_the_timer_of_the_next_generation() {
+fn stored_packets_leave_by_the_timer_of_the_next_generation() {
     let frames: Vec<_> = (0..3).map(|i| build::udp_v4(100 + i)).collect();
     let mut states = States::default();
     let mut make = |config| {
@@ -442,7 +445,10 @@ fn what_waits_leaves_by_the_timer_of_the_next_generation() {
     let mut emitted: Vec<(Meta, Vec<u8>)> = Vec::new();
     new.expire(1_000_000, &mut emitted);
     assert_eq!(emitted.len(), 1);
-    assert_eq!(emitted[0].0.stamp_ns, 1_000_000, "made by the timer");
+    assert_eq!(
+        emitted[0].0.stamp_ns, 1_000_000,
+        "the timer made the packet"
+    );
 
     let config = FunctionConfig::RlncDecode(RlncDecodeConfig {
         delivery: RlncDelivery::InOrder,
@@ -457,17 +463,17 @@ fn what_waits_leaves_by_the_timer_of_the_next_generation() {
     new.expire(10_000_000, &mut emitted);
     assert_eq!(emitted.len(), 1);
     assert_eq!(emitted[0].1, frames[2]);
-    assert_eq!(emitted[0].0.stamp_ns, 1, "it did wait");
+    assert_eq!(emitted[0].0.stamp_ns, 1, "the packet kept its stamp");
 }
 
 #[test]
-fn an_encoder_that_began_anew_is_followed() {
+fn a_decoder_follows_a_restarted_encoder() {
     let frames: Vec<_> = (0..8).map(|i| build::udp_v4(100 + i)).collect();
     let mut decoder = decoder(RlncDelivery::InOrder);
     let mut out = Vec::new();
     for round in 0..2 {
         let mut encoder = encoder(RlncEncodeConfig::default());
-        // Its first number comes from the first packet's stamp.
+        // The first packet's stamp gives the encoder its first number.
         let skipped = run(&mut *encoder, &frames[..=round]);
         assert!(skipped.len() > round);
         let sent = run_each(&mut *encoder, &frames);
@@ -480,10 +486,10 @@ fn an_encoder_that_began_anew_is_followed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is lost, doubled or reordered on the way, before and behind a recoder, no frame comes out that did not go
-    /// in, and none comes out twice.
+    /// Packets are lost, duplicated or reordered before and behind a recoder. Every frame that
+    /// comes out went in, and none comes out twice.
     #[test]
-    fn no_wrong_frame_and_none_twice(
+    fn every_output_frame_was_sent_and_none_comes_twice(
         fates in prop::collection::vec((0..8_u8, 0..8_u8), 100),
         in_order: bool,
         replace: bool,
@@ -493,7 +499,7 @@ proptest! {
             .map(|i| if i % 3 == 0 { build::udp_v6(i + 1) } else { build::udp_v4(i + 1) })
             .collect();
         let sent = run_each(&mut *encoder(RlncEncodeConfig::default()), &frames);
-        let way = |sent: Vec<Vec<u8>>, fate: &dyn Fn(usize) -> u8| {
+        let transmit = |sent: Vec<Vec<u8>>, fate: &dyn Fn(usize) -> u8| {
             let mut arrived: Vec<Vec<u8>> = Vec::new();
             for (i, frame) in sent.into_iter().enumerate() {
                 match fate(i % fates.len()) {
@@ -509,31 +515,31 @@ proptest! {
             coded: if replace { RlncCoded::Replace } else { RlncCoded::Pass },
             ..RlncRecodeConfig::default()
         };
-        let sent = way(sent, &|i| fates[i].0);
+        let sent = transmit(sent, &|i| fates[i].0);
         let sent = run_each(&mut *recoder(config), &sent);
-        let sent = way(sent, &|i| fates[i].1);
+        let sent = transmit(sent, &|i| fates[i].1);
         let delivery = if in_order { RlncDelivery::InOrder } else { RlncDelivery::Immediate };
         let mut decoder = decoder(delivery);
         let mut out = Vec::new();
         for sent in sent.chunks(batch) {
             out.extend(run(&mut *decoder, sent));
         }
-        let places: Vec<_> = out
+        let positions: Vec<_> = out
             .iter()
             .map(|frame| frames.iter().position(|other| other == frame))
             .collect();
-        prop_assert!(places.iter().all(Option::is_some));
-        prop_assert!(!in_order || places.is_sorted());
-        let mut unique = places.clone();
+        prop_assert!(positions.iter().all(Option::is_some));
+        prop_assert!(!in_order || positions.is_sorted());
+        let mut unique = positions.clone();
         unique.sort_unstable();
         unique.dedup();
-        prop_assert_eq!(unique.len(), places.len());
+        prop_assert_eq!(unique.len(), positions.len());
         prop_assert_eq!(counters(&*decoder)["corrupt"], 0);
     }
 
-    /// Datagrams of any bytes do not stop the functions.
+    /// The functions survive datagrams of any bytes.
     #[test]
-    fn any_bytes_are_survived(
+    fn functions_survive_any_bytes(
         payloads in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..400), 0..5_u8), 1..40),
         in_order: bool,
     ) {
@@ -543,7 +549,7 @@ proptest! {
         let mut none: Vec<(Meta, Vec<u8>)> = Vec::new();
         for (mut payload, kind) in payloads {
             *payload.last_mut().unwrap() = 0xa0 + kind;
-            // Numbers close to each other.
+            // Small numbers, close to each other.
             if payload.len() > 16 {
                 let (count, esi) = (payload[3] % 70, payload[7]);
                 payload[..8].copy_from_slice(&[0, 0, 0, count, 0, 0, 0, esi]);

@@ -1,28 +1,28 @@
-//! Which packets of a session came already.
+//! Detects replayed packets of a session.
 
-/// What a packet's number says of it.
+/// Whether a packet's number arrived before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// It did not come before.
+pub enum Freshness {
+    /// The number did not arrive before.
     New,
-    /// It came before.
+    /// The number arrived before.
     Replayed,
-    /// It lies behind the window: nobody knows whether it came.
+    /// The number is older than the window, so it may have arrived before.
     TooOld,
 }
 
-/// Remembers the numbers from the newest packet down to as many below it as the window is long: RFC 4303, section 3.4.3, kept
-/// as a ring of words of which a whole one is cleared at a time (RFC 6479).
+/// Records which of the last `size` numbers arrived (RFC 4303, section 3.4.3). It is a ring of
+/// words and clears a whole word at a time (RFC 6479).
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     size: u64,
     newest: Option<u64>,
-    /// As many as a power of two, and more than `size` bits in all but one.
+    /// Their number is a power of two. All words but one contain more than `size` bits.
     words: Box<[u64]>,
 }
 
 impl ReplayWindow {
-    /// A window of that many packets that has seen none; of none, it takes every packet for new.
+    /// Makes an empty window of `size` packets. With size 0, every packet is new.
     pub fn new(size: u32) -> Self {
         let words = size.div_ceil(64) as usize + 1;
         Self {
@@ -32,31 +32,31 @@ impl ReplayWindow {
         }
     }
 
-    /// What `number` says of its packet.
+    /// Checks whether `number` is new.
     #[inline]
-    pub fn look(&self, number: u64) -> Arrival {
+    pub fn check(&self, number: u64) -> Freshness {
         match self.newest {
             Some(newest) if number <= newest && self.size > 0 => {
                 if newest - number >= self.size {
-                    Arrival::TooOld
+                    Freshness::TooOld
                 } else if self.words[self.word(number)] & 1 << (number % 64) != 0 {
-                    Arrival::Replayed
+                    Freshness::Replayed
                 } else {
-                    Arrival::New
+                    Freshness::New
                 }
             }
-            _ => Arrival::New,
+            _ => Freshness::New,
         }
     }
 
-    /// Notes that the packet with this number came. It is new, as [`look`](Self::look) says.
+    /// Records the packet with this number, which is new according to [`check`](Self::check).
     #[inline]
-    pub fn note(&mut self, number: u64) {
+    pub fn record(&mut self, number: u64) {
         let newest = self.newest.unwrap_or(0);
         if number >= newest {
             let new_words = (number / 64 - newest / 64).min(self.words.len() as u64);
             for ahead in 0..new_words {
-                // From the new end downwards, so that no number overflows.
+                // Downwards from the new end, so that no number overflows.
                 let word = self.word(number - 64 * ahead);
                 self.words[word] = 0;
             }
@@ -66,7 +66,7 @@ impl ReplayWindow {
         self.words[word] |= 1 << (number % 64);
     }
 
-    /// Forgets all.
+    /// Forgets all numbers.
     pub fn clear(&mut self) {
         self.newest = None;
         self.words.fill(0);
@@ -86,19 +86,19 @@ mod tests {
 
     use super::*;
 
-    /// The same in plain: all numbers that ever came.
-    fn reference(seen: &BTreeSet<u64>, size: u32, number: u64) -> Arrival {
+    /// Plain reference: the set of all numbers that arrived.
+    fn reference(seen: &BTreeSet<u64>, size: u32, number: u64) -> Freshness {
         let newest = seen.last().copied().unwrap_or(0);
         if size > 0 && newest >= number && newest - number >= size.into() {
-            Arrival::TooOld
+            Freshness::TooOld
         } else if size > 0 && seen.contains(&number) {
-            Arrival::Replayed
+            Freshness::Replayed
         } else {
-            Arrival::New
+            Freshness::New
         }
     }
 
-    /// Steps of all sizes, forwards and backwards, also at the end of the numbers.
+    /// Steps of all sizes, forwards and backwards, also at the end of the number range.
     fn numbers() -> impl Strategy<Value = Vec<u64>> {
         let step = prop_oneof![-3..8_i64, -70..70_i64, -3000..3000_i64, any::<i64>()];
         let first = prop_oneof![Just(0_u64), Just(u64::MAX), any::<u64>()];
@@ -114,38 +114,38 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_exactly_as_long_as_asked() {
+    fn window_has_exactly_the_configured_size() {
         for size in [1, 63, 64, 65, 1024, 65_536] {
             let mut window = ReplayWindow::new(size);
-            window.note(1_000_000);
+            window.record(1_000_000);
             let oldest = 1_000_000 - u64::from(size) + 1;
-            assert_eq!(window.look(oldest - 1), Arrival::TooOld, "{size}");
+            assert_eq!(window.check(oldest - 1), Freshness::TooOld, "{size}");
             assert_eq!(
-                window.look(oldest) == Arrival::New,
+                window.check(oldest) == Freshness::New,
                 size > 1,
-                "{size}: its own number, when that is all there is"
+                "{size}: the only number in the window"
             );
         }
     }
 
     proptest! {
         #[test]
-        fn it_remembers_what_a_list_of_all_numbers_does(
+        fn window_equals_a_set_of_all_numbers(
             numbers in numbers(),
             size in prop_oneof![0..3_u32, 60..70_u32, Just(1024_u32)],
         ) {
             let mut window = ReplayWindow::new(size);
             let mut seen = BTreeSet::new();
             for number in numbers {
-                let arrival = window.look(number);
+                let arrival = window.check(number);
                 prop_assert_eq!(arrival, reference(&seen, size, number), "{}", number);
-                if arrival == Arrival::New {
-                    window.note(number);
+                if arrival == Freshness::New {
+                    window.record(number);
                     seen.insert(number);
                 }
             }
             window.clear();
-            prop_assert_eq!(window.look(0), Arrival::New);
+            prop_assert_eq!(window.check(0), Freshness::New);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The key of a session, and what is done with it.
+//! The key of a session, and encryption and decryption with it.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{AES_128, AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey};
@@ -10,7 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{TAG_LEN, TRAILER_LEN};
 
-/// Identifies a key of a key file on the wire: it follows from the key and says nothing of it.
+/// Identifies a key of a key file on the wire. It follows from the key and reveals nothing about
+/// it.
 pub(crate) type KeyId = [u8; 4];
 
 /// Length of a nonce, bytes.
@@ -21,25 +22,25 @@ const KEY_MAX: usize = 32;
 /// Why a session has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The configuration holds none.
+    /// The configuration contains no key.
     #[error("the configuration holds no key; name a key file that does in `keyFile`")]
     Missing,
-    /// The file's key is shorter than the cipher's.
+    /// The key in the file is shorter than the cipher needs.
     #[error(
         "a key of {found} bytes; {cipher} needs {needed}: make one with `openssl rand -hex {needed}`"
     )]
     Short {
-        /// Its length, bytes.
+        /// Length of the key, bytes.
         found: usize,
-        /// The cipher's, bytes.
+        /// Length that the cipher needs, bytes.
         needed: usize,
         /// The cipher.
         cipher: Cipher,
     },
-    /// Two keys are told apart by nothing on the wire: a chance of one in 2^32.
+    /// Two keys have the same identifier on the wire. The chance is one in 2^32.
     #[error("two keys have the same identifier; replace one of them")]
     Ambiguous,
-    /// The library refused, for want of memory or of random numbers.
+    /// The library failed, for want of memory or random numbers.
     #[error("the cryptographic library gave no key: out of memory or of random numbers; try again")]
     Library,
 }
@@ -50,29 +51,30 @@ impl From<Unspecified> for KeyError {
     }
 }
 
-/// A session's key and the base of its nonces: HKDF-SHA256 (RFC 5869) of the file's key, with the session's salt as salt and
-/// the cipher's name as info. The nonce of a packet is the base XOR its counter (as in TLS, RFC 8446, section 5.3).
+/// A session's key and the base of its nonces: HKDF-SHA256 (RFC 5869) of the file's key, with the
+/// session's salt as salt and the cipher's name as info. The nonce of a packet is the base XOR its
+/// counter (as in TLS, RFC 8446, section 5.3).
 pub struct SessionKey {
-    key: Key,
+    key: CipherKey,
     nonce_base: [u8; NONCE_LEN],
 }
 
-enum Key {
+enum CipherKey {
     Gcm(LessSafeKey),
     Ctr(Box<EncryptingKey>),
 }
 
-/// How many bytes HKDF shall give.
-struct Length(usize);
+/// The output length of HKDF, bytes.
+struct OutputLength(usize);
 
-impl KeyType for Length {
+impl KeyType for OutputLength {
     fn len(&self) -> usize {
         self.0
     }
 }
 
 impl SessionKey {
-    /// The key of the session with that salt.
+    /// Derives the key of the session with that salt.
     pub fn derive(cipher: Cipher, key: &SecretKey, salt: &[u8; 16]) -> Result<Self, KeyError> {
         let key_len = cipher.key_len();
         if key.expose().len() < key_len {
@@ -87,7 +89,7 @@ impl SessionKey {
         let material = &mut material[..key_len + NONCE_LEN];
         hkdf::Salt::new(HKDF_SHA256, salt)
             .extract(key.expose())
-            .expand(&info, Length(material.len()))?
+            .expand(&info, OutputLength(material.len()))?
             .fill(material)?;
         let (key, base) = material.split_at(key_len);
         let gcm = |algorithm| UnboundKey::new(algorithm, key).map(LessSafeKey::new);
@@ -97,19 +99,20 @@ impl SessionKey {
                 .map(Box::new)
         };
         let key = match cipher {
-            Cipher::Aes128Gcm => Key::Gcm(gcm(&AES_128_GCM)?),
-            Cipher::Aes256Gcm => Key::Gcm(gcm(&AES_256_GCM)?),
-            Cipher::Aes128Ctr => Key::Ctr(ctr(&AES_128)?),
-            Cipher::Aes256Ctr => Key::Ctr(ctr(&AES_256)?),
+            Cipher::Aes128Gcm => CipherKey::Gcm(gcm(&AES_128_GCM)?),
+            Cipher::Aes256Gcm => CipherKey::Gcm(gcm(&AES_256_GCM)?),
+            Cipher::Aes128Ctr => CipherKey::Ctr(ctr(&AES_128)?),
+            Cipher::Aes256Ctr => CipherKey::Ctr(ctr(&AES_256)?),
         };
         let mut nonce_base = [0; NONCE_LEN];
         nonce_base.copy_from_slice(base);
         Ok(Self { key, nonce_base })
     }
 
-    /// Encrypts the payload of packet `counter` in place. The tag, which CTR has none of, covers `trailer` too.
+    /// Encrypts the payload of packet `counter` in place and returns the tag, which also covers
+    /// `trailer`. CTR has no tag.
     ///
-    /// A counter must not come twice.
+    /// The caller must never repeat a counter.
     #[inline]
     pub fn seal(
         &self,
@@ -119,17 +122,18 @@ impl SessionKey {
     ) -> Result<Option<[u8; TAG_LEN]>, KeyError> {
         let nonce = self.nonce(counter);
         match &self.key {
-            Key::Gcm(key) => {
+            CipherKey::Gcm(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let tag = key.seal_in_place_separate_tag(nonce, Aad::from(trailer), payload)?;
                 Ok(tag.as_ref().first_chunk().copied())
             }
-            Key::Ctr(key) => apply_ctr(key, &nonce, payload).map(|()| None),
+            CipherKey::Ctr(key) => apply_ctr(key, &nonce, payload).map(|()| None),
         }
     }
 
-    /// Decrypts the payload of packet `counter` in place; whether it is what was encrypted, as far as a tag tells. If it is not,
-    /// the payload holds nothing of use.
+    /// Decrypts the payload of packet `counter` in place. Returns whether the tag matches; CTR has
+    /// no tag and always matches. If the tag does not match, the contents of the payload are
+    /// undefined.
     #[inline]
     pub fn open(
         &self,
@@ -140,12 +144,12 @@ impl SessionKey {
     ) -> bool {
         let nonce = self.nonce(counter);
         match &self.key {
-            Key::Gcm(key) => {
+            CipherKey::Gcm(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 key.open_in_place_separate_tag(nonce, Aad::from(trailer), tag, payload)
                     .is_ok()
             }
-            Key::Ctr(key) => apply_ctr(key, &nonce, payload).is_ok(),
+            CipherKey::Ctr(key) => apply_ctr(key, &nonce, payload).is_ok(),
         }
     }
 
@@ -159,7 +163,8 @@ impl SessionKey {
     }
 }
 
-/// The counter block is the nonce and the number of the block, from 0: a packet has fewer than 2^32.
+/// Encrypts with a counter block of the nonce and the block's number, from 0. A packet has fewer
+/// than 2^32 blocks.
 #[inline]
 fn apply_ctr(
     key: &EncryptingKey,
@@ -173,12 +178,12 @@ fn apply_ctr(
     Ok(())
 }
 
-/// Identifies `key`.
+/// Derives the identifier of `key`.
 pub(crate) fn key_id(key: &SecretKey) -> Result<KeyId, KeyError> {
     let mut id = [0; 4];
     hkdf::Salt::none(HKDF_SHA256)
         .extract(key.expose())
-        .expand(&[b"myelin aes 1 key identifier"], Length(id.len()))?
+        .expand(&[b"myelin aes 1 key identifier"], OutputLength(id.len()))?
         .fill(&mut id)?;
     Ok(id)
 }

@@ -1,133 +1,135 @@
-//! The sessions that a decrypter knows.
+//! The sessions of a decrypter.
 
-use super::{Arrival, KeyId, Refusal, Refusals, ReplayWindow, SessionKey};
+use super::{DropCounters, DropReason, Freshness, KeyId, ReplayWindow, SessionKey};
 
-/// A session is in use until none of its packets came for this long.
+/// A session is in use until it has received no packet for this long.
 const IN_USE_NS: u64 = 10_000_000_000;
-/// Sessions that are known to have been put out: 64 KiB of salts.
-const PUT_OUT: usize = 4096;
+/// Evicted sessions to remember: 64 KiB of salts.
+const MAX_EVICTED: usize = 4096;
 
-/// Sessions with their replay windows: a bounded number, of which the one used longest ago goes when one more comes, if it is no longer
-/// in use. Else the new one is refused.
+/// A limited number of sessions with their replay windows. A new session evicts the least recently
+/// used one, if that is no longer in use. Otherwise the new session is refused.
 ///
-/// Whoever adds one has decrypted a packet of it. So nobody without the key can put one out (with a cipher that
-/// authenticates). A session that was put out has lost its window, so it is never taken again: else old packets of
-/// many sessions, replayed in turns, would make each other new.
+/// The caller adds a session only after it has decrypted one of its packets. So nobody without the
+/// key can evict a session (with a cipher that authenticates). An evicted session has lost its
+/// window and is never accepted again. Otherwise an attacker could replay old packets of many
+/// sessions in turns, and each would evict the others.
 pub struct Sessions {
-    slots: Vec<Slot>,
-    /// Replay windows of slots that are still to come; all memory is there from the start.
-    spare: Vec<ReplayWindow>,
-    /// Salts of the sessions put out last, a ring; looked at only when a session is to be added.
-    put_out: Vec<[u8; 16]>,
-    /// How many of these are kept.
-    put_out_max: usize,
-    /// The latest stamp of a packet: those that are missing (0) or go backwards do not turn it back.
+    slots: Vec<SessionSlot>,
+    /// Replay windows of unused slots, allocated from the start.
+    spare_windows: Vec<ReplayWindow>,
+    /// Ring of the salts evicted last. Read only when a session is added.
+    evicted_salts: Vec<[u8; 16]>,
+    /// Capacity of `evicted_salts`.
+    max_evicted: usize,
+    /// The latest stamp of a packet. Missing stamps (0) and older ones do not change it.
     now_ns: u64,
-    /// The slot used last, where the next look begins.
+    /// The slot used last. The next search starts there.
     last: usize,
-    /// Sessions that were added.
-    pub(crate) begun: u64,
-    /// Sessions that were put out.
-    pub(crate) forgotten: u64,
-    /// Packets that were dropped, by all generations.
-    pub(crate) refusals: Refusals,
+    /// Number of sessions added.
+    pub(crate) started: u64,
+    /// Number of sessions evicted.
+    pub(crate) evicted: u64,
+    /// Dropped packets, of all generations.
+    pub(crate) drops: DropCounters,
 }
 
-struct Slot {
+struct SessionSlot {
     key_id: KeyId,
     salt: [u8; 16],
-    /// `None` after the file's key was taken away.
+    /// `None` after the key file no longer contains its key.
     key: Option<SessionKey>,
     window: ReplayWindow,
     used_ns: u64,
 }
 
 impl Sessions {
-    /// Room for that many sessions, at least one, with replay windows of that many packets. With windows of none, sessions that were put
-    /// out are taken again.
+    /// Makes room for `count` sessions, at least one, with replay windows of `window` packets. With
+    /// windows of 0, evicted sessions are accepted again.
     pub fn new(count: usize, window: u32) -> Self {
         let count = count.max(1);
-        let put_out_max = if window == 0 { 0 } else { PUT_OUT };
+        let max_evicted = if window == 0 { 0 } else { MAX_EVICTED };
         Self {
             slots: Vec::with_capacity(count),
-            spare: vec![ReplayWindow::new(window); count],
-            put_out: Vec::with_capacity(put_out_max),
-            put_out_max,
+            spare_windows: vec![ReplayWindow::new(window); count],
+            evicted_salts: Vec::with_capacity(max_evicted),
+            max_evicted,
             now_ns: 0,
             last: 0,
-            begun: 0,
-            forgotten: 0,
-            refusals: Refusals::default(),
+            started: 0,
+            evicted: 0,
+            drops: DropCounters::default(),
         }
     }
 
-    /// Where a session is.
+    /// Finds the index of a session.
     #[inline]
     pub(crate) fn find(&self, key_id: KeyId, salt: &[u8; 16]) -> Option<usize> {
-        let is_it = |slot: &Slot| slot.salt == *salt && slot.key_id == key_id;
-        if self.slots.get(self.last).is_some_and(is_it) {
+        let is_same = |slot: &SessionSlot| slot.salt == *salt && slot.key_id == key_id;
+        if self.slots.get(self.last).is_some_and(is_same) {
             return Some(self.last);
         }
-        self.slots.iter().position(is_it)
+        self.slots.iter().position(is_same)
     }
 
-    /// The key of the session at `index`, if that is one and has it.
+    /// The key of the session at `index`, if that session exists and has a key.
     #[inline]
     pub(crate) fn key(&self, index: usize) -> Option<&SessionKey> {
         self.slots.get(index)?.key.as_ref()
     }
 
-    /// Frees the keys of sessions whose file's key is no longer accepted. Their windows stay: it may be accepted again, and the former
-    /// generation of the chain may still do so.
-    pub(crate) fn keep_keys(&mut self, is_accepted: impl Fn(KeyId) -> bool) {
+    /// Frees the keys that the key file no longer contains. Their windows stay: a later file may
+    /// contain the key again, and the previous generation of the chain may still use it.
+    pub(crate) fn retain_keys(&mut self, is_accepted: impl Fn(KeyId) -> bool) {
         for slot in &mut self.slots {
             slot.key.take_if(|_| !is_accepted(slot.key_id));
         }
     }
 
-    /// What the number of a packet of the session at `index` says of it.
+    /// Checks whether the packet number `counter` of the session at `index` is new.
     #[inline]
-    pub(crate) fn look(&self, index: usize, counter: u64) -> Arrival {
+    pub(crate) fn check(&self, index: usize, counter: u64) -> Freshness {
         self.slots
             .get(index)
-            .map_or(Arrival::New, |slot| slot.window.look(counter))
+            .map_or(Freshness::New, |slot| slot.window.check(counter))
     }
 
-    /// Takes over the time from the stamp of a packet.
+    /// Advances the clock to the stamp of a packet.
     #[inline]
-    pub(crate) fn advance(&mut self, stamp_ns: u64) {
+    pub(crate) fn advance_clock(&mut self, stamp_ns: u64) {
         self.now_ns = self.now_ns.max(stamp_ns);
     }
 
-    /// Notes that a packet of the session at `index` came.
+    /// Records a packet of the session at `index`.
     #[inline]
-    pub(crate) fn note(&mut self, index: usize, counter: u64) {
+    pub(crate) fn record_packet(&mut self, index: usize, counter: u64) {
         self.last = index;
         if let Some(slot) = self.slots.get_mut(index) {
             slot.used_ns = self.now_ns;
-            slot.window.note(counter);
+            slot.window.record(counter);
         }
     }
 
-    /// Adds a session, or the key to one that has none, and gives its place; where there is no other, that of the one used longest ago.
+    /// Adds a session, or the key of a session without one, and returns its index. It evicts the
+    /// least recently used session if no slot is free.
     ///
-    /// Refused when the session was put out before, and when all that are kept are in use.
+    /// Refuses a session that was evicted before, and any new session while all slots are in use.
     pub(crate) fn add(
         &mut self,
         key_id: KeyId,
         salt: [u8; 16],
         key: SessionKey,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, DropReason> {
         if let Some(index) = self.find(key_id, &salt) {
             self.slots[index].key = Some(key);
             return Ok(index);
         }
-        if self.put_out.contains(&salt) {
-            return Err(Refusal::PutOut);
+        if self.evicted_salts.contains(&salt) {
+            return Err(DropReason::SessionEvicted);
         }
-        if let Some(window) = self.spare.pop() {
-            self.begun += 1;
-            self.slots.push(Slot {
+        if let Some(window) = self.spare_windows.pop() {
+            self.started += 1;
+            self.slots.push(SessionSlot {
                 key_id,
                 salt,
                 key: Some(key),
@@ -141,18 +143,18 @@ impl Sessions {
             .zip(&mut self.slots)
             .min_by_key(|(_, slot)| slot.used_ns)
             .filter(|(_, slot)| now_ns - slot.used_ns >= IN_USE_NS)
-            .ok_or(Refusal::SessionsFull)?;
-        let former = std::mem::replace(&mut slot.salt, salt);
+            .ok_or(DropReason::SessionsFull)?;
+        let evicted = std::mem::replace(&mut slot.salt, salt);
         slot.key_id = key_id;
         slot.key = Some(key);
         slot.window.clear();
-        if self.put_out.len() < self.put_out_max {
-            self.put_out.push(former);
-        } else if let Some(oldest) = self.forgotten.checked_rem(self.put_out_max as u64) {
-            self.put_out[oldest as usize] = former;
+        if self.evicted_salts.len() < self.max_evicted {
+            self.evicted_salts.push(evicted);
+        } else if let Some(oldest) = self.evicted.checked_rem(self.max_evicted as u64) {
+            self.evicted_salts[oldest as usize] = evicted;
         }
-        self.begun += 1;
-        self.forgotten += 1;
+        self.started += 1;
+        self.evicted += 1;
         Ok(index)
     }
 }
@@ -167,80 +169,93 @@ mod tests {
         (number as u128).to_be_bytes()
     }
 
-    /// Adds session `number` and notes its first packet.
-    fn begin(sessions: &mut Sessions, number: usize) -> Result<usize, Refusal> {
+    /// Adds session `number` and records its first packet.
+    fn start_session(sessions: &mut Sessions, number: usize) -> Result<usize, DropReason> {
         let key = SecretKey::new(vec![7; 16]);
         let key = SessionKey::derive(Cipher::Aes128Gcm, &key, &salt(number)).unwrap();
         sessions.add([0; 4], salt(number), key).inspect(|&at| {
-            sessions.note(at, 0);
+            sessions.record_packet(at, 0);
         })
     }
 
     #[test]
-    fn a_session_in_use_stays_whatever_the_stamps_say() {
+    fn a_session_in_use_stays_with_any_stamps() {
         let mut sessions = Sessions::new(2, 64);
-        sessions.advance(5 * IN_USE_NS);
-        assert_eq!(begin(&mut sessions, 0), Ok(0));
-        sessions.advance(0);
-        assert_eq!(begin(&mut sessions, 1), Ok(1));
-        assert_eq!(begin(&mut sessions, 2), Err(Refusal::SessionsFull));
-        sessions.advance(6 * IN_USE_NS - 1);
-        assert_eq!(begin(&mut sessions, 2), Err(Refusal::SessionsFull));
-        sessions.note(0, 1);
-        sessions.advance(3);
-        sessions.advance(6 * IN_USE_NS);
-        assert_eq!(begin(&mut sessions, 2), Ok(1), "the one used longest ago");
-        assert_eq!(begin(&mut sessions, 3), Err(Refusal::SessionsFull));
-        sessions.advance(u64::MAX);
-        assert_eq!(begin(&mut sessions, 3), Ok(0));
-        assert_eq!((sessions.begun, sessions.forgotten), (4, 2));
+        sessions.advance_clock(5 * IN_USE_NS);
+        assert_eq!(start_session(&mut sessions, 0), Ok(0));
+        sessions.advance_clock(0);
+        assert_eq!(start_session(&mut sessions, 1), Ok(1));
+        assert_eq!(
+            start_session(&mut sessions, 2),
+            Err(DropReason::SessionsFull)
+        );
+        sessions.advance_clock(6 * IN_USE_NS - 1);
+        assert_eq!(
+            start_session(&mut sessions, 2),
+            Err(DropReason::SessionsFull)
+        );
+        sessions.record_packet(0, 1);
+        sessions.advance_clock(3);
+        sessions.advance_clock(6 * IN_USE_NS);
+        assert_eq!(
+            start_session(&mut sessions, 2),
+            Ok(1),
+            "the least recently used one"
+        );
+        assert_eq!(
+            start_session(&mut sessions, 3),
+            Err(DropReason::SessionsFull)
+        );
+        sessions.advance_clock(u64::MAX);
+        assert_eq!(start_session(&mut sessions, 3), Ok(0));
+        assert_eq!((sessions.started, sessions.evicted), (4, 2));
     }
 
     #[test]
-    fn the_sessions_put_out_last_are_not_taken_again() {
+    fn sessions_evicted_last_are_not_accepted_again() {
         let mut sessions = Sessions::new(1, 64);
         let mut step = |number| {
-            sessions.advance(sessions.now_ns + IN_USE_NS);
-            begin(&mut sessions, number)
+            sessions.advance_clock(sessions.now_ns + IN_USE_NS);
+            start_session(&mut sessions, number)
         };
-        for number in 0..=PUT_OUT {
+        for number in 0..=MAX_EVICTED {
             assert_eq!(step(number), Ok(0), "{number}");
         }
-        for number in 0..PUT_OUT {
-            assert_eq!(step(number), Err(Refusal::PutOut), "{number}");
+        for number in 0..MAX_EVICTED {
+            assert_eq!(step(number), Err(DropReason::SessionEvicted), "{number}");
         }
-        // Each that is put out from now on takes the place of the oldest.
+        // Each further eviction replaces the oldest salt.
         for number in 0..3 {
-            assert_eq!(step(PUT_OUT + 1 + number), Ok(0));
-            assert_eq!(step(PUT_OUT + number), Err(Refusal::PutOut));
-            assert_eq!(step(number + 1), Err(Refusal::PutOut));
+            assert_eq!(step(MAX_EVICTED + 1 + number), Ok(0));
+            assert_eq!(step(MAX_EVICTED + number), Err(DropReason::SessionEvicted));
+            assert_eq!(step(number + 1), Err(DropReason::SessionEvicted));
         }
-        assert_eq!(step(0), Ok(0), "the bound");
-        assert_eq!(sessions.put_out.capacity(), PUT_OUT);
+        assert_eq!(step(0), Ok(0), "only the last ones are remembered");
+        assert_eq!(sessions.evicted_salts.capacity(), MAX_EVICTED);
     }
 
     #[test]
-    fn a_key_goes_and_comes_back_and_the_window_stays() {
+    fn a_window_survives_the_removal_of_its_key() {
         let mut sessions = Sessions::new(2, 64);
-        begin(&mut sessions, 0).unwrap();
-        sessions.keep_keys(|id| id == [0; 4]);
+        start_session(&mut sessions, 0).unwrap();
+        sessions.retain_keys(|id| id == [0; 4]);
         assert!(sessions.key(0).is_some());
-        sessions.keep_keys(|id| id == [1; 4]);
+        sessions.retain_keys(|id| id == [1; 4]);
         assert!(sessions.key(0).is_none());
-        assert_eq!(sessions.look(0, 0), Arrival::Replayed);
-        sessions.note(0, 1);
-        assert_eq!(begin(&mut sessions, 0), Ok(0), "another place");
+        assert_eq!(sessions.check(0, 0), Freshness::Replayed);
+        sessions.record_packet(0, 1);
+        assert_eq!(start_session(&mut sessions, 0), Ok(0), "another slot");
         assert!(sessions.key(0).is_some());
-        assert_eq!(sessions.look(0, 1), Arrival::Replayed);
-        assert_eq!(sessions.begun, 1);
+        assert_eq!(sessions.check(0, 1), Freshness::Replayed);
+        assert_eq!(sessions.started, 1);
     }
 
     #[test]
-    fn without_windows_a_session_comes_back() {
+    fn without_windows_an_evicted_session_is_accepted_again() {
         let mut sessions = Sessions::new(1, 0);
         for number in [0, 1, 0, 1] {
-            sessions.advance(sessions.now_ns + IN_USE_NS);
-            assert_eq!(begin(&mut sessions, number), Ok(0));
+            sessions.advance_clock(sessions.now_ns + IN_USE_NS);
+            assert_eq!(start_session(&mut sessions, number), Ok(0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What follows an encrypted payload.
+//! The trailer of an encrypted payload.
 
 use super::KeyId;
 
@@ -7,19 +7,19 @@ pub const TRAILER_LEN: usize = 28;
 /// Length of a tag, bytes: the longest that GCM gives.
 pub const TAG_LEN: usize = 16;
 
-/// Says how a payload was encrypted.
+/// Identifies key, session and number of an encrypted packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Identifies the file's key.
     pub key_id: KeyId,
-    /// Identifies the session, and makes its key.
+    /// Identifies the session, and is the salt of its key.
     pub salt: [u8; 16],
     /// The packet's number in its session.
     pub counter: u64,
 }
 
 impl Trailer {
-    /// As it is sent.
+    /// The wire format.
     #[inline]
     pub fn to_bytes(self) -> [u8; TRAILER_LEN] {
         let mut bytes = [0; TRAILER_LEN];
@@ -29,7 +29,7 @@ impl Trailer {
         bytes
     }
 
-    /// What these bytes say; any can.
+    /// Reads the wire format. All bytes are valid.
     #[inline]
     pub fn from_bytes(bytes: &[u8; TRAILER_LEN]) -> Self {
         let (mut key_id, mut salt, mut counter) = ([0; 4], [0; 16], [0; 8]);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_that_of_the_documentation() {
+    fn layout_matches_the_documentation() {
         let trailer = Trailer {
             key_id: [1; 4],
             salt: [2; 16],
@@ -63,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_come_back(bytes: [u8; TRAILER_LEN]) {
+        fn bytes_round_trip(bytes: [u8; TRAILER_LEN]) {
             prop_assert_eq!(Trailer::from_bytes(&bytes).to_bytes(), bytes);
         }
     }

@@ -1,8 +1,9 @@
-//! LZ4 blocks, by the reference library.
+//! LZ4 blocks, from the reference library.
 //!
-//! Its states are made once and used again and again. Without a dictionary that takes `LZ4_compress_fast_extState_fastReset`, which
-//! does not clear its table for each packet; with one `LZ4_attach_dictionary`, which does not copy the
-//! dictionary's. `lz4-sys` builds the library but declares neither, so they are declared here, as in `lz4.h` of 1.10.
+//! All packets share one state. Without a dictionary, `LZ4_compress_fast_extState_fastReset` avoids
+//! clearing the state's table for each packet. With one, `LZ4_attach_dictionary` avoids copying the
+//! dictionary's table. `lz4-sys` builds the library but declares neither, so they are declared
+//! here, as in `lz4.h` of 1.10.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -50,12 +51,12 @@ unsafe extern "C" {
 #[derive(Debug)]
 struct Stream(NonNull<LZ4StreamEncode>);
 
-// SAFETY: the memory belongs to this value alone, and the library keeps nothing about threads.
+// SAFETY: only this value owns the memory, and the library stores nothing that depends on a thread.
 unsafe impl Send for Stream {}
 
 impl Stream {
     fn new() -> Result<Self, CompressionError> {
-        // SAFETY: takes nothing; gives an initialised stream, or null for want of memory.
+        // SAFETY: takes no argument; returns an initialised stream, or null if memory is short.
         let stream = NonNull::new(unsafe { LZ4_createStream() });
         let failed = CompressionError::Memory(CompressionAlgorithm::Lz4);
         stream.map(Self).ok_or(failed)
@@ -64,12 +65,12 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the pointer is from `LZ4_createStream` and is freed here only.
+        // SAFETY: the pointer is from `LZ4_createStream`, and only this line frees it.
         unsafe { LZ4_freeStream(self.0.as_ptr()) };
     }
 }
 
-/// A dictionary and the table of what is where in it, which refers to the bytes.
+/// A dictionary and its hash table, which refers to the bytes.
 #[derive(Debug)]
 struct Dictionary {
     table: Stream,
@@ -80,7 +81,8 @@ impl Dictionary {
     fn new(bytes: &[u8]) -> Result<Self, CompressionError> {
         let bytes: Box<[u8]> = bytes.into();
         let table = Stream::new()?;
-        // SAFETY: the stream is initialised; the bytes stay where they are, on the heap and unchanged, as long as it.
+        // SAFETY: the stream is initialised. The bytes stay on the heap, unchanged and unmoved, as
+        // long as the stream.
         unsafe { LZ4_loadDictSlow(table.0.as_ptr(), bytes.as_ptr().cast(), size(&bytes)) };
         Ok(Self {
             table,
@@ -98,7 +100,7 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// A compressor with what it needs for all packets to come.
+    /// Makes a compressor and allocates all its memory.
     pub fn new(acceleration: u8, dictionary: Option<&[u8]>) -> Result<Self, CompressionError> {
         Ok(Self {
             working: Stream::new()?,
@@ -107,15 +109,17 @@ impl Compressor {
         })
     }
 
-    /// Compresses `from` into the front of `to` and gives the bytes written; `None` when it does not fit.
+    /// Compresses `from` into the start of `to` and returns the bytes written. `None` if `to` is
+    /// too short.
     #[inline]
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         let working = self.working.0.as_ptr();
         let (src, dst) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
         let (src_size, dst_capacity) = (size(from), size(to));
         let written = match &self.dictionary {
-            // SAFETY: `LZ4_createStream` initialised the state, and this function alone used it since; it leaves it such that it
-            // may be used again, whether the block fitted or not. It reads `from` and writes `to`, within their sizes.
+            // SAFETY: `LZ4_createStream` initialised the state, and only this function has used it
+            // since. The function leaves it reusable, whether the block fitted or not. It reads
+            // `from` and writes `to`, within their sizes.
             None => unsafe {
                 LZ4_compress_fast_extState_fastReset(
                     working.cast(),
@@ -126,8 +130,8 @@ impl Compressor {
                     self.acceleration,
                 )
             },
-            // SAFETY: as above, and the reset makes a stream usable again after whatever happened to it; it is attached to a
-            // dictionary that was loaded and lives as long as `self`. What the stream remembers of `from` is not looked at
+            // SAFETY: as above. The reset makes a stream reusable after any use. It is attached to
+            // a loaded dictionary that lives as long as `self`. The library does not read `from`
             // again: the next call begins with the reset.
             Some(dictionary) => unsafe {
                 LZ4_resetStream_fast(working);
@@ -146,12 +150,13 @@ impl Compressor {
     }
 }
 
-/// Decompresses a block into the front of `to` and gives the bytes written; `None` when it is damaged or does not fit.
+/// Decompresses a block into the start of `to` and returns the bytes written. `None` if the block
+/// is damaged or `to` is too short.
 #[inline]
 pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Option<usize> {
     let (src, dst) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
     let written = match dictionary {
-        // SAFETY: reads `from` and writes `to`, within their sizes, whatever the block says.
+        // SAFETY: reads `from` and writes `to`, within their sizes, for any block.
         None => unsafe { LZ4_decompress_safe(src, dst, size(from), size(to)) },
         // SAFETY: as above, and reads the dictionary within its size.
         Some(bytes) => unsafe {
@@ -168,7 +173,7 @@ pub fn decompress(from: &[u8], to: &mut [u8], dictionary: Option<&[u8]>) -> Opti
     usize::try_from(written).ok()
 }
 
-/// The size of `bytes`, or zero where the library cannot count so far.
+/// The size of `bytes`, or zero if it exceeds the library's range.
 #[inline]
 fn size(bytes: &[u8]) -> c_int {
     bytes.len().try_into().unwrap_or(0)
@@ -181,9 +186,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever the state was used for before, and whether it fitted then: a block holds what went in.
+        /// A block contains its payload after any previous use of the state, whether that block
+        /// fitted or not.
         #[test]
-        fn a_state_may_be_used_again(
+        fn a_state_can_be_reused(
             packets in prop::collection::vec(
                 (prop::collection::vec(0..4_u8, 0..1500), 0..1600_usize),
                 1..40,
@@ -211,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_decompressed_or_refused(
+        fn any_bytes_decompress_or_are_refused(
             block in prop::collection::vec(any::<u8>(), 0..300),
             room in 0..1600_usize,
             known in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),

@@ -1,4 +1,4 @@
-//! Zstandard frames (RFC 8878), by the reference library, without their magic number: a header of ours stands in its place.
+//! Zstandard frames (RFC 8878), from the reference library. Our header replaces their magic number.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use zstd_safe::{CCtx, CParameter, DCtx};
 
 use super::CompressionError;
 
-/// What every frame begins with (RFC 8878, section 3.1.1).
+/// The magic number of each frame (RFC 8878, section 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Its bytes.
+/// Length of the magic number, bytes.
 pub const MAGIC_LEN: usize = MAGIC.len();
 
 /// Makes frames.
 pub struct Compressor(CCtx<'static>);
 
 impl Compressor {
-    /// A compressor with what it needs for all packets to come, the longest of which has `longest` bytes.
+    /// Makes a compressor and allocates all its memory, for packets of at most `longest` bytes.
     pub fn new(
         level: u8,
         dictionary: Option<&[u8]>,
@@ -24,7 +24,7 @@ impl Compressor {
     ) -> Result<Self, CompressionError> {
         let memory = CompressionError::Memory(CompressionAlgorithm::Zstd);
         let mut context = CCtx::try_create().ok_or(memory)?;
-        // The header of ours names the dictionary.
+        // Our header identifies the dictionary.
         for parameter in [
             CParameter::CompressionLevel(level.into()),
             CParameter::DictIdFlag(false),
@@ -36,7 +36,7 @@ impl Compressor {
                 .load_dictionary(bytes)
                 .map_err(|_| CompressionError::Dictionary)?;
         }
-        // The first packets make it allocate and look at the dictionary.
+        // The library allocates and reads the dictionary with the first packets.
         let mut to = vec![0; zstd_safe::compress_bound(longest)];
         for length in [longest, 1] {
             context
@@ -46,8 +46,8 @@ impl Compressor {
         Ok(Self(context))
     }
 
-    /// Compresses `from` into `to`, from the magic number's place on, and gives the bytes written with it; `None` when it
-    /// does not fit.
+    /// Compresses `from` into `to`, with the magic number, and returns the bytes written. `None` if
+    /// `to` is too short.
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         self.0.compress2(to, from).ok()
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for Compressor {
 pub struct Decompressor(DCtx<'static>);
 
 impl Decompressor {
-    /// A decompressor with what it needs for all packets to come.
+    /// Makes a decompressor and allocates all its memory.
     pub fn new(dictionary: Option<&[u8]>) -> Result<Self, CompressionError> {
         let memory = CompressionError::Memory(CompressionAlgorithm::Zstd);
         let mut context = DCtx::try_create().ok_or(memory)?;
@@ -75,8 +75,9 @@ impl Decompressor {
         Ok(Self(context))
     }
 
-    /// Decompresses a frame into the front of `to` and gives the bytes written; `None` when it is damaged or does not fit.
-    /// The first [`MAGIC_LEN`] bytes of `from` are overwritten for that time.
+    /// Decompresses a frame into the start of `to` and returns the bytes written. `None` if the
+    /// frame is damaged or `to` is too short. It overwrites the first [`MAGIC_LEN`] bytes of `from`
+    /// during the call.
     pub fn decompress(&mut self, from: &mut [u8], to: &mut [u8]) -> Option<usize> {
         let held = std::mem::replace(from.first_chunk_mut()?, MAGIC);
         let written = self.0.decompress(to, from);
@@ -97,8 +98,8 @@ mod tests {
 
     const LONGEST: usize = 1472;
 
-    /// Short ones for long, then long ones again: the library gives memory back that it has not used for long, unless it
-    /// needs most of it for any packet.
+    /// Short packets for long, then long ones again. The library frees memory that it has not used
+    /// for long, unless every packet needs most of it.
     #[test]
     fn nothing_is_allocated_after_the_first_packets() {
         let known: Vec<u8> = (0..70_000_u32)

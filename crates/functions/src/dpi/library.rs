@@ -1,9 +1,10 @@
-//! The border to C: Hyperscan, or Vectorscan, which has the same interface (`hs.h` of either).
+//! The interface to C: Hyperscan, or Vectorscan, which has the same interface (`hs.h` of either).
 //!
-//! The library is loaded when it is first asked for and never unloaded, so nothing else needs it to be there.
+//! The library is loaded at its first use and never unloaded. Without a `dpi` function, it need not
+//! be installed.
 //!
-//! What makes the types safe: a [`Database`] is never written once it is compiled, so threads may share it; a scratch space belongs to
-//! one [`Scanner`], which lends itself mutably for each scan.
+//! Why the types are safe: nobody writes to a [`Database`] after its compilation, so threads may
+//! share it. A scratch space belongs to one [`Scanner`], which each scan borrows mutably.
 
 mod check;
 
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use libloading::Library;
 
-/// What both libraries are called.
+/// File name of both libraries.
 const SONAME: &str = "libhs.so.5";
 
 const HS_SUCCESS: c_int = 0;
@@ -28,27 +29,27 @@ const HS_FLAG_SINGLEMATCH: c_uint = 8;
 /// Why the library cannot be used here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// It is not installed, or cannot be loaded.
+    /// The library is not installed, or cannot be loaded.
     #[error(
         "{SONAME} cannot be loaded: {cause}; install the package libhyperscan5, or libvectorscan5 where there is none"
     )]
     Absent {
-        /// What the loader says.
+        /// The loader's message.
         cause: String,
     },
-    /// It needs instructions that the processor lacks.
+    /// The processor lacks instructions that the library needs.
     #[error(
         "{SONAME} does not run on this processor, which lacks instructions that it needs (SSSE3 on x86)"
     )]
     Processor,
-    /// It overlooks what is there.
+    /// The library misses matches.
     #[error(
-        "{SONAME} {version} is faulty on this processor: it does not find {regex} wherever it is; install libhyperscan5, or another release"
+        "{SONAME} {version} is faulty on this processor: it misses matches of {regex} at some offsets; install libhyperscan5, or another release"
     )]
     Faulty {
-        /// Which one it is, as it calls itself.
+        /// The version that the library reports.
         version: String,
-        /// The regular expressions that tell.
+        /// The regular expressions of the failed check.
         regex: String,
     },
 }
@@ -56,26 +57,26 @@ pub enum LibraryError {
 /// Why expressions cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompileError {
-    /// The library is not there.
+    /// The library is not installed.
     Library(LibraryError),
-    /// An expression, by its number from 0, or all together; and what the library says.
+    /// The index of an expression from 0, or `None` for all together, with the library's message.
     Expression(Option<usize>, String),
-    /// There is no memory for it.
+    /// Memory is short.
     Memory,
 }
 
-/// What is looked for.
+/// A pattern to search for.
 #[derive(Clone, Copy, Debug)]
 pub struct Expression<'a> {
-    /// In PCRE's syntax, over bytes.
+    /// PCRE syntax, over bytes.
     pub regex: &'a str,
     /// Whether letters match in either case.
     pub caseless: bool,
-    /// Whether `^` and `$` match at line breaks too.
+    /// Whether `^` and `$` also match at line breaks.
     pub multiline: bool,
-    /// Whether `.` matches a line break too.
+    /// Whether `.` also matches a line break.
     pub dotall: bool,
-    /// Bits that tell that it was found; others may have the same.
+    /// Bits that report a match. Several expressions may share them.
     pub bits: u8,
 }
 
@@ -98,9 +99,9 @@ struct RawError {
 
 type OnMatch = unsafe extern "C" fn(c_uint, c_ulonglong, c_ulonglong, c_uint, *mut c_void) -> c_int;
 
-/// The functions of `hs.h` that are used.
+/// The functions of `hs.h` that this crate calls.
 #[derive(Debug)]
-struct Functions {
+struct HyperscanApi {
     version: unsafe extern "C" fn() -> *const c_char,
     compile: unsafe extern "C" fn(
         *const *const c_char,
@@ -125,21 +126,22 @@ struct Functions {
         OnMatch,
         *mut c_void,
     ) -> c_int,
-    /// What they are the functions of.
+    /// Keeps the library loaded as long as these pointers exist.
     _library: Library,
 }
 
-impl Functions {
+impl HyperscanApi {
     fn load() -> Result<Self, LibraryError> {
-        // What the loader says is the source of the error.
+        // The loader's message is the source of the error.
         let absent = |error: libloading::Error| LibraryError::Absent {
             cause: error
                 .source()
                 .map_or_else(|| error.to_string(), ToString::to_string),
         };
-        // SAFETY: the initialisers of the library are those of the C++ run time and of its choice of instructions.
+        // SAFETY: the library's initialisers only start the C++ run time and select instructions.
         let library = unsafe { Library::new(SONAME) }.map_err(absent)?;
-        // SAFETY: the types are those that `hs.h` declares the functions with; the library is held as long as they are.
+        // SAFETY: the types are those that `hs.h` declares. The library stays loaded as long as the
+        // functions exist.
         let functions = unsafe {
             let valid: unsafe extern "C" fn() -> c_int =
                 *library.get("hs_valid_platform").map_err(absent)?;
@@ -160,13 +162,15 @@ impl Functions {
         Ok(functions)
     }
 
-    /// Loaded, and tried, when it is first asked for.
-    fn get() -> Result<&'static Self, LibraryError> {
-        static LOADED: OnceLock<Result<Functions, LibraryError>> = OnceLock::new();
+    /// Loads and checks the library at the first call.
+    fn load_checked() -> Result<&'static Self, LibraryError> {
+        static LOADED: OnceLock<Result<HyperscanApi, LibraryError>> = OnceLock::new();
         static CHECKED: OnceLock<Result<(), LibraryError>> = OnceLock::new();
         let functions = LOADED.get_or_init(Self::load).as_ref();
         let functions = functions.map_err(Clone::clone)?;
-        CHECKED.get_or_init(|| check::run(functions)).clone()?;
+        CHECKED
+            .get_or_init(|| check::check_library(functions))
+            .clone()?;
         Ok(functions)
     }
 
@@ -177,37 +181,38 @@ impl Functions {
     }
 }
 
-/// Which library a `dpi` would use here, as it calls itself.
+/// The version of the library that `dpi` functions use here.
 ///
 /// # Errors
-/// It is not there, or not to be trusted: the message says why, and what to install.
+/// The library is not installed or fails its check. The message names the cause and the package to
+/// install.
 pub fn version() -> Result<String, LibraryError> {
-    Functions::get().map(Functions::version)
+    HyperscanApi::load_checked().map(HyperscanApi::version)
 }
 
 /// Compiled expressions.
 #[derive(Debug)]
 pub struct Database {
-    functions: &'static Functions,
+    functions: &'static HyperscanApi,
     raw: NonNull<RawDatabase>,
-    /// By expression.
+    /// Indexed by expression.
     bits: Box<[u8]>,
 }
 
-// SAFETY: it belongs to no thread.
+// SAFETY: a database does not depend on a thread.
 unsafe impl Send for Database {}
-// SAFETY: nobody writes to it: scanning and making scratch space for it take it as constant.
+// SAFETY: nobody writes to it: scans and the allocation of scratch space take it as constant.
 unsafe impl Sync for Database {}
 
 impl Database {
     /// Compiles expressions for this processor.
     pub fn compile(expressions: &[Expression<'_>]) -> Result<Self, CompileError> {
-        let functions = Functions::get().map_err(CompileError::Library)?;
+        let functions = HyperscanApi::load_checked().map_err(CompileError::Library)?;
         Self::compile_with(functions, expressions)
     }
 
     fn compile_with(
-        functions: &'static Functions,
+        functions: &'static HyperscanApi,
         expressions: &[Expression<'_>],
     ) -> Result<Self, CompileError> {
         let texts: Vec<CString> = expressions
@@ -221,10 +226,12 @@ impl Database {
             .collect::<Result<_, _>>()?;
         let pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
         let flags: Vec<_> = expressions.iter().map(flags).collect();
-        // Each its own: the time to compile expressions that share one grows with the square of their number.
+        // Each expression gets its own number: with a shared number, compile time grows with the
+        // square of their count.
         let ids: Vec<c_uint> = (0..).take(expressions.len()).collect();
         let (mut raw, mut error) = (null_mut(), null_mut());
-        // SAFETY: three lists of the length that is told, of terminated strings, flags and numbers; a null platform is this machine's.
+        // SAFETY: three lists of the given length: terminated strings, flags and numbers. A null
+        // platform means this machine.
         unsafe {
             (functions.compile)(
                 pointers.as_ptr(),
@@ -246,14 +253,14 @@ impl Database {
                     .map(|expression| expression.bits)
                     .collect(),
             }),
-            None => Err(functions.take_error(error)),
+            None => Err(functions.read_and_free_error(error)),
         }
     }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // SAFETY: it came from the library, and no scanner uses it any more.
+        // SAFETY: the library made it, and no scanner uses it any more.
         unsafe { (self.functions.free_database)(self.raw.as_ptr()) };
     }
 }
@@ -266,10 +273,10 @@ fn flags(expression: &Expression<'_>) -> c_uint {
         | flag(expression.dotall, HS_FLAG_DOTALL)
 }
 
-impl Functions {
+impl HyperscanApi {
     /// Reads an error of the compiler and frees it.
-    fn take_error(&self, error: *mut RawError) -> CompileError {
-        // SAFETY: null, or an error that the library made and nobody freed.
+    fn read_and_free_error(&self, error: *mut RawError) -> CompileError {
+        // SAFETY: null, or an error that the library made and that is not yet freed.
         let Some(held) = (unsafe { error.as_ref() }) else {
             return CompileError::Memory;
         };
@@ -281,34 +288,34 @@ impl Functions {
             message.to_string_lossy().into_owned()
         };
         let expression = usize::try_from(held.expression).ok();
-        // SAFETY: as above; it is not used any more.
+        // SAFETY: as above; nobody uses it after this line.
         unsafe { (self.free_error)(error) };
         CompileError::Expression(expression, message)
     }
 }
 
-/// Looks for the expressions of a database, with memory of its own.
+/// Searches for the expressions of a database, with its own scratch memory.
 #[derive(Debug)]
 pub struct Scanner {
     database: Arc<Database>,
     scratch: NonNull<RawScratch>,
 }
 
-// SAFETY: scratch space belongs to no thread; it is used through `&mut self` alone.
+// SAFETY: scratch space does not depend on a thread, and is only used through `&mut self`.
 unsafe impl Send for Scanner {}
 
-/// What a scan has found so far.
-struct Found<'a> {
+/// The result of a scan so far.
+struct ScanProgress<'a> {
     bits: &'a [u8],
     found: u8,
-    enough: u8,
+    decisive: u8,
 }
 
 impl Scanner {
-    /// A scanner for the database; `None` without memory for it.
+    /// Makes a scanner for the database. Returns `None` if memory is short.
     pub fn new(database: Arc<Database>) -> Option<Self> {
         let mut scratch = null_mut();
-        // SAFETY: a database of the library and a place for the new scratch space.
+        // SAFETY: a database of the library, and a pointer to receive the new scratch space.
         unsafe {
             (database.functions.allocate_scratch)(database.raw.as_ptr(), &raw mut scratch);
         }
@@ -316,18 +323,19 @@ impl Scanner {
         Some(Self { database, scratch })
     }
 
-    /// The bits of the expressions that `bytes` hold; once all of `enough` are among them others may be missing. `None` when the
-    /// library fails.
+    /// Returns the bits of the expressions found in `bytes`. The scan stops once all bits of
+    /// `decisive` are found; others may then be missing. Returns `None` if the library fails.
     #[inline]
-    pub fn scan(&mut self, bytes: &[u8], enough: u8) -> Option<u8> {
-        let mut found = Found {
+    pub fn scan(&mut self, bytes: &[u8], decisive: u8) -> Option<u8> {
+        let mut found = ScanProgress {
             bits: &self.database.bits,
             found: 0,
-            enough,
+            decisive,
         };
         let length = c_uint::try_from(bytes.len()).ok()?;
-        // SAFETY: a database, as many bytes as are told, and scratch space that was made for this database and that nobody else uses
-        // now; `on_match` is called before this returns, with a pointer to `found`, which nobody else has.
+        // SAFETY: a database, `length` bytes, and scratch space made for this database, which no
+        // other scan uses now. The library calls `on_match` only during this call, with a pointer
+        // to `found` that nobody else has.
         let result = unsafe {
             (self.database.functions.scan)(
                 self.database.raw.as_ptr(),
@@ -345,12 +353,12 @@ impl Scanner {
 
 impl Drop for Scanner {
     fn drop(&mut self) {
-        // SAFETY: it came from the library, and no scan runs.
+        // SAFETY: the library made it, and no scan is running.
         unsafe { (self.database.functions.free_scratch)(self.scratch.as_ptr()) };
     }
 }
 
-/// Notes an expression that was found; not 0 ends the scan.
+/// Records a match. A result other than 0 ends the scan.
 unsafe extern "C" fn on_match(
     id: c_uint,
     _from: c_ulonglong,
@@ -358,10 +366,10 @@ unsafe extern "C" fn on_match(
     _flags: c_uint,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: `scan` alone has the library call this, and gives it this context.
-    let found = unsafe { &mut *context.cast::<Found<'_>>() };
+    // SAFETY: only `scan` makes the library call this function, with this context.
+    let found = unsafe { &mut *context.cast::<ScanProgress<'_>>() };
     found.found |= found.bits.get(id as usize).copied().unwrap_or_default();
-    c_int::from(found.found & found.enough == found.enough)
+    c_int::from(found.found & found.decisive == found.decisive)
 }
 
 #[cfg(test)]
@@ -378,7 +386,7 @@ mod tests {
         }
     }
 
-    fn is_here() -> bool {
+    fn is_installed() -> bool {
         let version = version();
         if let Err(error) = &version {
             println!("SKIP: dpi: {error}");
@@ -387,8 +395,8 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_is_there_until_it_is_enough() {
-        if !is_here() {
+    fn finds_all_matches_until_the_decisive_ones() {
+        if !is_installed() {
             return;
         }
         let expressions = [
@@ -398,8 +406,8 @@ mod tests {
         ];
         let database = Arc::new(Database::compile(&expressions).unwrap());
         let mut scanner = Scanner::new(Arc::clone(&database)).unwrap();
-        let mut twin = Scanner::new(database).unwrap();
-        for (bytes, enough, expected) in [
+        let mut second = Scanner::new(database).unwrap();
+        for (bytes, decisive, expected) in [
             (&b""[..], 7, 0),
             (b"a-b", 7, 0),
             (b"--ab--", 7, 1),
@@ -408,14 +416,14 @@ mod tests {
             (b"zzab", 7, 5),
             (b"\0\xff", 7, 0),
         ] {
-            assert_eq!(scanner.scan(bytes, enough), Some(expected), "{bytes:?}");
-            assert_eq!(twin.scan(bytes, enough), Some(expected), "{bytes:?}");
+            assert_eq!(scanner.scan(bytes, decisive), Some(expected), "{bytes:?}");
+            assert_eq!(second.scan(bytes, decisive), Some(expected), "{bytes:?}");
         }
     }
 
     #[test]
-    fn says_which_expression_is_bad_and_why() {
-        if !is_here() {
+    fn error_names_the_bad_expression_and_the_reason() {
+        if !is_installed() {
             return;
         }
         let error = Database::compile(&[expression("a", 1), expression("b(", 1)]).unwrap_err();

@@ -5,8 +5,8 @@ use myelin_packet::checksum;
 use crate::Packet;
 use crate::word::{set_word, word};
 
-/// Sets the DSCP and corrects the IPv4 header's checksum; the two bits of congestion notification (RFC 3168) stay. `None` when the
-/// packet has no IP header, which none is without.
+/// Sets the DSCP and corrects the checksum of the IPv4 header. The two ECN bits (RFC 3168) stay.
+/// Returns `None` if the packet has no IP header, which never happens.
 pub(super) fn set_dscp(packet: &mut Packet<'_>, dscp: u8) -> Option<()> {
     let l3 = usize::from(packet.headers().l3);
     let is_v6 = packet.headers().flags.is_ipv6();

@@ -1,8 +1,9 @@
 //! Copies of packets for a collector, as TZSP (TaZmen Sniffer Protocol) over UDP.
 //!
-//! Behind the UDP header stand version 1, type 0 (a received packet), the encapsulated protocol 1 (Ethernet), the tag 41 with the
-//! frame's length in two bytes, the tag 1, which ends the list, and the frame, as much of it as fits. There is no RFC; Wireshark's
-//! dissector `packet-tzsp.c` has the numbers.
+//! Behind the UDP header follow version 1, type 0 (a received packet), the encapsulated protocol 1
+//! (Ethernet), tag 41 with the frame's length in two bytes, tag 1, which ends the list, and the
+//! frame, truncated to fit. There is no RFC; the numbers are from Wireshark's dissector
+//! `packet-tzsp.c`.
 
 use std::net::IpAddr;
 
@@ -12,18 +13,18 @@ use myelin_spec::MirrorConfig;
 
 use crate::{Packet, ip_header};
 
-/// Longest IP packet that is sent, bytes.
+/// Longest IP packet sent, bytes.
 const MTU: usize = 1500;
 /// Longest Ethernet header, with two tags.
 const MAX_ETHERNET_LEN: usize = 22;
 const UDP_LEN: usize = 8;
 const TZSP_LEN: usize = 9;
 
-/// Writes copies.
+/// Writes copies of packets.
 #[derive(Debug)]
 pub(super) struct Mirror {
     config: MirrorConfig,
-    /// The copy; kept for its memory.
+    /// Buffer for the copy, kept to avoid allocation.
     copy: Vec<u8>,
 }
 
@@ -35,8 +36,8 @@ impl Mirror {
         }
     }
 
-    /// A copy of the packet, as a frame to the collector, with the packet's tags. `None` when the packet has no Ethernet header, which
-    /// none is without.
+    /// Copies the packet into a frame to the collector, with the packet's tags. Returns `None` if
+    /// the packet has no Ethernet header, which never happens.
     pub(super) fn copy(&mut self, packet: &Packet<'_>) -> Option<&[u8]> {
         let frame = packet.bytes();
         let tags = frame.get(12..usize::from(packet.headers().l3).checked_sub(2)?)?;

@@ -1,4 +1,4 @@
-//! One end of a flow, as mappings know it.
+//! One endpoint of a flow, the key of mappings.
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -6,30 +6,30 @@ use std::net::IpAddr;
 use myelin_packet::Family;
 use myelin_packet::prefix::address_bytes;
 
-/// Address, protocol and port. Twin of `struct endpoint` of `nat.bpf.c`.
+/// Address, protocol and port. Same layout as `struct endpoint` in `nat.bpf.c`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// In network order; an IPv4 address takes the first four bytes, the others are zero.
+    /// In network order. An IPv4 address takes the first four bytes; the others are zero.
     pub address: [u8; 16],
     /// Port, or identifier of an echo.
     pub port: u16,
     /// IP protocol number.
     pub protocol: u8,
-    /// Whether the address is one of IPv6.
+    /// Whether the address is IPv6.
     pub is_ipv6: bool,
 }
 
-// Three steps of the hasher instead of one for each field.
+// Three hasher steps instead of one for each field.
 impl Hash for Endpoint {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.address);
-        state.write_u64(self.rest().into());
+        state.write_u64(self.port_and_protocol().into());
     }
 }
 
 impl Endpoint {
-    /// The endpoint at an address.
+    /// Makes the endpoint of an address.
     pub fn new(address: IpAddr, protocol: u8, port: u16) -> Self {
         Self {
             address: address_bytes(address),
@@ -44,7 +44,7 @@ impl Endpoint {
         if self.is_ipv6 { Family::V6 } else { Family::V4 }
     }
 
-    /// A number for its address alone.
+    /// Hash of the address alone.
     pub(super) fn address_hash(&self) -> u32 {
         let (words, _) = self.address.as_chunks::<4>();
         words.iter().fold(0x9e37_79b9, |hash, word| {
@@ -52,17 +52,17 @@ impl Endpoint {
         })
     }
 
-    /// A number for all of it.
-    pub(super) fn choice(&self) -> u32 {
-        mix(self.address_hash(), self.rest())
+    /// Hash of the whole endpoint, which selects its ports.
+    pub(super) fn port_hash(&self) -> u32 {
+        mix(self.address_hash(), self.port_and_protocol())
     }
 
-    fn rest(&self) -> u32 {
+    fn port_and_protocol(&self) -> u32 {
         u32::from(self.port) << 16 | u32::from(self.protocol) << 8 | u32::from(self.is_ipv6)
     }
 }
 
-/// A step of a hash: the multiplier and the shifts are those of MurmurHash3's finaliser.
+/// One hash step. Multipliers and shifts are those of MurmurHash3's finaliser.
 fn mix(hash: u32, word: u32) -> u32 {
     let mut hash = hash ^ word;
     hash ^= hash >> 16;

@@ -1,20 +1,20 @@
-//! Which external endpoint stands for which inside one.
+//! Maps inside endpoints to external endpoints.
 //!
-//! The rules, which `nat.bpf.c` follows to the letter, so that both give the same ports:
+//! `nat.bpf.c` follows the same rules exactly, so both give the same ports:
 //!
-//! * All inside endpoints of one address get the same external address, chosen by a hash of it.
-//! * A new mapping takes the inside port if that is in the range and free, else the first free one of
-//!   [`TRIES`] ports that a hash of the inside endpoint picks from the range; where the range is not
-//!   larger than that, these are all of it. Nothing free: no mapping.
-//! * A port is free when it has no mapping or one that has expired; that one is removed then.
-//! * A mapping that has expired but whose port nobody took goes on when its inside endpoint sends
-//!   again. Packets from outside find it expired.
-//! * After a FIN or RST from inside a mapping lives as one of a closing connection does, whatever
-//!   follows, until a SYN without either. All connections of an inside endpoint share that.
-//! * A full table is swept of all expired mappings, once a second at most; if that makes no room there
-//!   is no mapping. Here [`PIECE`] places are looked at for each mapping that is asked for, so that no
-//!   packet waits for a sweep of a large table; in the kernel, beyond 4096 mappings, as many external
-//!   endpoints.
+//! * All inside endpoints of one address get the same external address, selected by a hash of it.
+//! * A new mapping takes the inside port if that is in the range and free. Otherwise it takes the
+//!   first free one of [`PORT_TRIES`] ports, which a hash of the inside endpoint selects from the
+//!   range. A smaller range is tried completely. If none is free, there is no mapping.
+//! * A port is free if it has no mapping, or an expired one, which is then removed.
+//! * An expired mapping whose port is still unused continues when its inside endpoint sends again.
+//!   Packets from outside find it expired.
+//! * After a FIN or RST from inside, a mapping has the lifetime of a closing connection, until a
+//!   SYN without either. All connections of an inside endpoint share this state.
+//! * When the table is full, a sweep removes all expired mappings, at most once a second. If that
+//!   frees no room, there is no new mapping. Each request for a mapping sweeps [`SWEEP_SLOTS`]
+//!   slots, so that no packet waits for the sweep of a large table. In the kernel, beyond 4096
+//!   mappings, it sweeps as many external endpoints.
 
 use std::net::IpAddr;
 
@@ -23,11 +23,11 @@ use myelin_spec::NatConfig;
 use super::Endpoint;
 use crate::flow_table::FlowTable;
 
-/// Ports that are looked at besides the inside port.
-pub const TRIES: u32 = 128;
+/// Ports to try besides the inside port.
+pub const PORT_TRIES: u32 = 128;
 
-/// Places of a full table that are looked at in one go: some 10 us.
-pub const PIECE: usize = 1024;
+/// Slots of a full table that one request sweeps: about 10 us.
+pub const SWEEP_SLOTS: usize = 1024;
 
 /// Time from the start of one sweep to the next, ns.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
@@ -35,17 +35,17 @@ const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 /// How long a mapping lives after a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
-    /// ns, unless the connection is closing.
+    /// ns, while the connection is open.
     pub ns: u64,
-    /// ns, while it is.
+    /// ns, while the connection is closing.
     pub closing_ns: u64,
-    /// Whether it is closing from this packet on; `None` where the packet does not tell.
+    /// Whether the connection is closing from this packet on. `None` if the packet changes nothing.
     pub closing: Option<bool>,
 }
 
 impl Lifetime {
-    /// Where there are no connections.
-    pub fn always(ns: u64) -> Self {
+    /// A lifetime without the state of a connection.
+    pub fn constant(ns: u64) -> Self {
         Self {
             ns,
             closing_ns: ns,
@@ -60,7 +60,7 @@ impl Lifetime {
     }
 }
 
-/// What an inside endpoint has.
+/// The mapping of an inside endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mapping {
     outer: Endpoint,
@@ -81,12 +81,12 @@ pub struct Mappings {
     /// The inside endpoint by the external one: there is one for each mapping.
     inward: FlowTable<Endpoint, Endpoint>,
     next_sweep_ns: u64,
-    /// Where the sweep that is under way goes on; 0 when none is.
-    swept: usize,
+    /// First slot of the sweep's next part. 0 if no sweep is under way.
+    sweep_position: usize,
 }
 
 impl Mappings {
-    /// None yet, with room for as many as the configuration says.
+    /// Makes an empty table with the capacity of the configuration.
     pub fn new(config: &NatConfig) -> Self {
         let (v4, v6) = config
             .addresses
@@ -100,25 +100,25 @@ impl Mappings {
             outward: FlowTable::new(config.flows as usize),
             inward: FlowTable::new(config.flows as usize),
             next_sweep_ns: 0,
-            swept: 0,
+            sweep_position: 0,
         }
     }
 
-    /// Mappings, those included that have expired but were not removed yet.
+    /// Number of mappings, including expired ones that are not yet removed.
     pub fn len(&self) -> usize {
         self.outward.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no mapping.
     pub fn is_empty(&self) -> bool {
         self.outward.is_empty()
     }
 
-    /// The external endpoint for a packet from `inner`, whose mapping lives that long from `now_ns`
-    /// on. `None` when there is no external address of its family, no free port, or no room for a
-    /// further mapping.
+    /// Returns the external endpoint for a packet from `inner`, and sets the end of its mapping's
+    /// life. Returns `None` if its family has no external address, no port is free, or the table is
+    /// full.
     #[inline]
-    pub fn outward(
+    pub fn translate_outward(
         &mut self,
         inner: &Endpoint,
         now_ns: u64,
@@ -141,9 +141,9 @@ impl Mappings {
         Some(outer)
     }
 
-    /// The inside endpoint for a packet to `outer`; `None` when no living mapping has that one.
+    /// Returns the inside endpoint for a packet to `outer`. `None` if no live mapping has it.
     #[inline]
-    pub fn inward(&self, outer: &Endpoint, now_ns: u64) -> Option<Endpoint> {
+    pub fn translate_inward(&self, outer: &Endpoint, now_ns: u64) -> Option<Endpoint> {
         let inner = self.inward.get(outer)?;
         self.is_alive(inner, now_ns).then_some(*inner)
     }
@@ -154,17 +154,18 @@ impl Mappings {
             .is_some_and(|mapping| now_ns < mapping.expires_ns)
     }
 
-    /// A free external endpoint, with room for its mapping.
+    /// Finds a free external endpoint, and room for its mapping.
     #[cold]
     fn allocate(&mut self, inner: &Endpoint, now_ns: u64) -> Option<Endpoint> {
         let pool = if inner.is_ipv6 { &self.v6 } else { &self.v4 };
         let address = *pool.get(inner.address_hash().checked_rem(pool.len() as u32)? as usize)?;
-        let hash = inner.choice();
+        let hash = inner.port_hash();
         let start = hash % self.port_count;
-        let step = 1 + (hash >> 16) % (self.port_count / TRIES).max(1);
+        let step = 1 + (hash >> 16) % (self.port_count / PORT_TRIES).max(1);
         let offset = u32::from(inner.port).wrapping_sub(self.first_port.into());
         let own = (offset < self.port_count).then_some(offset);
-        let picked = (0..TRIES.min(self.port_count)).map(|n| (start + n * step) % self.port_count);
+        let picked =
+            (0..PORT_TRIES.min(self.port_count)).map(|n| (start + n * step) % self.port_count);
         for offset in own.into_iter().chain(picked) {
             let port = self.first_port + offset as u16;
             let outer = Endpoint::new(address, inner.protocol, port);
@@ -181,23 +182,24 @@ impl Mappings {
         None
     }
 
-    /// Removes what has expired in the next piece of the table; whether there is room now.
+    /// Removes expired mappings from the next slots of the table. Returns whether there is room
+    /// now.
     fn sweep(&mut self, now_ns: u64) -> bool {
-        if self.swept == 0 {
+        if self.sweep_position == 0 {
             if now_ns < self.next_sweep_ns {
                 return false;
             }
             self.next_sweep_ns = now_ns.saturating_add(SWEEP_EVERY_NS);
         }
-        let end = (self.swept + PIECE).min(self.outward.capacity());
-        for place in self.swept..end {
-            if let Some((&inner, mapping)) = self.outward.at(place)
+        let end = (self.sweep_position + SWEEP_SLOTS).min(self.outward.capacity());
+        for slot in self.sweep_position..end {
+            if let Some((&inner, mapping)) = self.outward.flow_in_slot(slot)
                 && mapping.expires_ns <= now_ns
             {
                 self.remove(&inner);
             }
         }
-        self.swept = if end == self.outward.capacity() {
+        self.sweep_position = if end == self.outward.capacity() {
             0
         } else {
             end

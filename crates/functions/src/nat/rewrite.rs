@@ -1,4 +1,4 @@
-//! Where address and port of one end of a packet lie, and how they are replaced.
+//! Finds and replaces address and port of one endpoint of a packet.
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::{Headers, checksum};
@@ -16,7 +16,7 @@ pub(crate) struct Fields {
     headers: Headers,
 }
 
-/// Numbers of the ICMP messages.
+/// Types of the ICMP messages.
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
@@ -25,9 +25,9 @@ const ECHO_REPLY_V6: u8 = 129;
 const ECHO_LEN: usize = 8;
 
 impl Fields {
-    /// The fields that a side translates: the source of what goes out, the destination of what
-    /// comes back. `None` for a packet that is not translated.
-    #[inline(always)] // what it finds stays in registers then
+    /// Finds the fields that a side translates: the source of packets from inside, the destination
+    /// of packets from outside. Returns `None` for a packet that the function does not translate.
+    #[inline(always)] // keeps the result in registers
     #[allow(clippy::inline_always)]
     pub(crate) fn find(frame: &[u8], headers: &Headers, side: Side) -> Option<Self> {
         let is_ipv6 = headers.flags.is_ipv6();
@@ -78,7 +78,7 @@ impl Fields {
         self.headers.l4.into()
     }
 
-    /// What the fields hold.
+    /// The endpoint that the fields contain.
     #[inline]
     pub(crate) fn endpoint(&self, frame: &[u8]) -> Option<Endpoint> {
         let mut address = [0; 16];
@@ -96,7 +96,7 @@ impl Fields {
         })
     }
 
-    /// Replaces what they hold, and corrects the checksums (RFC 1624). A UDP checksum of zero means
+    /// Replaces the endpoint and corrects the checksums (RFC 1624). A UDP checksum of zero means
     /// none and stays.
     #[inline(always)] // as above
     #[allow(clippy::inline_always)]
@@ -117,7 +117,7 @@ impl Fields {
         let held = word(frame, self.l4_checksum)?;
         let (protocol, delta) = match self.headers.protocol {
             UDP if held == 0 => return Some(()),
-            // The one checksum that covers no addresses.
+            // Only the ICMP checksum covers no addresses.
             ICMP => (ICMP, port),
             protocol @ (TCP | UDP | ICMPV6) => (protocol, address + port),
             _ => return None,
@@ -130,8 +130,9 @@ impl Fields {
     }
 }
 
-/// Whether an authentication header is among the extension headers of an IPv6 packet. It covers the
-/// addresses (RFC 4302, section 3.3.3), so whoever gets the packet with others throws it away.
+/// Whether an IPv6 packet has an authentication header among its extension headers. That header
+/// covers the addresses (RFC 4302, section 3.3.3), so the receiver of a translated packet would
+/// drop it.
 #[inline]
 fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
     const IPV6_LEN: usize = 40;
@@ -154,8 +155,8 @@ fn is_authenticated(frame: &[u8], l3: usize, l4: usize) -> bool {
     false
 }
 
-/// By how much the sum of 16-bit words grows with an address, modulo 65535 and not below zero. Sums
-/// of 32-bit words are as good, and so is the complement of one for its negative: 2^16 is 1, and
+/// The growth of the sum of 16-bit words by the new address, modulo 65535 and not below zero. Sums
+/// of 32-bit words give the same result, and a complement works as the negative: 2^16 is 1, and
 /// 2^32 - 1 is 0.
 #[inline]
 fn address_growth(old: &[u8; 16], new: &[u8; 16]) -> u64 {

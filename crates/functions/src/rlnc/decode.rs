@@ -1,27 +1,28 @@
-//! `rlnc-decode`: gives the packets of an encoder on as they were, and works out those that were lost.
+//! `rlnc-decode`: restores the packets of an encoder, and recovers lost ones.
 
 use myelin_coding::{Arrival, Coded, Decoder, Delivered, Delivery, wire};
 use myelin_spec::{RlncDecodeConfig, RlncDelivery};
 
-use super::carrier::Carrier;
+use super::header_template::HeaderTemplate;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// What a decoder remembers: packets, equations, and what it counted.
+/// The state of a decoder: packets, equations and counters.
 #[derive(Debug)]
 pub struct DecodeState {
     decoder: Decoder,
-    /// The latest packet; without one, nothing can be sent.
-    latest: Option<Carrier>,
-    /// Of the packets that are held, by the lower bits of their numbers: what is not in their units.
-    held: Box<[Option<Carrier>]>,
+    /// Headers of the latest packet. Without one, the decoder can send nothing.
+    latest: Option<HeaderTemplate>,
+    /// Headers of the stored packets, which their units lack, indexed by the lower bits of their
+    /// numbers.
+    held: Box<[Option<HeaderTemplate>]>,
     malformed: u64,
     corrupt: u64,
 }
 
 impl DecodeState {
-    /// A decoder with all its memory.
+    /// Makes a decoder with all its memory.
     pub fn new(config: &RlncDecodeConfig) -> Self {
         let capacity = usize::from(config.buffer).next_power_of_two();
         Self {
@@ -34,20 +35,22 @@ impl DecodeState {
     }
 }
 
-/// Takes the trailers off source packets, takes coded packets out, and emits what was worked out. What no encoder has sent is
-/// dropped and counted (`malformed`), and so is what was worked out and is no UDP packet with a right checksum (`corrupt`).
+/// Removes the trailers of source packets, consumes coded packets, and emits recovered packets. It
+/// drops and counts packets that no encoder has sent (`malformed`), and recovered packets that are
+/// not UDP with a correct checksum (`corrupt`).
 #[derive(Debug)]
 pub struct Decode {
     delivery: Delivery,
     timeout_ns: u64,
     now_ns: u64,
     frame: Box<[u8]>,
-    /// A packet of this batch was emitted: it will be behind the batch, and so must be those behind it.
+    /// Whether this batch emitted a packet. Emitted packets leave behind the batch, so packets
+    /// after them must too.
     has_emitted: bool,
 }
 
 impl Decode {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: &RlncDecodeConfig) -> Self {
         Self {
             delivery: match config.delivery {
@@ -62,31 +65,32 @@ impl Decode {
     }
 }
 
-/// Emits what leaves the decoder's memory: what was worked out as packets that came behind `latest`.
-struct Sender<'w> {
-    latest: &'w Carrier,
-    held: &'w mut [Option<Carrier>],
+/// Emits the packets that leave the decoder's memory. Recovered packets take the headers of
+/// `latest`.
+struct DeliverySink<'w> {
+    latest: &'w HeaderTemplate,
+    held: &'w mut [Option<HeaderTemplate>],
     frame: &'w mut [u8],
     emitter: &'w mut dyn Emitter,
     has_emitted: &'w mut bool,
     corrupt: &'w mut u64,
 }
 
-impl Sender<'_> {
-    fn send(&mut self, packet: Delivered<'_>) {
+impl DeliverySink<'_> {
+    fn emit(&mut self, packet: Delivered<'_>) {
         let held = self.held[packet.esi as usize & (self.held.len() - 1)].as_ref();
-        let carrier = held.filter(|_| !packet.recovered).unwrap_or(self.latest);
-        let Some(len) = carrier.restore(self.frame, packet.adu) else {
+        let template = held.filter(|_| !packet.recovered).unwrap_or(self.latest);
+        let Some(len) = template.restore(self.frame, packet.adu) else {
             *self.corrupt += 1;
             return;
         };
-        self.emitter.emit(carrier.meta(), &self.frame[..len]);
+        self.emitter.emit(template.meta(), &self.frame[..len]);
         *self.has_emitted = true;
     }
 }
 
 impl Decode {
-    /// `None` when it is not a packet of an encoder.
+    /// Returns `None` if no encoder sent the packet.
     fn try_decode(
         &mut self,
         state: &mut DecodeState,
@@ -106,8 +110,8 @@ impl Decode {
             corrupt,
             ..
         } = state;
-        let latest = latest.insert(Carrier::of(packet, &datagram)?);
-        let mut sender = Sender {
+        let latest = latest.insert(HeaderTemplate::of(packet, &datagram)?);
+        let mut sender = DeliverySink {
             latest,
             held,
             frame: &mut self.frame,
@@ -118,7 +122,7 @@ impl Decode {
         let mut arrival = Arrival::Discard;
         if let Some(esi) = source {
             let unit = Unit::of(&datagram, packet.bytes())?;
-            let mut sink = |packet: Delivered<'_>| sender.send(packet);
+            let mut sink = |packet: Delivered<'_>| sender.emit(packet);
             arrival = decoder.source(esi, &unit.parts(), self.now_ns, &mut sink);
             if arrival == Arrival::Hold {
                 let mask = sender.held.len() - 1;
@@ -130,7 +134,7 @@ impl Decode {
                 arrival = Arrival::Hold;
             }
         }
-        let mut sink = |packet: Delivered<'_>| sender.send(packet);
+        let mut sink = |packet: Delivered<'_>| sender.emit(packet);
         if source.is_none() {
             match Coded::parse(packet.payload())? {
                 Coded::Repair { id, symbol } => decoder.repair(id, symbol, self.now_ns, &mut sink),
@@ -153,7 +157,7 @@ impl Decode {
 impl Stateful for Decode {
     type State = DecodeState;
 
-    fn begin(&mut self, state: &mut DecodeState) {
+    fn begin_batch(&mut self, state: &mut DecodeState) {
         state.decoder.tune(self.delivery, self.timeout_ns);
         self.has_emitted = false;
     }
@@ -179,7 +183,7 @@ impl Stateful for Decode {
         self.now_ns = now_ns;
     }
 
-    /// In order, as often as packets are given up at the latest.
+    /// For delivery in order: the longest wait for a missing packet.
     fn timer_ns(&self) -> Option<u64> {
         (self.delivery == Delivery::InOrder).then_some(self.timeout_ns)
     }
@@ -195,7 +199,7 @@ impl Stateful for Decode {
         else {
             return;
         };
-        let mut sender = Sender {
+        let mut sender = DeliverySink {
             latest,
             held,
             frame: &mut self.frame,
@@ -203,7 +207,7 @@ impl Stateful for Decode {
             has_emitted: &mut self.has_emitted,
             corrupt,
         };
-        decoder.release(now_ns, &mut |packet| sender.send(packet));
+        decoder.release(now_ns, &mut |packet| sender.emit(packet));
     }
 
     fn read_counters(&self, state: &DecodeState, sink: &mut dyn FnMut(&'static str, u64)) {

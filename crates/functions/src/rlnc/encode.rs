@@ -1,27 +1,27 @@
-//! `rlnc-encode`: numbers packets and sends repair packets with them.
+//! `rlnc-encode`: numbers packets and sends repair packets behind them.
 
 use myelin_coding::{Code, Encoder, wire};
 use myelin_packet::Meta;
 use myelin_spec::{RlncCode, RlncEncodeConfig};
 
-use super::carrier::Carrier;
+use super::header_template::HeaderTemplate;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory, redundancy};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// What an encoder remembers: the code, when the last packet came, and what it counted.
+/// The state of an encoder: the code, the time of the last packet, and counters.
 #[derive(Debug)]
 pub struct EncodeState {
     encoder: Encoder,
     has_begun: bool,
     last_ns: u64,
-    /// The latest packet; without one, nothing can be sent.
-    latest: Option<Carrier>,
-    counters: Counters,
+    /// Headers of the latest packet. Without one, the encoder can send nothing.
+    latest: Option<HeaderTemplate>,
+    counters: EncodeCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct EncodeCounters {
     source: u64,
     repair: u64,
     unsupported: u64,
@@ -30,7 +30,7 @@ struct Counters {
 }
 
 impl EncodeState {
-    /// An encoder with all its memory.
+    /// Makes an encoder with all its memory.
     pub fn new(config: &RlncEncodeConfig) -> Self {
         let code = match config.code {
             RlncCode::Window => Code::Window(config.window),
@@ -41,16 +41,16 @@ impl EncodeState {
             has_begun: false,
             last_ns: 0,
             latest: None,
-            counters: Counters::default(),
+            counters: EncodeCounters::default(),
         }
     }
 }
 
 /// Appends a number to each UDP packet and emits repair packets behind them.
 ///
-/// Dropped and counted is what is not UDP, is a fragment or holds something behind its datagram (`unsupported`), what is
-/// so long that it or its repair packet would not fit in an IP packet of the longest length (`too-long`), and what finds no
-/// room in its buffer (`no-room`).
+/// It drops and counts a packet that is not UDP, is a fragment, or has bytes behind its datagram
+/// (`unsupported`). It also drops a packet if that, or its repair packet, would exceed the MTU
+/// (`too-long`), or if its buffer has no room for the trailer (`no-room`).
 #[derive(Debug)]
 pub struct Encode {
     config: RlncEncodeConfig,
@@ -59,7 +59,7 @@ pub struct Encode {
 }
 
 impl Encode {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: &RlncEncodeConfig) -> Self {
         Self {
             config: *config,
@@ -70,17 +70,18 @@ impl Encode {
 
     /// Sends the repair packets that are due, with that metadata.
     fn emit_repairs(&mut self, state: &mut EncodeState, meta: &Meta, emitter: &mut dyn Emitter) {
-        let Some(carrier) = &state.latest else {
+        let Some(template) = &state.latest else {
             return;
         };
-        let at = carrier.payload_at();
+        let at = template.payload_at();
         while let Some(len) = state.encoder.repair(&mut self.frame[at..]) {
-            match carrier.wrap(&mut self.frame, len, self.config.mtu.into()) {
+            match template.write_headers(&mut self.frame, len, self.config.mtu.into()) {
                 Some(len) => {
                     state.counters.repair += 1;
                     emitter.emit(meta, &self.frame[..len]);
                 }
-                // An IPv6 header is longer than the IPv4 header of the longest packet of the window.
+                // The IPv6 header is longer than the IPv4 header of the longest packet in the
+                // window.
                 None => state.counters.too_long += 1,
             }
         }
@@ -90,7 +91,7 @@ impl Encode {
 impl Stateful for Encode {
     type State = EncodeState;
 
-    fn begin(&mut self, state: &mut EncodeState) {
+    fn begin_batch(&mut self, state: &mut EncodeState) {
         let config = &self.config;
         state
             .encoder
@@ -104,14 +105,14 @@ impl Stateful for Encode {
         emitter: &mut dyn Emitter,
     ) -> Verdict {
         let found = datagram(packet).and_then(|datagram| {
-            let carrier = Carrier::of(packet, &datagram)?;
-            Some((datagram, carrier))
+            let template = HeaderTemplate::of(packet, &datagram)?;
+            Some((datagram, template))
         });
-        let Some((mut datagram, carrier)) = found else {
+        let Some((mut datagram, template)) = found else {
             state.counters.unsupported += 1;
             return Verdict::Drop;
         };
-        let repair = carrier.headers_len() + wire::REPAIR_OVERHEAD + wire::ADUI_LEN;
+        let repair = template.headers_len() + wire::REPAIR_OVERHEAD + wire::ADUI_LEN;
         if datagram.ip_len() + repair > self.config.mtu.into() {
             state.counters.too_long += 1;
             return Verdict::Drop;
@@ -121,7 +122,8 @@ impl Stateful for Encode {
             return Verdict::Drop;
         }
         if !state.has_begun {
-            // Another number each time, so that a decoder sees that an encoder began anew.
+            // Start from a new number each time, so that a decoder notices the restart of an
+            // encoder.
             let mixed = packet.meta().stamp_ns.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             state.encoder.restart((mixed >> 32) as u32);
             state.has_begun = true;
@@ -135,8 +137,8 @@ impl Stateful for Encode {
         }
         state.counters.source += 1;
         state.last_ns = self.now_ns;
-        state.latest = Some(carrier);
-        self.emit_repairs(state, carrier.meta(), emitter);
+        state.latest = Some(template);
+        self.emit_repairs(state, template.meta(), emitter);
         Verdict::Forward
     }
 
@@ -158,9 +160,10 @@ impl Stateful for Encode {
             return;
         };
         if silent_ns >= self.config.flush_ns {
-            // They are made now: the time that the latest packet is gone is not theirs.
+            // These packets start now. Their sojourn must not include the time since the latest
+            // packet.
             meta.stamp_ns = now_ns;
-            self.begin(state);
+            self.begin_batch(state);
             state.encoder.flush();
             self.emit_repairs(state, &meta, emitter);
         }

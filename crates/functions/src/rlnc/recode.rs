@@ -1,22 +1,22 @@
-//! `rlnc-recode`: sends new combinations of the packets that come.
+//! `rlnc-recode`: sends new combinations of the packets that it receives.
 
 use myelin_coding::{Coded, Recoder, wire};
 use myelin_spec::{RlncCoded, RlncRecodeConfig};
 
-use super::carrier::Carrier;
+use super::header_template::HeaderTemplate;
 use super::unit::Unit;
 use super::{MAX_UNIT, datagram, frame_memory, redundancy};
 use crate::{Emitter, Packet, Stateful, Verdict};
 
-/// What a recoder remembers: the latest packets, and what it counted.
+/// The state of a recoder: the latest packets, and counters.
 #[derive(Debug)]
 pub struct RecodeState {
     recoder: Recoder,
-    counters: Counters,
+    counters: RecodeCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct RecodeCounters {
     source: u64,
     coded: u64,
     recoded: u64,
@@ -26,18 +26,18 @@ struct Counters {
 }
 
 impl RecodeState {
-    /// A recoder with all its memory.
+    /// Makes a recoder with all its memory.
     pub fn new(config: &RlncRecodeConfig) -> Self {
         let redundancy = redundancy(config.redundancy);
         Self {
             recoder: Recoder::new(config.window.into(), redundancy, MAX_UNIT),
-            counters: Counters::default(),
+            counters: RecodeCounters::default(),
         }
     }
 }
 
-/// Passes packets of an encoder on and emits recoded ones behind them; what no encoder has sent is dropped and counted
-/// (`malformed`).
+/// Forwards packets of an encoder and emits recoded packets behind them. It drops and counts
+/// packets that no encoder has sent (`malformed`).
 #[derive(Debug)]
 pub struct Recode {
     config: RlncRecodeConfig,
@@ -45,7 +45,7 @@ pub struct Recode {
 }
 
 impl Recode {
-    /// The function of that configuration.
+    /// Makes the function of that configuration.
     pub fn new(config: &RlncRecodeConfig) -> Self {
         Self {
             config: *config,
@@ -53,7 +53,7 @@ impl Recode {
         }
     }
 
-    /// `None` when it is not a packet of an encoder.
+    /// Returns `None` if no encoder sent the packet.
     fn try_recode(
         &mut self,
         state: &mut RecodeState,
@@ -61,18 +61,18 @@ impl Recode {
         emitter: &mut dyn Emitter,
     ) -> Option<Verdict> {
         let mut datagram = datagram(packet)?;
-        let carrier = Carrier::of(packet, &datagram)?;
+        let template = HeaderTemplate::of(packet, &datagram)?;
         match Coded::parse(packet.payload())? {
             Coded::Source { esi, .. } => {
-                // The unit is the packet without its trailer, which is put back.
+                // The unit is the packet without its trailer, which is then restored.
                 datagram.cut(packet, wire::SOURCE_TRAILER_LEN)?;
                 let unit = Unit::of(&datagram, packet.bytes())?;
                 state.recoder.source(esi, &unit.parts())?;
                 datagram.append(packet, &wire::source_trailer(esi))?;
                 state.counters.source += 1;
-                let at = carrier.payload_at();
+                let at = template.payload_at();
                 while let Some(len) = state.recoder.due(&mut self.frame[at..]) {
-                    if self.emit(&carrier, len, emitter) {
+                    if self.emit(&template, len, emitter) {
                         state.counters.recoded += 1;
                     } else {
                         state.counters.too_long += 1;
@@ -93,22 +93,24 @@ impl Recode {
         }
         let len = state
             .recoder
-            .combine(&mut self.frame[carrier.payload_at()..]);
-        if len.is_some_and(|len| self.emit(&carrier, len, emitter)) {
+            .combine(&mut self.frame[template.payload_at()..]);
+        if len.is_some_and(|len| self.emit(&template, len, emitter)) {
             state.counters.replaced += 1;
             Some(Verdict::Drop)
         } else {
-            // Its coefficients would make it too long: what came is as good.
+            // The new packet's coefficients would make it too long. The received packet is just as
+            // useful.
             state.counters.too_long += 1;
             Some(Verdict::Forward)
         }
     }
 
-    /// Sends the packet whose payload of `len` bytes is in the frame; `false` when it is too long.
-    fn emit(&mut self, carrier: &Carrier, len: usize, emitter: &mut dyn Emitter) -> bool {
-        let len = carrier.wrap(&mut self.frame, len, self.config.mtu.into());
+    /// Sends the packet whose payload of `len` bytes is in the frame. Returns `false` if it is too
+    /// long.
+    fn emit(&mut self, template: &HeaderTemplate, len: usize, emitter: &mut dyn Emitter) -> bool {
+        let len = template.write_headers(&mut self.frame, len, self.config.mtu.into());
         if let Some(len) = len {
-            emitter.emit(carrier.meta(), &self.frame[..len]);
+            emitter.emit(template.meta(), &self.frame[..len]);
         }
         len.is_some()
     }
@@ -117,7 +119,7 @@ impl Recode {
 impl Stateful for Recode {
     type State = RecodeState;
 
-    fn begin(&mut self, state: &mut RecodeState) {
+    fn begin_batch(&mut self, state: &mut RecodeState) {
         state.recoder.tune(redundancy(self.config.redundancy));
     }
 

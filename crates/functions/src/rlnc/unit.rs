@@ -1,9 +1,9 @@
-//! The unit that is coded of a packet.
+//! The coded part of a packet.
 
 use crate::datagram::Datagram;
 
-/// An IP packet as it is coded: without what is changed on the way (time to live, traffic class, and the header checksum
-/// that follows them).
+/// An IP packet without the fields that routers change: time to live, traffic class, and the header
+/// checksum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unit<'f> {
     start: [u8; 40],
@@ -12,7 +12,7 @@ pub(super) struct Unit<'f> {
 }
 
 impl<'f> Unit<'f> {
-    /// The unit of the packet with that datagram.
+    /// Makes the unit of the packet with that datagram.
     pub(super) fn of(datagram: &Datagram, frame: &'f [u8]) -> Option<Self> {
         let packet = frame.get(datagram.l3..datagram.end)?;
         let start_len = if datagram.is_ipv6 { 40 } else { 20 };
@@ -35,7 +35,7 @@ impl<'f> Unit<'f> {
         })
     }
 
-    /// Its bytes, in two parts.
+    /// The bytes of the unit, in two parts.
     pub(super) fn parts(&self) -> [&[u8]; 2] {
         [&self.start[..self.start_len], self.rest]
     }

@@ -1,4 +1,4 @@
-//! What must not pass, and by which name it is counted.
+//! Invalid packets are dropped and counted under the right name.
 
 use myelin_functions::{Function, instantiate};
 use myelin_packet::fixtures::{self, build};
@@ -14,14 +14,14 @@ use super::{
 const GCM: Cipher = Cipher::Aes128Gcm;
 
 #[test]
-fn each_side_has_the_counters_of_its_documentation() {
+fn each_side_has_its_documented_counters() {
     let names = |function: Box<dyn Function>| {
         let mut names = Vec::new();
         function.read_counters(&mut |name, _| names.push(name));
         names
     };
     let both = ["fragment", "not-udp", "surplus"];
-    let of_encrypter = ["too-long", "no-room", "no-session", "sessions-begun"];
+    let of_encrypter = ["too-long", "no-room", "no-session", "sessions-started"];
     assert_eq!(names(encrypter(GCM)), [&both[..], &of_encrypter].concat());
     let of_decrypter = [
         "no-session",
@@ -30,16 +30,16 @@ fn each_side_has_the_counters_of_its_documentation() {
         "not-authentic",
         "replayed",
         "too-old",
-        "put-out",
+        "session-evicted",
         "sessions-full",
-        "sessions-begun",
-        "sessions-forgotten",
+        "sessions-started",
+        "sessions-evicted",
     ];
     assert_eq!(names(decrypter(GCM)), [&both[..], &of_decrypter].concat());
 }
 
 #[test]
-fn frames_of_another_kind_are_dropped_by_both() {
+fn both_sides_drop_packets_that_are_not_udp() {
     let fragments = fixtures::all().into_iter().filter(|fixture| {
         fixture
             .expected
@@ -60,7 +60,7 @@ fn frames_of_another_kind_are_dropped_by_both() {
 }
 
 #[test]
-fn what_would_outgrow_the_mtu_is_dropped() {
+fn packets_that_would_exceed_the_mtu_are_dropped() {
     for (cipher, overhead) in [(GCM, 44), (Cipher::Aes128Ctr, 28)] {
         let mut function = encrypter(cipher);
         let longest = 1500 - 28 - overhead;
@@ -80,17 +80,17 @@ fn what_would_outgrow_the_mtu_is_dropped() {
 }
 
 #[test]
-fn what_would_outgrow_its_buffer_is_dropped() {
+fn packets_that_would_exceed_their_buffer_are_dropped() {
     let mut function = encrypter(GCM);
     assert!(run_with_room(&mut *function, &build::udp_v4(100), 43).is_none());
     assert_eq!(counter(&*function, "no-room"), 1);
     assert!(run_with_room(&mut *function, &build::udp_v4(100), 44).is_some());
-    // Ethernet padding is room too.
+    // Ethernet padding counts as room.
     let padded = build::padded(build::udp_v4(1), 43 + 44);
     assert!(run_with_room(&mut *function, &padded, 0).is_some());
 }
 
-/// With a valid checksum, as an attacker would send it.
+/// Changes bits of a frame and corrects its checksum, as an attacker would.
 pub(super) fn changed(frame: &[u8], at: usize, mask: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at] ^= mask;
@@ -102,7 +102,7 @@ pub(super) fn changed(frame: &[u8], at: usize, mask: u8) -> Vec<u8> {
 }
 
 #[test]
-fn each_bit_of_payload_trailer_and_tag_is_guarded() {
+fn the_tag_protects_each_bit_of_payload_trailer_and_tag() {
     for frame in [build::udp_v4(40), build::udp_v6(40)] {
         let sealed = run(&mut *encrypter(GCM), &frame).unwrap();
         let mut function = decrypter(GCM);
@@ -116,15 +116,15 @@ fn each_bit_of_payload_trailer_and_tag_is_guarded() {
                 assert_refused(&mut *function, &changed(&sealed, at, 1 << bit), reason);
             }
         }
-        assert_eq!(counter(&*function, "sessions-begun"), 0);
-        // None of that keeps the packet itself from passing, and its addresses may be translated on the way.
+        assert_eq!(counter(&*function, "sessions-started"), 0);
+        // After all these, the unchanged packet still passes, even with translated addresses.
         let translated = changed(&sealed, 33, 0xff);
         assert!(run(&mut *function, &translated).is_some());
     }
 }
 
 #[test]
-fn another_key_or_cipher_opens_nothing() {
+fn another_key_or_cipher_decrypts_nothing() {
     let sealed = run(&mut *encrypter(GCM), &build::udp_v4(64)).unwrap();
     let mut other = instantiate(&decrypt_config(GCM, &[2, 3])).unwrap();
     assert_refused(&mut *other, &sealed, "unknown-key");
@@ -132,34 +132,37 @@ fn another_key_or_cipher_opens_nothing() {
 }
 
 #[test]
-fn a_packet_passes_once_and_not_when_it_is_too_late() {
+fn a_packet_passes_only_once_and_only_inside_the_window() {
     for cipher in CIPHERS {
-        let (mut there, mut back) = (encrypter(cipher), decrypter(cipher));
+        let (mut sender, mut receiver) = (encrypter(cipher), decrypter(cipher));
         let sealed: Vec<_> = (0..70)
-            .map(|_| run(&mut *there, &build::udp_v4(10)).unwrap())
+            .map(|_| run(&mut *sender, &build::udp_v4(10)).unwrap())
             .collect();
-        assert!(run(&mut *back, &sealed[5]).is_some());
-        assert_refused(&mut *back, &sealed[5], "replayed");
-        assert!(run(&mut *back, &sealed[69]).is_some());
-        assert!(run(&mut *back, &sealed[6]).is_some(), "64 before the next");
-        assert_refused(&mut *back, &sealed[4], "too-old");
-        assert_refused(&mut *back, &sealed[69], "replayed");
+        assert!(run(&mut *receiver, &sealed[5]).is_some());
+        assert_refused(&mut *receiver, &sealed[5], "replayed");
+        assert!(run(&mut *receiver, &sealed[69]).is_some());
+        assert!(
+            run(&mut *receiver, &sealed[6]).is_some(),
+            "the oldest in the window"
+        );
+        assert_refused(&mut *receiver, &sealed[4], "too-old");
+        assert_refused(&mut *receiver, &sealed[69], "replayed");
     }
 }
 
 #[test]
 fn a_forged_packet_does_not_move_the_window() {
-    let (mut there, mut back) = (encrypter(GCM), decrypter(GCM));
-    let [one, other] = [(); 2].map(|()| run(&mut *there, &build::udp_v4(10)).unwrap());
-    assert!(run(&mut *back, &one).is_some());
-    // A counter far ahead: its highest byte.
+    let (mut sender, mut receiver) = (encrypter(GCM), decrypter(GCM));
+    let [one, other] = [(); 2].map(|()| run(&mut *sender, &build::udp_v4(10)).unwrap());
+    assert!(run(&mut *receiver, &one).is_some());
+    // A counter far ahead: its highest byte is changed.
     let forged = changed(&other, other.len() - 24, 0x01);
-    assert_refused(&mut *back, &forged, "not-authentic");
-    assert!(run(&mut *back, &other).is_some());
+    assert_refused(&mut *receiver, &forged, "not-authentic");
+    assert!(run(&mut *receiver, &other).is_some());
 }
 
 #[test]
-fn what_is_cut_short_is_dropped() {
+fn too_short_packets_are_dropped() {
     for (cipher, overhead) in [(GCM, 44), (Cipher::Aes128Ctr, 28)] {
         let mut function = decrypter(cipher);
         for len in [0, 1, overhead - 1] {
@@ -201,7 +204,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn bytes_that_nobody_encrypted_never_pass(
+    fn bytes_that_were_not_encrypted_never_pass(
         mut payload in prop::collection::vec(any::<u8>(), 0..200),
         frame in prop::collection::vec(any::<u8>(), 14..200),
         knows_the_id: bool,

@@ -1,4 +1,4 @@
-//! What was encrypted is decrypted to the same packet.
+//! Decryption restores the encrypted packet.
 
 use myelin_functions::{Batch, Discard, Packet};
 use myelin_packet::fixtures::{self, build};
@@ -6,42 +6,42 @@ use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::Cipher;
 use proptest::prelude::*;
 
-use super::common::ends::ends;
+use super::common::endpoints::endpoints;
 use super::{CIPHERS, assert_valid, counter, decrypter, drops, encrypter, run};
 
 #[test]
-fn payloads_of_every_length_come_back() {
+fn payloads_of_every_length_round_trip() {
     for cipher in CIPHERS {
-        let (mut there, mut back) = (encrypter(cipher), decrypter(cipher));
+        let (mut sender, mut receiver) = (encrypter(cipher), decrypter(cipher));
         for len in 0..=1400 {
             for frame in [build::udp_v4(len), build::udp_v6(len)] {
-                let sealed = run(&mut *there, &frame).unwrap();
+                let sealed = run(&mut *sender, &frame).unwrap();
                 assert_valid(&sealed);
-                let opened = run(&mut *back, &sealed).unwrap();
+                let opened = run(&mut *receiver, &sealed).unwrap();
                 assert!(opened == frame, "{cipher}, {len} bytes");
             }
         }
     }
 }
 
-/// Also with IP options, extension headers and VLAN tags; all that is lost is padding.
+/// Includes IP options, extension headers and VLAN tags. Only padding is lost.
 #[test]
-fn every_udp_fixture_comes_back() {
-    let (mut there, mut back) = (encrypter(Cipher::Aes128Gcm), decrypter(Cipher::Aes128Gcm));
-    let mut came_back = 0;
+fn every_udp_fixture_round_trips() {
+    let (mut sender, mut receiver) = (encrypter(Cipher::Aes128Gcm), decrypter(Cipher::Aes128Gcm));
+    let mut restored = 0;
     for fixture in fixtures::all() {
         let Ok(headers) = fixture.expected else {
             continue;
         };
-        if let Some(sealed) = run(&mut *there, &fixture.frame) {
-            let opened = run(&mut *back, &sealed).unwrap();
+        if let Some(sealed) = run(&mut *sender, &fixture.frame) {
+            let opened = run(&mut *receiver, &sealed).unwrap();
             let expected = &fixture.frame[..headers.end.into()];
             assert_eq!(opened, expected, "{}", fixture.name);
-            came_back += 1;
+            restored += 1;
         }
     }
-    assert!(came_back > 8, "only {came_back} fixtures");
-    assert_eq!(drops(&*back), 0);
+    assert!(restored > 8, "only {restored} fixtures");
+    assert_eq!(drops(&*receiver), 0);
 }
 
 #[test]
@@ -55,17 +55,17 @@ fn wrong_checksums_stay_wrong() {
 }
 
 #[test]
-fn a_batch_is_handled_as_its_packets_are() {
+fn a_batch_gives_the_same_as_its_packets() {
     let frames: Vec<_> = (0..20).map(|len| build::udp_v4(len * 60)).collect();
     let room = |frame: &Vec<u8>| [&frame[..], &[0; 64]].concat();
     let mut buffers: Vec<_> = frames.iter().map(room).collect();
-    let (mut there, mut back) = (encrypter(Cipher::Aes256Gcm), decrypter(Cipher::Aes256Gcm));
+    let (mut sender, mut receiver) = (encrypter(Cipher::Aes256Gcm), decrypter(Cipher::Aes256Gcm));
     let mut batch = Batch::with_capacity(20);
     for (buffer, frame) in buffers.iter_mut().zip(&frames) {
         let meta = Meta::new(0, 1, 1, 0, &parse(frame).unwrap());
         batch.push(Packet::new(buffer, 0, frame.len(), meta, 0).unwrap());
     }
-    assert_eq!(there.process_batch(&mut batch, &mut Discard), 0);
+    assert_eq!(sender.process_batch(&mut batch, &mut Discard), 0);
     assert!(
         batch
             .packets()
@@ -73,28 +73,28 @@ fn a_batch_is_handled_as_its_packets_are() {
             .zip(&frames)
             .all(|(packet, frame)| packet.len() == frame.len() + 44)
     );
-    assert_eq!(back.process_batch(&mut batch, &mut Discard), 0);
+    assert_eq!(receiver.process_batch(&mut batch, &mut Discard), 0);
     let packets = batch.packets().iter().map(Packet::bytes);
     assert!(packets.eq(frames.iter().map(Vec::as_slice)));
-    // What is in clear cannot be decrypted.
-    assert_eq!(back.process_batch(&mut batch, &mut Discard), 20);
-    assert_eq!(drops(&*back), 20);
-    // A buffer that is full has no room for a trailer.
+    // A packet in clear cannot be decrypted.
+    assert_eq!(receiver.process_batch(&mut batch, &mut Discard), 20);
+    assert_eq!(drops(&*receiver), 20);
+    // A full buffer has no room for a trailer.
     let mut full = [build::udp_v4(100)];
     let headers = parse(&full[0]).unwrap();
     let (len, meta) = (full[0].len(), Meta::new(0, 1, 1, 0, &headers));
     let mut batch = Batch::with_capacity(1);
     batch.push(Packet::new(&mut full[0], 0, len, meta, 0).unwrap());
-    assert_eq!(there.process_batch(&mut batch, &mut Discard), 1);
-    assert_eq!(counter(&*there, "no-room"), 1);
+    assert_eq!(sender.process_batch(&mut batch, &mut Discard), 1);
+    assert_eq!(counter(&*sender, "no-room"), 1);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_packets_come_back(
-        (source, destination) in ends(),
+    fn random_packets_round_trip(
+        (source, destination) in endpoints(),
         payload in prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..1400),
         tags in 0..3_usize,
         padding in 0..100_usize,

@@ -1,4 +1,4 @@
-//! What the next generation of a chain goes on with.
+//! State that the next generation of a chain inherits.
 
 use myelin_functions::{Function, States};
 use myelin_packet::fixtures::build;
@@ -20,7 +20,7 @@ fn deploy(states: &mut States, name: &str, config: FunctionConfig) -> Box<dyn Fu
     states.instantiate(&instance).unwrap()
 }
 
-/// Salt and counter.
+/// Salt and counter of an encrypted packet.
 fn number(sealed: &[u8]) -> ([u8; 16], u64) {
     let trailer = &sealed[sealed.len() - 40..sealed.len() - 16];
     let (salt, counter) = trailer.split_first_chunk().unwrap();
@@ -28,57 +28,66 @@ fn number(sealed: &[u8]) -> ([u8; 16], u64) {
 }
 
 #[test]
-fn an_encrypter_goes_on_with_its_numbers_as_long_as_its_key_stays() {
+fn an_encrypter_continues_its_numbers_while_its_key_stays() {
     let mut states = States::default();
     let frame = build::udp_v4(10);
-    let mut old = deploy(&mut states, "there", encrypt_config(GCM, &[1]));
+    let mut old = deploy(&mut states, "sender", encrypt_config(GCM, &[1]));
     let (salt, _) = number(&run(&mut *old, &frame).unwrap());
-    // A further key behind it changes nothing; both generations take numbers from one source.
-    let mut new = deploy(&mut states, "there", encrypt_config(GCM, &[1, 2]));
+    // A further key behind the first changes nothing. Both generations share one sequence of
+    // numbers.
+    let mut new = deploy(&mut states, "sender", encrypt_config(GCM, &[1, 2]));
     assert_eq!(number(&run(&mut *new, &frame).unwrap()), (salt, 1));
     assert_eq!(number(&run(&mut *old, &frame).unwrap()), (salt, 2));
     assert_refused(&mut *old, &build::udp_v4(1500), "too-long");
-    assert_eq!(counter(&*new, "too-long"), 1, "counters begin anew");
-    let mut rotated = deploy(&mut states, "there", encrypt_config(GCM, &[2, 1]));
+    assert_eq!(
+        counter(&*new, "too-long"),
+        1,
+        "both generations share the counters"
+    );
+    let mut rotated = deploy(&mut states, "sender", encrypt_config(GCM, &[2, 1]));
     let (other, counter) = number(&run(&mut *rotated, &frame).unwrap());
     assert!(other != salt && counter == 0);
 }
 
 #[test]
-fn keys_are_exchanged_without_loss_and_replays_stay_known() {
+fn key_exchange_loses_no_packet_and_accepts_no_replay() {
     let mut states = States::default();
     let frame = build::udp_v4(10);
-    let mut there = deploy(&mut states, "there", encrypt_config(GCM, &[1]));
-    let mut back = deploy(&mut states, "back", decrypt_config(GCM, &[1]));
-    let early = run(&mut *there, &frame).unwrap();
-    assert!(run(&mut *back, &early).is_some());
+    let mut sender = deploy(&mut states, "sender", encrypt_config(GCM, &[1]));
+    let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[1]));
+    let early = run(&mut *sender, &frame).unwrap();
+    assert!(run(&mut *receiver, &early).is_some());
 
-    // The decrypter's file first, then the encrypter's.
-    let mut back = deploy(&mut states, "back", decrypt_config(GCM, &[2, 1]));
-    let [still_old, late_old] = [(); 2].map(|()| run(&mut *there, &frame).unwrap());
-    let mut there = deploy(&mut states, "there", encrypt_config(GCM, &[2, 1]));
-    let new = run(&mut *there, &frame).unwrap();
+    // The decrypter's key file changes first, then the encrypter's.
+    let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2, 1]));
+    let [still_old, late_old] = [(); 2].map(|()| run(&mut *sender, &frame).unwrap());
+    let mut sender = deploy(&mut states, "sender", encrypt_config(GCM, &[2, 1]));
+    let new = run(&mut *sender, &frame).unwrap();
     for sealed in [&new, &still_old] {
-        assert!(run(&mut *back, sealed).is_some());
+        assert!(run(&mut *receiver, sealed).is_some());
     }
     for sealed in [&early, &new, &still_old] {
-        assert_refused(&mut *back, sealed, "replayed");
+        assert_refused(&mut *receiver, sealed, "replayed");
     }
 
-    assert_eq!(counter(&*back, "replayed"), 3);
+    assert_eq!(counter(&*receiver, "replayed"), 3);
 
-    // A key that is taken away opens nothing, though its session is still known.
-    let mut back = deploy(&mut states, "back", decrypt_config(GCM, &[2]));
-    assert_refused(&mut *back, &early, "unknown-key");
-    assert_refused(&mut *back, &new, "replayed");
-    assert_eq!(counter(&*back, "replayed"), 4, "counters begin anew");
+    // A removed key decrypts nothing, though its session is still known.
+    let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2]));
+    assert_refused(&mut *receiver, &early, "unknown-key");
+    assert_refused(&mut *receiver, &new, "replayed");
+    assert_eq!(
+        counter(&*receiver, "replayed"),
+        4,
+        "both generations share the counters"
+    );
 
-    // It comes back: what it opened before stays opened.
-    let mut back = deploy(&mut states, "back", decrypt_config(GCM, &[2, 1]));
+    // The key returns. Packets that it decrypted before are still replays.
+    let mut receiver = deploy(&mut states, "receiver", decrypt_config(GCM, &[2, 1]));
     for sealed in [&early, &still_old] {
-        assert_refused(&mut *back, sealed, "replayed");
+        assert_refused(&mut *receiver, sealed, "replayed");
     }
-    assert!(run(&mut *back, &late_old).is_some());
-    assert_refused(&mut *back, &late_old, "replayed");
-    assert_eq!(counter(&*back, "sessions-begun"), 2);
+    assert!(run(&mut *receiver, &late_old).is_some());
+    assert_refused(&mut *receiver, &late_old, "replayed");
+    assert_eq!(counter(&*receiver, "sessions-started"), 2);
 }

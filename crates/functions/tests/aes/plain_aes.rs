@@ -1,6 +1,8 @@
-//! AES a byte at a time, written from the standards: the reference of the tests and the slow side of the benchmark.
+//! AES one byte at a time, written from the standards: the reference of the tests and the slow side
+//! of the benchmark.
 //!
-//! FIPS 197, NIST SP 800-38A (CTR) and SP 800-38D (GCM). Its time depends on the data, so it is of no other use.
+//! FIPS 197, NIST SP 800-38A (CTR) and SP 800-38D (GCM). Its time depends on the data, so do not
+//! use it elsewhere.
 
 /// A key, expanded (FIPS 197, section 5.2).
 pub(crate) struct PlainAes {
@@ -13,7 +15,7 @@ fn xtime(byte: u8) -> u8 {
     byte << 1 ^ if byte & 0x80 == 0 { 0 } else { 0x1b }
 }
 
-/// Multiplication in that field, bit by bit.
+/// Multiplication in the field of AES, bit by bit.
 fn multiply(a: u8, b: u8) -> u8 {
     let power = |n: u8| (0..n).fold(a, |a, _| xtime(a));
     (0..8)
@@ -21,7 +23,7 @@ fn multiply(a: u8, b: u8) -> u8 {
         .fold(0, |sum, bit| sum ^ power(bit))
 }
 
-/// Section 5.1.1: the inverse, then an affine map.
+/// The S-box (section 5.1.1): the inverse, then an affine map.
 fn sbox() -> [u8; 256] {
     std::array::from_fn(|byte| {
         let byte = byte as u8;
@@ -33,7 +35,7 @@ fn sbox() -> [u8; 256] {
 }
 
 impl PlainAes {
-    /// A key of 16 or 32 bytes.
+    /// Expands a key of 16 or 32 bytes.
     pub(crate) fn new(key: &[u8]) -> Self {
         let sbox = sbox();
         let words = key.len() / 4;
@@ -59,7 +61,7 @@ impl PlainAes {
         }
     }
 
-    /// One block (section 5.1).
+    /// Encrypts one block (section 5.1).
     pub(crate) fn encrypt(&self, block: [u8; 16]) -> [u8; 16] {
         let add = |state: &mut [u8; 16], key: &[u8; 16]| {
             for (byte, key) in state.iter_mut().zip(key) {
@@ -70,7 +72,7 @@ impl PlainAes {
         let mut state = block;
         add(&mut state, &self.round_keys[0]);
         for (round, key) in self.round_keys.iter().enumerate().skip(1) {
-            // Columns of four; ShiftRows takes row r from r columns to the right.
+            // Columns of four bytes. ShiftRows takes row r from r columns to the right.
             state =
                 std::array::from_fn(|at| self.sbox[usize::from(state[(at + 4 * (at % 4)) % 16])]);
             if round < last {
@@ -87,7 +89,7 @@ impl PlainAes {
         state
     }
 
-    /// CTR from that block on; its last 32 bits count.
+    /// CTR from that counter block. Its last 32 bits count.
     pub(crate) fn ctr(&self, mut counter: [u8; 16], data: &mut [u8]) {
         for chunk in data.chunks_mut(16) {
             for (byte, key) in chunk.iter_mut().zip(self.encrypt(counter)) {
@@ -98,8 +100,8 @@ impl PlainAes {
         }
     }
 
-    /// GCM with a nonce of 96 bits: encrypts `data` and gives the tag.
-    #[allow(dead_code)] // the benchmark needs CTR alone
+    /// GCM with a nonce of 96 bits: encrypts `data` and returns the tag.
+    #[allow(dead_code)] // the benchmark only uses CTR
     pub(crate) fn gcm(&self, nonce: [u8; 12], aad: &[u8], data: &mut [u8]) -> [u8; 16] {
         let block = |count: u32| {
             let mut block = [0; 16];
@@ -122,7 +124,7 @@ impl PlainAes {
     }
 }
 
-/// SP 800-38D, section 6.3.
+/// Multiplication in GF(2^128) (SP 800-38D, section 6.3).
 fn ghash_multiply(x: u128, y: u128) -> u128 {
     let (mut product, mut v) = (0, y);
     for bit in (0..128).rev() {

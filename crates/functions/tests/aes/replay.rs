@@ -1,4 +1,4 @@
-//! A packet is opened at most once, whatever else comes between, and sessions in use are kept.
+//! A packet is decrypted at most once, with any packets in between, and sessions in use are kept.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::bad_input::changed;
 use super::{assert_refused, counter, decrypt_config_of, decrypter, encrypter, run, run_at};
 
 const GCM: Cipher = Cipher::Aes128Gcm;
-/// After that much time without packets a session may be put out.
+/// After this time without packets, a session may be evicted.
 const PAUSE_NS: u64 = 10_000_000_000;
 
 fn decrypter_of(sessions: u16) -> Box<dyn Function> {
@@ -20,54 +20,57 @@ fn decrypter_of(sessions: u16) -> Box<dyn Function> {
 
 /// The packets of a session.
 fn session(packets: usize) -> Vec<Vec<u8>> {
-    let mut there = encrypter(GCM);
+    let mut sender = encrypter(GCM);
     let frame = build::udp_v4(10);
     (0..packets)
-        .map(|_| run(&mut *there, &frame).unwrap())
+        .map(|_| run(&mut *sender, &frame).unwrap())
         .collect()
 }
 
-/// Three sessions are kept. Salts that nobody encrypted with put none of them out.
+/// The decrypter keeps three sessions. Forged salts evict none of them.
 #[test]
-fn a_session_is_put_out_by_packets_of_others_only() {
-    let mut back = decrypter(GCM);
+fn only_packets_of_other_sessions_evict_a_session() {
+    let mut receiver = decrypter(GCM);
     let first = session(1);
     let early = &first[0];
-    assert!(run(&mut *back, early).is_some());
+    assert!(run(&mut *receiver, early).is_some());
     for salt in 0..100 {
         let forged = changed(early, early.len() - 40 + salt % 16, 1 + salt as u8);
-        assert_eq!(run_at(&mut *back, &forged, PAUSE_NS * salt as u64), None);
+        assert_eq!(
+            run_at(&mut *receiver, &forged, PAUSE_NS * salt as u64),
+            None
+        );
     }
-    assert_eq!(counter(&*back, "not-authentic"), 100);
-    assert_refused(&mut *back, early, "replayed");
+    assert_eq!(counter(&*receiver, "not-authentic"), 100);
+    assert_refused(&mut *receiver, early, "replayed");
     for _ in 0..3 {
-        assert!(run(&mut *back, &session(1)[0]).is_some());
+        assert!(run(&mut *receiver, &session(1)[0]).is_some());
     }
-    assert_eq!(counter(&*back, "sessions-forgotten"), 1);
-    assert_refused(&mut *back, early, "put-out");
+    assert_eq!(counter(&*receiver, "sessions-evicted"), 1);
+    assert_refused(&mut *receiver, early, "session-evicted");
 }
 
 #[test]
-fn the_place_of_a_session_that_was_put_out_remembers_nothing_of_it() {
-    let mut back = decrypter(GCM);
+fn the_slot_of_an_evicted_session_is_empty() {
+    let mut receiver = decrypter(GCM);
     for at in 1..=5 {
         for sealed in session(3) {
-            assert!(run_at(&mut *back, &sealed, at * PAUSE_NS).is_some());
+            assert!(run_at(&mut *receiver, &sealed, at * PAUSE_NS).is_some());
         }
     }
-    assert_eq!(counter(&*back, "sessions-forgotten"), 2);
+    assert_eq!(counter(&*receiver, "sessions-evicted"), 2);
 }
 
-/// With room for one, two sessions in turns must not make each other new.
+/// With room for one session, two sessions in turns must not evict each other and make replays new.
 #[test]
-fn sessions_in_turns_do_not_make_each_other_new() {
+fn sessions_in_turns_do_not_make_replays_new() {
     for pause_ns in [0, 1, PAUSE_NS] {
-        let mut back = decrypter_of(1);
+        let mut receiver = decrypter_of(1);
         let sealed = [session(1), session(1)].concat();
         let mut opened = [0; 2];
         for turn in 0..10 {
             let packet = turn as usize % 2;
-            let done = run_at(&mut *back, &sealed[packet], turn * pause_ns);
+            let done = run_at(&mut *receiver, &sealed[packet], turn * pause_ns);
             opened[packet] += u32::from(done.is_some());
         }
         let other = u32::from(pause_ns == PAUSE_NS);
@@ -75,28 +78,30 @@ fn sessions_in_turns_do_not_make_each_other_new() {
     }
 }
 
-/// Old sessions that the decrypter never saw, as many as it keeps, replayed between two packets of the one in use.
+/// Between two packets of the session in use, an attacker replays old sessions, unknown to the
+/// decrypter, as many as it keeps.
 #[test]
-fn replayed_sessions_do_not_put_out_the_one_in_use() {
+fn replayed_sessions_do_not_evict_the_one_in_use() {
     const KEPT: u16 = 16;
     for pause_ns in [1, PAUSE_NS] {
-        let mut back = decrypter_of(KEPT);
+        let mut receiver = decrypter_of(KEPT);
         let live = session(2);
         let old: Vec<_> = (0..KEPT).flat_map(|_| session(1)).collect();
-        assert!(run_at(&mut *back, &live[0], PAUSE_NS).is_some());
+        assert!(run_at(&mut *receiver, &live[0], PAUSE_NS).is_some());
         for sealed in &old {
-            run_at(&mut *back, sealed, PAUSE_NS + pause_ns);
+            run_at(&mut *receiver, sealed, PAUSE_NS + pause_ns);
         }
         let in_use = pause_ns < PAUSE_NS;
-        assert_eq!(counter(&*back, "sessions-full"), u64::from(in_use));
+        assert_eq!(counter(&*receiver, "sessions-full"), u64::from(in_use));
         let now = PAUSE_NS + pause_ns + 1;
-        assert_eq!(run_at(&mut *back, &live[1], now).is_some(), in_use);
-        // Nothing is opened again, at once or later; only the one that was refused, once there is room.
+        assert_eq!(run_at(&mut *receiver, &live[1], now).is_some(), in_use);
+        // No packet is decrypted again, now or later. Only the refused one passes, once there is
+        // room.
         for rounds in 0..40_u64 {
             let replayed = live[..1].iter().chain(&old[..old.len() - 1]);
             for sealed in replayed {
                 let now = now + rounds * PAUSE_NS / 4;
-                assert_eq!(run_at(&mut *back, sealed, now), None, "{rounds}");
+                assert_eq!(run_at(&mut *receiver, sealed, now), None, "{rounds}");
             }
         }
     }
@@ -105,13 +110,14 @@ fn replayed_sessions_do_not_put_out_the_one_in_use() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-    /// Three sessions are kept, of six; time goes on by leaps, and some stamps are missing or go backwards.
+    /// The decrypter keeps three of six sessions. Time leaps forward, and some stamps are missing
+    /// or go backwards.
     #[test]
-    fn every_packet_is_opened_at_most_once(
+    fn every_packet_is_decrypted_at_most_once(
         steps in prop::collection::vec((0..6_usize, 0..4_usize, 0..8_u64), 0..300),
     ) {
         let sessions: Vec<_> = (0..6).map(|_| session(4)).collect();
-        let mut back = decrypter(GCM);
+        let mut receiver = decrypter(GCM);
         let mut opened = BTreeSet::new();
         let mut now = 0;
         for (session, packet, leap) in steps {
@@ -123,7 +129,7 @@ proptest! {
                     now
                 }
             };
-            if run_at(&mut *back, &sessions[session][packet], stamp_ns).is_some() {
+            if run_at(&mut *receiver, &sessions[session][packet], stamp_ns).is_some() {
                 prop_assert!(opened.insert((session, packet)), "{} of {}", packet, session);
             }
         }

@@ -1,4 +1,4 @@
-//! The reference itself, against the vectors of the standards.
+//! The reference against the test vectors of the standards.
 
 use super::plain_aes::PlainAes;
 
@@ -45,7 +45,8 @@ fn sp_800_38a_f_5() {
     }
 }
 
-/// Test cases 4 and 16 of the proposal to NIST (McGrew and Viega, "The Galois/Counter Mode of Operation", appendix B).
+/// Test cases 4 and 16 of the proposal to NIST (McGrew and Viega, "The Galois/Counter Mode of
+/// Operation", appendix B).
 #[test]
 fn gcm_with_additional_data() {
     let plain = "d9313225f88406e5a55909c5aff5269a 86a7a9531534f7da2e4c303d8a318a72

@@ -1,4 +1,4 @@
-//! What goes over the wire, taken apart by the plain reference.
+//! The wire format, read by the plain reference.
 
 use aws_lc_rs::hmac;
 use myelin_packet::fixtures::build;
@@ -7,7 +7,7 @@ use myelin_spec::Cipher;
 use super::plain_aes::PlainAes;
 use super::{CIPHERS, assert_valid, encrypter, key, payload_of, run};
 
-/// RFC 5869, step by step.
+/// HKDF, RFC 5869, step by step.
 fn hkdf(salt: &[u8], secret: &[u8], info: &[u8], len: usize) -> Vec<u8> {
     let hash = |key: &[u8], data: &[u8]| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -27,7 +27,7 @@ fn hkdf(salt: &[u8], secret: &[u8], info: &[u8], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn hkdf_gives_test_case_1_of_rfc_5869() {
+fn hkdf_matches_test_case_1_of_rfc_5869() {
     let salt: Vec<u8> = (0..13).collect();
     let info: Vec<u8> = (0xf0..0xfa).collect();
     let okm = hkdf(&salt, &[0x0b; 22], &info, 42);
@@ -35,7 +35,7 @@ fn hkdf_gives_test_case_1_of_rfc_5869() {
     assert_eq!(okm[39..], [0x18, 0x58, 0x65]);
 }
 
-/// The plaintext, when the tag is right.
+/// Returns the plaintext if the tag is correct.
 fn decrypt(cipher: Cipher, sealed: &[u8], expected_counter: u64) -> Option<Vec<u8>> {
     let tag_len = if cipher.is_authenticated() { 16 } else { 0 };
     let (rest, tag) = sealed.split_at(sealed.len() - tag_len);
@@ -61,7 +61,8 @@ fn decrypt(cipher: Cipher, sealed: &[u8], expected_counter: u64) -> Option<Vec<u
     let aes = PlainAes::new(key);
     let mut data = ciphertext.to_vec();
     if cipher.is_authenticated() {
-        // Encrypting again decrypts; the tag is over the ciphertext, so it is that of the second time.
+        // A second encryption decrypts. The tag covers the ciphertext, so the second pass computes
+        // it.
         aes.gcm(nonce, trailer, &mut data);
         let found = aes.gcm(nonce, trailer, &mut data.clone());
         (found == tag).then_some(data)
@@ -74,7 +75,7 @@ fn decrypt(cipher: Cipher, sealed: &[u8], expected_counter: u64) -> Option<Vec<u
 }
 
 #[test]
-fn the_reference_decrypts_what_is_sent() {
+fn the_reference_decrypts_encrypted_packets() {
     for cipher in CIPHERS {
         let mut function = encrypter(cipher);
         for (count, len) in (0..).zip([0, 1, 15, 16, 17, 100, 1400]) {
@@ -89,7 +90,7 @@ fn the_reference_decrypts_what_is_sent() {
 }
 
 #[test]
-fn no_two_starts_have_a_session_in_common() {
+fn each_start_has_its_own_session() {
     let trailer = |frame: &[u8]| frame[frame.len() - 40..frame.len() - 24].to_vec();
     let frame = build::udp_v4(64);
     let [one, other] = [(); 2].map(|()| run(&mut *encrypter(Cipher::Aes128Gcm), &frame).unwrap());

@@ -1,8 +1,8 @@
-//! Runs a function on one frame, and looks at what came out.
+//! Runs a function on one frame and returns the result.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-pub(crate) mod ends;
+pub(crate) mod endpoints;
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use myelin_functions::{Discard, Emitter, Function, Packet, Verdict, instantiate}
 use myelin_packet::{Meta, checksum, parse};
 use myelin_spec::FunctionConfig;
 
-/// Emits nothing and says so.
+/// Panics when a function emits a packet.
 struct NoEmission;
 
 impl Emitter for NoEmission {
     fn emit(&mut self, _origin: &Meta, _frame: &[u8]) {
-        panic!("nothing is to be emitted");
+        panic!("the function must not emit packets");
     }
 
     fn reply(&mut self, _origin: &Meta, _frame: &[u8]) {
-        panic!("nothing is to be sent back");
+        panic!("the function must not send replies");
     }
 }
 
-/// A new function of that configuration.
+/// Makes a function of that configuration.
 pub(crate) fn function(config: &FunctionConfig) -> Box<dyn Function> {
     instantiate(config).expect("a valid configuration")
 }
 
-/// What `function` makes of `frame`, `None` when it drops it. The bytes around the frame must stay
-/// as they are.
+/// Runs `function` on `frame`. Returns the forwarded frame, or `None` for a drop. The bytes around
+/// the frame must not change.
 pub(crate) fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> {
     const AROUND: [u8; 32] = [0xa5; 32];
     let headers = parse(frame).expect("a frame that parses");
@@ -44,8 +44,8 @@ pub(crate) fn run(function: &mut dyn Function, frame: &[u8]) -> Option<Vec<u8>> 
     (verdict == Verdict::Forward).then_some(out)
 }
 
-/// What `function` makes of `frame` with that much room behind it, `None` when it drops it. What the packet then says of itself
-/// must be so.
+/// Runs `function` on `frame` with `room` bytes behind it. Returns the forwarded frame, or `None`
+/// for a drop. Checks the packet's headers.
 pub(crate) fn run_with_room(
     function: &mut dyn Function,
     frame: &[u8],
@@ -54,7 +54,7 @@ pub(crate) fn run_with_room(
     run_stamped(function, frame, room, 1)
 }
 
-/// The same for a packet that came at `stamp_ns`.
+/// As [`run_with_room`], for a packet with the stamp `stamp_ns`.
 pub(crate) fn run_stamped(
     function: &mut dyn Function,
     frame: &[u8],
@@ -80,7 +80,7 @@ pub(crate) fn run_stamped(
     })
 }
 
-/// What `function` counted.
+/// The counters of `function`.
 pub(crate) fn counters(function: &dyn Function) -> BTreeMap<&'static str, u64> {
     let mut counters = BTreeMap::new();
     function.read_counters(&mut |name, count| {
@@ -95,7 +95,7 @@ pub(crate) fn payload_of(frame: &[u8]) -> &[u8] {
     &frame[headers.payload.into()..headers.end.into()]
 }
 
-/// Asserts that lengths and checksums are right and that nothing follows the IP packet.
+/// Asserts that lengths and checksums are correct and that no bytes follow the IP packet.
 #[track_caller]
 pub(crate) fn assert_valid(frame: &[u8]) {
     let headers = parse(frame).expect("a frame that parses");

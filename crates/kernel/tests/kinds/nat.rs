@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use myelin_functions::nat::{PIECE, TRIES};
+use myelin_functions::nat::{PORT_TRIES, SWEEP_SLOTS};
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{checksum, parse};
@@ -568,7 +568,7 @@ fn sequences_of_packets_keep_the_rules() {
 /// Every port of a range that is searched whole can be had.
 #[test]
 fn a_small_range_is_used_up_to_the_last_port() {
-    let count = TRIES as u16;
+    let count = PORT_TRIES as u16;
     let config = NatConfig {
         ports: 5000..=4999 + count,
         ..simple()
@@ -614,9 +614,9 @@ fn a_full_table_is_swept_of_what_has_expired_once_a_second() {
 /// No packet looks at all of a large table of user space.
 #[test]
 fn a_large_table_of_user_space_is_swept_piece_by_piece() {
-    let piece = PIECE as u16;
+    let piece = SWEEP_SLOTS as u16;
     let config = NatConfig {
-        flows: 3 * PIECE as u32,
+        flows: 3 * SWEEP_SLOTS as u32,
         timeout_ns: SECOND,
         tcp_timeout_ns: 10 * SECOND,
         ..simple()

@@ -143,7 +143,7 @@ pub static AES_ENCRYPT: Kind = Kind {
             "no-session",
             "dropped: the library had no memory or no random numbers",
         ),
-        ("sessions-begun", "sessions that began"),
+        ("sessions-started", "sessions that started"),
     ],
     read: |fields| FunctionConfig::AesEncrypt(AesEncryptConfig::of(fields)),
     effect: |config| match config {
@@ -188,13 +188,13 @@ pub static AES_DECRYPT: Kind = Kind {
         ),
         ("replayed", "dropped: it came before"),
         ("too-old", "dropped: it lies behind the window"),
-        ("put-out", "dropped: its session was put out"),
+        ("session-evicted", "dropped: its session was evicted"),
         (
             "sessions-full",
             "dropped: its session is new, and all that are kept are in use",
         ),
-        ("sessions-begun", "sessions that began"),
-        ("sessions-forgotten", "sessions that were put out"),
+        ("sessions-started", "sessions that started"),
+        ("sessions-evicted", "sessions that were evicted"),
     ],
     read: |fields| FunctionConfig::AesDecrypt(AesDecryptConfig::of(fields)),
     effect: |config| match config {

@@ -1,20 +1,21 @@
-//! Whether the library finds what is there.
+//! Checks that the library finds all matches.
 //!
-//! Its loops over vector registers are wrong in some releases: Vectorscan 5.4.9 overlooks matches near the end of a buffer where there is
-//! AVX-512, and its issue 317 and its pull request 378 tell of others. A filter that overlooks is worse than none, so some kinds of loops
-//! are tried here on the processor they shall run on, for every place of a match in buffers of every length up to two registers. That
-//! takes some 20 ms, once a process.
+//! Its loops over vector registers are wrong in some releases. Vectorscan 5.4.9 misses matches near
+//! the end of a buffer on processors with AVX-512; its issue 317 and its pull request 378 describe
+//! other cases. A filter that misses matches is worse than none. So this check runs several kinds
+//! of loops on the present processor, for every offset of a match in buffers of every length up to
+//! two registers. It takes about 20 ms, once per process.
 
 use std::sync::Arc;
 
-use super::{Database, Expression, Functions, LibraryError, Scanner};
+use super::{Database, Expression, HyperscanApi, LibraryError, Scanner};
 
-/// What the buffers are filled with.
+/// The byte that fills the buffers.
 const FILLER: u8 = b'a';
-/// Lengths to try: past two of the longest registers.
+/// Buffer lengths to check: beyond two of the longest registers.
 const LENGTHS: usize = 140;
 
-/// Expressions that do not match the filler, and what they match.
+/// Expressions that do not match the filler, with a match for them.
 const CASES: &[(&[&str], &[u8])] = &[
     (&["f"], b"f"),
     (&["\\xff"], b"\xff"),
@@ -31,8 +32,8 @@ const CASES: &[(&[&str], &[u8])] = &[
     (&["fgh[0-9]", "k.*l", "^[^f]+q"], b"fgh7"),
 ];
 
-/// Tries all cases; the error names the first that goes wrong.
-pub(super) fn run(functions: &'static Functions) -> Result<(), LibraryError> {
+/// Checks all cases. The error names the first case that fails.
+pub(super) fn check_library(functions: &'static HyperscanApi) -> Result<(), LibraryError> {
     CASES.iter().try_for_each(|(expressions, needle)| {
         let wrong = || LibraryError::Faulty {
             version: functions.version(),
@@ -64,10 +65,10 @@ fn finds_everywhere(scanner: &mut Scanner, needle: &[u8]) -> bool {
     (needle.len()..=LENGTHS).all(|length| {
         let nothing = scanner.scan(&buffer[..length], 1) == Some(0);
         let everywhere = (0..=length - needle.len()).all(|at| {
-            let place = at..at + needle.len();
-            buffer[place.clone()].copy_from_slice(needle);
+            let range = at..at + needle.len();
+            buffer[range.clone()].copy_from_slice(needle);
             let found = scanner.scan(&buffer[..length], 1) == Some(1);
-            buffer[place].fill(FILLER);
+            buffer[range].fill(FILLER);
             found
         });
         nothing && everywhere

@@ -1,12 +1,12 @@
-//! Random ends of a flow.
+//! Random endpoints of a flow.
 
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
 /// Source and destination, of the same family.
-pub(crate) fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
-    let end = |v6: bool| {
+pub(crate) fn endpoints() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
+    let endpoint = |v6: bool| {
         any::<([u8; 16], u16)>().prop_map(move |(a, port)| {
             if v6 {
                 SocketAddr::from((a, port))
@@ -15,5 +15,8 @@ pub(crate) fn ends() -> impl Strategy<Value = (SocketAddr, SocketAddr)> {
             }
         })
     };
-    prop_oneof![(end(false), end(false)), (end(true), end(true))]
+    prop_oneof![
+        (endpoint(false), endpoint(false)),
+        (endpoint(true), endpoint(true))
+    ]
 }

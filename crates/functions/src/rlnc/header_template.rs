@@ -1,4 +1,4 @@
-//! The packet behind which another one is made: whose Ethernet and IP headers that one gets.
+//! Ethernet and IP headers of a received packet, as a template for new packets.
 
 use myelin_packet::checksum;
 use myelin_packet::five_tuple::UDP;
@@ -8,28 +8,28 @@ use crate::Packet;
 use crate::datagram::Datagram;
 use crate::word::set_word;
 
-/// Ethernet header with two VLAN tags, the longest that is parsed.
+/// Longest Ethernet header that the parser accepts: two VLAN tags.
 const MAX_L3: usize = 22;
 const UDP_LEN: usize = 8;
 
-/// What is taken over of a packet.
+/// The fields to copy from a packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Carrier {
+pub(super) struct HeaderTemplate {
     meta: Meta,
     ethernet: [u8; MAX_L3],
     l3: usize,
-    /// Its IP header without options and extension headers.
+    /// The IP header without options and extension headers.
     ip: [u8; 40],
     is_ipv6: bool,
     ports: [u8; 4],
     has_checksum: bool,
 }
 
-impl Carrier {
-    /// What is taken over of that packet.
+impl HeaderTemplate {
+    /// Copies the fields of `packet`.
     pub(super) fn of(packet: &Packet<'_>, datagram: &Datagram) -> Option<Self> {
         let frame = packet.bytes();
-        let mut carrier = Self {
+        let mut template = Self {
             meta: *packet.meta(),
             ethernet: [0; MAX_L3],
             l3: datagram.l3,
@@ -38,13 +38,13 @@ impl Carrier {
             ports: *frame.get(datagram.l4..)?.first_chunk()?,
             has_checksum: datagram.has_checksum(),
         };
-        let (l3, ip_len) = (datagram.l3, carrier.ip_len());
-        carrier
+        let (l3, ip_len) = (datagram.l3, template.ip_len());
+        template
             .ethernet
             .get_mut(..l3)?
             .copy_from_slice(&frame[..l3]);
-        carrier.ip[..ip_len].copy_from_slice(frame.get(l3..l3 + ip_len)?);
-        Some(carrier)
+        template.ip[..ip_len].copy_from_slice(frame.get(l3..l3 + ip_len)?);
+        Some(template)
     }
 
     /// The packet's metadata.
@@ -56,19 +56,20 @@ impl Carrier {
         if self.is_ipv6 { 40 } else { 20 }
     }
 
-    /// Bytes of IP and UDP header of a packet that is made.
+    /// Bytes of IP and UDP header of a new packet.
     pub(super) fn headers_len(&self) -> usize {
         self.ip_len() + UDP_LEN
     }
 
-    /// Where in a frame that is made the UDP payload begins.
+    /// Offset of the UDP payload in a new frame.
     pub(super) fn payload_at(&self) -> usize {
         self.l3 + self.headers_len()
     }
 
-    /// Writes the headers in front of the `len` bytes of payload in `frame`: the same addresses, ports and priority, and
-    /// no fragmentation. Returns the length of the frame, unless its IP packet would be longer than `mtu`.
-    pub(super) fn wrap(&self, frame: &mut [u8], len: usize, mtu: usize) -> Option<usize> {
+    /// Writes the headers in front of the `len` bytes of payload in `frame`, with the same
+    /// addresses, ports and priority, and without fragmentation. Returns the length of the frame,
+    /// or `None` if its IP packet would exceed `mtu`.
+    pub(super) fn write_headers(&self, frame: &mut [u8], len: usize, mtu: usize) -> Option<usize> {
         let (l3, l4) = (self.l3, self.l3 + self.ip_len());
         let end = self.payload_at() + len;
         if end - l3 > mtu {
@@ -84,10 +85,10 @@ impl Carrier {
         } else {
             ip[0] = 0x45;
             set_word(ip, 2, (end - l3) as u16)?;
-            // Of the identification nothing is needed where nothing is fragmented (RFC 6864).
+            // An unfragmented packet needs no identification (RFC 6864).
             ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
             ip[9] = UDP;
-            seal_ipv4(ip)?;
+            write_ipv4_checksum(ip)?;
         }
         frame[l4..l4 + 4].copy_from_slice(&self.ports);
         set_word(frame, l4 + 4, (end - l4) as u16)?;
@@ -99,11 +100,11 @@ impl Carrier {
         Some(end)
     }
 
-    fn hops(&self) -> u8 {
+    fn hop_limit(&self) -> u8 {
         self.ip[if self.is_ipv6 { 7 } else { 8 }]
     }
 
-    /// DSCP and ECN: IPv6's traffic class or the byte of IPv4 that was the type of service.
+    /// DSCP and ECN: IPv6's traffic class, or the byte of IPv4 that was the type of service.
     fn traffic_class(&self) -> u8 {
         if self.is_ipv6 {
             self.ip[0] << 4 | self.ip[1] >> 4
@@ -112,8 +113,9 @@ impl Carrier {
         }
     }
 
-    /// Writes to `frame` the packet that a unit is of; what is changed on the way is taken over. Returns its length, or `None`
-    /// when the unit is no UDP packet, or its checksum is wrong.
+    /// Writes the packet of a unit to `frame`, with the template's values for fields that routers
+    /// change. Returns the frame's length, or `None` if the unit is not a UDP packet or its
+    /// checksum is wrong.
     pub(super) fn restore(&self, frame: &mut [u8], unit: &[u8]) -> Option<usize> {
         let end = self.l3 + unit.len();
         let frame = frame.get_mut(..end)?;
@@ -123,15 +125,15 @@ impl Carrier {
         let ethertype = match ip.first()? >> 4 {
             4 if ip.len() >= 20 => {
                 ip[1] = self.traffic_class();
-                ip[8] = self.hops();
+                ip[8] = self.hop_limit();
                 let header_len = usize::from(ip[0] & 0x0f) * 4;
-                seal_ipv4(ip.get_mut(..header_len.max(20))?)?;
+                write_ipv4_checksum(ip.get_mut(..header_len.max(20))?)?;
                 0x0800
             }
             6 if ip.len() >= 40 => {
                 ip[0] = 0x60 | self.traffic_class() >> 4;
                 ip[1] = self.traffic_class() << 4 | ip[1] & 0x0f;
-                ip[7] = self.hops();
+                ip[7] = self.hop_limit();
                 0x86dd
             }
             _ => return None,
@@ -144,8 +146,8 @@ impl Carrier {
     }
 }
 
-/// Computes the checksum of an IPv4 header.
-fn seal_ipv4(header: &mut [u8]) -> Option<()> {
+/// Computes the checksum of an IPv4 header and writes it.
+fn write_ipv4_checksum(header: &mut [u8]) -> Option<()> {
     set_word(header, 10, 0)?;
     let sum = checksum::checksum(header);
     set_word(header, 10, sum)
