@@ -142,7 +142,7 @@ impl Node {
                 // This agent's own pins lie in the same file system: only the others' go.
                 Resource::Bpffs { path } => self.remove_foreign_pins(path),
                 _ => myelin_linux::journal::remove(&resource)
-                    .and_then(|()| self.parts.journal.removed(&resource))
+                    .and_then(|()| self.parts.journal.record_removal(&resource))
                     .map_err(ApiError::failed),
             };
             match removed {
@@ -192,7 +192,7 @@ fn open_plane(run_dir: &RunDir, journal: &Journal) -> Result<(Plane, PathBuf), A
         path: mount.clone(),
     };
     if !bpffs::is_bpffs(&mount) {
-        journal.intend(&resource).map_err(ApiError::failed)?;
+        journal.record_intent(&resource).map_err(ApiError::failed)?;
         std::fs::create_dir_all(&mount).map_err(|error| {
             ApiError::failed(format!("cannot make {}: {error}", mount.display()))
         })?;

@@ -156,7 +156,7 @@ impl Routers {
                 .enter(|| Ethtool::open()?.set(CLIENT_LINK, &[Offload::GenericReceive], true))??;
         }
         if matches!(kind, Kind::Kernel | Kind::Namespace | Kind::NamespaceXdp) {
-            napi::give_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
+            napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, polling_core()?)?;
         }
         let sink = network.sink()?;
         let senders = (0..chains.len())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use myelin_linux::address;
 use myelin_linux::ethtool::{self, Ethtool, Offload};
-use myelin_linux::journal::{Journal, NewestFirst};
+use myelin_linux::journal::{Journal, ResourceGuards};
 use myelin_linux::link::{self, LinkId, Mac, VethEnd};
 use myelin_linux::neighbour;
 use myelin_linux::netlink::{Netlink, Request};
@@ -101,7 +101,7 @@ pub struct EndHosts {
     pub client: Host,
     /// Where it goes to.
     pub server: Host,
-    _resources: NewestFirst,
+    _resources: ResourceGuards,
 }
 
 impl EndHosts {
@@ -150,7 +150,7 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn make(&self, journal: &Journal) -> myelin_linux::Result<EndHosts> {
         // Dropped last when a step fails.
-        let mut made = NewestFirst::default();
+        let mut made = ResourceGuards::default();
         let mut netlink = Netlink::open()?;
         let [client, server, client_link, server_link] = self.names.resources();
         let mut namespace = |role, resource| {
@@ -175,7 +175,7 @@ impl Attempt<'_> {
         ];
         for host in &hosts {
             // A port has no address and does not speak: what the host's stack sends out of it would be noise in the chain.
-            ethtool::set_up_silent(&mut netlink, &host.port)?;
+            ethtool::set_up_without_offloads(&mut netlink, &host.port)?;
         }
         for host in &hosts {
             host.enter(|| self.furnish(host))??;

@@ -10,8 +10,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use crate::link::LinkId;
 use crate::netlink::Request;
 
-/// Gives the link an address. An IPv6 address is usable at once: no duplicate address detection (RFC 4862, 5.4), which
-/// would take a second and send packets.
+/// Adds an address to the link. An IPv6 address is usable at once, without duplicate address
+/// detection (RFC 4862, 5.4), which would take a second and send packets.
 pub fn add(link: &LinkId, address: IpAddr, prefix_length: u8) -> Request {
     let mut message = AddressMessage::default();
     message.header.family = family_of(address);
@@ -48,8 +48,8 @@ mod tests {
     use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     #[test]
-    fn both_families_are_usable_at_once() {
-        if !root_or_skip("both_families_are_usable_at_once") {
+    fn addresses_of_both_families_are_usable_at_once() {
+        if !root_or_skip("addresses_of_both_families_are_usable_at_once") {
             return;
         }
         let namespace = Namespace::new("address");

@@ -1,4 +1,4 @@
-//! Which CPUs a thread may run on.
+//! The CPUs that a thread may run on.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Pins a thread to `cpus`. `thread` is its identifier, 0 the calling thread; a process identifier means its main thread.
+/// Pins a thread to `cpus`. `thread` is the thread identifier, 0 for the calling thread. A process
+/// identifier means its main thread.
 pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
     let action = || format!("pin {} to CPUs {cpus:?}", crate::sched::thread_name(thread));
     let mut set = CpuSet::new();
@@ -32,7 +33,7 @@ pub fn set(thread: u32, cpus: &[usize]) -> Result<()> {
     })
 }
 
-/// The CPUs a thread may run on, ascending. 0 is the calling thread.
+/// The CPUs that a thread may run on, ascending. 0 is the calling thread.
 pub fn get(thread: u32) -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(thread.cast_signed())).map_err(|errno| {
         Error::os(
@@ -45,18 +46,18 @@ pub fn get(thread: u32) -> Result<Vec<usize>> {
         .collect())
 }
 
-/// CPUs up to the last one that the calling thread may use.
+/// Number of CPUs up to the last one that the calling thread may use.
 pub fn cores() -> u32 {
     let allowed = get(0).unwrap_or_default();
     allowed.last().map_or(1, |&last| last as u32 + 1)
 }
 
-/// Whether the kernel runs anything on this CPU: it is there and was not taken offline (Documentation/core-api/cpu_hotplug.rst).
+/// Whether the CPU is present and online (Documentation/core-api/cpu_hotplug.rst).
 pub fn is_online(cpu: usize) -> bool {
     let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}"));
     match fs::read_to_string(directory.join("online")) {
         Ok(text) => text.trim() != "0",
-        // One that cannot be taken offline has no such file.
+        // A CPU that cannot be taken offline has no such file.
         Err(_) => directory.exists(),
     }
 }
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_pinned_and_the_others_are_not() {
+    fn pinning_affects_one_thread_only() {
         let all = get(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -78,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn where_a_thread_may_run_is_online() {
+    fn allowed_cpus_are_online() {
         assert!(get(0).unwrap().into_iter().all(is_online));
         assert!(!is_online(1 << 20));
     }
 
     #[test]
-    fn impossible_cpus_are_refused_with_a_choice() {
+    fn impossible_cpus_are_refused_and_the_error_lists_valid_ones() {
         let error = set(0, &[1000]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(

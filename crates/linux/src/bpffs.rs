@@ -1,4 +1,4 @@
-//! The eBPF file system, where programs, maps and links are pinned so that they outlive the process that made them.
+//! The eBPF file system. Pinned programs, maps and links outlive the process that made them.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const MAGIC: FsType = FsType(0xcafe_4a11);
 
-/// Mounts an eBPF file system of its own at `directory` (made if missing), readable by root alone. One that is mounted
-/// exactly there already is left as it is.
+/// Mounts a new eBPF file system at `directory`, which it creates if missing, readable by root
+/// alone. If one is already mounted exactly there, it does nothing.
 pub fn mount(directory: &Path) -> Result<()> {
     let action = || format!("mount an eBPF file system at {}", directory.display());
     fs::create_dir_all(directory).map_err(|error| Error::os(action(), error))?;
@@ -38,13 +38,13 @@ pub fn mount(directory: &Path) -> Result<()> {
     })
 }
 
-/// True when `path` lies on an eBPF file system.
+/// Whether `path` is on an eBPF file system.
 pub fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == MAGIC)
 }
 
-/// Unmounts the eBPF file system mounted at `directory`, which lets go of all that is pinned there, and removes the
-/// empty directory. Nothing mounted there, or no such directory, is no error.
+/// Unmounts the eBPF file system at `directory`, which releases everything pinned there, and
+/// removes the empty directory. A missing mount or directory is no error.
 pub fn unmount(directory: &Path) -> Result<()> {
     let action = || format!("unmount the eBPF file system at {}", directory.display());
     while is_bpffs(directory) && is_mount_point(directory) {
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn is_mounted_once_and_goes_with_its_content() {
-        if !root_or_skip("is_mounted_once_and_goes_with_its_content") {
+    fn is_mounted_once_and_removed_with_its_content() {
+        if !root_or_skip("is_mounted_once_and_removed_with_its_content") {
             return;
         }
         let parent = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_something_else_is_not_touched() {
+    fn another_directory_is_not_touched() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("file"), "x").unwrap();
         let error = unmount(parent.path()).unwrap_err();

@@ -1,11 +1,11 @@
-//! Control groups: what processes may use, what they have used, and who belongs together.
+//! Control groups: limits, usage and membership of processes.
 //!
-//! v2 and v1 are found at run time ([`Hierarchies`]); a [`Cgroup`] is the same path in each hierarchy that it needs.
-//! Paths are `myelin-RUN/NAME` below the root: the first part says whose they are, so nothing here touches a group
-//! of somebody else.
+//! [`Hierarchies`] detects v2 and v1 at run time. A [`Cgroup`] is the same path in each hierarchy
+//! that it needs. Paths are `myelin-RUN/NAME` below the root. The first part names the owner, so
+//! this module never touches the group of another program.
 //!
-//! With cgroup v1 a task with real-time priority cannot be in a group without real-time bandwidth of its own, so real-time
-//! priority and a group exclude each other.
+//! With cgroup v1, a real-time task cannot join a group without its own real-time bandwidth. So
+//! real-time priority and a group exclude each other.
 
 mod hierarchy;
 mod removal;
@@ -24,53 +24,54 @@ use crate::sched::{self, Policy};
 pub use hierarchy::{Hierarchies, Mode};
 pub use removal::remove;
 
-/// What every path begins with.
+/// Prefix of every path.
 const PREFIX: &str = "myelin-";
 
-/// The time over which a CPU quota holds, where the quota is not too small for it. A process that has used its share up
-/// stands still for the rest of it, so it is short.
+/// Period of a CPU quota, unless the quota would be too small. Short, because a process that has
+/// used its quota stops for the rest of the period.
 const PERIOD: Duration = Duration::from_millis(10);
-/// The kernel takes no smaller quota.
+/// The smallest quota that the kernel accepts.
 const MIN_QUOTA: Duration = Duration::from_millis(1);
 
-/// What a group may use at most.
+/// Resource limits of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Processor time, thousandths of a core; at least 1.
     pub cpu_millicores: Option<u32>,
-    /// Memory, bytes. Swap is not given in its place.
+    /// Memory, bytes. Swap does not extend it.
     pub memory_bytes: Option<u64>,
 }
 
-/// What a group has used.
+/// Resource usage of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time, ns.
     pub cpu_ns: u64,
-    /// Memory in use, bytes: also file pages and shared memory that its processes touched first.
+    /// Memory in use, bytes, including file pages and shared memory that its processes touched
+    /// first.
     pub memory_bytes: u64,
-    /// Periods in which it had used its quota up.
+    /// Periods in which the group used up its quota.
     pub throttled_periods: u64,
-    /// How long it stood still for that, ns.
+    /// Time that the group was throttled, ns.
     pub throttled_ns: u64,
-    /// Processes that were killed at the memory limit.
+    /// Processes that the kernel killed at the memory limit.
     pub oom_kills: u64,
 }
 
-/// A group.
+/// A control group.
 #[derive(Debug)]
 pub struct Cgroup {
     path: String,
-    /// In each hierarchy.
+    /// One directory for each hierarchy.
     directories: Vec<PathBuf>,
     cpu: Option<Directory>,
     cpuacct: Option<Directory>,
     memory: Option<Directory>,
-    /// Kills at the memory limit in groups below that are gone.
-    former_oom_kills: AtomicU64,
+    /// Kills at the memory limit in subgroups that are removed.
+    removed_oom_kills: AtomicU64,
 }
 
-/// Where a controller's files are.
+/// The directory of a controller's files.
 #[derive(Debug, Clone)]
 struct Directory {
     path: PathBuf,
@@ -78,7 +79,8 @@ struct Directory {
 }
 
 impl Cgroup {
-    /// Makes the group `path` (`myelin-RUN/NAME`) with its limits, or nothing.
+    /// Makes the group `path` (`myelin-RUN/NAME`) with its limits. On failure it leaves nothing
+    /// behind.
     pub fn create(path: &str, limits: &Limits) -> Result<Self> {
         check_path(path)?;
         let hierarchies = Hierarchies::detect()?;
@@ -90,30 +92,35 @@ impl Cgroup {
         if limits.memory_bytes.is_some() {
             hierarchies.need("memory", &action)?;
         }
-        let made = Self::make(path, &hierarchies, limits, &action)
+        let made = Self::make_directories(path, &hierarchies, limits, &action)
             .and_then(|group| group.limit(limits).map(|()| group));
         made.inspect_err(|_| {
-            // The first error is the one to report.
+            // Report the first error.
             let _ = remove(path);
         })
     }
 
-    fn make(path: &str, hierarchies: &Hierarchies, limits: &Limits, action: &str) -> Result<Self> {
+    fn make_directories(
+        path: &str,
+        hierarchies: &Hierarchies,
+        limits: &Limits,
+        action: &str,
+    ) -> Result<Self> {
         let mut directories = Vec::new();
         let mut at = |controller: &str, is_needed: bool| -> Result<Option<Directory>> {
             let Some(hierarchy) = hierarchies.of(controller) else {
                 return Ok(None);
             };
             let directory = hierarchy.mount.join(path);
-            make_directory(&directory).map_err(|error| explain(action, error))?;
+            make_directory(&directory).map_err(|error| add_remedy(action, error))?;
             if !directories.contains(&directory) {
                 directories.push(directory.clone());
             }
             if hierarchy.unified
                 && let Err(error) = enable(&hierarchy.mount, path, controller, action)
             {
-                // In a container the root has processes of its own and hands nothing down. Then a group without limits lacks
-                // this controller's figures, no more.
+                // In a container, the root has its own processes and delegates no controller. A
+                // group without limits then only lacks this controller's usage.
                 return if is_needed { Err(error) } else { Ok(None) };
             }
             Ok(Some(Directory {
@@ -124,7 +131,7 @@ impl Cgroup {
         let cpu = at("cpu", limits.cpu_millicores.is_some())?;
         let memory = at("memory", limits.memory_bytes.is_some())?;
         let cpuacct = match hierarchies.of("cpu") {
-            // The processor time of a group of v2 needs no controller.
+            // In v2, the processor time of a group needs no controller.
             Some(hierarchy) if hierarchy.unified => Some(Directory {
                 path: hierarchy.mount.join(path),
                 unified: true,
@@ -132,7 +139,7 @@ impl Cgroup {
             _ => at("cpuacct", false)?,
         };
         if directories.is_empty() {
-            // Any hierarchy says who belongs together.
+            // Any hierarchy can record membership.
             let hierarchy = hierarchies.iter().next().ok_or_else(|| {
                 Error::new(
                     action,
@@ -142,7 +149,7 @@ impl Cgroup {
                 .remedy("mount -t cgroup2 none /sys/fs/cgroup")
             })?;
             let directory = hierarchy.mount.join(path);
-            make_directory(&directory).map_err(|error| explain(action, error))?;
+            make_directory(&directory).map_err(|error| add_remedy(action, error))?;
             directories.push(directory);
         }
         Ok(Self {
@@ -151,16 +158,16 @@ impl Cgroup {
             cpu,
             cpuacct,
             memory,
-            former_oom_kills: AtomicU64::new(0),
+            removed_oom_kills: AtomicU64::new(0),
         })
     }
 
-    /// Its path below the root of each hierarchy.
+    /// Path of the group below the root of each hierarchy.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Sets the limits that are given; the others stay as they are.
+    /// Sets the given limits; other limits do not change.
     pub fn limit(&self, limits: &Limits) -> Result<()> {
         let action = || format!("limit the control group {}", self.path);
         let write = |directory: &Directory, file: &str, value: &str| {
@@ -178,7 +185,7 @@ impl Cgroup {
             if cpu.unified {
                 write(cpu, "cpu.max", &format!("{quota} {period}"))?;
             } else {
-                // A quota that is too small for the new period would be refused.
+                // The kernel refuses a quota that is too small for the new period.
                 write(cpu, "cpu.cfs_quota_us", "-1")?;
                 write(cpu, "cpu.cfs_period_us", &period.to_string())?;
                 write(cpu, "cpu.cfs_quota_us", &quota.to_string())?;
@@ -188,10 +195,11 @@ impl Cgroup {
             let limit = bytes.to_string();
             if memory.unified {
                 write(memory, "memory.max", &limit)?;
-                // Absent without swap accounting.
+                // The file is absent without swap accounting.
                 let _ = write(memory, "memory.swap.max", "0");
             } else {
-                // Memory and swap together are never below memory alone, so the way up begins with them.
+                // Memory and swap together are never below memory alone, so an increase starts with
+                // them.
                 let _ = write(memory, "memory.memsw.limit_in_bytes", "-1");
                 write(memory, "memory.limit_in_bytes", &limit)?;
                 let _ = write(memory, "memory.memsw.limit_in_bytes", &limit);
@@ -200,7 +208,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Makes `command` start inside: it and all its children are members from their first instruction.
+    /// Makes `command` start in the group: the process and all its children are members from their
+    /// first instruction.
     pub fn join(&self, command: &mut Command) -> Result<()> {
         let mut files = Vec::new();
         for directory in &self.directories {
@@ -209,16 +218,16 @@ impl Cgroup {
             files.push(file.map_err(|error| Error::os(format!("open {}", path.display()), error))?);
         }
         let enter = move || -> io::Result<()> {
-            // "0" is the process that writes.
+            // "0" means the writing process.
             files.iter().try_for_each(|mut file| file.write_all(b"0"))
         };
-        // SAFETY: the closure only writes to descriptors that it owns: it neither allocates nor takes a lock, so it may
-        // run between fork and exec of a process with several threads.
+        // SAFETY: the closure only writes to its own descriptors. It neither allocates nor takes a
+        // lock, so it may run between fork and exec of a process with several threads.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
 
-    /// The processes inside and below.
+    /// The processes in the group and its subgroups.
     pub fn processes(&self) -> Vec<u32> {
         let directory = &self.directories[0];
         let all = removal::tree(directory);
@@ -227,7 +236,7 @@ impl Cgroup {
             .collect()
     }
 
-    /// Ends all processes inside, and removes the groups below.
+    /// Ends all processes in the group and removes its subgroups.
     pub fn clear(&self) -> Result<()> {
         let below = |root: &PathBuf| {
             let mut all = removal::tree(root);
@@ -239,13 +248,13 @@ impl Cgroup {
                 .iter()
                 .map(|directory| oom_kills_of(directory))
                 .sum();
-            self.former_oom_kills.fetch_add(kills, Ordering::Relaxed);
+            self.removed_oom_kills.fetch_add(kills, Ordering::Relaxed);
         }
         removal::clear(&self.path)
     }
 
-    /// What its processes have used since it was made, the ended ones included. A figure whose controller is not there
-    /// is 0.
+    /// Resource usage of the group since its creation, including ended processes. A value is 0 if
+    /// its controller is missing.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         if let Some(cpu) = &self.cpu {
@@ -270,10 +279,10 @@ impl Cgroup {
                 usage.oom_kills = field(&memory.text("memory.events"), "oom_kill");
             } else {
                 usage.memory_bytes = number(&memory.text("memory.usage_in_bytes"));
-                // v1 counts where the process was, not above.
+                // v1 counts in the process's own group, not in its parents.
                 let all = removal::tree(&memory.path);
                 let kills: u64 = all.iter().map(|directory| oom_kills_of(directory)).sum();
-                usage.oom_kills = kills + self.former_oom_kills.load(Ordering::Relaxed);
+                usage.oom_kills = kills + self.removed_oom_kills.load(Ordering::Relaxed);
             }
         }
         usage
@@ -286,7 +295,7 @@ impl Directory {
     }
 }
 
-/// The children of a thread with real-time priority have it too, and could not join.
+/// Children inherit the real-time priority of their thread and could not join.
 fn refuse_real_time(action: &str) -> Result<()> {
     match sched::get(0)? {
         Policy::Other | Policy::Idle => Ok(()),
@@ -299,18 +308,18 @@ fn refuse_real_time(action: &str) -> Result<()> {
     }
 }
 
-/// Quota and period of a share, in whole microseconds, as the kernel takes them.
+/// Converts a share into quota and period in whole microseconds, within the kernel's limits.
 fn quota(millicores: u32) -> (Duration, Duration) {
     let millicores = u64::from(millicores.max(1));
     let us = |duration: Duration| duration.as_micros() as u64;
-    // Rounded up: a period that is a bit too short makes the quota too small.
+    // Rounded up, because too short a period makes the quota too small.
     let least = (us(MIN_QUOTA) * 1000).div_ceil(millicores);
     let period = us(PERIOD).max(least);
     let quota = period * millicores / 1000;
     (Duration::from_micros(quota), Duration::from_micros(period))
 }
 
-/// The paths that this module touches: two plain names, the first of which is Myelin's.
+/// Accepts two plain names, the first with Myelin's prefix. This module touches no other path.
 fn check_path(path: &str) -> Result<()> {
     let mut parts = path.split('/');
     let plain = |part: &str| {
@@ -342,7 +351,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Hands a controller of v2 down to the group.
+/// Delegates a v2 controller to the group.
 fn enable(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()> {
     let run = path.split('/').next().unwrap_or(path);
     for directory in [mount.to_path_buf(), mount.join(run)] {
@@ -358,7 +367,7 @@ fn enable(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()
             let error = Error::os(format!("{action}: write +{controller} to {}", file.display()), error);
             if busy {
                 error
-                    .because("the group above has processes of its own, so it can hand no controller down")
+                    .because("the parent group has its own processes, so it cannot delegate a controller")
                     .remedy(format!(
                         "move them into a group below it (`mkdir {0}/init; for pid in $(cat {0}/cgroup.procs); do \
                          echo $pid > {0}/init/cgroup.procs; done`)",
@@ -372,7 +381,7 @@ fn enable(mount: &Path, path: &str, controller: &str, action: &str) -> Result<()
     Ok(())
 }
 
-fn explain(action: &str, error: io::Error) -> Error {
+fn add_remedy(action: &str, error: io::Error) -> Error {
     let read_only = error.raw_os_error() == Some(libc::EROFS);
     let error = Error::os(action, error);
     if read_only {
@@ -382,18 +391,18 @@ fn explain(action: &str, error: io::Error) -> Error {
     }
 }
 
-/// Kills at the memory limit of one group of v1.
+/// Number of kills at the memory limit of one v1 group.
 fn oom_kills_of(directory: &Path) -> u64 {
     field(&read(&directory.join("memory.oom_control")), "oom_kill")
 }
 
-/// The processes of one group, without those below.
+/// The processes of one group, without its subgroups.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let text = read(&directory.join("cgroup.procs"));
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// A group that has gone reads as empty.
+/// The file's text. A removed group reads as empty.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -402,7 +411,7 @@ fn number(text: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// `name value` on a line of its own.
+/// The value of a line `name value`.
 fn field(text: &str, name: &str) -> u64 {
     let value = |line: &str| {
         line.strip_prefix(name)?

@@ -1,4 +1,4 @@
-//! The one error of this crate: what was attempted on which object, why it failed, what to do about it.
+//! The error of this crate: the failed action with its object, the cause, and the remedy.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failed operation, as a user reads it: `cannot <action>: <cause>; <remedy>`.
+/// A failed operation. Its text is `cannot <action>: <cause>; <remedy>`.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action}: {cause}{}", Remedy(remedy.as_deref()))]
 pub struct Error {
@@ -17,7 +17,7 @@ pub struct Error {
     source: Option<io::Error>,
 }
 
-/// What a caller may want to tell apart.
+/// The kind of a failure, for callers that branch on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -27,9 +27,9 @@ pub enum ErrorKind {
     Exists,
     /// A capability is missing.
     Denied,
-    /// The kernel was built without it, or is too old.
+    /// The kernel lacks the feature: a build option, or too old a version.
     Unsupported,
-    /// The request makes no sense: a bad name, a value out of range.
+    /// The request is invalid: a bad name, a value out of range.
     Invalid,
     /// The object is in use.
     Busy,
@@ -67,7 +67,8 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// From a system call's error. `action` completes "cannot ..." and names the object.
+    /// Makes an error from that of a system call. `action` completes "cannot ..." and names the
+    /// object.
     pub fn os(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         let kind = ErrorKind::of(&source);
@@ -87,7 +88,7 @@ impl Error {
         }
     }
 
-    /// From a check made before any system call.
+    /// Makes an error from a check before any system call.
     pub fn new(action: impl Into<String>, kind: ErrorKind, cause: impl Into<String>) -> Self {
         Self {
             action: action.into(),
@@ -98,21 +99,22 @@ impl Error {
         }
     }
 
-    /// With the kernel's own words (netlink extended acknowledgement) in place of the error number's.
+    /// Replaces the cause, for example by the kernel's own message (netlink extended
+    /// acknowledgement).
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = cause.into();
         self
     }
 
-    /// With a way out.
+    /// Adds a remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// What happened, for a caller to branch on.
+    /// The kind of the failure, for callers that branch on it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -122,18 +124,18 @@ impl Error {
         self.source.as_ref().and_then(io::Error::raw_os_error)
     }
 
-    /// The cause alone, without what was attempted.
+    /// The cause alone, without the action.
     pub fn cause(&self) -> &str {
         &self.cause
     }
 
-    /// True when the object was not there: what removal treats as done.
+    /// Whether the object did not exist. Removals treat this as success.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }
 }
 
-/// `No such process (os error 3)` without the number: the reader wants the words.
+/// The error's message without its number, `(os error 3)`.
 fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or(&text);
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_as_action_cause_and_remedy() {
+    fn text_is_action_cause_and_remedy() {
         let denied = Error::os(
             "create veth `my0`",
             io::Error::from_raw_os_error(libc::EPERM),

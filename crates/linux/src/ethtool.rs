@@ -1,7 +1,8 @@
 //! Offloads and receive queues of a link (`SIOCETHTOOL`, linux/ethtool.h).
 //!
-//! Offloads leave work for a card to do: a checksum to fill in, a large segment to cut. On a virtual link nobody does
-//! it, so a packet function would see unfinished packets. Hence the switches here.
+//! Offloads leave work to the network card: a checksum to fill in, a large segment to cut. A
+//! virtual link does not do this work, so a packet function would see unfinished packets. This
+//! module turns offloads off.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,27 +24,28 @@ const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
 const STRING_BYTES: usize = 32;
 const WORD_BYTES: usize = size_of::<u32>();
-/// A device has less than 2^12 features in any foreseeable kernel; more is an answer not to be trusted.
+/// Devices have fewer than 2^12 features; a larger count is not trusted.
 const MAX_FEATURES: usize = 1 << 12;
 
-/// A group of a link's features that belong together.
+/// A group of related features of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Offload {
     /// The sender leaves the transport checksum to the card.
     TransmitChecksum,
-    /// The receiver believes the card that the checksum is right.
+    /// The receiver trusts the card's check of the checksum.
     ReceiveChecksum,
-    /// One packet in several pieces of memory.
+    /// One packet in several memory segments.
     ScatterGather,
-    /// The sender leaves cutting to the card: TCP (TSO), UDP (USO), SCTP, tunnels, lists.
+    /// The sender leaves segmentation to the card: TCP (TSO), UDP (USO), SCTP, tunnels, lists.
     Segmentation,
-    /// The sender cuts late, just before the driver (GSO).
+    /// The sender segments late, just before the driver (GSO).
     GenericSegmentation,
-    /// The receiver joins packets (GRO). On a veth it also turns NAPI on, which an XDP redirect into its peer needs.
+    /// The receiver merges packets (GRO). On a veth it also turns NAPI on, which an XDP redirect
+    /// into its peer needs.
     GenericReceive,
 }
 
-/// Those that leave a packet unfinished or join several into one.
+/// Offloads that leave a packet unfinished or merge several into one.
 const UNFINISHED: [Offload; 5] = [
     Offload::TransmitChecksum,
     Offload::ScatterGather,
@@ -53,8 +55,8 @@ const UNFINISHED: [Offload; 5] = [
 ];
 
 impl Offload {
-    /// True for the kernel's names (`ethtool -k`) of the features in the group.
-    fn holds(self, feature: &str) -> bool {
+    /// Whether the group contains the feature with this kernel name (`ethtool -k`).
+    fn contains(self, feature: &str) -> bool {
         match self {
             Self::TransmitChecksum => feature.starts_with("tx-checksum-"),
             Self::ReceiveChecksum => feature == "rx-checksum",
@@ -75,24 +77,25 @@ impl Offload {
 /// State of one feature of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// In effect now.
+    /// Whether the feature is in effect.
     pub active: bool,
-    /// It can be changed.
+    /// Whether the feature can be changed.
     pub changeable: bool,
 }
 
-/// Sets a link of the calling thread's namespace up that sends nothing of its own accord, without IPv6 and offloads.
-pub fn set_up_silent(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
+/// Sets a link of the calling thread's namespace up without IPv6 and offloads, so that it sends no
+/// packets itself.
+pub fn set_up_without_offloads(netlink: &mut Netlink, link: &LinkId) -> Result<()> {
     sysctl::disable_ipv6(&link.name, true)?;
     Ethtool::open()?.disable_offloads(&link.name)?;
     netlink.apply([link::no_ipv6_autoconfiguration(link), link::up(link)])
 }
 
-/// A handle on the links of the namespace it was opened in.
+/// A handle for the links of the namespace where it was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
-    /// Names of the features; the same for every link of a kernel.
+    /// Names of the features, the same for all links of a kernel.
     names: Vec<String>,
 }
 
@@ -143,16 +146,17 @@ impl Ethtool {
             .collect())
     }
 
-    /// Turns offloads on or off, all in one request. Turning off what the link does not have is no error; what the
-    /// driver holds on to is one. Turning on takes what the link has of the group.
+    /// Turns offloads on or off in one request. Turning off a feature that the link lacks is no
+    /// error; a feature that the driver keeps on is one. Turning on affects the features that the
+    /// link has.
     pub fn set(&mut self, link: &str, offloads: &[Offload], on: bool) -> Result<()> {
-        let is_meant = |name: &str| offloads.iter().any(|offload| offload.holds(name));
+        let is_selected = |name: &str| offloads.iter().any(|offload| offload.contains(name));
         let mut changed = self.features(link)?;
-        changed.retain(|name, feature| feature.changeable && is_meant(name));
+        changed.retain(|name, feature| feature.changeable && is_selected(name));
         self.write(link, |name| changed.contains_key(name), on)?;
         let after = self.features(link)?;
         let mut active = after.iter().filter(|(_, feature)| feature.active);
-        match active.find(|(name, _)| !on && is_meant(name)) {
+        match active.find(|(name, _)| !on && is_selected(name)) {
             None => Ok(()),
             Some((name, _)) => Err(Error::new(
                 format!("turn `{name}` of link `{link}` off"),
@@ -162,13 +166,13 @@ impl Ethtool {
         }
     }
 
-    /// Turns off the offloads that leave a packet unfinished or join several into one. They are off on Myelin's own links:
-    /// functions see packets as they will be sent.
+    /// Turns off the offloads that leave a packet unfinished or merge several into one. Myelin's
+    /// own links have them off, so functions see packets as they will be sent.
     pub fn disable_offloads(&mut self, link: &str) -> Result<()> {
         self.set(link, &UNFINISHED, false)
     }
 
-    /// Queues that the link receives on; `None` when its driver does not say.
+    /// Number of receive queues. `None` if the driver does not report it.
     pub fn receive_queues(&self, link: &str) -> Result<Option<u32>> {
         // struct ethtool_channels: after the command four maxima, then the numbers in use.
         let mut buffer = [0; 9];
@@ -185,7 +189,7 @@ impl Ethtool {
     }
 
     fn write(&self, link: &str, is_changed: impl Fn(&str) -> bool, on: bool) -> Result<()> {
-        // Per 32 features: which to change, and to what.
+        // For every 32 features: a mask of features to change, and their new values.
         let blocks = self.names.len().div_ceil(32);
         let mut buffer = vec![0; 2 + 2 * blocks];
         buffer[0] = ETHTOOL_SFEATURES;
@@ -205,7 +209,8 @@ impl Ethtool {
         if !self.names.is_empty() {
             return Ok(());
         }
-        // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then one length a set.
+        // struct ethtool_sset_info: command, reserved, 64-bit mask of string sets, then one length
+        // a set.
         let mut buffer = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
         let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
         let (low, high) = mask.split_at(WORD_BYTES);
@@ -233,8 +238,9 @@ impl Ethtool {
             *to = libc::c_char::from_ne_bytes([from]);
         }
         request.ifr_ifru.ifru_data = buffer.as_mut_ptr().cast();
-        // SAFETY: the name is zero-terminated (check_name), the data pointer is valid and exclusively borrowed for the
-        // call, and each command above is given a buffer of the length its header words announce to the kernel.
+        // SAFETY: the name is zero-terminated (check_name). The data pointer is valid and
+        // exclusively borrowed for the call. Each command gets a buffer of the length that its
+        // header words announce to the kernel.
         let result = unsafe {
             libc::ioctl(
                 self.socket.as_raw_fd(),
@@ -248,7 +254,7 @@ impl Ethtool {
     }
 }
 
-/// A zero-padded string in native words.
+/// Converts a zero-padded string in native words.
 fn text(words: &[u32]) -> String {
     let bytes = words
         .iter()
@@ -282,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn offloads_of_a_veth_go_off_and_come_back() {
-        if !root_or_skip("offloads_of_a_veth_go_off_and_come_back") {
+    fn offloads_of_a_veth_turn_off_and_on() {
+        if !root_or_skip("offloads_of_a_veth_turn_off_and_on") {
             return;
         }
         let namespace = Namespace::new("ethtool");
@@ -301,7 +307,7 @@ mod tests {
             Offload::GenericSegmentation,
         ];
         ethtool.set("mya", &off, false).unwrap();
-        // `ethtool -k` must agree, for every feature that makes large or unfinished packets.
+        // `ethtool -k` must agree for every feature that makes large or unfinished packets.
         let shown = stdout_of(
             "ip",
             &[
@@ -332,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_holds_on_to_and_missing_links_are_named() {
-        if !root_or_skip("what_a_driver_holds_on_to_and_missing_links_are_named") {
+    fn errors_name_fixed_features_and_missing_links() {
+        if !root_or_skip("errors_name_fixed_features_and_missing_links") {
             return;
         }
         let namespace = Namespace::new("ethtool2");
@@ -359,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn no_feature_is_in_two_groups() {
+    fn each_feature_is_in_one_group_at_most() {
         for (name, groups) in [
             ("tx-checksum-ipv4", 1),
             ("tx-tcp6-segmentation", 1),
@@ -367,11 +373,11 @@ mod tests {
             ("tx-gso-list", 1),
             ("rx-gro", 1),
             ("rx-checksum", 1),
-            // They say how GRO joins; without GRO they do nothing.
+            // These select how GRO merges; without GRO they do nothing.
             ("rx-gro-list", 0),
             ("rx-udp-gro-forwarding", 0),
         ] {
-            let count = ALL.iter().filter(|offload| offload.holds(name)).count();
+            let count = ALL.iter().filter(|offload| offload.contains(name)).count();
             assert_eq!(count, groups, "{name}");
         }
     }

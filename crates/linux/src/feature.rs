@@ -1,4 +1,4 @@
-//! What this kernel's network can do, found out by doing it in a namespace of its own that is thrown away.
+//! Probes the network features of this kernel, by using each in a temporary namespace.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::netlink::{Netlink, Request};
 use crate::netns::Netns;
 use crate::{fq, htb, qdisc};
 
-/// Something a kernel may be built without.
+/// A feature that a kernel build may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Feature {
     /// Link delay and loss in the kernel.
@@ -19,9 +19,9 @@ pub enum Feature {
     Tbf,
     /// Hierarchical token bucket shaper.
     Htb,
-    /// Fair queue that holds packets back until their departure time (EDT).
+    /// Fair queue that delays packets until their departure time (EDT).
     Fq,
-    /// Hook for tc programs and filters on both ways.
+    /// Hook for tc programs and filters in both directions.
     Clsact,
     /// tc filter that runs an eBPF program.
     ClsBpf,
@@ -31,14 +31,14 @@ pub enum Feature {
     Vxlan,
 }
 
-/// Answer of a probe.
+/// Result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It works: it was just done.
+    /// The probe succeeded.
     Yes,
-    /// The kernel does not know it.
+    /// The kernel does not have the feature.
     NotSupported,
-    /// It could not be tried, or failed for a reason that says nothing about support.
+    /// The probe could not run, or failed for another reason.
     Error(String),
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Answer {
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 8] = [
         Self::Netem,
         Self::Tbf,
@@ -65,7 +65,7 @@ impl Feature {
         Self::Vxlan,
     ];
 
-    /// As the field calls it.
+    /// The common name of the feature.
     pub fn name(self) -> &'static str {
         match self {
             Self::Netem => "netem",
@@ -79,7 +79,7 @@ impl Feature {
         }
     }
 
-    /// What must be sent before, and what proves it.
+    /// Requests that prepare the probe, and the request that decides it.
     fn requests(self, link: &LinkId) -> Result<(Vec<Request>, Request)> {
         let alone = |request| Ok((Vec::new(), request));
         match self {
@@ -99,7 +99,7 @@ impl Feature {
     }
 }
 
-/// What a shaper is tried with: 1 MB/s, 10 KB.
+/// Limit of the probed shapers: 1 MB/s, 10 KB.
 const LIMIT: htb::Limit = htb::Limit {
     rate: 8_000_000,
     burst: 80_000,
@@ -111,15 +111,15 @@ impl fmt::Display for Feature {
     }
 }
 
-/// Tries one feature. Needs CAP_SYS_ADMIN; leaves nothing behind, even when killed.
+/// Probes one feature. Needs CAP_SYS_ADMIN. Leaves nothing behind, even when killed.
 pub fn probe(feature: Feature) -> Answer {
-    match try_out(feature) {
+    match try_probe(feature) {
         Ok(answer) => answer,
         Err(error) => Answer::Error(error.to_string()),
     }
 }
 
-fn try_out(feature: Feature) -> Result<Answer> {
+fn try_probe(feature: Feature) -> Result<Answer> {
     let namespace = Netns::anonymous()?;
     let mut netlink = Netlink::open_in(&namespace)?;
     netlink.apply([link::veth(
@@ -136,7 +136,8 @@ fn try_out(feature: Feature) -> Result<Answer> {
     }
 }
 
-/// An unknown kind of link is EOPNOTSUPP, an unknown qdisc, filter or action ENOENT.
+/// The kernel returns EOPNOTSUPP for an unknown kind of link, ENOENT for an unknown qdisc, filter
+/// or action.
 fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound)
 }
@@ -147,12 +148,12 @@ mod tests {
     use crate::tests::{Namespace, root_or_skip};
     use std::process::{Command, Stdio};
 
-    /// What `ip` and `tc` answer to the same question.
-    fn with_tools(feature: Feature) -> bool {
+    /// Probes the same feature with `ip` and `tc`.
+    fn probe_with_tools(feature: Feature) -> bool {
         let namespace = Namespace::new(&format!("tool-{feature}"));
         let name = namespace.name().unwrap();
         let run = |line: &str| {
-            // `_` stands for a space inside an argument.
+            // `_` means a space inside an argument.
             let words: Vec<String> = line.split(' ').map(|word| word.replace('_', " ")).collect();
             let mut command = Command::new(&words[0]);
             command
@@ -186,7 +187,7 @@ mod tests {
         for feature in Feature::ALL {
             let answer = probe(feature);
             println!("{feature}: {answer}");
-            let expected = if with_tools(feature) {
+            let expected = if probe_with_tools(feature) {
                 Answer::Yes
             } else {
                 Answer::NotSupported

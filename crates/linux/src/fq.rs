@@ -1,5 +1,6 @@
-//! Fair queueing (FQ, tc-fq(8)) as the root discipline of an interface: it holds each packet back until the departure time
-//! that it carries (`skb->tstamp`, EDT). Who gives it the time does the shaping.
+//! Fair queueing (FQ, tc-fq(8)) as the root qdisc of an interface. It delays each packet until the
+//! departure time in the packet (`skb->tstamp`, EDT). The sender that sets the time does the
+//! shaping.
 
 use netlink_packet_route::tc::TcHandle;
 
@@ -8,12 +9,14 @@ use crate::link::LinkId;
 use crate::netlink::Request;
 use crate::qdisc::{add, attribute};
 
-/// Packets that wait at most, of all flows and of one: what may wait is bounded by who gives the times.
+/// Most packets in the queue, of all flows and of one. The sender that sets the times limits them
+/// further.
 const LIMIT: u32 = 1 << 16;
-/// By how much a departure may be late, ns.
+/// Largest lateness of a departure, ns.
 const TIMER_SLACK_NS: u32 = 1000;
 
-/// Gives a link the discipline, under the number of [`crate::htb::create`]'s, by which it is found and removed.
+/// Gives a link the qdisc, with the same handle as [`crate::htb::create`], by which it is found and
+/// removed.
 pub fn create(link: &LinkId) -> Request {
     // TCA_FQ_PLIMIT, TCA_FQ_FLOW_PLIMIT, TCA_FQ_TIMER_SLACK.
     let options = [(1, LIMIT), (2, LIMIT), (13, TIMER_SLACK_NS)];

@@ -1,14 +1,15 @@
-//! The queueing discipline of an interface as a shaper: a hierarchy of token buckets (HTB, tc-htb(8)) with one class for
-//! each stream that is shaped. All other traffic goes straight through (`default 0`).
+//! A shaper as the qdisc of an interface: a hierarchy of token buckets (HTB, tc-htb(8)) with one
+//! class for each shaped chain. All other traffic passes unshaped (`default 0`).
 //!
-//! A class finds its packets by their priority, which is its number: no filter is needed.
+//! A packet's priority is the number of its class, so no filter is needed.
 //!
-//! A limit of packets is one of bytes in which each frame counts as the longest that the interface sends (`mpu`), so all
-//! count the same. HTB lets a packet go when there is any credit at all, so its bucket is one packet short of the burst. A
-//! limit of bits is a token bucket filter (TBF, tc-tbf(8)) inside the class, which asks for the credit of the whole packet.
-//! Behind either is a queue of so many packets.
+//! A limit in packets becomes a limit in bytes: each frame counts as the longest that the interface
+//! sends (`mpu`), so all frames count the same. HTB sends a packet when it has any credit at all,
+//! so its bucket is one packet smaller than the burst. A limit in bits is a token bucket filter
+//! (TBF, tc-tbf(8)) inside the class, which requires credit for the whole packet. Behind either is
+//! a FIFO queue with a limit in packets.
 //!
-//! A segmented-later (GSO) buffer counts by its bytes.
+//! A GSO buffer counts by its bytes.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcStats2};
@@ -17,57 +18,58 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::{Link, LinkId};
 use crate::machine;
 use crate::netlink::{Netlink, Request};
-use crate::qdisc::{TICK_NS, add, attribute, message, rate64, words};
+use crate::qdisc::{TICK_NS, add, attribute, message, rate_spec, words};
 
-/// The number by which a discipline of ours is told from others: "my".
+/// Major number of Myelin's qdiscs: "my" in ASCII.
 const MAJOR: u16 = 0x6d79;
-/// The number of a root discipline of ours.
+/// Handle of Myelin's root qdiscs.
 pub(crate) const ROOT: TcHandle = handle(0);
-/// The same of the filter in class 0.
+/// Major number of the TBF in class 0.
 const FILTER_MAJOR: u16 = 0x7000;
-/// Classes of one interface at most.
+/// Most classes of one interface.
 pub const MAX_CLASSES: u16 = 0x0fff;
-/// What a class without a limit of packets gets, bytes/s: more than any interface sends.
+/// Rate of a class without a limit in packets, bytes/s: more than any interface sends.
 const UNLIMITED: u64 = 1 << 40;
 
-/// A limit: so many a second, so many at once.
+/// A token bucket limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// A second.
+    /// Packets or bits a second.
     pub rate: u64,
-    /// At once.
+    /// Packets or bits at once.
     pub burst: u64,
 }
 
-/// What a class holds its packets to.
+/// Limits and queue of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
-    /// Limit of packets.
+    /// Limit in packets.
     pub packets: Option<Limit>,
-    /// Limit of bits, of frames with their Ethernet header.
+    /// Limit in bits of frames with their Ethernet header.
     pub bits: Option<Limit>,
-    /// Packets that may wait.
+    /// Length of the queue, packets.
     pub queue: u32,
 }
 
-/// What a class did.
+/// Counters of a class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that left.
+    /// Packets sent.
     pub packets: u64,
-    /// Packets dropped because the queue was full, or because they are larger than the burst.
+    /// Packets dropped: the queue was full, or they were larger than the burst.
     pub drops: u64,
-    /// Packets that wait now.
+    /// Packets in the queue now.
     pub waiting: u64,
 }
 
-/// Whether this kernel lets short frames count as longer ones (`mpu`), without which no class can limit packets: `release` is
-/// that of `uname -r`. (Linux 5.13 and before looked it up in tables that nobody fills any more; 5.17 has it back.)
+/// Whether this kernel can count short frames as longer ones (`mpu`), which a limit in packets
+/// needs. `release` is that of `uname -r`. (Linux up to 5.13 used rate tables that nobody fills any
+/// more; 5.17 supports it again.)
 pub fn counts_packets(release: &str) -> bool {
     machine::version(release) >= Some((5, 17))
 }
 
-/// The priority that leads packets to a class.
+/// The priority of packets for a class.
 pub fn priority(minor: u16) -> u32 {
     u32::from(MAJOR) << 16 | u32::from(minor)
 }
@@ -79,31 +81,32 @@ const fn handle(minor: u16) -> TcHandle {
     }
 }
 
-/// Gives a link the discipline. [`foreign`] tells whether that would take away somebody else's.
+/// Gives a link the qdisc. [`foreign`] reports whether this would replace another program's.
 pub fn create(link: &LinkId) -> Request {
     // struct tc_htb_glob: version, rate2quantum, default class, debug, direct packets.
     let options = attribute(2, words(&[3, 10, 0, 0, 0]));
     add(link, "htb", ROOT, TcHandle::ROOT, Some(options))
 }
 
-/// Takes the discipline of that kind away that has our number; the kernel puts its default in its place.
+/// Removes the qdisc of that kind with Myelin's handle. The kernel restores its default.
 pub fn delete(link: &LinkId, kind: &str) -> Request {
     let action = format!("remove qdisc {kind} from link `{}`", link.name);
     let message = message(link, kind, ROOT, TcHandle::ROOT, None);
     Request::change(action, RouteNetlinkMessage::DelQueueDiscipline(message))
 }
 
-/// A class with its queue.
+/// Adds a class with its queue.
 ///
 /// # Errors
-/// The number is not in 1 to [`MAX_CLASSES`], or the link's frames are longer than a class can count.
+/// The number is not in 1 to [`MAX_CLASSES`], or the link's frames are longer than a class can
+/// count.
 pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>> {
     let action = || format!("add class {minor} to qdisc htb of link `{}`", link.name);
     if !(1..=MAX_CLASSES).contains(&minor) {
         let cause = format!("a number is 1 to {MAX_CLASSES}");
         return Err(Error::new(action(), ErrorKind::Invalid, cause));
     }
-    // With a VLAN tag.
+    // Includes a VLAN tag.
     let frame = u16::try_from(link.mtu + 18).map_err(|_| {
         let cause = format!("its MTU of {} is more than a class can count", link.mtu);
         Error::new(action(), ErrorKind::Invalid, cause)
@@ -111,7 +114,13 @@ pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>>
     })?;
     let id = link.id();
     let mut parent = handle(minor);
-    let mut message = message(&id, "htb", parent, handle(0), Some(bucket(class, frame)));
+    let mut message = message(
+        &id,
+        "htb",
+        parent,
+        handle(0),
+        Some(class_options(class, frame)),
+    );
     message.header.info = 0;
     let message = RouteNetlinkMessage::NewTrafficClass(message);
     let mut requests = vec![Request::create(action(), message)];
@@ -128,7 +137,7 @@ pub fn add_class(link: &Link, minor: u16, class: &Class) -> Result<Vec<Request>>
     Ok(requests)
 }
 
-/// Removes a class; what waits in it is lost.
+/// Removes a class and drops the packets in its queue.
 pub fn delete_class(link: &LinkId, minor: u16) -> Request {
     let action = format!(
         "remove class {minor} of qdisc htb from link `{}`",
@@ -138,22 +147,23 @@ pub fn delete_class(link: &LinkId, minor: u16) -> Request {
     Request::change(action, RouteNetlinkMessage::DelTrafficClass(message))
 }
 
-/// The root discipline that somebody gave the link, by name; `None` for the kernel's default or for [`create`]'s.
+/// The name of a root qdisc that another program gave the link. `None` for the kernel's default or
+/// for [`create`]'s.
 pub fn foreign(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
-    Ok(root(netlink, link)?
+    Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major != MAJOR)
         .map(|(_, kind)| kind))
 }
 
-/// The kind of the discipline that the link has from [`create`] or [`crate::fq::create`].
+/// The kind of the qdisc that the link has from [`create`] or [`crate::fq::create`].
 pub fn ours(netlink: &mut Netlink, link: &LinkId) -> Result<Option<String>> {
-    Ok(root(netlink, link)?
+    Ok(root_qdisc(netlink, link)?
         .filter(|(handle, _)| handle.major == MAJOR)
         .map(|(_, kind)| kind))
 }
 
-/// The root discipline, unless it is the kernel's default, which has no number.
-fn root(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String)>> {
+/// The root qdisc, unless it is the kernel's default, which has no handle.
+fn root_qdisc(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String)>> {
     let action = format!("read the qdiscs of link `{}`", link.name);
     let question = TcMessage::with_index(link.index.cast_signed());
     let answers = netlink.dump(&action, &RouteNetlinkMessage::GetQueueDiscipline(question))?;
@@ -177,21 +187,21 @@ fn root(netlink: &mut Netlink, link: &LinkId) -> Result<Option<(TcHandle, String
     }))
 }
 
-/// What the classes of a link did, by number.
+/// Counters of a link's classes, by class number.
 pub fn counters(netlink: &mut Netlink, link: &LinkId) -> Result<Vec<(u16, Counters)>> {
     let action = format!("read the classes of qdisc htb of link `{}`", link.name);
     let question = TcMessage::with_index(link.index.cast_signed());
     let answers = netlink.dump(&action, &RouteNetlinkMessage::GetTrafficClass(question))?;
     let classes = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewTrafficClass(message) if message.header.handle.major == MAJOR => {
-            Some((message.header.handle.minor, counted(&message)))
+            Some((message.header.handle.minor, counters_of(&message)))
         }
         _ => None,
     });
     Ok(classes.collect())
 }
 
-fn counted(message: &TcMessage) -> Counters {
+fn counters_of(message: &TcMessage) -> Counters {
     let mut counters = Counters::default();
     let statistics = message
         .attributes
@@ -213,8 +223,8 @@ fn counted(message: &TcMessage) -> Counters {
     counters
 }
 
-/// The options of a class on a link with frames of at most so many bytes.
-fn bucket(class: &Class, frame: u16) -> Vec<u8> {
+/// The options of a class on a link with frames of at most `frame` bytes.
+fn class_options(class: &Class, frame: u16) -> Vec<u8> {
     let (rate, buffer_ns) = match class.packets {
         Some(Limit { rate, burst }) => {
             let ahead = u128::from(burst.saturating_sub(1)) * 1_000_000_000;
@@ -224,7 +234,7 @@ fn bucket(class: &Class, frame: u16) -> Vec<u8> {
     };
     let ticks = u32::try_from(buffer_ns / u128::from(TICK_NS)).unwrap_or(u32::MAX);
     // struct tc_htb_opt: rate, ceil, buffer and cbuffer (ticks), quantum (bytes), level, priority.
-    let spec = rate64(rate, frame);
+    let spec = rate_spec(rate, frame);
     let mut parameters = [spec.clone(), spec].concat();
     parameters.extend(words(&[ticks, ticks, frame.into(), 0, 0]));
     let mut options = attribute(1, parameters);
@@ -241,8 +251,9 @@ pub(crate) fn token_bucket(bits: Limit) -> Vec<u8> {
         bits.rate / 8,
         u32::try_from(bits.burst / 8).unwrap_or(u32::MAX),
     );
-    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes, of a queue that is replaced), buffer and mtu (by TCA_TBF_BURST).
-    let mut parameters = rate64(rate.max(1), 0);
+    // struct tc_tbf_qopt: rate, peakrate (unused), limit (bytes, of a queue that is replaced),
+    // buffer and mtu (by TCA_TBF_BURST).
+    let mut parameters = rate_spec(rate.max(1), 0);
     parameters.extend([0; 12]);
     parameters.extend(words(&[1, 0, 0]));
     let mut options = attribute(1, parameters);

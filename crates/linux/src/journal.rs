@@ -1,9 +1,10 @@
-//! What was made, written down before it is made, so that it can be removed after `kill -9` at any point.
+//! Records resources before they are made, so that they can be removed after `kill -9` at any
+//! point.
 //!
-//! One file, one line a record, only ever appended to. A line is written by one system call before the thing it names
-//! comes into being; so whatever exists is written down, and what is written down may or may not exist. Removal is
-//! therefore idempotent, and never takes what belongs to somebody else: a namespace tells its owner, a process its
-//! start time, a link has a name that only this run gives.
+//! The journal is one append-only file with one record a line. One system call writes the line
+//! before the resource is made. So each existing resource is recorded; a recorded one may or may
+//! not exist. Removal is therefore idempotent. It never removes a stranger's resource: a namespace
+//! carries its owner, a process its start time, and a link a name that only this run uses.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,131 +20,138 @@ use crate::netlink::{Netlink, Request};
 use crate::process::Process;
 use crate::{bpffs, cgroup, htb, link, netns, procfs};
 
-/// Something that outlives the process that makes it.
+/// A resource that outlives the process that makes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Resource {
     /// A named network namespace, made by [`netns::Netns::create_owned`].
     Netns {
-        /// Its name under `/run/netns`.
+        /// Name under `/run/netns`.
         name: String,
-        /// Its owner; one of another owner is left alone.
+        /// Owner. A namespace of another owner is not removed.
         owner: String,
     },
-    /// A link in the namespace of the process that removes it; a veth's other end goes with it.
+    /// A link in the namespace of the process that removes it. The other end of a veth is removed
+    /// with it.
     Link {
-        /// Its name, which nobody else gives.
+        /// Its name, which only this run uses.
         name: String,
     },
-    /// That a link of somebody else's was made promiscuous, which it was not before.
+    /// The promiscuous mode of another program's link, which was off before.
     Promiscuous {
         /// The link's name.
         name: String,
     },
-    /// The queueing discipline that a link in the namespace of the process that removes it was given by [`htb::create`] or
-    /// [`crate::fq::create`].
+    /// The qdisc that [`htb::create`] or [`crate::fq::create`] gave a link in the namespace of the
+    /// process that removes it.
     Qdisc {
         /// The link's name.
         name: String,
     },
-    /// A mounted eBPF file system, with all that is pinned there.
+    /// A mounted eBPF file system with everything pinned there.
     Bpffs {
         /// Its mount point.
         path: PathBuf,
     },
-    /// All processes that have this argument, with their descendants. For a process whose number is not known yet.
+    /// All processes with this argument, and their descendants: for processes whose number is not
+    /// yet known.
     Processes {
-        /// One whole argument of their command line, which nobody else uses.
+        /// One whole argument of the command line, which only this run uses.
         argument: String,
     },
-    /// A control group with all processes and groups in it.
+    /// A control group with all its processes and subgroups.
     Cgroup {
-        /// Its path, `myelin-RUN/NAME`: the run tells it from a stranger's.
+        /// Its path, `myelin-RUN/NAME`. The run distinguishes it from other programs' groups.
         path: String,
     },
-    /// Files of hugepages, in every file system of such.
+    /// Hugepage files, in every hugetlbfs.
     HugePages {
-        /// How their names begin: what DPDK is told as `--file-prefix`.
+        /// Prefix of their names: DPDK's `--file-prefix`.
         prefix: String,
     },
     /// A file, a socket, or an object pinned in an eBPF file system.
     File {
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A directory and all that is in it.
+    /// A directory and its contents.
     Directory {
-        /// Where it is.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Record {
+enum JournalRecord {
     Intended(Resource),
     Removed(Resource),
 }
 
-/// An open journal file; its clones write to the same one.
+/// An open journal file. Clones write to the same file.
 #[derive(Debug, Clone)]
-pub struct Journal(Arc<Open>);
+pub struct Journal(Arc<OpenJournal>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenJournal {
     path: PathBuf,
-    records: Mutex<Records>,
+    records: Mutex<JournalState>,
 }
 
 #[derive(Debug)]
-struct Records {
+struct JournalState {
     file: File,
-    /// Oldest first.
+    /// Resources that may exist, oldest first.
     live: Vec<Resource>,
 }
 
-/// A resource that this process made: dropping it removes the resource and strikes it out of the journal. What cannot be
-/// removed stays in the journal, so that `down --all` tries again.
+/// A resource that this process made. Its drop removes the resource and records the removal. If
+/// that fails, the resource stays in the journal, and `down --all` tries again.
 #[derive(Debug)]
-pub struct Made {
+pub struct ResourceGuard {
     journal: Journal,
-    /// `None` once it is forgotten.
+    /// `None` after [`Self::forget`].
     resource: Option<Resource>,
 }
 
-impl Made {
-    /// Strikes the resource out of the journal without removing it: it is gone already, or belongs to somebody else.
+impl ResourceGuard {
+    /// Records the removal without removing the resource: it is already gone, or belongs to another
+    /// program.
     pub fn forget(mut self) {
-        let struck = self.resource.take().map(|one| self.journal.removed(&one));
+        let struck = self
+            .resource
+            .take()
+            .map(|one| self.journal.record_removal(&one));
         if let Some(Err(error)) = struck {
             tracing::warn!(%error, "the journal keeps a resource that is gone");
         }
     }
 }
 
-/// Resources that were made one after the other: dropping them removes the newest first.
+/// Resources whose drop removes the newest first.
 #[derive(Debug, Default)]
-pub struct NewestFirst(pub Vec<Made>);
+pub struct ResourceGuards(pub Vec<ResourceGuard>);
 
-impl Drop for NewestFirst {
+impl Drop for ResourceGuards {
     fn drop(&mut self) {
         while self.0.pop().is_some() {}
     }
 }
 
-impl Drop for Made {
+impl Drop for ResourceGuard {
     fn drop(&mut self) {
         let Some(resource) = &self.resource else {
             return;
         };
-        if let Err(error) = remove(resource).and_then(|()| self.journal.removed(resource)) {
-            tracing::warn!(?resource, %error, "it stays; `myelin down --all` tries again");
+        if let Err(error) = remove(resource).and_then(|()| self.journal.record_removal(resource)) {
+            tracing::warn!(?resource, %error, "resource is not removed; `myelin down --all` tries again");
         }
     }
 }
 
 impl Journal {
-    /// Opens the journal at `path` (made, with its directory, when missing) and reads what an earlier process left.
+    /// Opens the journal at `path`, with the records of an earlier process. Creates file and
+    /// directory if missing.
     pub fn open(path: &Path) -> Result<Self> {
         let failed =
             |error: io::Error| Error::os(format!("open journal {}", path.display()), error);
@@ -167,32 +175,33 @@ impl Journal {
             .and_then(|_| file.read_to_string(&mut text))
             .map_err(failed)?;
         let live = parse(path, &text)?;
-        // A line that was cut off belongs to something that was never made. The next one must not continue it.
+        // An incomplete line belongs to a resource that was never made. The next line must not
+        // continue it.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         if whole < text.len() {
             file.set_len(whole as u64).map_err(failed)?;
         }
-        Ok(Self(Arc::new(Open {
+        Ok(Self(Arc::new(OpenJournal {
             path: path.to_owned(),
-            records: Mutex::new(Records { file, live }),
+            records: Mutex::new(JournalState { file, live }),
         })))
     }
 
-    /// To be called before `resource` is made.
-    pub fn intend(&self, resource: &Resource) -> Result<()> {
+    /// Records `resource`. Call it before you make the resource.
+    pub fn record_intent(&self, resource: &Resource) -> Result<()> {
         let mut records = self.records();
-        self.append(&mut records, &Record::Intended(resource.clone()))?;
+        self.append(&mut records, &JournalRecord::Intended(resource.clone()))?;
         records.live.push(resource.clone());
         Ok(())
     }
 
-    /// Writes `resource` down, then makes it with `make`. If that fails the resource is struck out, and nothing is removed:
-    /// what is there under that name is somebody else's.
+    /// Records `resource`, then makes it with `make`. If that fails, it only records the removal:
+    /// an existing resource of that name belongs to another program.
     pub fn make<T, E: From<Error>>(
         &self,
         resource: Resource,
         make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<(Made, T), E> {
+    ) -> Result<(ResourceGuard, T), E> {
         let made = self.guard(resource)?;
         match make() {
             Ok(value) => Ok((made, value)),
@@ -203,44 +212,46 @@ impl Journal {
         }
     }
 
-    /// Writes `resource` down; the caller makes it afterwards. Dropping the guard removes as much of it as there is.
-    pub fn guard(&self, resource: Resource) -> Result<Made> {
-        self.intend(&resource)?;
-        Ok(Made {
+    /// Records `resource`; the caller makes it afterwards. The guard's drop removes as much of it
+    /// as exists.
+    pub fn guard(&self, resource: Resource) -> Result<ResourceGuard> {
+        self.record_intent(&resource)?;
+        Ok(ResourceGuard {
             journal: self.clone(),
             resource: Some(resource),
         })
     }
 
-    /// To be called when `resource` is gone again.
-    pub fn removed(&self, resource: &Resource) -> Result<()> {
+    /// Records that `resource` is removed.
+    pub fn record_removal(&self, resource: &Resource) -> Result<()> {
         let mut records = self.records();
         if let Some(position) = records.live.iter().rposition(|live| live == resource) {
-            self.append(&mut records, &Record::Removed(resource.clone()))?;
+            self.append(&mut records, &JournalRecord::Removed(resource.clone()))?;
             records.live.remove(position);
         }
         Ok(())
     }
 
-    /// What may exist, in the order to remove it: newest first.
+    /// Resources that may exist, in order of removal: newest first.
     pub fn replay(&self) -> Vec<Resource> {
         self.records().live.iter().rev().cloned().collect()
     }
 
-    fn records(&self) -> MutexGuard<'_, Records> {
-        // A record is one system call and one change of the list: a panic between them leaves a line that is removed twice.
+    fn records(&self) -> MutexGuard<'_, JournalState> {
+        // A record is one system call and one change of the list. A panic between them only causes
+        // a second removal.
         self.0
             .records
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes all that may exist, then the journal. What cannot be removed stays in the journal; the rest is removed
-    /// nevertheless, and the first failure reported.
+    /// Removes all resources that may exist, then the journal. A resource that cannot be removed
+    /// stays in the journal. The others are still removed, and the first failure is returned.
     pub fn remove_all(&self) -> Result<()> {
         let mut outcome = Ok(());
         for resource in self.replay() {
-            let done = remove(&resource).and_then(|()| self.removed(&resource));
+            let done = remove(&resource).and_then(|()| self.record_removal(&resource));
             if outcome.is_ok() {
                 outcome = done;
             }
@@ -251,12 +262,13 @@ impl Journal {
             .map_err(|error| Error::os(format!("remove journal {}", path.display()), error))
     }
 
-    fn append(&self, records: &mut Records, record: &Record) -> Result<()> {
+    fn append(&self, records: &mut JournalState, record: &JournalRecord) -> Result<()> {
         let action = || format!("write journal {}", self.0.path.display());
         let mut line = serde_json::to_string(record)
             .map_err(|error| Error::os(action(), io::Error::from(error)))?;
         line.push('\n');
-        // No fsync: the journal must survive this process, and nothing it names survives the machine.
+        // No fsync: the journal must survive this process. No recorded resource survives the
+        // machine.
         records
             .file
             .write_all(line.as_bytes())
@@ -264,7 +276,7 @@ impl Journal {
     }
 }
 
-/// Removes a resource; that it is gone already, or belongs to somebody else, is no error.
+/// Removes a resource. It is no error if the resource is gone or belongs to another program.
 pub fn remove(resource: &Resource) -> Result<()> {
     match resource {
         Resource::Netns { name, owner } => netns::delete_owned(name, owner).map(drop),
@@ -272,7 +284,7 @@ pub fn remove(resource: &Resource) -> Result<()> {
         Resource::Promiscuous { name } => {
             change_link(name, |_, link| Ok(Some(link::promiscuous(link, false))))
         }
-        // One of somebody else is left alone.
+        // Another program's qdisc is not removed.
         Resource::Qdisc { name } => change_link(name, |netlink, link| {
             Ok(htb::ours(netlink, link)?.map(|kind| htb::delete(link, &kind)))
         }),
@@ -289,25 +301,25 @@ pub fn remove(resource: &Resource) -> Result<()> {
         }
         Resource::Cgroup { path } => cgroup::remove(path),
         Resource::HugePages { prefix } => remove_hugepages(prefix),
-        Resource::File { path } => gone(fs::remove_file(path), "file", path),
-        Resource::Directory { path } => gone(fs::remove_dir_all(path), "directory", path),
+        Resource::File { path } => ignore_missing(fs::remove_file(path), "file", path),
+        Resource::Directory { path } => ignore_missing(fs::remove_dir_all(path), "directory", path),
     }
 }
 
-/// Their memory goes back to the system with the file, or with the last process that has it mapped.
+/// The kernel frees their memory with the file, or with the last process that maps it.
 fn remove_hugepages(prefix: &str) -> Result<()> {
     let begin = format!("{prefix}map_");
     for directory in procfs::mounts("hugetlbfs")? {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&begin) {
-                gone(fs::remove_file(entry.path()), "file", &entry.path())?;
+                ignore_missing(fs::remove_file(entry.path()), "file", &entry.path())?;
             }
         }
     }
     Ok(())
 }
 
-/// Does something to a link, if it is still there.
+/// Applies a change to a link, if the link still exists.
 fn change_link(
     name: &str,
     change: impl FnOnce(&mut Netlink, &LinkId) -> Result<Option<Request>>,
@@ -323,7 +335,7 @@ fn change_link(
     }
 }
 
-fn gone(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()> {
+fn ignore_missing(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()> {
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::os(
             format!("remove {what} {}", path.display()),
@@ -333,14 +345,14 @@ fn gone(outcome: io::Result<()>, what: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// What the records leave, oldest first.
+/// The resources that the records leave, oldest first.
 fn parse(path: &Path, text: &str) -> Result<Vec<Resource>> {
     let mut live = Vec::new();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     for (number, line) in whole.lines().enumerate() {
         match serde_json::from_str(line) {
-            Ok(Record::Intended(resource)) => live.push(resource),
-            Ok(Record::Removed(resource)) => {
+            Ok(JournalRecord::Intended(resource)) => live.push(resource),
+            Ok(JournalRecord::Removed(resource)) => {
                 if let Some(position) = live.iter().rposition(|other| *other == resource) {
                     live.remove(position);
                 }
@@ -363,7 +375,7 @@ mod tests {
     use crate::tests::{Child, link_name, namespace_name, root_or_skip};
     use proptest::prelude::*;
 
-    /// Removes what a failed test leaves.
+    /// Removes the resources that a failed test leaves behind.
     struct Cleanup<'a>(&'a [Resource]);
 
     impl Drop for Cleanup<'_> {
@@ -381,10 +393,10 @@ mod tests {
     }
 
     proptest! {
-        /// Cut off anywhere (which is what `kill -9` does), the journal names a beginning of what was written, and
-        /// goes on from there.
+        /// After a cut at any byte, as `kill -9` causes, the journal contains a prefix of the
+        /// records and can continue.
         #[test]
-        fn any_beginning_of_a_journal_is_a_journal(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
+        fn any_prefix_of_a_journal_is_a_journal(steps in prop::collection::vec((any::<bool>(), 0..4_u8), 0..20), cut in any::<prop::sample::Index>()) {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("run/journal");
             let journal = Journal::open(&path).unwrap();
@@ -392,10 +404,10 @@ mod tests {
             for (make, number) in steps {
                 let mut state: Vec<Resource> = states.last().unwrap().clone();
                 if make {
-                    journal.intend(&file(number)).unwrap();
+                    journal.record_intent(&file(number)).unwrap();
                     state.push(file(number));
                 } else {
-                    journal.removed(&file(number)).unwrap();
+                    journal.record_removal(&file(number)).unwrap();
                     if let Some(position) = state.iter().rposition(|live| *live == file(number)) {
                         state.remove(position);
                     }
@@ -411,15 +423,15 @@ mod tests {
             prop_assert!(states.contains(&journal.records().live));
             let mut expected = journal.records().live.clone();
             expected.push(file(9));
-            journal.intend(&file(9)).unwrap();
+            journal.record_intent(&file(9)).unwrap();
             let again = Journal::open(&path).unwrap();
             prop_assert_eq!(&again.records().live, &expected);
         }
     }
 
     #[test]
-    fn everything_written_down_is_removed_and_nothing_else() {
-        if !root_or_skip("everything_written_down_is_removed_and_nothing_else") {
+    fn all_recorded_resources_are_removed_and_nothing_else() {
+        if !root_or_skip("all_recorded_resources_are_removed_and_nothing_else") {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -451,7 +463,7 @@ mod tests {
         ];
         let _guard = Cleanup(&resources);
         for resource in &resources {
-            journal.intend(resource).unwrap();
+            journal.record_intent(resource).unwrap();
         }
         let namespace = Netns::create_owned(&name, "run 1").unwrap();
         let far = VethEnd {
@@ -468,7 +480,7 @@ mod tests {
         fs::create_dir_all(below("directory/deeper")).unwrap();
         fs::write(below("other"), "x").unwrap();
 
-        // Another process picks the journal up, as after `kill -9`.
+        // Another process opens the journal, as after `kill -9`.
         drop(journal);
         let journal = Journal::open(&below("journal")).unwrap();
         assert_eq!(
@@ -504,8 +516,8 @@ mod tests {
     }
 
     #[test]
-    fn files_of_hugepages_are_found_by_their_prefix() {
-        if !root_or_skip("files_of_hugepages_are_found_by_their_prefix") {
+    fn hugepage_files_are_found_by_their_prefix() {
+        if !root_or_skip("hugepage_files_are_found_by_their_prefix") {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -528,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_stays_written_down() {
+    fn resources_that_cannot_be_removed_stay_recorded() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         fs::create_dir(directory.path().join("not-a-file")).unwrap();
@@ -538,11 +550,11 @@ mod tests {
         };
         let journal = Journal::open(&path).unwrap();
         journal
-            .intend(&Resource::File {
+            .record_intent(&Resource::File {
                 path: directory.path().join("file"),
             })
             .unwrap();
-        journal.intend(&stuck).unwrap();
+        journal.record_intent(&stuck).unwrap();
         let error = journal.remove_all().unwrap_err();
         assert!(error.to_string().contains("not-a-file"), "{error}");
         assert!(!directory.path().join("file").exists());
@@ -550,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_is_named() {
+    fn the_error_names_a_malformed_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         fs::write(&path, "{\"intended\":{\"kind\":\"link\",\"name\":\"my0\"}}\n{\"intended\":{\"kind\":\"moon\"}}\n").unwrap();

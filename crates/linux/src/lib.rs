@@ -1,21 +1,23 @@
-//! Linux mechanisms, thin and typed: what Myelin does to the machine it runs on, one file a mechanism.
+//! Linux mechanisms as thin typed functions: how Myelin changes the machine it runs on. One file a
+//! mechanism.
 //!
-//! Everything is synchronous and starts no thread that outlives a call. Nothing here knows a chain or decides
-//! anything; what exists is said as data, what is refused as an [`Error`] that names object, cause and remedy.
+//! All calls are synchronous and start no thread that outlives them. This crate knows no chain and
+//! decides nothing. It returns facts as data, and failures as an [`Error`] that names object, cause
+//! and remedy.
 //!
-//! | wanted | file |
+//! | task | file |
 //! |---|---|
-//! | a network of one's own | [`netns`]: namespaces that `ip netns` sees too |
+//! | an isolated network | [`netns`]: namespaces that `ip netns` sees too |
 //! | links, addresses, routes | [`netlink`] sends the requests that [`link`], [`address`], [`route`] and [`neighbour`] build, many in one system call |
 //! | packets as they are on the wire | [`ethtool`] (offloads), [`sysctl`] (IPv6, forwarding) |
-//! | packets of one's own making | [`packet_socket`] |
-//! | packets at a rate | [`htb`], [`fq`] |
-//! | how deeply cores sleep | [`pm_qos`] |
-//! | whether clocks are the kernel's | [`time_namespace`] |
-//! | who runs where and when, and who waits | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`]; [`napi`] for receive work |
-//! | what a process may use at most | [`cgroup`], v2 and v1 |
-//! | what this machine is and can | [`machine`], [`feature`], [`capability`] |
-//! | things that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
+//! | sending raw frames | [`packet_socket`] |
+//! | shaping | [`htb`], [`fq`] |
+//! | idle states of cores | [`pm_qos`] |
+//! | offset of the clocks | [`time_namespace`] |
+//! | cores, priorities, waiting times of threads | [`affinity`], [`sched`], [`schedstat`], [`process`], [`procfs`]; [`napi`] for receive work |
+//! | resource limits of processes | [`cgroup`], v2 and v1 |
+//! | properties of this machine | [`machine`], [`feature`], [`capability`] |
+//! | objects that outlive a process | [`bpffs`], and [`journal`], which finds them again after `kill -9` |
 //!
 //! A pair of links, one end in another namespace:
 //!

@@ -1,4 +1,4 @@
-//! Links (network interfaces): what they are, and requests that make, change and remove them.
+//! Links (network interfaces): their properties, and requests that make, change and remove them.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -29,7 +29,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// A link as requests name it: the index is for the kernel, the name for the reader of an error.
+/// Identifies a link in requests: the index for the kernel, the name for error texts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LinkId {
     /// Interface index, unique in its namespace.
@@ -38,26 +38,26 @@ pub struct LinkId {
     pub name: String,
 }
 
-/// What the kernel says of a link.
+/// Properties of a link, as the kernel reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Interface index, unique in its namespace.
     pub index: u32,
     /// Interface name.
     pub name: String,
-    /// Free text that an administrator gave it (`ip link set X alias TEXT`).
+    /// Free text of an administrator (`ip link set X alias TEXT`).
     pub alias: Option<String>,
     /// Its Ethernet address, if it is an Ethernet-like link.
     pub mac: Option<Mac>,
     /// Largest packet without the link header, bytes.
     pub mtu: u32,
-    /// Administratively up.
+    /// Whether the link is administratively up.
     pub up: bool,
-    /// Up, and the other side is there (`LOWER_UP`).
+    /// Whether the link is up and the other side is present (`LOWER_UP`).
     pub carrier: bool,
-    /// The kernel has put it to work (RFC 2863): until then it drops what it is given to send.
+    /// Whether the link is operational (RFC 2863). Before, it drops packets to send.
     pub operational: bool,
-    /// Administratively promiscuous.
+    /// Whether the link is administratively promiscuous.
     pub promiscuous: bool,
     /// `veth`, `bridge`, ...; empty for hardware and loopback.
     pub kind: String,
@@ -65,18 +65,19 @@ pub struct Link {
     pub tx_queues: u32,
     /// Receive queues allocated.
     pub rx_queues: u32,
-    /// The link below, or a veth's other end. Its index belongs to the namespace of [`Link::peer_namespace`].
+    /// Index of the link below, or of a veth's other end. It belongs to the namespace of
+    /// [`Link::peer_namespace`].
     pub peer: Option<u32>,
-    /// Namespace identifier of the peer, when that is another namespace (`ip netns list-id`).
+    /// Namespace identifier of the peer, if it is in another namespace (`ip netns list-id`).
     pub peer_namespace: Option<i32>,
-    /// Index of the bridge or bond it is a port of.
+    /// Index of the bridge or bond that the link is a port of.
     pub master: Option<u32>,
     /// Identifier of the XDP program attached to it.
     pub xdp_program: Option<u32>,
 }
 
 impl Link {
-    /// As requests name it.
+    /// Identifies the link in requests.
     pub fn id(&self) -> LinkId {
         LinkId {
             index: self.index,
@@ -85,16 +86,16 @@ impl Link {
     }
 }
 
-/// One end of a veth pair that is to be.
+/// One end of a new veth pair.
 #[derive(Debug, Clone, Copy)]
 pub struct VethEnd<'a> {
     /// Interface name.
     pub name: &'a str,
-    /// The namespace it is made in; `None`: that of the socket which sends the request.
+    /// Namespace of the end. `None` for the namespace of the request's socket.
     pub namespace: Option<&'a Netns>,
-    /// Its address; `None`: a random one.
+    /// Ethernet address. `None` for a random one.
     pub mac: Option<Mac>,
-    /// Bytes; `None`: 1500.
+    /// MTU, bytes. `None` for 1500.
     pub mtu: Option<u32>,
 }
 
@@ -111,7 +112,8 @@ impl<'a> VethEnd<'a> {
 
     fn attributes(&self, files: &mut Vec<OwnedFd>) -> Result<Vec<LinkAttribute>> {
         check_name(self.name)?;
-        // One queue a direction: the kernel would reserve one for each CPU and use one.
+        // One queue for each direction. By default the kernel allocates one for each CPU and uses
+        // one.
         let mut attributes = vec![
             LinkAttribute::IfName(self.name.to_owned()),
             LinkAttribute::NumTxQueues(1),
@@ -131,7 +133,7 @@ impl<'a> VethEnd<'a> {
     }
 }
 
-/// Checks what the kernel would refuse with a bare "invalid argument".
+/// Rejects names for which the kernel would only report "invalid argument".
 pub fn check_name(name: &str) -> Result<()> {
     let cause = if name.is_empty() {
         "it is empty".to_owned()
@@ -184,7 +186,7 @@ pub(crate) fn create(name: &str, info: InfoKind, data: Option<InfoData>) -> Resu
     Ok(Request::create(action, message))
 }
 
-/// Removes the link; a veth's other end goes with it.
+/// Removes the link; the other end of a veth is removed with it.
 pub fn delete(link: &LinkId) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = link.index;
@@ -202,7 +204,7 @@ pub fn down(link: &LinkId) -> Request {
     flag(link, LinkFlags::Up, false, "down")
 }
 
-/// Lets the link take frames for any address, or not.
+/// Turns promiscuous mode on or off.
 pub fn promiscuous(link: &LinkId, on: bool) -> Request {
     flag(
         link,
@@ -212,9 +214,10 @@ pub fn promiscuous(link: &LinkId, on: bool) -> Request {
     )
 }
 
-/// The receiver joins packets (GRO) up to that many bytes; with 1 it joins none, and what else GRO brings, NAPI on a veth, stays.
-pub fn joined_bytes(link: &LinkId, bytes: u32) -> Request {
-    let action = format!("let link `{}` join packets up to {bytes} bytes", link.name);
+/// Sets the largest size to which GRO merges packets. With 1 it merges none; NAPI on a veth, which
+/// GRO turns on, stays on.
+pub fn set_gro_max_size(link: &LinkId, bytes: u32) -> Request {
+    let action = format!("set the GRO size of link `{}` to {bytes} bytes", link.name);
     change(link, action, LinkAttribute::GroMaxSize(bytes))
 }
 
@@ -224,7 +227,7 @@ pub fn mac(link: &LinkId, mac: Mac) -> Request {
     change(link, action, LinkAttribute::Address(mac.0.to_vec()))
 }
 
-/// Sets the alias, a free text that `ip link show` prints.
+/// Sets the alias, free text that `ip link show` prints.
 pub fn alias(link: &LinkId, text: &str) -> Request {
     let action = format!("set the alias of link `{}`", link.name);
     change(link, action, LinkAttribute::IfAlias(text.to_owned()))
@@ -239,8 +242,8 @@ pub fn enslave(port: &LinkId, bridge: &LinkId) -> Request {
     change(port, action, LinkAttribute::Controller(bridge.index))
 }
 
-/// Lets the link have no IPv6 address but those given to it: no link-local one, so no duplicate address detection
-/// and no router solicitation. To be set before it goes up.
+/// Turns automatic IPv6 addresses of the link off: no link-local address, so no duplicate address
+/// detection and no router solicitation. Call it before the link is up.
 pub fn no_ipv6_autoconfiguration(link: &LinkId) -> Request {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let action = format!("turn IPv6 autoconfiguration of link `{}` off", link.name);
@@ -316,7 +319,7 @@ impl Netlink {
     }
 }
 
-/// Counters are most of an answer's bytes and nobody here reads them.
+/// Counters are most of an answer's bytes, and this crate does not read them here.
 fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }

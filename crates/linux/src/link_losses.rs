@@ -1,4 +1,5 @@
-//! Packets that a link was given to send and did not, and those that came in (`IFLA_STATS64`, if_link.h).
+//! Counters of a link: packets lost at transmission, and packets received (`IFLA_STATS64`,
+//! if_link.h).
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, Stats64};
@@ -7,21 +8,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::netlink::Netlink;
 
 impl Netlink {
-    /// Packets that were lost at the link with that index on their way out, since it was made: dropped (on a veth also
-    /// what was redirected to it and found the other end's ring full) or failed. A queueing discipline counts its own drops
-    /// apart from these.
+    /// Packets that the link with that index lost at transmission since its creation: dropped or
+    /// failed. On a veth this includes packets redirected to it that found the other end's ring
+    /// full. A qdisc counts its own drops separately.
     ///
     /// # Errors
-    /// There is no such link.
+    /// The link does not exist.
     pub fn transmit_losses(&mut self, index: u32) -> Result<u64> {
         let stats = self.link_counters(index)?;
         Ok(stats.tx_dropped + stats.tx_errors)
     }
 
-    /// Packets that have come in at the link with that index since it was made.
+    /// Packets that the link with that index has received since its creation.
     ///
     /// # Errors
-    /// There is no such link.
+    /// The link does not exist.
     pub fn received(&mut self, index: u32) -> Result<u64> {
         Ok(self.link_counters(index)?.rx_packets)
     }
@@ -32,7 +33,7 @@ impl Netlink {
         message.header.index = index;
         let answer = self.get(&action, &RouteNetlinkMessage::GetLink(message))?;
         counters_of(answer)
-            .ok_or_else(|| Error::new(action, ErrorKind::Other, "the kernel told no counters"))
+            .ok_or_else(|| Error::new(action, ErrorKind::Other, "the kernel reported no counters"))
     }
 }
 
@@ -59,8 +60,8 @@ mod tests {
     use crate::{address, neighbour};
 
     #[test]
-    fn what_a_veth_cannot_hand_on_is_counted() {
-        if !root_or_skip("what_a_veth_cannot_hand_on_is_counted") {
+    fn packets_that_a_veth_cannot_transmit_are_counted() {
+        if !root_or_skip("packets_that_a_veth_cannot_transmit_are_counted") {
             return;
         }
         let (here, there) = (Namespace::new("lossa"), Namespace::new("lossb"));
@@ -97,7 +98,7 @@ mod tests {
         send(100);
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start);
         assert_eq!(other.received(inner.index).unwrap(), received + 1);
-        // Longer than the other end takes.
+        // Longer than the other end accepts.
         (0..3).for_each(|_| send(1000));
         assert_eq!(netlink.transmit_losses(near.index).unwrap(), start + 3);
         assert!(

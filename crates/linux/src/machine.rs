@@ -1,4 +1,4 @@
-//! What a report must say about the machine its figures come from.
+//! Properties of the machine for a report.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::cgroup::{self, Hierarchies};
 use crate::procfs;
 
-/// The machine, as far as the kernel tells. Missing answers stay empty: a report says what is known.
+/// The machine, as far as the kernel reports it. Unknown properties stay empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// Kernel release, as `uname -r`.
@@ -18,13 +18,13 @@ pub struct Machine {
     pub cpu: String,
     /// CPUs online.
     pub cores: usize,
-    /// Runs under a hypervisor.
+    /// Whether it runs under a hypervisor.
     pub virtualized: bool,
     /// The hypervisor or the virtual machine's product name, if known.
     pub hypervisor: Option<String>,
-    /// Driver of frequency scaling; none: the frequency cannot be set or read.
+    /// Driver of frequency scaling. `None` if the frequency can neither be set nor read.
     pub cpufreq_driver: Option<String>,
-    /// Where energy figures can come from.
+    /// Source of energy measurements.
     pub power_source: PowerSource,
     /// The kernel's clock: `tsc` is cheap to read, others cost a microsecond.
     pub clock_source: Option<String>,
@@ -32,7 +32,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Huge pages of the default size.
     pub huge_pages: HugePages,
-    /// How control groups are laid out.
+    /// Which versions of cgroup are mounted.
     pub cgroup: cgroup::Mode,
 }
 
@@ -42,7 +42,7 @@ pub struct Machine {
 pub enum PowerSource {
     /// Running average power limit counters of the CPU.
     Rapl,
-    /// No meter: a figure can only be modelled, and must say so.
+    /// No meter: energy can only be modelled, and a report must state this.
     None,
 }
 
@@ -51,14 +51,14 @@ pub enum PowerSource {
 pub struct HugePages {
     /// Size of one, bytes.
     pub size_bytes: u64,
-    /// Reserved.
+    /// Number reserved.
     pub total: u64,
-    /// Reserved and unused.
+    /// Number reserved and unused.
     pub free: u64,
 }
 
 impl Machine {
-    /// Looks at the machine; takes about a millisecond.
+    /// Reads the properties of the machine; takes about a millisecond.
     pub fn detect() -> Self {
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
         let meminfo = read("/proc/meminfo").unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn release() -> String {
     read("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// Major and minor number of a kernel's release; `None` where it cannot be read.
+/// Major and minor number of a kernel release. `None` if it cannot be parsed.
 pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut next = || numbers.next()?.parse().ok();
@@ -99,7 +99,7 @@ fn read(path: &str) -> Option<String> {
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
-    // x86 says "model name"; other architectures have one of the rest, or only numbers.
+    // x86 has "model name"; other architectures have one of the others, or only numbers.
     ["model name", "Hardware", "cpu model", "uarch"]
         .into_iter()
         .find_map(|key| value_of(cpuinfo, key))
@@ -157,7 +157,7 @@ fn hypervisor() -> Option<String> {
 }
 
 fn power_source() -> PowerSource {
-    // Readable by root alone since CVE-2020-8694; what counts is that the counter is there.
+    // Only root can read it since CVE-2020-8694; check only that the counter exists.
     let zones = fs::read_dir("/sys/class/powercap")
         .into_iter()
         .flatten()
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine() {
+    fn this_machine_is_detected() {
         let machine = Machine::detect();
         assert!(
             !machine.kernel.is_empty() && machine.cores > 0 && machine.memory_bytes > 1 << 20,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_machines() {
+    fn other_machines_are_parsed() {
         let x86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu hypervisor sse\n";
         assert_eq!(cpu_model(x86), Some("AMD EPYC"));
         assert!(has_flag(x86, "hypervisor") && !has_flag(x86, "hyper"));

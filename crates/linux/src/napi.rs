@@ -1,4 +1,5 @@
-//! Threaded NAPI: a link's receive work in kernel threads, which can be given cores, instead of in softirqs of whoever sends.
+//! Threaded NAPI: kernel threads on chosen cores do a link's receive work, instead of softirqs on
+//! the sender's core.
 
 use std::fs;
 use std::thread;
@@ -12,16 +13,22 @@ use crate::netns::Netns;
 use crate::procfs;
 use crate::sched::{self, Policy};
 
-/// Gives the receive work of a link to kernel threads, and these to one core, with a real-time priority: no program of ordinary priority puts them off, as none
-/// does softirqs. The link must have NAPI (on a veth: GRO, or an XDP program). `netns` is where the link is; `None`: the calling thread's namespace.
+/// Moves the receive work of a link to kernel threads, pinned to one core with real-time priority.
+/// No program of ordinary priority delays them, as none delays softirqs. The link must have NAPI
+/// (on a veth: GRO, or an XDP program). `netns` is the link's namespace; `None` for the calling
+/// thread's.
 ///
-/// The threads' ids; they end with the link.
-pub fn give_to_core(netns: Option<&Netns>, link: &str, core: usize) -> Result<Vec<u32>> {
+/// Returns the identifiers of the threads, which end with the link.
+pub fn move_receive_work_to_core(
+    netns: Option<&Netns>,
+    link: &str,
+    core: usize,
+) -> Result<Vec<u32>> {
     let before = threads(link)?;
     match netns {
-        Some(netns) => netns.enter(|| in_sysfs_of_its_own(link))??,
-        // Its sysfs is mounted already, and cannot be mounted there twice.
-        None => write_threaded(link).map_err(|error| told(link, error))?,
+        Some(netns) => netns.enter(|| write_in_private_sysfs(link))??,
+        // The sysfs of this namespace is already mounted, and cannot be mounted twice.
+        None => write_threaded(link).map_err(|error| explain(link, error))?,
     }
     let made: Vec<u32> = threads(link)?
         .into_iter()
@@ -44,7 +51,7 @@ fn without_napi(action: String) -> Error {
         .remedy("turn its GRO on: `ethtool -K LINK gro on`")
 }
 
-fn told(link: &str, error: std::io::Error) -> Error {
+fn explain(link: &str, error: std::io::Error) -> Error {
     let action = format!("give the receive work of `{link}` to threads");
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => without_napi(action),
@@ -56,9 +63,11 @@ fn write_threaded(link: &str) -> std::io::Result<()> {
     fs::write(format!("/sys/class/net/{link}/threaded"), "1")
 }
 
-/// Writes the link's attribute, in a sysfs of the calling thread's network namespace.
-fn in_sysfs_of_its_own(link: &str) -> Result<()> {
-    // A thread of its own, since a mount namespace cannot be left again; it inherits this one's network namespace.
+/// Writes the link's attribute in a private mount of sysfs, for the calling thread's network
+/// namespace.
+fn write_in_private_sysfs(link: &str) -> Result<()> {
+    // On a new thread, because a thread cannot leave a mount namespace. It inherits the network
+    // namespace.
     let write = || {
         unshare(CloneFlags::CLONE_NEWNS).map_err(std::io::Error::from)?;
         let none = None::<&str>;
@@ -68,17 +77,17 @@ fn in_sysfs_of_its_own(link: &str) -> Result<()> {
     };
     thread::scope(|scope| scope.spawn(write).join())
         .unwrap_or_else(|_| Err(std::io::Error::other("the thread ended early")))
-        .map_err(|error| told(link, error))
+        .map_err(|error| explain(link, error))
 }
 
-/// Kernel threads of links of that name, in whatever namespace.
+/// Kernel threads of links with that name, in all namespaces.
 fn threads(link: &str) -> Result<Vec<u32>> {
     let prefix = format!("napi/{link}-");
     let mut found = procfs::processes()?;
     found.retain(|id| {
         // Fails for a process that has just ended.
         let comm = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        // Names of kernel threads are cut off by older kernels.
+        // Older kernels truncate the names of kernel threads.
         let comm = comm.trim_end();
         comm.starts_with(&prefix) || (comm.len() == 15 && prefix.starts_with(comm))
     });
@@ -94,8 +103,8 @@ mod tests {
     use crate::tests as testing;
 
     #[test]
-    fn receive_work_gets_a_core() {
-        if !testing::root_or_skip("receive_work_gets_a_core") {
+    fn receive_work_moves_to_a_core() {
+        if !testing::root_or_skip("receive_work_moves_to_a_core") {
             return;
         }
         let netns = Netns::anonymous().unwrap();
@@ -110,7 +119,7 @@ mod tests {
                 netlink.apply(links.each_ref().map(link::up)).unwrap();
             })
             .unwrap();
-        let error = give_to_core(Some(&netns), name, 0).unwrap_err();
+        let error = move_receive_work_to_core(Some(&netns), name, 0).unwrap_err();
         assert!(error.to_string().contains("gro on"), "{error}");
         netns
             .enter(|| {
@@ -119,8 +128,8 @@ mod tests {
             })
             .unwrap();
         let core = affinity::get(0).unwrap()[0];
-        let Ok(threads) = give_to_core(Some(&netns), name, core) else {
-            // Attributes set without NAPI make no threads later on older kernels.
+        let Ok(threads) = move_receive_work_to_core(Some(&netns), name, core) else {
+            // On older kernels, an attribute set without NAPI makes no threads later.
             println!("SKIP: this kernel has no threaded NAPI for veth");
             return;
         };

@@ -12,7 +12,8 @@ use crate::address::family_of;
 use crate::link::{LinkId, Mac};
 use crate::netlink::Request;
 
-/// `address` is at `mac` on the link, for good: it is never asked for.
+/// Adds a permanent neighbour entry: `address` is at `mac` on the link, and the kernel never
+/// resolves it.
 pub fn permanent(link: &LinkId, address: IpAddr, mac: Mac) -> Request {
     let mut message = NeighbourMessage::default();
     message.header.family = family_of(address);
@@ -39,8 +40,8 @@ mod tests {
     use crate::tests::{Namespace, root_or_skip, stdout_of};
 
     #[test]
-    fn ip_neighbour_shows_them_as_permanent() {
-        if !root_or_skip("ip_neighbour_shows_them_as_permanent") {
+    fn ip_neighbour_shows_permanent_entries() {
+        if !root_or_skip("ip_neighbour_shows_permanent_entries") {
             return;
         }
         let namespace = Namespace::new("neighbour");
@@ -72,7 +73,7 @@ mod tests {
             shown.contains("fd00::9 dev br0 lladdr 02:00:00:00:00:09 PERMANENT"),
             "{shown}"
         );
-        // Setting it again changes nothing and is no error.
+        // Adding the same entry again changes nothing and is no error.
         netlink
             .apply([permanent(&bridge, "10.9.0.2".parse().unwrap(), mac)])
             .unwrap();

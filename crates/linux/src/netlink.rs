@@ -1,7 +1,7 @@
-//! rtnetlink, synchronously: send requests, wait for every acknowledgement.
+//! rtnetlink, synchronous: sends requests and waits for every acknowledgement.
 //!
-//! The other files of this crate build [`Request`]s; a [`Netlink`] socket sends them, many in one system call.
-//! A socket stays in the namespace it was opened in, whatever its thread does later.
+//! The other files of this crate build [`Request`]s. A [`Netlink`] socket sends them, many in one
+//! system call. A socket stays in the namespace where it was opened, even if its thread leaves it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,31 +17,33 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::netns::Netns;
 
-/// Requests in one send. Each acknowledgement takes about 1 KiB of the receive buffer (208 KiB by default), and all of
-/// them wait there until the kernel has worked off the whole send.
+/// Most requests in one send. Each acknowledgement takes about 1 KiB of the receive buffer (208 KiB
+/// by default), and all of them wait there until the kernel has processed the whole send.
 const MAX_BATCH: usize = 64;
-/// A dump is cut into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and the kernel's upper limit).
+/// The kernel splits a dump into datagrams of at most 32 KiB (`NLMSG_GOODSIZE` and its upper
+/// limit).
 const RECEIVE_BYTES: usize = 1 << 16;
-/// The request's header comes back in front of the extended acknowledgement.
+/// The extended acknowledgement starts with the request's header.
 const HEADER_BYTES: usize = 16;
 /// `NLMSGERR_ATTR_MSG`: the kernel's explanation.
 const ATTRIBUTE_MESSAGE: u16 = 1;
-/// A dump is repeated when the table changed under it, at most this often.
+/// Most attempts at a dump; the socket repeats it if the table changed meanwhile.
 const DUMP_ATTEMPTS: usize = 16;
 
-/// One change, ready to be sent. Built by [`crate::link`], [`crate::address`], [`crate::route`] and
-/// [`crate::neighbour`]. Its action completes "cannot ..." in the error and names the object.
+/// One change to send. [`crate::link`], [`crate::address`], [`crate::route`] and
+/// [`crate::neighbour`] build it. Its action completes "cannot ..." in the error and names the
+/// object.
 #[derive(Debug)]
 pub struct Request {
     action: String,
     message: RouteNetlinkMessage,
     flags: u16,
-    /// Descriptors the message names by number: open until it is sent.
+    /// Descriptors that the message names by number; open until it is sent.
     files: Vec<OwnedFd>,
 }
 
 impl Request {
-    /// Creates an object; one that exists is an error.
+    /// Creates an object. An existing object is an error.
     pub(crate) fn create(action: String, message: RouteNetlinkMessage) -> Self {
         Self::new(action, message, NLM_F_CREATE | NLM_F_EXCL)
     }
@@ -51,7 +53,7 @@ impl Request {
         Self::new(action, message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Changes or deletes an object that exists.
+    /// Changes or deletes an existing object.
     pub(crate) fn change(action: String, message: RouteNetlinkMessage) -> Self {
         Self::new(action, message, 0)
     }
@@ -65,7 +67,7 @@ impl Request {
         }
     }
 
-    /// Keeps what the message refers to.
+    /// Keeps the files open that the message refers to.
     pub(crate) fn holding(mut self, files: Vec<OwnedFd>) -> Self {
         self.files = files;
         self
@@ -87,7 +89,7 @@ impl Netlink {
         let mut socket = Socket::new(NETLINK_ROUTE).map_err(failed)?;
         socket.bind_auto().map_err(failed)?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
-        // Both only improve the error text, and exist on every supported kernel.
+        // Both only improve the error text; every supported kernel has them.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(Self {
@@ -102,8 +104,8 @@ impl Netlink {
         namespace.enter(Self::open)?
     }
 
-    /// Carries out `requests` in order and reports the first failure. The kernel works off all requests of one send
-    /// (64), also those after a failed one: an undo must expect both.
+    /// Applies `requests` in order and returns the first failure. The kernel processes all requests
+    /// of one send (64), also those after a failed one. A rollback must expect both.
     pub fn apply(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
@@ -121,7 +123,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Asks for one object.
+    /// Reads one object.
     pub(crate) fn get(
         &mut self,
         action: &str,
@@ -134,7 +136,7 @@ impl Netlink {
         })?
     }
 
-    /// Asks for all objects of a kind.
+    /// Reads all objects of a kind.
     pub(crate) fn dump(
         &mut self,
         action: &str,
@@ -153,7 +155,7 @@ impl Netlink {
         .remedy("try again"))
     }
 
-    /// `None`: the table changed meanwhile, so objects may be missing or doubled.
+    /// Returns `None` if the table changed meanwhile, because objects may be missing or doubled.
     fn try_dump(
         &mut self,
         action: &str,
@@ -176,7 +178,7 @@ impl Netlink {
         }
     }
 
-    /// Sends `messages` in one system call; gives the sequence number of the first.
+    /// Sends `messages` in one system call. Returns the sequence number of the first.
     fn send<'a>(
         &mut self,
         action: &str,
@@ -191,7 +193,8 @@ impl Netlink {
             self.sequence += 1;
             let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message.clone()));
             message.finalize();
-            // rtnetlink messages end on the 4-byte boundary that NLMSG_ALIGN asks for: every attribute is padded.
+            // rtnetlink messages end on the 4-byte boundary of NLMSG_ALIGN, because every attribute
+            // is padded.
             let start = bytes.len();
             bytes.resize(start + message.buffer_len(), 0);
             message.serialize(&mut bytes[start..]);
@@ -208,7 +211,8 @@ impl Netlink {
         })
     }
 
-    /// Reads answers to `sequence`, with their flags, until `take` has what it needs. The inner error is the kernel's answer.
+    /// Reads answers to `sequence`, with their flags, until `take` returns a value. The inner error
+    /// is the kernel's answer.
     fn answer<T>(
         &mut self,
         action: &str,
@@ -231,7 +235,7 @@ impl Netlink {
         }
     }
 
-    /// The next datagram's answers to `sequence`. Others in it belong to a dump that was given up.
+    /// The answers to `sequence` in the next datagram. Other answers belong to an abandoned dump.
     fn receive(
         &mut self,
         action: &str,
@@ -264,7 +268,7 @@ impl Netlink {
     }
 }
 
-/// An error with the kernel's own explanation, where it gives one (`NETLINK_EXT_ACK`).
+/// Makes an error with the kernel's explanation, if there is one (`NETLINK_EXT_ACK`).
 fn explain(action: &str, answer: &ErrorMessage, flags: u16) -> Error {
     let error = Error::os(action, answer.to_io());
     let explained = NLM_F_ACK_TLVS | NLM_F_CAPPED;
@@ -292,8 +296,8 @@ mod tests {
     use crate::tests::{Namespace, root_or_skip};
 
     #[test]
-    fn a_batch_longer_than_one_send_is_carried_out_in_order() {
-        if !root_or_skip("a_batch_longer_than_one_send_is_carried_out_in_order") {
+    fn a_batch_longer_than_one_send_is_applied_in_order() {
+        if !root_or_skip("a_batch_longer_than_one_send_is_applied_in_order") {
             return;
         }
         let namespace = Namespace::new("batch");
@@ -318,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_carry_the_kernels_words_and_later_requests_are_tried() {
-        if !root_or_skip("errors_carry_the_kernels_words_and_later_requests_are_tried") {
+    fn errors_contain_the_kernels_message_and_later_requests_are_applied() {
+        if !root_or_skip("errors_contain_the_kernels_message_and_later_requests_are_applied") {
             return;
         }
         let namespace = Namespace::new("words");
@@ -340,7 +344,7 @@ mod tests {
             "{error}"
         );
         assert!(netlink.link("lo").unwrap().up);
-        // The kernel explains what is wrong with a bridge in a bridge.
+        // The kernel explains that a bridge cannot be a port of a bridge.
         netlink.apply([link::bridge("br1").unwrap()]).unwrap();
         let bridges = ["br0", "br1"].map(|name| netlink.link(name).unwrap().id());
         let error = netlink

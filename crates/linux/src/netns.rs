@@ -1,11 +1,13 @@
-//! Named network namespaces, made so that `ip netns` sees them as its own.
+//! Named network namespaces, made the way `ip netns` makes them.
 //!
-//! A name is a bind mount of the namespace's `nsfs` file under `/run/netns`, exactly as iproute2 does it, so
-//! `ip netns list`, `ip netns exec` and `ip -n` work on what is made here and the other way round.
+//! A name is a bind mount of the namespace's `nsfs` file under `/run/netns`, exactly as in
+//! iproute2. So `ip netns list`, `ip netns exec` and `ip -n` work with namespaces of this module,
+//! and the other way round.
 //!
-//! A namespace can carry an *owner*: a word written before its name exists (into the name's file, and as the alias
-//! of its loopback link, where `ip -n NAME link show lo` shows it). So who cleans up after a crash can tell its own
-//! namespace from a stranger's of the same name, whenever the crash happened.
+//! A namespace can have an *owner*: a word that exists before the name does. It is the content of
+//! the name's file, and the alias of the loopback link (`ip -n NAME link show lo`). So a cleanup
+//! after a crash at any time can distinguish its own namespace from another program's with the same
+//! name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,15 +29,15 @@ use crate::link;
 use crate::netlink::Netlink;
 use crate::procfs;
 
-/// Where names of network namespaces live (iproute2's `NETNS_RUN_DIR`).
+/// Directory of the names of network namespaces (iproute2's `NETNS_RUN_DIR`).
 pub const DIRECTORY: &str = "/run/netns";
 
 /// `NSFS_MAGIC` of linux/magic.h: the file system of namespace files.
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-/// The calling thread's own network namespace (`/proc/self` would be the main thread's).
+/// The network namespace of the calling thread (`/proc/self` is that of the main thread).
 const THREAD_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// An open network namespace. It lives as long as this handle, a process in it, or its name.
+/// An open network namespace. It exists as long as this handle, a process in it, or its name.
 #[derive(Debug)]
 pub struct Netns {
     name: Option<String>,
@@ -43,12 +45,12 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Creates the namespace `name`; its loopback link is down, as the kernel makes it.
+    /// Creates the namespace `name`. Its loopback link is down.
     pub fn create(name: &str) -> Result<Self> {
         Self::create_for(name, None)
     }
 
-    /// Creates the namespace `name` and marks it as belonging to `owner` (see [`owner`]).
+    /// Creates the namespace `name` for `owner` (see [`owner`]).
     pub fn create_owned(name: &str, owner: &str) -> Result<Self> {
         Self::create_for(name, Some(owner))
     }
@@ -84,14 +86,14 @@ impl Netns {
                 fd,
             }),
             Err(error) => {
-                // The first error is the one to report; the reserved name must not outlive it.
+                // Report the first error, but do not leave the reserved name behind.
                 let _ = remove_name(&path);
                 Err(error)
             }
         }
     }
 
-    /// Opens the namespace `name`, whoever made it.
+    /// Opens the namespace `name` of any owner.
     pub fn open(name: &str) -> Result<Self> {
         let action = || format!("open network namespace `{name}`");
         let file = File::open(path_of(name)?).map_err(|error| {
@@ -107,7 +109,7 @@ impl Netns {
             return Err(Error::new(
                 action(),
                 ErrorKind::Invalid,
-                "its file is not a namespace (a creation was cut off)",
+                "its file is not a namespace (its creation was interrupted)",
             )
             .remedy(format!("`ip netns delete {name}` removes it")));
         }
@@ -127,14 +129,14 @@ impl Netns {
         })
     }
 
-    /// A new namespace without a name: it is gone when the handle is, even after `kill -9`.
+    /// A new namespace without a name. It ends with the handle, even after `kill -9`.
     pub fn anonymous() -> Result<Self> {
         let action = "create an unnamed network namespace";
         let fd = on_new_thread(action, || unshare_namespace(action))?;
         Ok(Self { name: None, fd })
     }
 
-    /// Another handle on the same namespace.
+    /// Another handle for the same namespace.
     pub fn try_clone(&self) -> Result<Self> {
         let fd = self
             .fd
@@ -151,8 +153,8 @@ impl Netns {
         self.name.as_deref()
     }
 
-    /// Runs `f` inside this namespace, on a thread of its own: the caller's thread stays where it is. A panic in
-    /// `f` goes on in the caller.
+    /// Runs `f` inside this namespace on a new thread; the caller's thread does not change its
+    /// namespace. A panic in `f` continues in the caller.
     pub fn enter<T, F>(&self, f: F) -> Result<T>
     where
         F: FnOnce() -> T + Send,
@@ -165,20 +167,20 @@ impl Netns {
         })
     }
 
-    /// The processes in this namespace, as `ip netns pids`.
+    /// The processes in this namespace, as from `ip netns pids`.
     pub fn processes(&self) -> Result<Vec<u32>> {
         let stat = fstat(&self.fd)
             .map_err(|errno| Error::os(format!("look into {}", self.describe()), errno))?;
         let mut pids = procfs::processes()?;
         pids.retain(|pid| {
-            // A process may end between the listing and the look.
+            // A process may end between the listing and this check.
             let metadata = fs::metadata(format!("/proc/{pid}/ns/net"));
             metadata.is_ok_and(|other| (other.dev(), other.ino()) == (stat.st_dev, stat.st_ino))
         });
         Ok(pids)
     }
 
-    /// As an error or a log line names it.
+    /// The name for error texts and log lines.
     pub(crate) fn describe(&self) -> String {
         self.name.as_ref().map_or_else(
             || "a network namespace".to_owned(),
@@ -193,13 +195,14 @@ impl AsFd for Netns {
     }
 }
 
-/// Removes the name. The namespace itself goes when no process and no handle is left in it; its links go with it.
+/// Removes the name. The namespace and its links end with its last process and handle.
 pub fn delete(name: &str) -> Result<()> {
     remove_name(&path_of(name)?)
         .map_err(|error| Error::os(format!("delete network namespace `{name}`"), error))
 }
 
-/// The owner that [`Netns::create_owned`] wrote, also when that creation was cut off. `None`: made by someone else.
+/// The owner that [`Netns::create_owned`] recorded, also if that creation was interrupted. `None`
+/// for a namespace of another program.
 pub fn owner(name: &str) -> Result<Option<String>> {
     let action = || format!("read the owner of network namespace `{name}`");
     let path = path_of(name)?;
@@ -216,7 +219,8 @@ pub fn owner(name: &str) -> Result<Option<String>> {
     Ok(loopback.alias)
 }
 
-/// [`delete`]s the name if it belongs to `owner`; says whether it did. A missing name is no error.
+/// Calls [`delete`] if the namespace belongs to `owner`. Returns whether it did. A missing name is
+/// no error.
 pub fn delete_owned(name: &str, by: &str) -> Result<bool> {
     match owner(name) {
         Ok(Some(found)) if found == by => delete(name).map(|()| true),
@@ -247,7 +251,8 @@ fn is_namespace(file: &File) -> bool {
     fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC)
 }
 
-/// A thread has a namespace of its own, and one that entered another must not go on to do anything else.
+/// Runs `f` on a new thread. The namespace is a property of the thread, so a thread that entered
+/// one must do nothing else.
 fn on_new_thread<T: Send>(action: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
@@ -279,8 +284,9 @@ fn set_owner(owner: &str) -> Result<()> {
     netlink.apply([link::alias(&loopback.id(), owner)])
 }
 
-/// Makes `/run/netns` as iproute2 does: a shared mount, so that names made here appear in the other mount
-/// namespaces of the machine, and their removal too (or a namespace would live on as long as one of those).
+/// Prepares `/run/netns` as iproute2 does: as a shared mount. So names appear in, and disappear
+/// from, the other mount namespaces of the machine. Otherwise a namespace would exist as long as
+/// one of those.
 fn prepare_directory() -> Result<()> {
     let failed = |error: io::Error| Error::os(format!("prepare {DIRECTORY}"), error);
     fs::create_dir_all(DIRECTORY).map_err(failed)?;
@@ -289,7 +295,7 @@ fn prepare_directory() -> Result<()> {
         .custom_flags(libc::O_DIRECTORY)
         .open(DIRECTORY)
         .map_err(failed)?;
-    // Two creators at once would stack two mounts, each with names the other cannot see.
+    // Two creators at once would stack two mounts, each with names hidden from the other.
     let _lock = Flock::lock(directory, FlockArg::LockExclusive)
         .map_err(|(_, errno)| failed(errno.into()))?;
     let none = None::<&str>;
@@ -303,7 +309,7 @@ fn prepare_directory() -> Result<()> {
         )
     };
     match share() {
-        // Not a mount point yet: only a mount point can be shared.
+        // Not a mount point yet; only a mount point can be shared.
         Err(Errno::EINVAL) => mount(
             Some(DIRECTORY),
             DIRECTORY,
@@ -317,7 +323,8 @@ fn prepare_directory() -> Result<()> {
     }
 }
 
-/// Takes the name: the file appears at once with its content, so that no crash leaves a name without an owner.
+/// Reserves the name. The file appears with its content at once, so a crash leaves no name without
+/// an owner.
 fn reserve(path: &Path, content: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(DIRECTORY));
     let mut file = OpenOptions::new()
@@ -338,7 +345,7 @@ fn reserve(path: &Path, content: &str) -> io::Result<()> {
 }
 
 fn remove_name(path: &Path) -> io::Result<()> {
-    // EINVAL: nothing (more) is mounted there.
+    // EINVAL: no mount is left there.
     loop {
         match umount2(path, MntFlags::MNT_DETACH) {
             Ok(()) => {}
@@ -355,14 +362,14 @@ mod tests {
     use crate::process;
     use crate::tests::{Child, NameGuard, Namespace, namespace_name, root_or_skip, stdout_of};
 
-    /// Whether the name is taken, be it by a namespace or by the rest of an interrupted creation.
+    /// Whether the name is taken, by a namespace or by an interrupted creation.
     fn exists(name: &str) -> bool {
         path_of(name).is_ok_and(|path| path.exists())
     }
 
     #[test]
-    fn ip_netns_sees_what_is_made_here_and_the_other_way_round() {
-        if !root_or_skip("ip_netns_sees_what_is_made_here_and_the_other_way_round") {
+    fn ip_netns_and_this_module_see_each_others_namespaces() {
+        if !root_or_skip("ip_netns_and_this_module_see_each_others_namespaces") {
             return;
         }
         let ours = Namespace::new("ours");
@@ -397,8 +404,8 @@ mod tests {
     }
 
     #[test]
-    fn enter_runs_elsewhere_and_leaves_the_caller_where_it_is() {
-        if !root_or_skip("enter_runs_elsewhere_and_leaves_the_caller_where_it_is") {
+    fn enter_does_not_change_the_callers_namespace() {
+        if !root_or_skip("enter_does_not_change_the_callers_namespace") {
             return;
         }
         let namespace = |path: &str| fs::read_link(path).unwrap();
@@ -417,8 +424,8 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_known_also_when_creation_was_cut_off() {
-        if !root_or_skip("an_owner_is_known_also_when_creation_was_cut_off") {
+    fn the_owner_is_known_after_an_interrupted_creation() {
+        if !root_or_skip("the_owner_is_known_after_an_interrupted_creation") {
             return;
         }
         let name = namespace_name("owned");
@@ -434,7 +441,7 @@ mod tests {
         assert!(delete_owned(&name, "run 1").unwrap() && !exists(&name));
         assert!(!delete_owned(&name, "run 1").unwrap());
 
-        // What `kill -9` between the reservation and the mount leaves.
+        // The state after `kill -9` between the reservation and the mount.
         reserve(&path_of(&name).unwrap(), "run 1").unwrap();
         let opened = Netns::open(&name).unwrap_err();
         assert!(
@@ -447,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names_and_missing_ones_are_clear_errors() {
+    fn errors_name_invalid_and_missing_namespaces() {
         for bad in ["", ".", "..", "a/b", "nul\0byte", &"x".repeat(256)] {
             assert_eq!(
                 Netns::create(bad).unwrap_err().kind(),

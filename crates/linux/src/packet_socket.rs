@@ -1,4 +1,5 @@
-//! Frames sent straight to a link's driver (packet(7)), many in one system call: what a traffic generator needs.
+//! Sends frames directly to a link's driver (packet(7)), many in one system call, for a traffic
+//! generator.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,13 +9,13 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, so
 
 use crate::error::{Error, Result};
 
-/// Frames that go to the kernel at once, at most.
+/// Most frames in one system call.
 pub const MAX_BATCH: usize = 32;
 
-/// Bytes that wait to be received at the far end, at most.
+/// Most bytes that wait for the receiver.
 const SEND_BUFFER: usize = 64 << 20;
 
-/// A socket that sends one frame over and over, past the link's queueing discipline. It receives nothing.
+/// A socket that sends one frame repeatedly and bypasses the link's qdisc. It receives nothing.
 #[derive(Debug)]
 pub struct PacketSender {
     socket: OwnedFd,
@@ -25,7 +26,7 @@ impl PacketSender {
     /// Sends `frame` over the interface `ifindex` of the calling thread's network namespace.
     pub fn new(ifindex: u32, frame: &[u8]) -> Result<Self> {
         let fail = |cause: io::Error| Error::os("open a packet socket", cause);
-        // Without a protocol nothing is received.
+        // A socket without a protocol receives nothing.
         let socket = socket(
             AddressFamily::Packet,
             SockType::Raw,
@@ -35,7 +36,8 @@ impl PacketSender {
         .map_err(|errno| fail(errno.into()))?;
         bind(&socket, ifindex).map_err(fail)?;
         bypass_qdisc(&socket).map_err(fail)?;
-        // More than waits in any link's ring: who is slower than the sender is to lose packets, not to slow it down.
+        // More than fits in any link's ring. A slow receiver must lose packets, not slow the
+        // sender.
         setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER)
             .map_err(|errno| fail(errno.into()))?;
         Ok(Self {
@@ -49,32 +51,33 @@ impl PacketSender {
         &self.frame
     }
 
-    /// The frame, to change what is sent from now on.
+    /// The frame, mutable: changes what is sent from now on.
     pub fn frame_mut(&mut self) -> &mut Vec<u8> {
         &mut self.frame
     }
 
-    /// Sends the frame `count` times, at most [`MAX_BATCH`]; how many the kernel took. One that the link had no room for is
-    /// taken and lost.
+    /// Sends the frame `count` times, at most [`MAX_BATCH`]. Returns how many the kernel accepted.
+    /// A frame without room in the link counts as accepted and is lost.
     pub fn send(&self, count: usize) -> io::Result<usize> {
         let mut part = libc::iovec {
             iov_base: self.frame.as_ptr().cast_mut().cast(),
             iov_len: self.frame.len(),
         };
-        // SAFETY: all of these are plain data, for which zero is a value.
+        // SAFETY: all of these are plain data, for which zero is a valid value.
         let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
         message.msg_hdr.msg_iov = &raw mut part;
         message.msg_hdr.msg_iovlen = 1;
         let mut messages = [message; MAX_BATCH];
         let count = count.min(MAX_BATCH) as libc::c_uint;
         let (socket, messages) = (self.socket.as_raw_fd(), messages.as_mut_ptr());
-        // SAFETY: the messages, their one part and the frame live until the call returns; the kernel only reads the frame.
+        // SAFETY: the messages, their one part and the frame live until the call returns; the
+        // kernel only reads the frame.
         let sent = unsafe { libc::sendmmsg(socket, messages, count, 0) };
         if sent >= 0 {
             return Ok(sent as usize);
         }
         match io::Error::last_os_error() {
-            // The first one found no room.
+            // The link had no room for the first frame.
             error if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(1),
             error => Err(error),
         }
@@ -82,11 +85,11 @@ impl PacketSender {
 }
 
 fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zero is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as _;
     address.sll_ifindex = ifindex.cast_signed();
-    // SAFETY: the address is one of that family, of that length.
+    // SAFETY: an address of that family and length.
     let result = unsafe {
         libc::bind(
             socket.as_raw_fd(),
@@ -98,7 +101,7 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Frames go past the link's queueing discipline.
+/// Makes frames bypass the link's qdisc.
 fn bypass_qdisc(socket: &OwnedFd) -> io::Result<()> {
     let (on, level, option) = (
         1 as libc::c_int,
@@ -121,8 +124,8 @@ mod tests {
     use crate::tests as testing;
 
     #[test]
-    fn frames_go_out_as_they_are() {
-        if !testing::root_or_skip("frames_go_out_as_they_are") {
+    fn frames_are_sent_unchanged() {
+        if !testing::root_or_skip("frames_are_sent_unchanged") {
             return;
         }
         let netns = Netns::anonymous().unwrap();
@@ -152,8 +155,8 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_is_an_error() {
-        if !testing::root_or_skip("an_interface_that_is_not_there_is_an_error") {
+    fn a_missing_interface_is_an_error() {
+        if !testing::root_or_skip("a_missing_interface_is_an_error") {
             return;
         }
         let error = PacketSender::new(999_999, &[0; 60]).unwrap_err();

@@ -1,7 +1,9 @@
-//! How deeply the cores may sleep: the CPU latency limit of PM QoS (Documentation/power/pm_qos_interface.rst).
+//! Idle states of the cores: the CPU latency limit of PM QoS
+//! (Documentation/power/pm_qos_interface.rst).
 //!
-//! A core that has nothing to do enters an idle state, and waking from it takes time: tens of microseconds on many machines, and on virtual ones,
-//! where it halts and the hypervisor has to run it again. The limit says how long that may take at most.
+//! A core without work enters an idle state, and its wake-up takes time. That is tens of
+//! microseconds on many machines. It is also so on virtual machines, where the core halts and the
+//! hypervisor must schedule it again. The limit sets the longest wake-up time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,15 +14,16 @@ use crate::error::{Error, ErrorKind, Result};
 const DEVICE: &str = "/dev/cpu_dma_latency";
 const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
 
-/// A limit on the time that any core takes to wake. It holds as long as this lives, and no longer than the process; of several limits the
-/// smallest holds.
+/// A limit on the wake-up time of all cores. It holds while this value lives, at most as long as
+/// the process. The smallest of several limits applies.
 #[derive(Debug)]
 pub struct CpuLatency {
     _request: File,
 }
 
 impl CpuLatency {
-    /// Asks for a limit, us. At 0 a core without work polls for some: it wakes at once, and takes the power of a busy one.
+    /// Requests a limit, us. With 0, idle cores poll under some drivers: they wake at once, and use
+    /// the power of a busy core.
     pub fn limit(limit_us: u32) -> Result<Self> {
         let action = || format!("limit the time a core takes to wake to {limit_us} us ({DEVICE})");
         let mut request = OpenOptions::new()
@@ -35,7 +38,7 @@ impl CpuLatency {
     }
 }
 
-/// The driver of the cores' idle states, which is who heeds the limit.
+/// The driver of the cores' idle states, which applies the limit.
 pub fn idle_driver() -> Result<String> {
     let text = fs::read_to_string(Path::new(CPUIDLE).join("current_driver"));
     let driver = text.as_deref().map_or("none", str::trim);
@@ -52,7 +55,7 @@ pub fn idle_driver() -> Result<String> {
             ErrorKind::NotFound,
             format!("there is no {DEVICE}"),
         )
-        .remedy("in a container, hand the device in"));
+        .remedy("in a container, pass the device in"));
     }
     Ok(driver.to_owned())
 }
@@ -63,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// The limit that holds, us.
+    /// The current limit, us.
     fn current() -> i32 {
         let mut value = [0; 4];
         File::open(DEVICE).unwrap().read_exact(&mut value).unwrap();
@@ -71,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_holds_until_it_is_given_back() {
+    fn the_smallest_limit_applies_until_it_is_released() {
         if !crate::capability::is_root() || idle_driver().is_err() {
             println!(
-                "skipped the_smallest_limit_holds_until_it_is_given_back: needs root, idle states and {DEVICE}"
+                "skipped the_smallest_limit_applies_until_it_is_released: needs root, idle states and {DEVICE}"
             );
             return;
         }
-        // Limits of this test alone: above what anybody would ask for, so that others' do not matter unless they hold.
+        // Limits above any that other programs request, so that only smaller ones of others matter.
         let before = current();
         let wide = CpuLatency::limit(1_900_000).unwrap();
         let narrow = CpuLatency::limit(1_800_000).unwrap();

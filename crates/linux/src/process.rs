@@ -1,4 +1,4 @@
-//! Processes: started inside a namespace, watched and ended without mistaking one for another.
+//! Processes: started in a namespace, observed and ended without confusion of reused numbers.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -18,18 +18,19 @@ use crate::procfs::{self, Stat};
 
 pub use rustix::process::Signal;
 
-/// How long [`Process::kill_tree`] waits for the kernel to take the processes down.
+/// Longest wait of [`Process::kill_tree`] for the kernel to end the processes.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A command that will run in `namespace` with everything else inherited; standard input, output and error are the
-/// caller's unless changed. As under `ip netns exec`, `/sys` shows the links of the namespace, which many tools read.
+/// Makes a command that runs in `namespace` and inherits everything else, with the caller's
+/// standard input, output and error by default. As under `ip netns exec`, `/sys` shows the links of
+/// the namespace, which many tools read.
 pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Command> {
     let action = || format!("run a program in {}", namespace.describe());
     let file = namespace
         .as_fd()
         .try_clone_to_owned()
         .map_err(|error| Error::os(action(), error))?;
-    // Made here: between fork and exec nothing may allocate.
+    // Allocated here, because nothing may allocate between fork and exec.
     let [root, sys, sysfs] =
         ["/", "/sys", "sysfs"].map(|text| CString::new(text).unwrap_or_default());
     let mut command = Command::new(program);
@@ -37,7 +38,8 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
         setns(&file, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         let none = None::<&std::ffi::CStr>;
-        // The mounts below are for this process alone; those of the host still arrive.
+        // The mounts below apply to this process only. New mounts of the host still propagate to
+        // it.
         mount(
             none,
             root.as_c_str(),
@@ -45,7 +47,7 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
             MsFlags::MS_SLAVE | MsFlags::MS_REC,
             none,
         )?;
-        // Not mounted is as good as unmounted.
+        // It is no error if `/sys` is not mounted.
         let _ = umount2(sys.as_c_str(), MntFlags::MNT_DETACH);
         mount(
             Some(sysfs.as_c_str()),
@@ -56,19 +58,20 @@ pub fn command_in(namespace: &Netns, program: impl AsRef<OsStr>) -> Result<Comma
         )?;
         Ok(())
     };
-    // SAFETY: the closure only makes system calls on what it owns: it neither allocates nor takes a lock, so it may
-    // run between fork and exec of a process with several threads.
+    // SAFETY: the closure only makes system calls on values that it owns. It neither allocates nor
+    // takes a lock, so it may run between fork and exec of a process with several threads.
     unsafe { command.pre_exec(enter) };
     Ok(command)
 }
 
-/// Becomes `command` (program and arguments) inside the namespace `name`; returns only when that fails.
+/// Replaces this process by `command` (program and arguments) in the namespace `name`. Returns only
+/// on failure.
 pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
     let Some((program, arguments)) = command.split_first() else {
         return Error::new(
             format!("run a program in network namespace `{name}`"),
             ErrorKind::Invalid,
-            "none is named",
+            "no program is given",
         );
     };
     let ready = Netns::open(name).and_then(|namespace| command_in(&namespace, program));
@@ -89,17 +92,17 @@ pub fn exec_in_netns(name: &str, command: &[OsString]) -> Error {
     }
 }
 
-/// A process that cannot be mistaken for a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Process identifier.
     pub pid: u32,
-    /// Clock ticks from boot to its start.
+    /// Start time, clock ticks since boot.
     pub start_time: u64,
 }
 
 impl Process {
-    /// The process that has the number now.
+    /// The process that has this number now.
     pub fn of(pid: u32) -> Result<Self> {
         Ok(Self {
             pid,
@@ -107,27 +110,27 @@ impl Process {
         })
     }
 
-    /// True as long as it has not ended (a zombie has).
+    /// Whether the process has not ended. A zombie has ended.
     pub fn is_alive(&self) -> bool {
         self.open().is_ok_and(|handle| {
             handle.is_some_and(|handle| !handle.wait(Duration::ZERO).unwrap_or(true))
         })
     }
 
-    /// A handle to signal and await it; `None` when it is gone.
+    /// A handle to signal and await the process. `None` if it is gone.
     pub fn open(&self) -> Result<Option<PidFd>> {
         let handle = match PidFd::open(self.pid) {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,
         };
-        // Read behind the opening: the handle and the start time are of the same process, or the number was free
-        // in between and the start times differ.
+        // Read after the opening. Either the handle and the start time are of the same process, or
+        // the number was reused in between and the start times differ.
         let same = procfs::start_time(self.pid).is_ok_and(|start| start == self.start_time);
         Ok(same.then_some(handle))
     }
 
-    /// Ends it and all its descendants at once (SIGKILL) and waits until they are gone. One that has ended already
-    /// is no error; its descendants are strangers then.
+    /// Kills the process and all its descendants (SIGKILL) and waits until they are gone. An ended
+    /// process is no error; its descendants are then not killed.
     pub fn kill_tree(&self) -> Result<()> {
         let action = || format!("end process {} and its children", self.pid);
         if self.pid <= 1 || self.pid == std::process::id() {
@@ -140,7 +143,8 @@ impl Process {
         let Some(handle) = self.open()? else {
             return Ok(());
         };
-        // Stopped first: who is stopped forks no more, so a look that finds nobody new has found all.
+        // Stop them first: a stopped process cannot fork. So a pass that finds no new process has
+        // found all.
         handle.signal(Signal::STOP)?;
         let mut tree = vec![(self.pid, handle)];
         loop {
@@ -177,13 +181,13 @@ impl Process {
     }
 }
 
-/// `struct pidfd_info` of linux/pidfd.h in its first size, 64 bytes.
+/// `struct pidfd_info` of linux/pidfd.h in its first version, 64 bytes.
 #[repr(C)]
 #[derive(Default)]
 struct PidFdInfo {
     mask: u64,
     cgroup: u64,
-    /// Process numbers and identities of users and groups.
+    /// Process numbers, and identifiers of users and groups.
     numbers: [u32; 11],
     exit_code: i32,
 }
@@ -193,7 +197,7 @@ const PIDFD_INFO_EXIT: u64 = 1 << 3;
 const PIDFD_GET_INFO: libc::Ioctl = libc::_IOWR::<PidFdInfo>(0xff, 11);
 const _: () = assert!(size_of::<PidFdInfo>() == 64);
 
-/// A process held by a descriptor (pidfd_open(2)): it names this process even when its number is used again.
+/// A descriptor of a process (pidfd_open(2)). It means this process even if the number is reused.
 #[derive(Debug)]
 pub struct PidFd {
     pid: u32,
@@ -201,7 +205,7 @@ pub struct PidFd {
 }
 
 impl PidFd {
-    /// Opens the process that has the number now.
+    /// Opens the process that has this number now.
     pub fn open(pid: u32) -> Result<Self> {
         let fd = Pid::from_raw(pid.cast_signed())
             .ok_or(rustix::io::Errno::INVAL)
@@ -210,24 +214,25 @@ impl PidFd {
         Ok(Self { pid, fd })
     }
 
-    /// Its number when it was opened.
+    /// The process number at the opening.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// How an ended process ended, in the form of wait(2), whosever child it was; `None` when it has not, when its parent has not
-    /// waited for it yet, and before Linux 6.15.
+    /// Exit status of an ended process, in the format of wait(2), for any parent. `None` if it has
+    /// not ended, its parent has not yet waited for it, or Linux is older than 6.15.
     pub fn exit_status(&self) -> Option<i32> {
         let mut info = PidFdInfo {
             mask: PIDFD_INFO_EXIT,
             ..PidFdInfo::default()
         };
-        // SAFETY: the request's number says the size of what the pointer leads to, and that is valid and writable.
+        // SAFETY: the request's number contains the size of the structure, and the pointer is valid
+        // and writable.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
         (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
     }
 
-    /// Sends a signal. A process that has ended is no error.
+    /// Sends a signal. An ended process is no error.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -239,7 +244,7 @@ impl PidFd {
         }
     }
 
-    /// Waits until the process has ended, at most `timeout`; says whether it has.
+    /// Waits at most `timeout` for the end of the process. Returns whether it has ended.
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let ready = poll(
@@ -287,7 +292,7 @@ mod tests {
                 .status()
                 .is_err()
         );
-        // In a mount namespace of its own: the host's /sys is as it was.
+        // In its own mount namespace: the host's /sys does not change.
         let output = command_in(&namespace, "readlink")
             .unwrap()
             .arg("/proc/self/ns/mnt")
@@ -301,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn exec_says_what_is_missing() {
-        if !root_or_skip("exec_says_what_is_missing") {
+    fn exec_names_the_missing_object() {
+        if !root_or_skip("exec_names_the_missing_object") {
             return;
         }
         let error = exec_in_netns("myelin-t-missing", &["true".into()]);
@@ -314,15 +319,15 @@ mod tests {
             exec_in_netns("myelin-t-missing", &[]).kind(),
             ErrorKind::Invalid
         );
-        // What follows would replace the test itself if it succeeded, so it happens in a child.
+        // Runs in a child, because success would replace the test itself.
         let namespace = Namespace::new("exec");
         let error = command_in(&namespace, "no-such-program").unwrap().exec();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn a_tree_is_killed_to_the_last_leaf() {
-        // Each shell waits for its child, which is a shell with a child.
+    fn kill_tree_kills_all_descendants() {
+        // Each shell waits for its child, a shell with a child.
         let script = "sh -c 'sh -c \"sleep 61 & sleep 61\" & sleep 61' & wait";
         let mut child = Child::spawn(
             Command::new("sh")

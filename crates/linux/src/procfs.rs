@@ -1,4 +1,4 @@
-//! CPU time, memory and processes as `/proc` shows them (proc(5)).
+//! CPU time, memory and processes from `/proc` (proc(5)).
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How one CPU spent its time since boot. Resolution: one tick of the kernel's accounting, 10 ms.
+/// CPU time since boot, by use. The resolution is one tick of the kernel's accounting, 10 ms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// Number of the CPU.
     pub cpu: usize,
-    /// In programs, also at low priority.
+    /// In programs, including those of low priority.
     pub user: Duration,
     /// In the kernel on behalf of programs.
     pub system: Duration,
@@ -25,12 +25,13 @@ pub struct CpuTimes {
     pub softirq: Duration,
     /// Ready to run while the hypervisor ran something else.
     pub steal: Duration,
-    /// Nothing to do, also while waiting for a disk.
+    /// Idle, including waits for a disk.
     pub idle: Duration,
 }
 
 impl CpuTimes {
-    /// What was spent since `earlier`. Never negative, although the kernel's idle time may jump back a little.
+    /// Time spent since `earlier`. Never negative, although the kernel's idle time may decrease
+    /// slightly.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -44,18 +45,18 @@ impl CpuTimes {
         }
     }
 
-    /// All but idle time, what the hypervisor took included.
+    /// All time except idle time, including stolen time.
     pub fn busy(&self) -> Duration {
         self.user + self.system + self.irq + self.softirq + self.steal
     }
 
-    /// All of it.
+    /// Busy and idle time.
     pub fn total(&self) -> Duration {
         self.busy() + self.idle
     }
 }
 
-/// The times of every CPU that is online, ascending.
+/// The times of all online CPUs, ascending.
 pub fn cpu_times() -> Result<Vec<CpuTimes>> {
     let tick = tick()?;
     let text = read("/proc/stat", "read CPU times")?;
@@ -65,15 +66,15 @@ pub fn cpu_times() -> Result<Vec<CpuTimes>> {
         .collect())
 }
 
-/// CPU time of a process in nanosecond resolution, all its threads together, in program and kernel.
+/// CPU time of all threads of a process, in program and kernel, in nanosecond resolution.
 pub fn run_time(pid: u32) -> Result<Duration> {
     let failed = |errno| Error::os(format!("read the CPU time of process {pid}"), errno);
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).map_err(failed)?;
     clock_gettime(clock).map(Duration::from).map_err(failed)
 }
 
-/// When a process started, clock ticks since boot: with its number it names the process for good, as numbers are
-/// used again.
+/// Start time of a process, clock ticks since boot. Number and start time together identify a
+/// process, because numbers are reused.
 pub fn start_time(pid: u32) -> Result<u64> {
     Stat::read(pid).map(|stat| stat.start_ticks)
 }
@@ -81,13 +82,14 @@ pub fn start_time(pid: u32) -> Result<u64> {
 /// Memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Resident, bytes, shared pages in full (`VmRSS`).
+    /// Resident memory, bytes, with shared pages in full (`VmRSS`).
     pub resident_bytes: u64,
-    /// Resident, bytes, each shared page divided among its users (`Pss`): these can be added up.
+    /// Resident memory, bytes, with each shared page divided among its users (`Pss`). These values
+    /// can be added.
     pub proportional_bytes: u64,
 }
 
-/// Memory of a process.
+/// Reads the memory of a process.
 pub fn memory(pid: u32) -> Result<Memory> {
     let action = format!("read the memory of process {pid}");
     let field = |file: &str, name: &str| {
@@ -100,7 +102,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// The arguments a process was started with; empty for kernel threads and for processes that have ended.
+/// The arguments of a process. Empty for kernel threads and ended processes.
 pub fn command_line(pid: u32) -> Result<Vec<String>> {
     let file = format!("/proc/{pid}/cmdline");
     let bytes = fs::read(file)
@@ -120,7 +122,7 @@ pub fn find(wanted: impl Fn(&[String]) -> bool) -> Result<Vec<u32>> {
     Ok(found)
 }
 
-/// Where file systems of that kind are mounted.
+/// Mount points of file systems of that kind.
 pub fn mounts(kind: &str) -> Result<Vec<PathBuf>> {
     let path = "/proc/self/mounts";
     let text =
@@ -128,7 +130,7 @@ pub fn mounts(kind: &str) -> Result<Vec<PathBuf>> {
     let fields = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     Ok(fields
         .filter(|fields| fields.get(2) == Some(&kind))
-        // The kernel writes a space as its octal number.
+        // The kernel writes a space as its octal code.
         .map(|fields| fields[1].replace("\\040", " ").into())
         .collect())
 }
@@ -140,7 +142,7 @@ pub fn processes() -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// What is needed of `/proc/PID/stat`.
+/// Fields of `/proc/PID/stat`.
 pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) start_ticks: u64,
@@ -154,7 +156,8 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name, in parentheses, may hold anything, also parentheses. Behind it comes field 3.
+        // The name, in parentheses, may contain any character, even parentheses. Field 3 follows
+        // it.
         let (_, rest) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
@@ -200,7 +203,7 @@ fn tick() -> Result<Duration> {
 fn parse_cpu(line: &str, tick: Duration) -> Option<CpuTimes> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;
-    // Guest time, which follows, is in the user time already.
+    // The following guest time is already part of the user time.
     let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
         return None;
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_proc_stat() {
+    fn a_line_of_proc_stat_is_parsed() {
         let times = parse_cpu(
             "cpu3 100 20 30 400 50 6 7 8 90 10",
             Duration::from_millis(10),
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_parentheses_and_spaces() {
+    fn names_with_parentheses_and_spaces_are_parsed() {
         let stat =
             Stat::parse("7 (a) b) (c) S 42 7 7 0 -1 4194560 1 2 3 4 55 66 0 0 20 0 1 0 777 8 9\n")
                 .unwrap();
@@ -287,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_second_is_seen_by_all_clocks() {
+    fn busy_time_counts_in_all_clocks() {
         let (cpus, run) = (cpu_times().unwrap(), run_time(own()).unwrap());
-        // CPU time, not wall time: other tests and the machine's other work take turns with this one.
+        // CPU time, not wall time: other work of the machine runs in between.
         while run_time(own()).unwrap() < run + Duration::from_millis(300) {
             std::hint::spin_loop();
         }
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_start_time_of_this_process() {
+    fn memory_and_start_time_of_this_process_are_read() {
         let before = memory(own()).unwrap();
         let block = vec![1_u8; 8 << 20];
         let after = memory(own()).unwrap();
@@ -322,7 +325,7 @@ mod tests {
         let child = Child::sleeping(&mark);
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut found = Vec::new();
-        // The arguments are those of this test until the child has called exec.
+        // Until the child has called exec, its arguments are those of this test.
         while found.is_empty() && Instant::now() < deadline {
             found = find(|arguments| arguments.len() == 2 && arguments[1] == mark).unwrap();
         }

@@ -1,7 +1,8 @@
-//! Queueing disciplines and filters of traffic control (tc(8)): those that [`crate::feature`] tries, and how such
-//! messages are put together, here and in [`crate::htb`].
+//! Qdiscs and filters of traffic control (tc(8)): those that [`crate::feature`] probes, and helpers
+//! to build such messages, also for [`crate::htb`].
 //!
-//! The options are the kernel's structures of linux/pkt_sched.h and linux/pkt_cls.h, written field by field.
+//! Options are the kernel's structures in linux/pkt_sched.h and linux/pkt_cls.h, written field by
+//! field.
 
 use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -15,7 +16,7 @@ const ETH_P_ALL: u16 = 0x0003;
 /// A tick of the packet scheduler's clock (`/proc/net/psched`), ns.
 pub(crate) const TICK_NS: u32 = 64;
 
-/// A hook for eBPF programs and filters on both ways of the link.
+/// A hook for eBPF programs and filters in both directions of the link.
 pub(crate) fn clsact(link: &LinkId) -> Request {
     let handle = TcHandle {
         major: u16::MAX,
@@ -24,15 +25,15 @@ pub(crate) fn clsact(link: &LinkId) -> Request {
     add(link, "clsact", handle, TcHandle::CLSACT, None)
 }
 
-/// Delay and loss: here 1 ms.
+/// Delay and loss; here a delay of 1 ms.
 pub(crate) fn netem(link: &LinkId) -> Request {
     // struct tc_netem_qopt: latency, limit (packets), loss, gap, duplicate, jitter.
     let options = words(&[1_000_000 / TICK_NS, 1000, 0, 0, 0, 0]);
     root(link, "netem", options)
 }
 
-/// A filter that runs an eBPF program, on the ingress side of a clsact; here a classic one that matches nothing, so that none
-/// need be loaded.
+/// A filter that runs an eBPF program on the ingress side of a clsact. Here it is a classic program
+/// that matches nothing, so that none must be loaded.
 pub(crate) fn cls_bpf(link: &LinkId) -> Request {
     // TCA_BPF_OPS_LEN and TCA_BPF_OPS: one struct sock_filter, `ret 0`.
     let mut options = attribute(4, 1_u16.to_ne_bytes().to_vec());
@@ -82,9 +83,10 @@ pub(crate) fn message(
     message
 }
 
-/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum packet, bytes/s. A 64-bit
-/// attribute gives the rate exactly; frames count as `least` bytes at least.
-pub(crate) fn rate64(bytes_per_second: u64, least: u16) -> Vec<u8> {
+/// struct tc_ratespec: cell logarithm, link layer (1: Ethernet), overhead, cell alignment, minimum
+/// packet, bytes/s. A 64-bit attribute contains the exact rate. Frames count as at least `least`
+/// bytes.
+pub(crate) fn rate_spec(bytes_per_second: u64, least: u16) -> Vec<u8> {
     let mut spec = vec![0, u8::from(bytes_per_second > 0), 0, 0, 0, 0];
     spec.extend(least.to_ne_bytes());
     spec.extend(

@@ -12,7 +12,7 @@ use crate::address::family_of;
 use crate::link::LinkId;
 use crate::netlink::Request;
 
-/// `destination` is a neighbour on the link.
+/// Adds a route for neighbours: `destination` is on the link.
 pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request {
     let action = format!(
         "add the route to {destination}/{prefix_length} on link `{}`",
@@ -31,7 +31,7 @@ pub fn on_link(link: &LinkId, destination: IpAddr, prefix_length: u8) -> Request
     Request::create(action, RouteNetlinkMessage::NewRoute(message))
 }
 
-/// Everything else of `gateway`'s family goes to `gateway`, which is a neighbour on the link whatever its address.
+/// Adds the default route of `gateway`'s family. `gateway` is on the link, with any address.
 pub fn default_via(link: &LinkId, gateway: IpAddr) -> Request {
     let action = format!(
         "add the default route via {gateway} on link `{}`",
@@ -63,8 +63,8 @@ mod tests {
     use crate::{address, link};
 
     #[test]
-    fn ip_route_shows_them() {
-        if !root_or_skip("ip_route_shows_them") {
+    fn ip_route_shows_added_routes() {
+        if !root_or_skip("ip_route_shows_added_routes") {
             return;
         }
         let namespace = Namespace::new("route");

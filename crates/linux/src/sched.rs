@@ -9,16 +9,16 @@ use rustix::process::{Pid, setpriority_process};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine;
 
-/// How the kernel chooses a thread to run.
+/// Scheduling policy of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// A fair share of the time (`SCHED_OTHER`).
+    /// A fair share of CPU time (`SCHED_OTHER`).
     Other,
-    /// Until it sleeps or a higher priority (1 to 99) wants the CPU (`SCHED_FIFO`).
+    /// Runs until it sleeps or a higher priority (1 to 99) needs the CPU (`SCHED_FIFO`).
     Fifo(u8),
-    /// As FIFO, in turns with threads of the same priority (`SCHED_RR`).
+    /// As FIFO, in turns with threads of equal priority (`SCHED_RR`).
     RoundRobin(u8),
-    /// Only when nobody else wants the CPU (`SCHED_IDLE`).
+    /// Only when no other thread needs the CPU (`SCHED_IDLE`).
     Idle,
 }
 
@@ -33,14 +33,16 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The longest that a thread keeps a core that another one of the same weight wants too, and where that is known from.
+/// The longest time that a thread keeps a core while another thread of the same weight waits, and
+/// the source of this value.
 ///
-/// The scheduler decides again at the end of a slice, but not before its tick. The slice is read from debugfs; where that is not to be read it is the kernel's
-/// default, `base_slice` or before Linux 6.6 half of `latency`, by the number of CPUs (kernel/sched/fair.c).
+/// The scheduler decides again at the end of a slice, but not before its tick. The slice comes from
+/// debugfs. If that cannot be read, it is the kernel's default for this number of CPUs:
+/// `base_slice`, or before Linux 6.6 half of `latency` (kernel/sched/fair.c).
 pub fn longest_turn() -> (Duration, String) {
     const READ: [(&str, u64); 2] = [
         ("/sys/kernel/debug/sched/base_slice_ns", 1),
-        // Two threads share it.
+        // Two threads share the latency.
         ("/sys/kernel/debug/sched/latency_ns", 2),
     ];
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -65,20 +67,20 @@ pub fn longest_turn() -> (Duration, String) {
     )
 }
 
-/// Scaled by 1 + log2 of the CPUs, 8 at most, as `sched_tunable_scaling` has it by default. A version that cannot be read counts
-/// as the latest.
+/// The default slice, scaled by 1 + log2 of the CPUs, at most 8, as with the default
+/// `sched_tunable_scaling`. An unknown version counts as the latest.
 fn default_slice_ns(version: Option<(u32, u32)>, cpus: usize) -> u64 {
     let factor = u64::from(1 + cpus.clamp(1, 8).ilog2());
     let single_ns = match version.unwrap_or((u32::MAX, 0)) {
         (6, 6..=14) => 750_000,
         version if version > (6, 14) => 700_000,
-        // CFS: 6 ms for all that want to run.
+        // CFS: 6 ms for all runnable threads together.
         _ => 3_000_000,
     };
     single_ns * factor
 }
 
-/// Sets the policy of a thread, 0 being the calling one. Children it starts begin with it as well.
+/// Sets the policy of a thread, 0 for the calling one. Its children inherit it.
 pub fn set(thread: u32, policy: Policy) -> Result<()> {
     let (number, priority) = match policy {
         Policy::Other => (libc::SCHED_OTHER, 0),
@@ -101,7 +103,8 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     );
     Err(match (error.kind(), policy) {
         (ErrorKind::Invalid, _) => error.because("real-time priorities are 1 to 99"),
-        // Not only for want of a capability: cgroup v1 gives a CPU group no real-time budget of its own.
+        // A capability may be missing. Also, cgroup v1 gives a CPU group no real-time budget by
+        // default.
         (ErrorKind::Denied, Policy::Fifo(_) | Policy::RoundRobin(_)) => error.remedy(
             "run as root, in the root CPU control group (real-time threads have no budget in others)",
         ),
@@ -109,8 +112,8 @@ pub fn set(thread: u32, policy: Policy) -> Result<()> {
     })
 }
 
-/// Sets how a thread gives way to others under [`Policy::Other`], 0 being the calling one: from -20, which takes all it can get, to 19, which leaves
-/// the others nearly everything (setpriority(2); on Linux it is of the thread, not of the process).
+/// Sets the niceness of a thread under [`Policy::Other`], 0 for the calling one: -20 gets most CPU
+/// time, 19 least (setpriority(2); on Linux it applies to the thread, not to the process).
 pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
     setpriority_process(Pid::from_raw(thread.cast_signed()), nice).map_err(|errno| {
         let action = format!("set {} to niceness {nice}", thread_name(thread));
@@ -118,8 +121,8 @@ pub fn set_nice(thread: u32, nice: i32) -> Result<()> {
     })
 }
 
-/// The policy of a thread, 0 being the calling one. Policies that are not in [`Policy`] (batch, deadline) read as
-/// [`Policy::Other`].
+/// The policy of a thread, 0 for the calling one. Policies that [`Policy`] lacks (batch, deadline)
+/// read as [`Policy::Other`].
 pub fn get(thread: u32) -> Result<Policy> {
     let failed = || {
         Error::os(
@@ -161,7 +164,7 @@ mod tests {
     use crate::tests::root_or_skip;
 
     #[test]
-    fn a_slice_is_by_kernel_and_cpus_and_no_shorter_than_a_tick() {
+    fn the_slice_depends_on_kernel_and_cpus_and_is_at_least_a_tick() {
         assert_eq!(default_slice_ns(version("6.18.44-fc-v769"), 2), 1_400_000);
         assert_eq!(default_slice_ns(version("6.8.0-45-generic"), 64), 3_000_000);
         assert_eq!(default_slice_ns(version("6.1.0"), 8), 12_000_000);
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_needs_no_root() {
+    fn the_idle_policy_needs_no_root() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 set(0, Policy::Idle).unwrap();
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_be_nice_alone() {
+    fn niceness_applies_to_one_thread() {
         // Field 19 of proc_pid_stat(5), the 17th behind the name.
         let nice = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
@@ -209,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn real_time_policies_and_priorities_out_of_range() {
-        if !root_or_skip("real_time_policies_and_priorities_out_of_range") {
+    fn real_time_policies_are_set_and_invalid_priorities_refused() {
+        if !root_or_skip("real_time_policies_are_set_and_invalid_priorities_refused") {
             return;
         }
         std::thread::scope(|scope| {

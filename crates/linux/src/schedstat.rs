@@ -1,4 +1,5 @@
-//! How long tasks ran and how long they waited for a core (`/proc/PID/task/TID/schedstat`, sched-stats.rst of the kernel).
+//! Run time and waiting time of tasks (`/proc/PID/task/TID/schedstat`, sched-stats.rst of the
+//! kernel).
 
 use std::fs;
 use std::ops::AddAssign;
@@ -6,31 +7,33 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the scheduler gave a process since it began, all threads together that it has now: one that ends takes its part along.
+/// Scheduling times of a process since its start, summed over its present threads. An ended thread
+/// no longer counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Scheduled {
-    /// On a core.
+pub struct SchedulingTimes {
+    /// Time on a core.
     pub run: Duration,
-    /// Ready to run, while something else had the core. What the hypervisor took is not in it.
+    /// Time runnable while another task had the core. Time that the hypervisor took is not
+    /// included.
     pub waited: Duration,
 }
 
-impl AddAssign for Scheduled {
+impl AddAssign for SchedulingTimes {
     fn add_assign(&mut self, other: Self) {
         self.run += other.run;
         self.waited += other.waited;
     }
 }
 
-/// What the scheduler gave a process.
+/// Reads the scheduling times of a process.
 ///
 /// # Errors
-/// No such process, or a kernel without `CONFIG_SCHED_INFO`.
-pub fn of_process(pid: u32) -> Result<Scheduled> {
+/// The process does not exist, or the kernel lacks `CONFIG_SCHED_INFO`.
+pub fn of_process(pid: u32) -> Result<SchedulingTimes> {
     let action = format!("read how long process {pid} ran and waited");
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .map_err(|error| Error::os(action.clone(), error))?;
-    let mut sum = Scheduled::default();
+    let mut sum = SchedulingTimes::default();
     for task in tasks.flatten() {
         // A thread may end between the listing and the reading.
         match fs::read_to_string(task.path().join("schedstat")) {
@@ -42,24 +45,27 @@ pub fn of_process(pid: u32) -> Result<Scheduled> {
     Ok(sum)
 }
 
-/// What the scheduler gave the calling thread since it began; nothing where the kernel does not tell (`CONFIG_SCHED_INFO`).
+/// Reads the scheduling times of the calling thread. They are zero if the kernel does not report
+/// them (`CONFIG_SCHED_INFO`).
 ///
 /// # Errors
-/// A file that cannot be read, or is malformed.
-pub fn of_this_thread() -> Result<Scheduled> {
+/// The file cannot be read, or is malformed.
+pub fn of_this_thread() -> Result<SchedulingTimes> {
     let action = "read how long this thread ran and waited";
     match fs::read_to_string("/proc/thread-self/schedstat") {
         Ok(text) => parse(&text).ok_or_else(|| unreadable(action)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Scheduled::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(SchedulingTimes::default())
+        }
         Err(error) => Err(Error::os(action.to_owned(), error)),
     }
 }
 
 /// `RUN WAITED SLICES`, the first two in nanoseconds.
-fn parse(text: &str) -> Option<Scheduled> {
+fn parse(text: &str) -> Option<SchedulingTimes> {
     let mut fields = text.split_whitespace().map(str::parse);
     let mut time = || Some(Duration::from_nanos(fields.next()?.ok()?));
-    Some(Scheduled {
+    Some(SchedulingTimes {
         run: time()?,
         waited: time()?,
     })
@@ -78,7 +84,7 @@ mod tests {
     use crate::tests::Child;
 
     #[test]
-    fn a_line_of_schedstat() {
+    fn a_line_of_schedstat_is_parsed() {
         let parsed = parse("86901446 61214176 302\n").unwrap();
         assert_eq!(parsed.run, Duration::from_nanos(86_901_446));
         assert_eq!(parsed.waited, Duration::from_nanos(61_214_176));
@@ -86,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn work_counts_as_run_and_a_process_that_is_gone_is_an_error() {
+    fn work_counts_as_run_time_and_a_missing_process_is_an_error() {
         let mut worker = Command::new("sh");
         let worker = Child::spawn(worker.args(["-c", "while :; do :; done"]));
         let deadline = Instant::now() + Duration::from_secs(30);
-        let mut last = Scheduled::default();
+        let mut last = SchedulingTimes::default();
         while last.run < Duration::from_millis(50) && Instant::now() < deadline {
             last = of_process(worker.id()).unwrap();
         }

@@ -1,15 +1,15 @@
 //! Kernel parameters under `/proc/sys`.
 //!
-//! Those under `net.` belong to the namespace of the calling thread: run these functions in
-//! [`Netns::enter`](crate::netns::Netns::enter) to reach another one. A parameter of IPv6 is missing where the kernel runs without
-//! IPv6, which the functions about IPv6 take for done.
+//! Parameters under `net.` belong to the namespace of the calling thread. Call these functions in
+//! [`Netns::enter`](crate::netns::Netns::enter) to reach another one. If the kernel runs without
+//! IPv6, its parameters are missing, and the IPv6 functions do nothing.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The directory that stands for links made from now on.
+/// The directory of the defaults for new links.
 pub const NEW_LINKS: &str = "default";
 
 /// Reads a parameter by its path, `net/ipv4/ip_forward`.
@@ -23,7 +23,7 @@ pub fn get(path: &str) -> Result<String> {
 /// Writes a parameter.
 pub fn set(path: &str, value: &str) -> Result<()> {
     let file = file_of(path)?;
-    // No `fs::write`: it would create what does not exist, and truncation means nothing to the kernel here.
+    // Not `fs::write`: it would create a missing file, and truncation has no meaning here.
     fs::OpenOptions::new()
         .write(true)
         .open(file)
@@ -31,22 +31,25 @@ pub fn set(path: &str, value: &str) -> Result<()> {
         .map_err(|error| Error::os(format!("set kernel parameter {path} to {value}"), error))
 }
 
-/// IPv6 on the link: off, it has no address and takes no packet. `link` may be [`NEW_LINKS`].
+/// Turns IPv6 of the link on or off. Off, the link has no IPv6 address and accepts no IPv6 packet.
+/// `link` may be [`NEW_LINKS`].
 pub fn disable_ipv6(link: &str, off: bool) -> Result<()> {
     ipv6(link, "disable_ipv6", off.into())
 }
 
-/// Duplicate address detection on the link (RFC 4862): 0 never, 1 yes, 2 yes and turn IPv6 off when it fails.
+/// Sets duplicate address detection of the link (RFC 4862): 0 never, 1 yes, 2 yes and turn IPv6 off
+/// when it fails.
 pub fn accept_dad(link: &str, mode: u8) -> Result<()> {
     ipv6(link, "accept_dad", mode)
 }
 
-/// How many router solicitations (RFC 4861) the link sends when it comes up.
+/// Sets how many router solicitations (RFC 4861) the link sends when it comes up.
 pub fn router_solicitations(link: &str, count: u8) -> Result<()> {
     ipv6(link, "router_solicitations", count)
 }
 
-/// IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The larger of `all` and the link's counts.
+/// Sets the IPv4 reverse path filter (RFC 3704): 0 none, 1 strict, 2 loose. The larger of `all` and
+/// the link's value applies.
 pub fn rp_filter(link: &str, mode: u8) -> Result<()> {
     set(
         &format!("net/ipv4/conf/{link}/rp_filter"),
@@ -68,7 +71,8 @@ fn ipv6(link: &str, parameter: &str, value: u8) -> Result<()> {
 }
 
 fn file_of(path: &str) -> Result<PathBuf> {
-    // A link may be named `a.b`, so the parts are separated as in the file system; nothing may lead out of it.
+    // A link's name may contain a dot, so slashes separate the parts. No part may lead out of the
+    // directory.
     if path
         .split('/')
         .any(|part| part.is_empty() || part == "." || part == "..")
@@ -88,8 +92,8 @@ mod tests {
     use crate::tests::{Namespace, root_or_skip};
 
     #[test]
-    fn parameters_are_those_of_the_entered_namespace() {
-        if !root_or_skip("parameters_are_those_of_the_entered_namespace") {
+    fn parameters_belong_to_the_entered_namespace() {
+        if !root_or_skip("parameters_belong_to_the_entered_namespace") {
             return;
         }
         let here = get("net/ipv4/ip_forward").unwrap();
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_leads_out() {
+    fn paths_outside_proc_sys_are_refused() {
         for path in ["../../etc/passwd", "net//x", "", "net/./x", "/etc/passwd"] {
             assert_eq!(
                 get(path).unwrap_err().kind(),

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 
 use std::ops::{Deref, DerefMut};
 use std::process::{self, Command};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::{self, Netns};
 
-/// Says whether the test can run; prints why not.
+/// Whether the test can run; prints the reason if not.
 pub(crate) fn root_or_skip(test: &str) -> bool {
     let root = crate::capability::is_root();
     if !root {
@@ -15,7 +15,7 @@ pub(crate) fn root_or_skip(test: &str) -> bool {
     root
 }
 
-/// A link name of this process and call: `my<pid><letter>`, within 15 bytes.
+/// A link name that is unique to this process and call: `my<pid><letter>`, within 15 bytes.
 pub(crate) fn link_name(letter: char) -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -25,12 +25,12 @@ pub(crate) fn link_name(letter: char) -> String {
     )
 }
 
-/// A name of a namespace of this process.
+/// A namespace name of this process.
 pub(crate) fn namespace_name(purpose: &str) -> String {
     format!("myelin-t{}-{purpose}", process::id())
 }
 
-/// Removes the name of a namespace when the test ends, also by a panic.
+/// Removes the name of a namespace at the end of the test, also after a panic.
 pub(crate) struct NameGuard(pub(crate) String);
 
 impl Drop for NameGuard {
@@ -39,7 +39,7 @@ impl Drop for NameGuard {
     }
 }
 
-/// A named namespace that is removed when the test ends, also by a panic.
+/// A named namespace that is removed at the end of the test, also after a panic.
 pub(crate) struct Namespace {
     netns: Netns,
     _guard: NameGuard,
@@ -63,7 +63,7 @@ impl Deref for Namespace {
     }
 }
 
-/// A process that is ended when the test ends, also by a panic.
+/// A process that is killed at the end of the test, also after a panic.
 pub(crate) struct Child(process::Child);
 
 impl Child {
@@ -71,7 +71,7 @@ impl Child {
         Self(command.spawn().unwrap())
     }
 
-    /// `sleep` for about an hour; the fraction tells one test's from another's.
+    /// `sleep` for about an hour. The fraction distinguishes the tests.
     pub(crate) fn sleeping(argument: &str) -> Self {
         Self::spawn(Command::new("sleep").arg(argument))
     }
@@ -98,7 +98,7 @@ impl Drop for Child {
     }
 }
 
-/// What a command prints; it must succeed.
+/// The output of a command, which must succeed.
 pub(crate) fn stdout_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(

@@ -1,6 +1,7 @@
-//! Whether clocks read here are those of the kernel (time_namespaces(7)).
+//! The offset between this process's clocks and the kernel's (time_namespaces(7)).
 //!
-//! A time namespace moves `CLOCK_MONOTONIC` for the processes in it. eBPF programs and timers of the kernel know nothing of that.
+//! A time namespace shifts `CLOCK_MONOTONIC` for the processes in it. eBPF programs and kernel
+//! timers use the unshifted clock.
 
 use std::fs;
 
@@ -8,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// By how much `CLOCK_MONOTONIC` of this process's children is ahead of the kernel's own, ns; negative when it is behind. A kernel without time
-/// namespaces moves no clock.
+/// How far `CLOCK_MONOTONIC` of this process's children is ahead of the kernel's clock, ns;
+/// negative if behind. A kernel without time namespaces shifts no clock.
 pub fn monotonic_offset_ns() -> Result<i128> {
     match fs::read_to_string(OFFSETS) {
         Ok(text) => offset(&text).ok_or_else(|| {
@@ -24,7 +25,8 @@ pub fn monotonic_offset_ns() -> Result<i128> {
     }
 }
 
-/// The line of the monotonic clock: its name, or its number before Linux 5.7 was out, then seconds and nanoseconds.
+/// Parses the line of the monotonic clock: its name, or its number in kernels before 5.7, then
+/// seconds and nanoseconds.
 fn offset(text: &str) -> Option<i128> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut words = lines.find_map(|mut words| {
@@ -41,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_the_monotonic_clock_counts() {
+    fn the_line_of_the_monotonic_clock_is_read() {
         let text = "monotonic           5         7\nboottime         -9         0\n";
         assert_eq!(offset(text), Some(5_000_000_007));
         assert_eq!(

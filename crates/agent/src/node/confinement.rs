@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use myelin_dataplane::{Launched, Launcher, WorkerConfig};
 use myelin_linux::cgroup::{Cgroup, Limits as GroupLimits};
-use myelin_linux::journal::{Journal, NewestFirst, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::netns::Netns;
 use myelin_linux::process::{PidFd, Signal, command_in};
 use myelin_spec::{Isolation, Limits, units};
@@ -72,7 +72,7 @@ pub(crate) struct Confinement {
     netns: Option<Netns>,
     container: Option<Container>,
     /// The last one made is removed first: processes that make a container, then all that runs, then files.
-    _resources: NewestFirst,
+    _resources: ResourceGuards,
 }
 
 /// A program that was started.
@@ -115,7 +115,7 @@ impl Confinement {
         let recorded = recorded
             .collect::<Result<_, _>>()
             .map_err(ApiError::failed)?;
-        let resources = NewestFirst(recorded);
+        let resources = ResourceGuards(recorded);
         let limits = GroupLimits {
             cpu_millicores: demand.limits.cpu_millicores,
             memory_bytes: demand.limits.memory_bytes,

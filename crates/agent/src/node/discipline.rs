@@ -11,7 +11,7 @@ use myelin_dataplane::ShaperStats;
 use myelin_kernel::{Exit, Plane, Policer};
 use myelin_linux::fq;
 use myelin_linux::htb::{self, Class as HtbClass, Counters};
-use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::Link;
 use myelin_linux::machine;
 use myelin_linux::netlink::Netlink;
@@ -46,7 +46,7 @@ pub(crate) struct Discipline {
     classes: Mutex<BTreeMap<u16, Held>>,
     /// The latest departure that a class which is gone gave a packet, ns (CLOCK_MONOTONIC).
     latest_ns: Mutex<u64>,
-    _made: Made,
+    _made: ResourceGuard,
 }
 
 /// A class, with the path identifier of its chain and what it holds that to.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use myelin_dataplane::{Role, SocketId, XskConfig};
 use myelin_kernel::{Plane, Reentry, XdpMode};
-use myelin_linux::journal::{Made, Resource};
+use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_linux::link::{self, Link, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_packet::nsh::ENCAPSULATION_LEN;
@@ -20,7 +20,7 @@ pub(crate) struct Internal {
     pub(crate) transmit: SocketId,
     /// Where packets come from kernel functions, and on which interface.
     pub(crate) receive: (SocketId, u32),
-    _link: Made,
+    _link: ResourceGuard,
 }
 
 /// Dropping it detaches the door.

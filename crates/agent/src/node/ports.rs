@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use myelin_kernel::{Opposite, Plane, Port as Door, PortConfig, XdpMode};
 use myelin_linux::ethtool::Ethtool;
-use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::{self, Link};
 use myelin_linux::netlink::Netlink;
 
@@ -28,7 +28,7 @@ pub(crate) struct Port {
     /// one owner.
     bound: Mutex<Option<(Key, u32)>>,
     /// Set where Myelin made the interface promiscuous.
-    _promiscuous: Option<Made>,
+    _promiscuous: Option<ResourceGuard>,
 }
 
 impl Port {
@@ -151,7 +151,7 @@ impl Drop for Bound {
     }
 }
 
-fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<Made> {
+fn make_promiscuous(link: &Link, journal: &Journal) -> myelin_linux::Result<ResourceGuard> {
     let name = link.name.clone();
     let made = journal.guard(Resource::Promiscuous { name })?;
     Netlink::open()?.apply([link::promiscuous(&link.id(), true)])?;

@@ -2,7 +2,7 @@
 //! agent's namespace. Nothing in it speaks of its own accord: no address, no IPv6, no offloads.
 
 use myelin_linux::ethtool::{self, Ethtool, Offload};
-use myelin_linux::journal::{Journal, NewestFirst, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuards};
 use myelin_linux::link::{self, LinkId, VethEnd};
 use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
@@ -35,7 +35,7 @@ pub(crate) struct Sandbox {
     pub(crate) inner: LinkId,
     /// The near end of a black box's second link, where its packets come out.
     pub(crate) out: Option<LinkId>,
-    _resources: NewestFirst,
+    _resources: ResourceGuards,
 }
 
 /// Both ends of a link.
@@ -107,7 +107,7 @@ impl Sandbox {
             owner: owner.clone(),
         };
         // The newest is removed first: a namespace may live on in a process that is still inside, and the link with it.
-        let mut made = NewestFirst::default();
+        let mut made = ResourceGuards::default();
         let make = || -> myelin_linux::Result<_> {
             let remedy = "an agent that was killed left it: `myelin down --all` removes it";
             let create = || myelin_emulator::create_netns(&name, &owner, remedy);
@@ -145,7 +145,7 @@ fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Re
     };
     netlink.apply([link::veth(&end(near, None), &end(inner, Some(netns)))?])?;
     let near = netlink.link(near)?.id();
-    ethtool::set_up_silent(&mut netlink, &near)?;
+    ethtool::set_up_without_offloads(&mut netlink, &near)?;
     let inner = netns.enter(|| furnish(inner))??;
     Ok(Ends { near, inner })
 }
@@ -154,7 +154,7 @@ fn connect(netns: &Netns, near: &str, inner: &str, mtu: u32) -> myelin_linux::Re
 fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
     let mut netlink = Netlink::open()?;
     let inner = netlink.link(inner)?.id();
-    ethtool::set_up_silent(&mut netlink, &inner)?;
+    ethtool::set_up_without_offloads(&mut netlink, &inner)?;
     Ok(inner)
 }
 
@@ -162,7 +162,7 @@ fn furnish(inner: &str) -> myelin_linux::Result<LinkId> {
 /// nothing; and links that the black box makes, a bridge perhaps, must be as silent as those that it finds.
 fn open_to_redirects(inner: &LinkId) -> myelin_linux::Result<()> {
     sysctl::disable_ipv6(sysctl::NEW_LINKS, true)?;
-    Netlink::open()?.apply([link::joined_bytes(inner, 1)])?;
+    Netlink::open()?.apply([link::set_gro_max_size(inner, 1)])?;
     Ethtool::open()?.set(&inner.name, &[Offload::GenericReceive], true)
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use myelin_dataplane::{Deaths, Idle, Pipeline, PipelineReader, UserChain, WorkerConfig};
 use myelin_linux::affinity;
-use myelin_linux::journal::{Made, Resource};
+use myelin_linux::journal::{Resource, ResourceGuard};
 use myelin_spec::Mapping;
 
 use crate::api::ApiError;
@@ -22,7 +22,7 @@ pub(crate) struct Stages {
     deaths: Vec<Deaths>,
     /// Set when one of them kept dying; it is not started again.
     failed: Arc<AtomicBool>,
-    _processes: Vec<Made>,
+    _processes: Vec<ResourceGuard>,
 }
 
 /// The end of a process.

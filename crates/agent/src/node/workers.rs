@@ -14,7 +14,7 @@ use myelin_dataplane::{
 };
 use myelin_kernel::{Plane, Reentry, Sockets};
 use myelin_linux::affinity;
-use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 use myelin_linux::link::LinkId;
 use myelin_linux::netns::Netns;
 use myelin_planner::admission::{RING, SMALL_RING};
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
     pub(crate) devices: Option<Claim>,
     /// Its control group and container, where it is to have one.
     pub(crate) confinement: Option<Arc<Confinement>>,
-    _recorded: Vec<Made>,
+    _recorded: Vec<ResourceGuard>,
 }
 
 /// What changes in a worker's life, under its lock. A request to the process may take as long as a function needs to be made.
@@ -152,7 +152,7 @@ impl Worker {
         let recorded = resources
             .into_iter()
             .map(|resource| journal.guard(resource));
-        let recorded: Vec<Made> = recorded
+        let recorded: Vec<ResourceGuard> = recorded
             .collect::<Result<_, _>>()
             .map_err(ApiError::failed)?;
         let confinement = confine(&format!("{}-{number}", key.circuit), start)?;

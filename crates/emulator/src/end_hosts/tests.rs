@@ -210,7 +210,7 @@ fn things_of_that_name_that_were_there_before_stay() {
     destroy(&other, &chain).unwrap();
     // Also when the other run was killed after it had written down what it was about to make.
     for resource in Names::new(&other, &chain).resources() {
-        others.intend(&resource).unwrap();
+        others.record_intent(&resource).unwrap();
     }
     others.remove_all().unwrap();
     assert_eq!(left(&run, &chain).len(), 4);

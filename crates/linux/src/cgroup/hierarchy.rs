@@ -1,4 +1,4 @@
-//! The cgroup hierarchies of this machine, as they are mounted.
+//! The mounted cgroup hierarchies of this machine.
 
 use std::fmt;
 use std::fs;
@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How the controllers are laid out.
+/// Which versions of cgroup are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// cgroup v2 alone.
+    /// Only cgroup v2.
     #[serde(rename = "v2")]
     Unified,
-    /// Controllers of cgroup v1, each in a hierarchy of its own, beside a v2 hierarchy without them.
+    /// Controllers of cgroup v1, each in its own hierarchy, beside a v2 hierarchy without them.
     Hybrid,
-    /// cgroup v1 alone.
+    /// Only cgroup v1.
     #[serde(rename = "v1")]
     Legacy,
-    /// None is mounted.
+    /// No hierarchy is mounted.
     #[serde(rename = "none")]
     Absent,
 }
@@ -40,9 +40,9 @@ impl fmt::Display for Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) mount: PathBuf,
-    /// What it controls; for v2, what its root offers.
+    /// Its controllers; for v2, those that its root offers.
     pub(super) controllers: Vec<String>,
-    /// cgroup v2.
+    /// Whether this is cgroup v2.
     pub(super) unified: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Hierarchy {
 pub struct Hierarchies(pub(super) Vec<Hierarchy>);
 
 impl Hierarchies {
-    /// Those of the calling process' mount namespace.
+    /// Reads the hierarchies of the calling process's mount namespace.
     pub fn detect() -> Result<Self> {
         const FILE: &str = "/proc/self/mountinfo";
         let text =
@@ -67,10 +67,10 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// How the controllers are laid out.
+    /// Which versions of cgroup are mounted.
     pub fn mode(&self) -> Mode {
         let unified = self.0.iter().any(|hierarchy| hierarchy.unified);
-        // A named hierarchy (systemd's own) controls nothing.
+        // A named hierarchy (that of systemd) has no controller.
         let legacy = self.0.iter().any(|hierarchy| {
             !hierarchy.unified && hierarchy.controllers.iter().any(|name| !name.contains('='))
         });
@@ -87,13 +87,13 @@ impl Hierarchies {
         self.of(controller).is_some()
     }
 
-    /// The hierarchy that has a controller.
+    /// The hierarchy of a controller.
     pub(super) fn of(&self, controller: &str) -> Option<&Hierarchy> {
         let has = |hierarchy: &&Hierarchy| hierarchy.controllers.iter().any(|c| c == controller);
         self.0.iter().find(has)
     }
 
-    /// As [`Self::of`], or an error that says what to do.
+    /// As [`Self::of`], or an error with a remedy.
     pub(super) fn need(&self, controller: &str, action: &str) -> Result<&Hierarchy> {
         self.of(controller).ok_or_else(|| {
             Error::new(
@@ -108,31 +108,31 @@ impl Hierarchies {
         })
     }
 
-    /// All of them, each once.
+    /// All hierarchies, each once.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Hierarchy> {
         self.0.iter()
     }
 }
 
-/// Lines of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+/// Parses lines of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 fn parse(text: &str) -> Hierarchies {
     let mut found: Vec<Hierarchy> = Vec::new();
     for line in text.lines() {
-        let Some(hierarchy) = line_of(line) else {
+        let Some(hierarchy) = parse_line(line) else {
             continue;
         };
-        // The same hierarchy may be mounted twice; the first mount serves.
-        let twin = |other: &Hierarchy| {
+        // The same hierarchy may be mounted twice; use the first mount.
+        let is_same = |other: &Hierarchy| {
             (other.unified, &other.controllers) == (hierarchy.unified, &hierarchy.controllers)
         };
-        if !found.iter().any(twin) {
+        if !found.iter().any(is_same) {
             found.push(hierarchy);
         }
     }
     Hierarchies(found)
 }
 
-fn line_of(line: &str) -> Option<Hierarchy> {
+fn parse_line(line: &str) -> Option<Hierarchy> {
     const GENERAL: &[&str] = &["rw", "ro", "xattr", "noprefix", "clone_children"];
     let (front, back) = line.split_once(" - ")?;
     // Mount, parent, device, root within the file system, mount point.
@@ -140,7 +140,7 @@ fn line_of(line: &str) -> Option<Hierarchy> {
     let (root, mount) = (front.next()?, front.next()?);
     let mut back = back.split(' ');
     let (kind, options) = (back.next()?, back.nth(1)?);
-    // One that was mounted from somewhere below its root shows somebody's part of it alone.
+    // A mount of a subdirectory shows only a part of the hierarchy, such as that of a container.
     if root != "/" || !matches!(kind, "cgroup" | "cgroup2") {
         return None;
     }
@@ -170,7 +170,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_hybrid_machine() {
+    fn hybrid_hierarchies_are_detected() {
         let found = parse(HYBRID);
         assert_eq!(found.mode(), Mode::Hybrid);
         let mount = |controller| found.of(controller).unwrap().mount.to_str().unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines() {
+    fn other_modes_are_detected() {
         let of = |text: &str| parse(text).mode();
         let unified = "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(of(unified), Mode::Unified);

@@ -1,4 +1,4 @@
-//! The end of a group: all that is inside, then the group, in every hierarchy.
+//! Removes a group: all its processes and subgroups, then the group, in every hierarchy.
 
 use std::fs;
 use std::io;
@@ -10,19 +10,19 @@ use super::{check_path, processes_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{PidFd, Signal};
 
-/// How long the kernel may take to end what is inside.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time for the kernel to end the processes.
+const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends all processes in the group at `path` and below it, and removes it from every hierarchy; then the group it
-/// was in, when that is empty. A group that is not there is no error.
+/// Ends all processes in the group at `path` and its subgroups, and removes it from every
+/// hierarchy. Then it removes the parent group if that is empty. A missing group is no error.
 pub fn remove(path: &str) -> Result<()> {
     clear(path)?;
-    for root in roots(path)? {
+    for root in directories_of(path)? {
         remove_directory(&root).map_err(|error| Error::os(action(path), error))?;
     }
-    // The run's own, shared by its groups: the last one takes it along. Also where the group is not there: who made or removed
-    // it may have been killed between the two.
+    // The groups of a run share the run's directory, and the last group removes it. Try it even if
+    // the group is missing: a process may have been killed between the two steps.
     if let Some((run, _)) = path.split_once('/') {
         for hierarchy in Hierarchies::detect()?.iter() {
             let _ = fs::remove_dir(hierarchy.mount.join(run));
@@ -31,10 +31,10 @@ pub fn remove(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends all processes in the group at `path` and below it, and removes the groups below.
+/// Ends all processes in the group at `path` and its subgroups, and removes the subgroups.
 pub(super) fn clear(path: &str) -> Result<()> {
-    let roots = roots(path)?;
-    end_all(&roots, &action(path))?;
+    let roots = directories_of(path)?;
+    kill_all(&roots, &action(path))?;
     for root in &roots {
         let mut below = tree(root);
         below.pop();
@@ -45,8 +45,8 @@ pub(super) fn clear(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where the group is.
-fn roots(path: &str) -> Result<Vec<PathBuf>> {
+/// The directories of the group in all hierarchies.
+fn directories_of(path: &str) -> Result<Vec<PathBuf>> {
     check_path(path)?;
     let hierarchies = Hierarchies::detect()?;
     let all = hierarchies
@@ -59,18 +59,18 @@ fn action(path: &str) -> String {
     format!("remove the control group {path}")
 }
 
-/// Kills until nobody is left: who forks meanwhile is found by the next look.
-fn end_all(roots: &[PathBuf], action: &str) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+/// Kills until no process is left: the next pass finds processes forked meanwhile.
+fn kill_all(roots: &[PathBuf], action: &str) -> Result<()> {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut left = None;
         for root in roots {
             for directory in tree(root) {
-                // Who is frozen (`runc pause`) does not see the signal.
+                // A frozen process (`runc pause`) does not receive the signal.
                 let _ = fs::write(directory.join("freezer.state"), "THAWED");
                 for pid in processes_in(&directory) {
                     left = Some(pid);
-                    end(&directory, pid)?;
+                    kill_member(&directory, pid)?;
                 }
             }
         }
@@ -85,8 +85,8 @@ fn end_all(roots: &[PathBuf], action: &str) -> Result<()> {
     }
 }
 
-/// Kills a member; a process that has got its number meanwhile is not one.
-fn end(directory: &Path, pid: u32) -> Result<()> {
+/// Kills a member of the group, but not a later process with the same number.
+fn kill_member(directory: &Path, pid: u32) -> Result<()> {
     let own = pid == std::process::id();
     match PidFd::open(pid) {
         Ok(handle) if !own && processes_in(directory).contains(&pid) => handle.signal(Signal::KILL),
@@ -95,9 +95,9 @@ fn end(directory: &Path, pid: u32) -> Result<()> {
     }
 }
 
-/// The kernel calls a group busy for a moment after its last process has ended.
+/// Removes a directory. The group is busy for a moment after its last process has ended.
 fn remove_directory(directory: &Path) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match fs::remove_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -111,7 +111,7 @@ fn remove_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// A group and those below it, the leaves first.
+/// The group and its subgroups, leaves first.
 pub(super) fn tree(root: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = children(root)
         .iter()

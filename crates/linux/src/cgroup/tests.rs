@@ -4,7 +4,7 @@ use super::*;
 use crate::process::Process;
 use crate::tests::{Child, root_or_skip};
 
-/// Removes what a failed test leaves.
+/// Removes the group that a failed test leaves behind.
 struct Guard(String);
 
 impl Drop for Guard {
@@ -13,14 +13,14 @@ impl Drop for Guard {
     }
 }
 
-/// Whether a group of that path stands in any hierarchy.
-fn stands(path: &str) -> bool {
+/// Whether a group with that path exists in any hierarchy.
+fn exists(path: &str) -> bool {
     let hierarchies = Hierarchies::detect().unwrap();
     hierarchies.iter().any(|one| one.mount.join(path).exists())
 }
 
 fn path(name: &str) -> Guard {
-    // A run for each test: they go on side by side.
+    // Each test has its own run, because the tests run in parallel.
     Guard(format!("myelin-t{}-{name}/group", std::process::id()))
 }
 
@@ -33,7 +33,7 @@ fn wait(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_share_becomes_a_quota_that_the_kernel_takes() {
+fn each_share_gives_a_valid_quota() {
     let ms = Duration::from_millis;
     assert_eq!(quota(500), (ms(5), ms(10)));
     assert_eq!(quota(2000), (ms(20), ms(10)));
@@ -49,8 +49,8 @@ fn a_share_becomes_a_quota_that_the_kernel_takes() {
 }
 
 #[test]
-fn the_kernel_takes_every_small_share() {
-    if !root_or_skip("the_kernel_takes_every_small_share") {
+fn the_kernel_accepts_every_small_share() {
+    if !root_or_skip("the_kernel_accepts_every_small_share") {
         return;
     }
     let guard = path("shares");
@@ -64,7 +64,7 @@ fn the_kernel_takes_every_small_share() {
     }
 }
 
-/// A hierarchy of v2 in a directory, whose root does not hand its controllers down.
+/// A v2 hierarchy in a directory, whose root does not delegate its controllers.
 fn undelegated(mount: &Path) -> Hierarchies {
     fs::create_dir(mount.join("cgroup.subtree_control")).unwrap();
     Hierarchies(vec![hierarchy::Hierarchy {
@@ -75,10 +75,12 @@ fn undelegated(mount: &Path) -> Hierarchies {
 }
 
 #[test]
-fn a_controller_that_is_not_handed_down_is_missed_by_limits_alone() {
+fn only_limits_need_a_delegated_controller() {
     let mount = tempfile::tempdir().unwrap();
     let hierarchies = undelegated(mount.path());
-    let make = |limits: &Limits| Cgroup::make("myelin-t/group", &hierarchies, limits, "make it");
+    let make = |limits: &Limits| {
+        Cgroup::make_directories("myelin-t/group", &hierarchies, limits, "make it")
+    };
     let group = make(&Limits::default()).unwrap();
     assert!(group.cpu.is_none() && group.memory.is_none());
     assert_eq!(group.directories, [mount.path().join("myelin-t/group")]);
@@ -94,8 +96,8 @@ fn a_controller_that_is_not_handed_down_is_missed_by_limits_alone() {
 }
 
 #[test]
-fn a_run_without_groups_is_removed() {
-    if !root_or_skip("a_run_without_groups_is_removed") {
+fn an_empty_run_directory_is_removed() {
+    if !root_or_skip("an_empty_run_directory_is_removed") {
         return;
     }
     let guard = path("bare");
@@ -128,8 +130,8 @@ fn paths_of_others_are_refused() {
 }
 
 #[test]
-fn a_group_holds_its_processes_and_goes_with_them() {
-    if !root_or_skip("a_group_holds_its_processes_and_goes_with_them") {
+fn removal_ends_all_processes_of_a_group() {
+    if !root_or_skip("removal_ends_all_processes_of_a_group") {
         return;
     }
     let guard = path("members");
@@ -144,13 +146,13 @@ fn a_group_holds_its_processes_and_goes_with_them() {
         .into_iter()
         .map(|pid| Process::of(pid).unwrap())
         .collect();
-    assert!(stands(&guard.0));
+    assert!(exists(&guard.0));
     let run = guard.0.split('/').next().unwrap();
     remove(&guard.0).unwrap();
     child.wait().unwrap();
-    // One that has ended may be a zombie of a parent that does not look.
+    // An ended process may be a zombie of a parent that has not waited for it.
     assert!(members.iter().all(|member| !member.is_alive()));
-    assert!(!stands(&guard.0));
+    assert!(!exists(&guard.0));
     for hierarchy in Hierarchies::detect().unwrap().iter() {
         assert!(!hierarchy.mount.join(run).exists(), "{hierarchy:?}");
     }
@@ -166,12 +168,12 @@ fn groups_of_other_runs_stay() {
     Cgroup::create(&one.0, &Limits::default()).unwrap();
     let kept = Cgroup::create(&other.0, &Limits::default()).unwrap();
     remove(&one.0).unwrap();
-    assert!(stands(&other.0) && kept.directories[0].is_dir());
+    assert!(exists(&other.0) && kept.directories[0].is_dir());
 }
 
 #[test]
-fn a_spinning_process_is_held_to_its_share() {
-    if !root_or_skip("a_spinning_process_is_held_to_its_share") {
+fn a_spinning_process_is_limited_to_its_share() {
+    if !root_or_skip("a_spinning_process_is_limited_to_its_share") {
         return;
     }
     let guard = path("cpu");
@@ -187,11 +189,12 @@ fn a_spinning_process_is_held_to_its_share() {
     let _child = Child::spawn(&mut command);
     wait("throttled", || group.usage().throttled_periods >= 20);
     let usage = group.usage();
-    // Twice its share is far from the whole core that it wants, and no timing of this machine reaches it.
+    // Twice its share is far below the whole core that it wants, and beyond this machine's timing
+    // errors.
     let share = usage.cpu_ns as f64 / started.elapsed().as_nanos() as f64;
     assert!(usage.cpu_ns > 0 && share < 0.2, "{usage:?} {share}");
     assert!(usage.throttled_ns > 0, "{usage:?}");
-    // The limit can be raised while it runs.
+    // The limit can be raised while the process runs.
     let more = Limits {
         cpu_millicores: Some(2000),
         ..limits
@@ -202,8 +205,8 @@ fn a_spinning_process_is_held_to_its_share() {
 }
 
 #[test]
-fn memory_ends_at_the_limit() {
-    if !root_or_skip("memory_ends_at_the_limit") {
+fn memory_is_limited() {
+    if !root_or_skip("memory_is_limited") {
         return;
     }
     let guard = path("memory");
@@ -213,7 +216,7 @@ fn memory_ends_at_the_limit() {
     };
     let group = Cgroup::create(&guard.0, &limits).unwrap();
     let mut command = Command::new("tail");
-    // Keeps what it reads until there is a line's end.
+    // `tail` buffers its input until the end of a line.
     command.arg("/dev/zero");
     group.join(&mut command).unwrap();
     let mut child = Child::spawn(&mut command);
@@ -229,7 +232,7 @@ fn real_time_priority_and_a_group_exclude_each_other() {
     if !root_or_skip("real_time_priority_and_a_group_exclude_each_other") {
         return;
     }
-    // The policy is this thread's alone.
+    // The policy is that of this thread only.
     let guard = path("real-time");
     let group = guard.0.clone();
     let error = std::thread::spawn(move || {
@@ -239,5 +242,5 @@ fn real_time_priority_and_a_group_exclude_each_other() {
     let error = error.join().unwrap();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("SCHED_FIFO 1"), "{error}");
-    assert!(!stands(&guard.0));
+    assert!(!exists(&guard.0));
 }

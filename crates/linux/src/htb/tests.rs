@@ -1,12 +1,12 @@
-//! HTB on links in namespaces of their own.
+//! HTB on links in separate namespaces.
 
 use super::*;
 use crate::link::{self, VethEnd};
 use crate::qdisc;
 use crate::tests::{Namespace, root_or_skip};
 
-/// A veth of its own in a namespace of its own.
-fn stand(name: &str) -> (Namespace, Netlink, Link) {
+/// A veth in a new namespace.
+fn create_testbed(name: &str) -> (Namespace, Netlink, Link) {
     let namespace = Namespace::new(name);
     let mut netlink = Netlink::open_in(&namespace).unwrap();
     let ends = [VethEnd::named("a"), VethEnd::named("b")];
@@ -33,11 +33,11 @@ const CLASS: Class = Class {
 };
 
 #[test]
-fn a_link_gets_the_discipline_and_its_default_back() {
-    if !root_or_skip("a_link_gets_the_discipline_and_its_default_back") {
+fn a_link_gets_the_qdisc_and_its_default_back() {
+    if !root_or_skip("a_link_gets_the_qdisc_and_its_default_back") {
         return;
     }
-    let (_namespace, mut netlink, link) = stand("htb");
+    let (_namespace, mut netlink, link) = create_testbed("htb");
     let id = link.id();
     assert_eq!(foreign(&mut netlink, &id).unwrap(), None);
     netlink.apply([create(&id)]).unwrap();
@@ -69,11 +69,11 @@ fn a_link_gets_the_discipline_and_its_default_back() {
 }
 
 #[test]
-fn a_discipline_of_somebody_else_is_seen() {
-    if !root_or_skip("a_discipline_of_somebody_else_is_seen") {
+fn a_qdisc_of_another_program_is_detected() {
+    if !root_or_skip("a_qdisc_of_another_program_is_detected") {
         return;
     }
-    let (_namespace, mut netlink, link) = stand("tbf");
+    let (_namespace, mut netlink, link) = create_testbed("tbf");
     let limit = Limit {
         rate: 8_000_000,
         burst: 80_000,
@@ -88,11 +88,11 @@ fn a_discipline_of_somebody_else_is_seen() {
 
 /// The fields that the kernel reads (linux/pkt_sched.h).
 #[test]
-fn a_burst_of_packets_is_one_short_and_all_frames_count_the_same() {
-    let options = bucket(&CLASS, 1518);
+fn the_bucket_is_one_packet_smaller_and_all_frames_count_the_same() {
+    let options = class_options(&CLASS, 1518);
     let word = |at: usize| u32::from_ne_bytes(options[at..at + 4].try_into().unwrap());
     let half = |at: usize| u16::from_ne_bytes(options[at..at + 2].try_into().unwrap());
-    // Behind the attribute's header: minimum packet and rate, twice; the buffers.
+    // Behind the attribute's header: minimum packet and rate, twice; then the buffers.
     for spec in [4, 16] {
         assert_eq!((half(spec + 6), word(spec + 8)), (1518, 151_800));
     }
@@ -101,7 +101,7 @@ fn a_burst_of_packets_is_one_short_and_all_frames_count_the_same() {
 }
 
 #[test]
-fn kernels_that_count_short_frames_by_their_length_are_told() {
+fn kernels_without_mpu_are_detected() {
     for (release, expected) in [
         ("6.18.44-fc-v769", true),
         ("5.17.0", true),

@@ -1,4 +1,4 @@
-//! Links as `ip link` would make and show them.
+//! Links compared with those of `ip link`.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::tests::{Namespace, link_name, root_or_skip};
 
 #[test]
-fn names_are_checked_before_the_kernel_sees_them() {
+fn invalid_names_are_refused_before_the_kernel_gets_them() {
     for bad in [
         "",
         "sixteen-bytes-xx",
@@ -101,8 +101,8 @@ fn a_veth_pair_reaches_into_another_namespace() {
 }
 
 #[test]
-fn ports_of_a_bridge_and_lists_by_prefix() {
-    if !root_or_skip("ports_of_a_bridge_and_lists_by_prefix") {
+fn a_bridge_gets_ports_and_links_are_listed() {
+    if !root_or_skip("a_bridge_gets_ports_and_links_are_listed") {
         return;
     }
     let namespace = Namespace::new("bridge");

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use myelin_linux::journal::{Journal, Made, Resource};
+use myelin_linux::journal::{Journal, Resource, ResourceGuard};
 
 use crate::api::{ApiError, RunDir};
 
@@ -23,7 +23,7 @@ const LAST_LINES: usize = 5;
 pub(super) struct Log {
     file: File,
     path: PathBuf,
-    _made: Made,
+    _made: ResourceGuard,
 }
 
 impl Log {

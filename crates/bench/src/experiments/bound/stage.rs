@@ -133,7 +133,7 @@ impl Stage {
         })??;
         if pool.kind == Kind::Kernel {
             // The door at XDP has given the port NAPI.
-            servers = napi::give_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
+            servers = napi::move_receive_work_to_core(Some(&middle.netns), CLIENT_LINK, core)?;
         }
         let departures = Departures::load()?;
         let end = network.end_in(departures.program())?;

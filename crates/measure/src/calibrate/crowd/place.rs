@@ -69,7 +69,9 @@ impl<'a> Place<'a> {
             .collect();
         let names = members_of_all().map(|member| name(member.port));
         crowd.up(names, texts.join("---\n"))?;
-        if space == Space::Kernel && napi::give_to_core(None, &first.ingress, core).is_err() {
+        if space == Space::Kernel
+            && napi::move_receive_work_to_core(None, &first.ingress, core).is_err()
+        {
             return Ok(None);
         }
         let [client, server] = hosts(&up)?;
