@@ -3,16 +3,16 @@
 use crate::five_tuple::{TCP, UDP};
 use crate::parse::Headers;
 
-/// Ones' complement sum of `bytes` as big-endian 16-bit words; an odd last byte counts as if a zero
+/// Ones' complement sum of `bytes` as big-endian 16-bit words. An odd last byte counts as if a zero
 /// followed.
 ///
-/// Sums may be added as plain numbers and folded at the end: each is below 2^16.
-#[inline(always)] // callers compiled for wider vectors have them here too
+/// Callers may add sums as plain numbers and fold them at the end: each is below 2^16.
+#[inline(always)] // callers with wider vectors compile it with those
 #[allow(clippy::inline_always)]
 pub fn sum(bytes: &[u8]) -> u64 {
-    // In whatever order the bytes of the words are, those of the sum are in the same (RFC 1071,
-    // section 2B), and a 32-bit word is the sum of its halves modulo 65535. So words are added as the
-    // processor reads them, which it does with vectors.
+    // The sum has the byte order of its words (RFC 1071, section 2B), and a 32-bit word is the sum
+    // of its halves modulo 65535. So the loop adds words in the processor's byte order, with
+    // vectors.
     let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words
         .iter()
@@ -32,28 +32,29 @@ pub const fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum over `bytes`, in which the checksum field itself is zero.
+/// The checksum of `bytes`. The checksum field itself must be zero.
 pub fn checksum(bytes: &[u8]) -> u16 {
     !fold(sum(bytes))
 }
 
-/// The checksum after the 16-bit word `old`, at an even offset, became `new`: RFC 1624, equation 3.
+/// The checksum after a change of the 16-bit word at an even offset from `old` to `new`: RFC 1624,
+/// equation 3.
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     add(checksum, !old as u64 + new as u64)
 }
 
-/// The checksum after the sum of the words it covers grew by `delta`.
+/// The checksum after the sum of its words grew by `delta`.
 ///
-/// A decrease by `d` is a growth by `65535 * k - d`, for any `k` that keeps it positive: ones'
-/// complement counts modulo 65535.
+/// A decrease by `d` is a growth by `65535 * k - d`, for any `k` that keeps it positive, because
+/// ones' complement counts modulo 65535.
 pub const fn add(checksum: u16, delta: u64) -> u16 {
     !fold(!checksum as u64 + delta)
 }
 
-/// [`add`] for the checksum of a UDP or TCP header, in the one form that computing it anew would
-/// give: of the two zeros UDP sends 0xffff, since 0 means none (RFC 768), and TCP 0.
+/// [`add`] for the checksum of a UDP or TCP header, in the same form as a new computation. Of the
+/// two zeros, UDP sends 0xffff, since 0 means none (RFC 768), and TCP sends 0.
 ///
-/// Whoever updates a checksum ends with this, so that the same bytes come out everywhere.
+/// Every update of a checksum ends with this function, so all functions write the same bytes.
 pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
     match (protocol, add(checksum, delta)) {
         (UDP, 0) => 0xffff,
@@ -63,8 +64,7 @@ pub const fn l4_add(protocol: u8, checksum: u16, delta: u64) -> u16 {
     }
 }
 
-/// Where the checksum of a packet's UDP or TCP header lies in the frame; `None` without such a
-/// header.
+/// Offset of the UDP or TCP checksum in the frame. `None` without such a header.
 pub fn l4_offset(headers: &Headers) -> Option<usize> {
     if !headers.flags.has_ports() {
         return None;
@@ -76,9 +76,9 @@ pub fn l4_offset(headers: &Headers) -> Option<usize> {
     }
 }
 
-/// What the UDP or TCP checksum of `frame` should be, whatever the field holds now; a UDP result of
-/// zero is given as 0xffff (RFC 768). `None` without such a header, or when `headers` are not those
-/// of `frame`.
+/// Computes the UDP or TCP checksum of `frame`, for any present value of the field. A UDP result of
+/// zero becomes 0xffff (RFC 768). `None` without such a header, or if `headers` do not belong to
+/// `frame`.
 pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
     let field = l4_offset(headers)?;
     let (l3, l4, end) = (
@@ -95,7 +95,7 @@ pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
     let held = frame.get(field..field + 2)?;
     let pseudo_header =
         sum(frame.get(addresses)?) + u64::from(headers.protocol) + (end - l4) as u64;
-    // The field's own words are taken out by adding their complement.
+    // Adding the field's complement subtracts the field.
     let without_field = sum(segment) + u64::from(!u16::from_be_bytes([held[0], held[1]]));
     let checksum = !fold(pseudo_header + without_field);
     Some(if headers.protocol == UDP && checksum == 0 {
@@ -105,8 +105,8 @@ pub fn l4_checksum(frame: &[u8], headers: &Headers) -> Option<u16> {
     })
 }
 
-/// Whether the UDP or TCP checksum of `frame` is right; a UDP checksum of zero means that there is
-/// none (RFC 768). `None` without such a header.
+/// Whether the UDP or TCP checksum of `frame` is correct. A UDP checksum of zero means none (RFC
+/// 768). `None` without such a header.
 pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     let field = l4_offset(headers)?;
     let held = frame.get(field..field + 2)?;
@@ -114,7 +114,7 @@ pub fn l4_is_valid(frame: &[u8], headers: &Headers) -> Option<bool> {
     if headers.protocol == UDP && held == 0 {
         return Some(true);
     }
-    // 0xffff and 0 are the same number in ones' complement: a TCP sender may write either.
+    // 0xffff and 0 are the same number in ones' complement; a TCP sender may write either.
     let right = l4_checksum(frame, headers)?;
     Some(held == right || (held == 0xffff && right == 0))
 }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    /// RFC 1071, section 4.1, word by word with the carry brought round at once.
+    /// RFC 1071, section 4.1, word by word, with the carry added at once.
     fn reference(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn sum_matches_the_example_of_rfc_1071() {
         assert_eq!(
             fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])),
             0xddf2
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_1624() {
-        // Section 4: the case in which the older equation gives 0xffff.
+    fn update_matches_the_example_of_rfc_1624() {
+        // Section 4: the case for which the older equation gives 0xffff.
         assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
     }
 
     #[test]
-    fn of_the_two_zeros_each_protocol_sends_its_own() {
+    fn each_protocol_sends_its_own_zero() {
         // Adding the checksum itself to the sum of the rest makes it 0xffff.
         assert_eq!(l4_add(UDP, 0x1234, 0x1234), 0xffff);
         assert_eq!(l4_add(TCP, 0x1234, 0x1234), 0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tcp_result_of_zero_is_valid_in_both_writings() {
+    fn both_forms_of_a_zero_tcp_checksum_are_valid() {
         let mut fixture = fixtures::named("tcp-v4-checksum-zero");
         let headers = fixture.expected.unwrap();
         assert_eq!(fixture.frame[50..52], [0, 0]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_and_other_frames_have_none() {
+    fn other_protocols_and_frames_have_no_checksum() {
         let icmp = fixtures::named("icmp");
         assert_eq!(l4_checksum(&icmp.frame, &icmp.expected.unwrap()), None);
         let udp = fixtures::named("udp-v6").expected.unwrap();
@@ -212,18 +212,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_that_of_the_rfc(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            // Modulo 65535, as the reference may end on 0xffff where the sum folds to it as well.
+        fn sum_equals_the_rfc_reference(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            // Modulo 65535: the reference may end at 0xffff, and the folded sum does too.
             prop_assert_eq!(fold(sum(&bytes)), reference(&bytes));
         }
 
         #[test]
-        fn update_is_as_good_as_computing_anew(
+        fn update_equals_a_new_computation(
             mut bytes in prop::collection::vec(any::<u8>(), 2..100),
             at in any::<prop::sample::Index>(),
             new: u16,
         ) {
-            // A header is never all zero, the one case where the two zeros of ones' complement differ.
+            // A header is never all zero, the only case where the two zeros of ones' complement
+            // differ.
             bytes.push(0x45);
             let at = at.index(bytes.len() / 2) * 2;
             let before = checksum(&bytes);

@@ -1,9 +1,9 @@
-//! Which chain takes a packet: the most specific match wins.
+//! Selects the chain of a packet: the most specific match wins.
 //!
-//! [`TupleSpace`] is tuple space search (Srinivasan, Suri,
-//! Varghese: Packet Classification using Tuple Space Search, SIGCOMM 1999): matches of the same
-//! [`Mask`] share a hash table, so a look-up costs one probe for each mask in use, however many
-//! chains there are. The front door does the same with eBPF maps.
+//! [`TupleSpace`] is tuple space search (Srinivasan, Suri, Varghese: Packet Classification using
+//! Tuple Space Search, SIGCOMM 1999). Matches with the same [`Mask`] share a hash table, so a
+//! look-up costs one probe for each mask in use, for any number of chains. The front door does the
+//! same with eBPF maps.
 
 use std::collections::HashMap;
 
@@ -11,20 +11,20 @@ use crate::five_tuple::FiveTuple;
 use crate::match_rule::{Match, Specificity};
 use crate::prefix::{Family, Prefix, address_bytes, mask};
 
-/// Masks of one family that may be in use at once.
+/// Most masks of one family.
 pub const MAX_MASKS: usize = 64;
 
-/// Which bits of which fields a match looks at. No two masks of a family are equally specific.
+/// The bits of the fields that a match compares. No two masks of a family are equally specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mask {
     /// Family of the packets.
     pub family: Family,
-    /// The fields that count, and how many bits of addresses do.
+    /// The compared fields, and how many bits of the addresses.
     pub fields: Specificity,
 }
 
 impl Mask {
-    /// The mask of `rule` for packets of `family`; `None` when it takes none of them.
+    /// The mask of `rule` for packets of `family`. `None` if it matches none of them.
     pub fn of(rule: &Match, family: Family) -> Option<Self> {
         rule.families().any(|f| f == family).then_some(Self {
             family,
@@ -32,8 +32,8 @@ impl Mask {
         })
     }
 
-    /// What the mask leaves of a packet's fields; `None` when the packet is of the other family or
-    /// lacks a port that counts.
+    /// The packet's fields under the mask. `None` if the packet is of the other family or lacks a
+    /// compared port.
     pub fn apply(&self, tuple: &FiveTuple) -> Option<Key> {
         let port = |counts: bool, port: Option<u16>| if counts { port } else { Some(0) };
         if Family::of(tuple.source) != self.family || Family::of(tuple.destination) != self.family {
@@ -50,7 +50,7 @@ impl Mask {
     }
 }
 
-/// A packet's or a match's fields under a [`Mask`]; what the mask leaves out is zero.
+/// The fields of a packet or match under a [`Mask`]. Other fields are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Source address in network order; IPv4 in the first four bytes.
@@ -66,7 +66,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key under which `rule` is found, whatever its family.
+    /// The key of `rule`, for both families.
     pub fn of(rule: &Match) -> Self {
         let bytes =
             |prefix: Option<Prefix>| prefix.map_or([0; 16], |prefix| address_bytes(prefix.addr()));
@@ -80,28 +80,28 @@ impl Key {
     }
 }
 
-/// Why a match was not taken in.
+/// Why a match was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClassifierError {
     /// Source and destination are of different families.
     #[error("the match takes no packet: its source and its destination are of different families")]
     TakesNothing,
-    /// Another match is as specific and takes the same packets.
+    /// Another match is equally specific and matches the same packets.
     #[error(
         "another match is equally specific and takes the same packets: make one of them more specific"
     )]
     Tie,
-    /// The family has [`MAX_MASKS`] masks already.
+    /// The family already has [`MAX_MASKS`] masks.
     #[error(
         "{family}: more than {MAX_MASKS} different combinations of prefix lengths and fields: use fewer prefix lengths"
     )]
     TooManyMasks {
-        /// The family that is full.
+        /// The full family.
         family: Family,
     },
 }
 
-/// Matches as hash tables, one for each mask.
+/// Matches in hash tables, one for each mask.
 #[derive(Clone, Debug)]
 pub struct TupleSpace<T> {
     /// By family, most specific mask first.
@@ -117,12 +117,12 @@ impl<T> Default for TupleSpace<T> {
 }
 
 impl<T: Clone> TupleSpace<T> {
-    /// An empty one.
+    /// Makes an empty classifier.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes `rule` in; on an error nothing has changed.
+    /// Inserts `rule`. An error changes nothing.
     pub fn insert(&mut self, rule: &Match, value: T) -> Result<(), ClassifierError> {
         let key = Key::of(rule);
         let masks: Vec<Mask> = rule
@@ -156,7 +156,7 @@ impl<T: Clone> TupleSpace<T> {
         Ok(())
     }
 
-    /// Takes `rule` out; `None` when it is not there.
+    /// Removes `rule`. `None` if it is missing.
     pub fn remove(&mut self, rule: &Match) -> Option<T> {
         let key = Key::of(rule);
         let mut removed = None;
@@ -172,7 +172,7 @@ impl<T: Clone> TupleSpace<T> {
         removed
     }
 
-    /// The value of the most specific match that takes the packet.
+    /// The value of the most specific match for the packet.
     pub fn lookup(&self, tuple: &FiveTuple) -> Option<&T> {
         let tables = &self.tables[Family::of(tuple.source) as usize];
         tables
@@ -235,7 +235,7 @@ mod tests {
     fn a_tie_is_refused_and_changes_nothing() {
         let mut space = TupleSpace::new();
         space.insert(&to("0.0.0.0/0"), 1).unwrap();
-        // Would go into the table of IPv6 before it meets the other in that of IPv4.
+        // It would enter the IPv6 table before it meets the other match in the IPv4 table.
         assert_eq!(
             space.insert(&Match::default(), 2),
             Err(ClassifierError::Tie)
@@ -269,7 +269,7 @@ mod tests {
             space.insert(&one_more, 65),
             Err(ClassifierError::TooManyMasks { family: Family::V6 })
         );
-        // A known mask has room.
+        // A mask in use still has room.
         space.insert(&to("8000::/1"), 0).unwrap();
         assert_eq!(space.remove(&to("::/64")), Some(64));
         assert_eq!(space.remove(&to("::/64")), None);

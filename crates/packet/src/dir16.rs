@@ -1,30 +1,31 @@
-//! DIR-16-8-8: the table from an IPv4 address to a value, after DIR-24-8 (Gupta, Lin, McKeown: Routing
-//! Lookups in Hardware at Memory Access Speeds, INFOCOM 1998). At most three reads, and memory for
-//! what is named only.
+//! DIR-16-8-8: a table from IPv4 addresses to values, after DIR-24-8 (Gupta, Lin, McKeown: Routing
+//! Lookups in Hardware at Memory Access Speeds, INFOCOM 1998). A look-up takes at most three reads.
+//! Memory is only used for listed prefixes.
 //!
-//! An entry with the top bit clear is a value; otherwise its other bits are the number of the block
-//! that decides by the next 8 bits.
+//! An entry with a clear top bit is a value. Otherwise its other bits are the number of a block,
+//! which decides by the next 8 bits.
 
 use std::net::Ipv4Addr;
 
 /// Entries of a block.
 pub const BLOCK: usize = 256;
 
-/// Set in an entry that is the number of a block and not a value.
+/// Marks an entry that is a block number, not a value.
 const IS_BLOCK: u32 = 1 << 31;
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dir16 {
-    /// By the first 16 bits of the address: 65 536 entries.
+    /// Indexed by the first 16 bits of the address: 65 536 entries.
     pub direct: Vec<u32>,
-    /// Blocks of [`BLOCK`] entries, end to end.
+    /// Blocks of [`BLOCK`] entries each.
     pub blocks: Vec<u32>,
 }
 
 impl Dir16 {
-    /// `pieces` are first addresses and values (below 2^31), ascending from address 0.
+    /// Builds the table from `pieces`: first addresses and values (below 2^31), ascending from
+    /// address 0.
     pub(crate) fn new(pieces: &[(u128, u32)]) -> Self {
         let mut cursor = Cursor { pieces, at: 0 };
         let mut blocks = Vec::new();
@@ -54,15 +55,15 @@ impl Dir16 {
     }
 }
 
-/// Goes through the pieces from low to high while the table is filled in the same order.
+/// Reads the pieces in ascending order while the table is filled.
 struct Cursor<'a> {
     pieces: &'a [(u128, u32)],
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// The entry for the 2^`bits` addresses from `from` on: a value if they share one, else a new
-    /// block.
+    /// The entry for the 2^`bits` addresses from `from`: their value if they share one, otherwise a
+    /// new block.
     fn entry(&mut self, from: u64, bits: u32, blocks: &mut Vec<u32>) -> u32 {
         let starts_by = |piece: &(u128, u32), address: u64| piece.0 <= u128::from(address);
         while self

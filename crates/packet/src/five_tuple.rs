@@ -19,7 +19,7 @@ pub struct FiveTuple {
     pub source: IpAddr,
     /// Destination address, of the same family as the source.
     pub destination: IpAddr,
-    /// IP protocol number; for IPv6 that of the header after the last extension header.
+    /// IP protocol number; for IPv6, that of the header after the last extension header.
     pub protocol: u8,
     /// Source port; `None` for a fragment and for any protocol but UDP and TCP.
     pub source_port: Option<u16>,
@@ -28,7 +28,7 @@ pub struct FiveTuple {
 }
 
 impl FiveTuple {
-    /// The tuple of the packets that go the other way.
+    /// The five-tuple of packets in the other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -77,7 +77,7 @@ mod tests {
     };
 
     #[test]
-    fn reads_as_one_would_write_it() {
+    fn text_has_the_usual_form() {
         assert_eq!(TUPLE.to_string(), "udp 192.0.2.1:40000 > 198.51.100.2:9000");
         let fragment = FiveTuple {
             source_port: None,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn reversed_swaps_ends_and_twice_is_the_same() {
+    fn reversed_swaps_endpoints_and_reverses_itself() {
         assert_eq!(
             TUPLE.reversed().to_string(),
             "udp 198.51.100.2:9000 > 192.0.2.1:40000"

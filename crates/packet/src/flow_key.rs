@@ -1,4 +1,4 @@
-//! A five-tuple as the fixed bytes by which tables of flows are searched.
+//! A five-tuple as fixed bytes: the key of flow tables.
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,12 +9,12 @@ use crate::FiveTuple;
 use crate::five_tuple::TCP;
 use crate::parse::{Flags, Headers};
 
-/// Twin of `struct flow_key`: the key of every table of flows, in both spaces.
+/// The key of every flow table, in kernel and user space. Same layout as `struct flow_key`.
 ///
 /// Its bytes are source (16), destination (16), source port, destination port, protocol, flags
-/// ([`Flags::IPV6`], [`Flags::PORTS`]) and two zeros. Addresses and ports are in network order; an
-/// IPv4 address takes the first four bytes of its field, the others are zero. The hash maps of eBPF
-/// compare keys byte by byte, so no byte is left undefined.
+/// ([`Flags::IPV6`], [`Flags::PORTS`]) and two zeros. Addresses and ports are in network order. An
+/// IPv4 address takes the first four bytes of its field; the others are zero. eBPF hash maps
+/// compare keys byte by byte, so every byte is defined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct FlowKey([u64; 5]);
@@ -22,7 +22,7 @@ pub struct FlowKey([u64; 5]);
 const _: () = assert!(size_of::<FlowKey>() == 40);
 
 impl FlowKey {
-    /// The key of a flow.
+    /// Makes the key of a five-tuple.
     #[inline]
     pub fn new(tuple: &FiveTuple) -> Self {
         let mut flags = Flags::default();
@@ -44,8 +44,8 @@ impl FlowKey {
         Self([source[0], source[1], destination[0], destination[1], last])
     }
 
-    /// The key of the flow that a packet belongs to; `None` when `frame` is shorter than the one
-    /// these headers were parsed from.
+    /// The flow key of a packet. `None` if `frame` is shorter than the frame from which the headers
+    /// were parsed.
     #[inline]
     pub fn of(headers: &Headers, frame: &[u8]) -> Option<Self> {
         let l3 = frame.get(headers.l3.into()..)?;
@@ -75,7 +75,7 @@ impl FlowKey {
         ]))
     }
 
-    /// The key of the packets that go the other way.
+    /// The key of packets in the other direction.
     #[inline]
     #[must_use]
     pub fn reversed(self) -> Self {
@@ -86,8 +86,8 @@ impl FlowKey {
         Self([d0, d1, s0, s1, last])
     }
 
-    /// One key for both directions of a flow: its ends in an order that does not depend on who
-    /// sent the packet. True when the sender is the second of them.
+    /// One key for both directions of a flow: the endpoints in an order that does not depend on the
+    /// sender. True if the sender is the second endpoint.
     #[inline]
     #[must_use]
     pub fn canonical(self) -> (Self, bool) {
@@ -100,12 +100,12 @@ impl FlowKey {
         )
     }
 
-    /// Whether it is a TCP connection, of which more than fragments was seen.
+    /// Whether the flow is a TCP connection, seen in more than fragments.
     pub fn is_tcp(&self) -> bool {
         self.protocol() == TCP && self.flags().has_ports()
     }
 
-    /// The five-tuple it was made from.
+    /// The five-tuple of the key.
     pub fn five_tuple(&self) -> FiveTuple {
         let flags = self.flags();
         let address = |bytes: [u8; 16]| -> IpAddr {
@@ -136,8 +136,8 @@ impl FlowKey {
     }
 }
 
-// Put together in registers: a key that is written byte by byte and read word by word at once waits
-// for its own stores.
+// These build keys in registers: a key written byte by byte and read word by word would wait for
+// its own stores.
 
 #[inline]
 fn v4([a, b, c, d]: [u8; 4]) -> [u64; 2] {
@@ -154,7 +154,7 @@ fn last_word([p0, p1, q0, q1]: [u8; 4], protocol: u8, flags: Flags) -> u64 {
     u64::from_ne_bytes([p0, p1, q0, q1, protocol, flags.bits(), 0, 0])
 }
 
-// Eight bytes at a time instead of field by field.
+// Hashes eight bytes at a time instead of field by field.
 impl Hash for FlowKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_is_its_tuple(tuple in tuple(), other in tuple()) {
+        fn a_key_equals_its_tuple(tuple in tuple(), other in tuple()) {
             let key = FlowKey::new(&tuple);
             prop_assert_eq!(key.five_tuple(), tuple);
             prop_assert_eq!(key.reversed(), FlowKey::new(&tuple.reversed()));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn families_and_absent_ports_are_told_apart() {
+    fn families_and_absent_ports_have_different_keys() {
         let v4 = FiveTuple {
             source: Ipv4Addr::UNSPECIFIED.into(),
             destination: Ipv4Addr::UNSPECIFIED.into(),

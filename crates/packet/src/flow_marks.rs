@@ -1,52 +1,52 @@
-//! What was seen of a flow, as marks that are only ever set: both directions may set them at the
-//! same time, on different CPUs, and none gets lost.
+//! Observations of a flow, as marks that are only ever set. So both directions may set marks at the
+//! same time, on different CPUs, without loss.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::FlowState;
 
-/// Flags of a TCP header (RFC 9293, section 3.1), as far as they move a flow on.
+/// Flags of a TCP header (RFC 9293, section 3.1) that change the state of a flow.
 pub mod tcp {
-    /// No more data from this side.
+    /// The sender has no more data.
     pub const FIN: u8 = 0x01;
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
-    /// Ends it at once.
+    /// Resets the connection.
     pub const RST: u8 = 0x04;
     /// Acknowledges.
     pub const ACK: u8 = 0x10;
-    /// Where the flags stand, bytes from the start of the TCP header.
+    /// Offset of the flags in the TCP header, bytes.
     pub const OFFSET: usize = 13;
 
-    /// Whether a segment asks for a new connection.
+    /// Whether a segment requests a new connection.
     pub const fn opens(flags: u8) -> bool {
         flags & (SYN | ACK | RST | FIN) == SYN
     }
 }
 
-/// Marks of one flow. The numbers are those of the eBPF side.
+/// Marks of one flow. The numbers equal those of the eBPF programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct FlowMarks(u32);
 
 impl FlowMarks {
-    /// The first packet came from the second end (see
+    /// The first packet came from the second endpoint (see
     /// [`FlowKey::canonical`](crate::FlowKey::canonical)).
     pub const OPENED_BY_SECOND: Self = Self(1);
-    /// A packet came from the end that did not open the flow.
+    /// A packet came from the endpoint that did not open the flow.
     pub const ANSWERED: Self = Self(1 << 1);
-    /// TCP: a segment acknowledged without opening.
+    /// TCP: a segment without SYN has acknowledged.
     pub const ACKNOWLEDGED: Self = Self(1 << 2);
-    /// TCP: the first end is done.
+    /// TCP: the first endpoint has sent a FIN.
     pub const FIRST_DONE: Self = Self(1 << 3);
-    /// TCP: the second end is done.
+    /// TCP: the second endpoint has sent a FIN.
     pub const SECOND_DONE: Self = Self(1 << 4);
-    /// TCP: one end has reset the connection.
+    /// TCP: one endpoint has reset the connection.
     pub const RESET: Self = Self(1 << 5);
 
     const BOTH_DONE: Self = Self::FIRST_DONE.with(Self::SECOND_DONE);
 
-    /// Both sets together.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -57,7 +57,8 @@ impl FlowMarks {
         self.0 & other.0 == other.0
     }
 
-    /// The marks of a new flow whose first packet came from the second end, or from the first.
+    /// The marks of a new flow. `from_second` tells whether the second endpoint sent the first
+    /// packet.
     pub const fn of_first_packet(from_second: bool) -> Self {
         if from_second {
             Self::OPENED_BY_SECOND
@@ -66,7 +67,7 @@ impl FlowMarks {
         }
     }
 
-    /// What a further packet adds to these; `flags` are those of its TCP header.
+    /// The marks that a further packet adds. `flags` are those of its TCP header.
     #[must_use]
     pub const fn of_packet(self, from_second: bool, flags: Option<u8>) -> Self {
         let mut added = Self(0);
@@ -92,7 +93,7 @@ impl FlowMarks {
         added
     }
 
-    /// How far the flow has come.
+    /// The state of the flow.
     pub const fn state(self, is_tcp: bool) -> FlowState {
         if !is_tcp {
             return if self.contains(Self::ANSWERED) {
@@ -120,7 +121,7 @@ mod tests {
     const FROM_CLIENT: bool = false;
     const FROM_SERVER: bool = true;
 
-    /// The states that a flow goes through.
+    /// The states of a flow after each packet.
     fn states(packets: &[(bool, Option<u8>)]) -> Vec<FlowState> {
         let mut marks = FlowMarks::of_first_packet(packets[0].0);
         let is_tcp = packets[0].1.is_some();
@@ -147,10 +148,10 @@ mod tests {
         ];
         let expected = [New, New, Established, Closing, Closing, Closed, Closed];
         assert_eq!(states(&whole), expected);
-        // Who sees one direction alone does not see the other's end.
+        // An observer of one direction does not see the FIN of the other endpoint.
         let half: Vec<_> = whole.into_iter().filter(|packet| !packet.0).collect();
         assert_eq!(states(&half), [New, Established, Closing, Closing]);
-        // From the other end it is the same.
+        // With the endpoints swapped, the states are the same.
         let turned = whole.map(|(from, flags)| (!from, flags));
         assert_eq!(states(&turned), expected);
     }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn without_connections_an_answer_establishes() {
+    fn without_tcp_an_answer_establishes() {
         use FlowState::{Established, New};
         let packets = [(true, None), (true, None), (false, None), (true, None)];
         assert_eq!(states(&packets), [New, New, Established, Established]);

@@ -1,26 +1,26 @@
-//! What a function that keeps a table of flows tells of them.
+//! Flow records that functions with a flow table report.
 
 use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
 use crate::{FlowKey, FlowMarks};
 
-/// How far a flow has come, for functions that follow it.
+/// State of a flow, in functions that track it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FlowState {
     /// Opened by one side; the other has not answered.
     New,
-    /// Both sides take part.
+    /// Both sides have sent packets.
     Established,
-    /// TCP: one side has said that it is done.
+    /// TCP: one side has sent a FIN.
     Closing,
-    /// TCP: both have, or one has reset it.
+    /// TCP: both sides have sent a FIN, or one has reset the connection.
     Closed,
 }
 
-/// One flow, as it is handed from the worker to the agent: plain bytes, times of CLOCK_MONOTONIC in
+/// One flow, as the worker reports it to the agent: plain bytes, times of CLOCK_MONOTONIC in
 /// nanoseconds, sizes with the Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -31,19 +31,19 @@ pub struct FlowRecord {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets the other way, where the function sees both.
+    /// Packets in the other direction, if the function sees both.
     pub reply_packets: u64,
     /// Their bytes.
     pub reply_bytes: u64,
-    /// When the first packet passed the front door.
+    /// Time of the first packet at the front door.
     pub first_ns: u64,
-    /// When the last one did.
+    /// Time of the last packet at the front door.
     pub last_ns: u64,
     state: u64,
 }
 
 impl FlowRecord {
-    /// A flow of which nothing was counted yet.
+    /// A record without any counts.
     pub fn new(key: FlowKey) -> Self {
         Self {
             key,
@@ -51,7 +51,7 @@ impl FlowRecord {
         }
     }
 
-    /// How far it has come; `None` where the function does not follow it.
+    /// State of the flow. `None` if the function does not track it.
     pub fn state(&self) -> Option<FlowState> {
         match self.state {
             1 => Some(FlowState::New),
@@ -62,7 +62,7 @@ impl FlowRecord {
         }
     }
 
-    /// Sets how far it has come.
+    /// Sets the state of the flow.
     #[must_use]
     pub fn with_state(self, state: FlowState) -> Self {
         let state = match state {
@@ -75,7 +75,7 @@ impl FlowRecord {
     }
 }
 
-/// What was counted of a flow in one direction. Twin of the eBPF side's `struct flow_counts`.
+/// Counts of a flow in one direction. Same layout as `struct flow_counts` of the eBPF programs.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct FlowCounts {
@@ -83,14 +83,14 @@ pub struct FlowCounts {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the first one passed the front door.
+    /// Time of the first packet at the front door.
     pub first_ns: u64,
-    /// When the last one did.
+    /// Time of the last packet at the front door.
     pub last_ns: u64,
 }
 
 impl FlowCounts {
-    /// What is told of the flow.
+    /// The record of the flow.
     pub fn record(&self, key: FlowKey) -> FlowRecord {
         FlowRecord {
             key,
@@ -103,27 +103,27 @@ impl FlowCounts {
     }
 }
 
-/// A flow that is followed; by end, the first one as [`FlowKey::canonical`] has it. Twin of the eBPF
-/// side's `struct tracked`.
+/// A tracked flow, with counts by endpoint in the order of [`FlowKey::canonical`]. Same layout as
+/// `struct tracked` of the eBPF programs.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct TrackedFlow {
-    /// Packets that each end sent.
+    /// Packets that each endpoint sent.
     pub packets: [u64; 2],
     /// Their bytes.
     pub bytes: [u64; 2],
-    /// When the first one passed the front door.
+    /// Time of the first packet at the front door.
     pub first_ns: u64,
-    /// When the last one did.
+    /// Time of the last packet at the front door.
     pub last_ns: u64,
-    /// What was seen of it.
+    /// Marks of the flow.
     pub marks: FlowMarks,
-    /// Nothing.
+    /// Padding.
     pub spare: u32,
 }
 
 impl TrackedFlow {
-    /// What is told of the flow.
+    /// The record of the flow.
     pub fn record(&self, key: FlowKey) -> FlowRecord {
         let by_second = self.marks.contains(FlowMarks::OPENED_BY_SECOND);
         let (opener, other) = (usize::from(by_second), usize::from(!by_second));
@@ -141,25 +141,24 @@ impl TrackedFlow {
     }
 }
 
-/// What a function counts of its table besides the flows in it.
+/// Totals of a flow table, in addition to its flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct FlowTotals {
-    /// Flows that began.
+    /// Flows that started.
     pub begun: u64,
-    /// Flows that were put out of the full table because others came.
+    /// Flows that new flows evicted from the full table.
     pub evicted: u64,
-    /// Packets that belong to no flow: no room could be made, or none is to be opened by such a
-    /// packet.
+    /// Packets of no flow: the table had no room, or such a packet opens no flow.
     pub outside: u64,
 }
 
-/// What a function knows of flows.
+/// The flows of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
     /// The flows in its table, in no order.
     pub records: Vec<FlowRecord>,
-    /// What it counts besides.
+    /// The totals of the table.
     pub totals: FlowTotals,
 }
 
@@ -168,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_comes_back() {
+    fn a_state_round_trips() {
         assert_eq!(FlowRecord::default().state(), None);
         for state in [
             FlowState::New,

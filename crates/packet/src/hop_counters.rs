@@ -1,30 +1,32 @@
-//! What a function of a chain counted.
+//! Counters of one function of a chain.
 
 use serde::{Deserialize, Serialize};
 
-/// What one function (one hop of a chain) counted since its generation came up. Kernel programs, workers and forwarders all
-/// count into this one type; [`since`](Self::since) turns two readings into the counts of the time between them.
+/// Counters of one function (one hop of a chain) since the start of its generation. Kernel
+/// programs, workers and forwarders all use this type. [`since`](Self::since) returns the
+/// difference of two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HopCounters {
-    /// Packets that came in.
+    /// Packets received.
     pub packets_in: u64,
-    /// Bytes that came in; `None` where the function runs in user space, which counts packets alone.
+    /// Bytes received. `None` in user space, which only counts packets.
     pub bytes_in: Option<u64>,
-    /// Packets that it dropped; of a black box all that went in and did not come out, `held` included.
+    /// Packets dropped. For a black box: all packets that went in and did not come out, including
+    /// `held`.
     pub drops: u64,
-    /// Packets that it emitted beyond those that came in.
+    /// Packets emitted beyond those received.
     pub emitted: u64,
-    /// Packets that a black box holds: they may still come out.
+    /// Packets inside a black box, which may still come out.
     pub held: u64,
     /// Packets whose processing was timed.
     pub samples: u64,
-    /// Processing time of these together, ns.
+    /// Sum of their processing times, ns.
     pub sampled_ns: u64,
 }
 
 impl HopCounters {
-    /// Packets that went on from here.
+    /// Packets forwarded.
     pub fn packets_out(&self) -> u64 {
         (self.packets_in + self.emitted).saturating_sub(self.drops)
     }
@@ -34,7 +36,7 @@ impl HopCounters {
         (self.samples > 0).then(|| self.sampled_ns as f64 / self.samples as f64)
     }
 
-    /// The counts when all that a black box holds comes out yet.
+    /// The counters if all packets in the black box still came out.
     #[must_use]
     pub fn settled(&self) -> Self {
         Self {
@@ -44,7 +46,8 @@ impl HopCounters {
         }
     }
 
-    /// What was counted since an earlier reading. `held` is a level, not a count: it stays as it is now.
+    /// The difference to an earlier reading. `held` is a level, not a count: it keeps its present
+    /// value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let bytes = |now: u64| now.saturating_sub(earlier.bytes_in.unwrap_or_default());
@@ -75,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn held_packets_are_drops_until_they_are_settled() {
+    fn held_packets_count_as_drops_until_settled() {
         let now = black_box(10, 4, 3);
         assert_eq!(now.packets_out(), 6);
         assert_eq!(now.settled().packets_out(), 9);
@@ -83,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn the_counts_of_a_time_are_what_grew_in_it_and_what_is_held_at_its_end() {
+    fn since_returns_growth_and_the_present_level() {
         let grown = black_box(10, 4, 3).since(&black_box(7, 4, 4));
         assert_eq!(grown, black_box(3, 0, 3));
-        // Counters that began anew tell nothing below zero.
+        // Restarted counters never give negative differences.
         assert_eq!(black_box(1, 0, 0).since(&black_box(7, 4, 4)).packets_in, 0);
     }
 

@@ -1,15 +1,13 @@
-//! What the bytes of a frame mean.
+//! Header layouts, and decisions that depend on headers alone.
 //!
-//! This room knows header layouts and everything that is decided from headers alone: which packet
-//! is which ([`parse()`], [`FiveTuple`]), which chain it belongs to ([`Match`], [`classifier`]),
-//! what a firewall says of it ([`rules`]), how its checksum follows a change ([`checksum`]), what
-//! travels beside it ([`Meta`], [`nsh`]), how long it took ([`sojourn`]) and whether it keeps to its
-//! chain's profile ([`traffic`]).
+//! This crate parses packets ([`parse()`], [`FiveTuple`]), selects their chain ([`Match`],
+//! [`classifier`]), evaluates firewall rules ([`rules`]) and updates checksums ([`checksum`]). It
+//! defines the metadata of packets ([`Meta`], [`nsh`]), the histogram of delays ([`sojourn`]) and
+//! the profiles of chains ([`traffic`]).
 //!
-//! It does no I/O, reads no clock and holds no state. No function here panics on the bytes of a
-//! frame, however short, long or wrong they are. The eBPF programs have twins of the parser, the
-//! metadata, the rule tables and the histogram; both sides are tested on the same list of frames
-//! (`fixtures`, a cargo feature).
+//! It does no I/O, reads no clock and holds no state. No function panics on any frame. The eBPF
+//! programs implement the parser, the metadata, the rule tables and the histogram a second time;
+//! both sides are tested on the same list of frames (`fixtures`, a cargo feature).
 //!
 //! Start reading at [`mod@parse`].
 
@@ -17,7 +15,7 @@ pub mod checksum;
 pub mod classifier;
 mod dir16;
 pub mod five_tuple;
-// Test material, for the tests of this crate and of every crate with a parser of its own.
+// Test frames, for the tests of this crate and of every crate with its own parser.
 #[cfg(feature = "fixtures")]
 #[path = "../tests/fixtures/mod.rs"]
 pub mod fixtures;

@@ -1,12 +1,12 @@
-//! Longest prefix match: from an address to the value of the most specific prefix that holds it.
+//! Longest prefix match: from an address to the value of the most specific prefix that contains it.
 //!
-//! [`LpmTables`] answers in a few reads, whatever the number of prefixes, and lies in memory as the
-//! eBPF side's maps do.
+//! [`LpmTables`] takes a few reads for any number of prefixes. Its memory layout is that of the
+//! eBPF maps.
 //!
-//! Memory, at most ([`MAX_PREFIXES`] prefixes): IPv4 256 KiB and 1 KiB for each /16 that holds a
-//! longer prefix and each /24 that holds one longer still, so 192 MiB when all are host addresses in
-//! networks of their own, and 64 MiB when none is longer than /24. IPv6 27 MiB (100 000 prefixes
-//! apart from each other: 3.3 MiB), and 112 bytes more for each /64 that holds a longer prefix.
+//! Memory at most ([`MAX_PREFIXES`] prefixes): IPv4 takes 256 KiB, and 1 KiB for each /16 with a
+//! longer prefix and each /24 with a still longer one. That is 192 MiB if all are host addresses in
+//! different networks, and 64 MiB if none is longer than /24. IPv6 takes 27 MiB (100 000 separate
+//! prefixes: 3.3 MiB), and 112 bytes more for each /64 with a longer prefix.
 
 mod intervals;
 mod ipv6;

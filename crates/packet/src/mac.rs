@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Whether it names one station: neither a group (multicast, broadcast) nor all zero.
+    /// Whether the address is that of one station: neither a group (multicast, broadcast) nor all
+    /// zero.
     pub fn is_station(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
@@ -37,7 +38,7 @@ impl FromStr for MacAddr {
         let mut parts = text.split(':');
         for byte in &mut bytes {
             let part = parts.next().ok_or_else(error)?;
-            // `from_str_radix` would take a sign.
+            // `from_str_radix` would accept a sign.
             if part.len() != 2 || !part.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(error());
             }
@@ -64,11 +65,11 @@ impl From<MacAddr> for String {
     }
 }
 
-/// A text that is no Ethernet address.
+/// A text that is not an Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an Ethernet address: expected six bytes such as 02:00:00:00:00:01")]
 pub struct MacError {
-    /// What was written.
+    /// The given text.
     pub text: String,
 }
 
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_none() {
+    fn refuses_invalid_texts() {
         for text in [
             "",
             "02",
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_stations_from_groups() {
+    fn distinguishes_stations_from_groups() {
         for (text, station) in [
             ("02:00:00:00:00:01", true),
             ("00:00:00:00:00:00", false),

@@ -1,5 +1,5 @@
-//! Maglev hashing: from a flow to one of several backends, such that few flows move when a backend
-//! comes or leaves (Eisenbud et al., Maglev: A Fast and Reliable Software Network Load Balancer,
+//! Maglev hashing: maps a flow to one of several backends, so that few flows move when a backend is
+//! added or removed (Eisenbud et al., Maglev: A Fast and Reliable Software Network Load Balancer,
 //! NSDI 2016, section 3.4).
 
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use crate::flow_key::FlowKey;
 use crate::mac::MacAddr;
 use crate::prefix::address_bytes;
 
-/// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that shares of backends of
-/// equal weights differ by less than a percent of a fair one.
+/// Entries of a table: a prime above 100 times [`MAX_BACKENDS`], so that the shares of backends
+/// with equal weights differ by less than a percent of a fair share.
 pub const TABLE_SIZE: usize = 65_537;
-/// Backends at most.
+/// Most backends.
 pub const MAX_BACKENDS: usize = 512;
 /// Greatest weight.
 pub const MAX_WEIGHT: u32 = 100;
-/// Stands in a table without backends.
+/// Fills a table without backends.
 pub const NO_BACKEND: u16 = u16::MAX;
 
-/// Where a load balancer sends packets. Twin of the eBPF side's `struct backend`.
+/// Target of a load balancer. Same layout as `struct backend` of the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct Backend {
-    /// In network order; an IPv4 address takes the first four bytes, the others are zero.
+    /// In network order. An IPv4 address takes the first four bytes; the others are zero.
     pub address: [u8; 16],
-    /// The Ethernet address that packets get, if `has_mac`.
+    /// The Ethernet address for packets to this backend, if `has_mac`.
     pub mac: [u8; 6],
     /// 1 or 0.
     pub has_mac: u8,
@@ -35,7 +35,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// The backend at an address.
+    /// Makes the backend of an address.
     pub fn new(address: IpAddr, mac: Option<MacAddr>) -> Self {
         Self {
             address: address_bytes(address),
@@ -53,7 +53,7 @@ pub struct MaglevTable {
     pub entries: Vec<u16>,
 }
 
-/// A backend's way through the table: a permutation of its entries.
+/// A backend's permutation of the table's entries.
 struct Permutation {
     number: u16,
     weight: u32,
@@ -64,42 +64,45 @@ struct Permutation {
 }
 
 impl MaglevTable {
-    /// The table of some backends, given by number and weight; numbers are below [`NO_BACKEND`].
-    /// A backend's place depends on its address alone, so its number may change.
+    /// Builds the table from backends with number and weight; numbers are below [`NO_BACKEND`]. A
+    /// backend's position depends only on its address, so its number may change.
     pub fn new<'a>(backends: impl Iterator<Item = (u16, &'a Backend, u32)>) -> Self {
-        let mut ways: Vec<(&Backend, Permutation)> = backends
+        let mut permutations: Vec<(&Backend, Permutation)> = backends
             .filter(|(_, _, weight)| *weight > 0)
             .map(|(number, backend, weight)| {
                 let hash = |seed| u64::from(mix(&words(&backend.address), seed));
-                let way = Permutation {
+                let permutation = Permutation {
                     number,
                     weight,
                     next: (hash(1) % TABLE_SIZE as u64) as usize,
                     skip: (hash(2) % (TABLE_SIZE as u64 - 1)) as usize + 1,
                     credit: 0,
                 };
-                (backend, way)
+                (backend, permutation)
             })
             .collect();
-        // Turns are taken in the order of the addresses, whatever the order in the configuration.
-        ways.sort_by_key(|(backend, _)| backend.address);
+        // Backends take turns in the order of their addresses, for any order in the configuration.
+        permutations.sort_by_key(|(backend, _)| backend.address);
         let mut entries = vec![NO_BACKEND; TABLE_SIZE];
-        let greatest = ways.iter().map(|(_, way)| way.weight).max();
+        let greatest = permutations
+            .iter()
+            .map(|(_, permutation)| permutation.weight)
+            .max();
         let (Some(greatest), mut free) = (greatest, TABLE_SIZE) else {
             return Self { entries };
         };
         'filled: loop {
-            for (_, way) in &mut ways {
-                // The heaviest takes a turn in every round.
-                way.credit += way.weight;
-                if way.credit < greatest {
+            for (_, permutation) in &mut permutations {
+                // The heaviest backend takes a turn in every round.
+                permutation.credit += permutation.weight;
+                if permutation.credit < greatest {
                     continue;
                 }
-                way.credit -= greatest;
-                while entries[way.next] != NO_BACKEND {
-                    way.next = (way.next + way.skip) % TABLE_SIZE;
+                permutation.credit -= greatest;
+                while entries[permutation.next] != NO_BACKEND {
+                    permutation.next = (permutation.next + permutation.skip) % TABLE_SIZE;
                 }
-                entries[way.next] = way.number;
+                entries[permutation.next] = permutation.number;
                 free -= 1;
                 if free == 0 {
                     break 'filled;
@@ -109,11 +112,11 @@ impl MaglevTable {
         Self { entries }
     }
 
-    /// The number of the backend for a flow, if there are backends.
+    /// The number of a flow's backend, if the table has backends.
     #[inline]
     pub fn look_up(&self, flow: &FlowKey) -> Option<u16> {
         let hash = mix(bytemuck::cast_ref::<FlowKey, [u64; 5]>(flow), 0);
-        // The hash as a fraction of the table; a remainder would need a division.
+        // Scales the hash to the table; a remainder would need a division.
         let at = (u64::from(hash) * TABLE_SIZE as u64) >> 32;
         let entry = self.entries[at as usize];
         (entry != NO_BACKEND).then_some(entry)
@@ -124,7 +127,7 @@ fn words(address: &[u8; 16]) -> [u64; 2] {
     bytemuck::pod_read_unaligned(address)
 }
 
-/// Hashes words by multiplication with 2^64 divided by the golden ratio. Twin of `mix` of
+/// Hashes words by multiplication with 2^64 divided by the golden ratio. Same result as `mix` in
 /// `load_balancer.bpf.c`.
 #[inline]
 fn mix(words: &[u64], seed: u64) -> u32 {

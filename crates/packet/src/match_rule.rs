@@ -1,14 +1,13 @@
-//! Which traffic a chain takes.
+//! The traffic that a chain matches.
 
 use serde::{Deserialize, Serialize};
 
 use crate::five_tuple::FiveTuple;
 use crate::prefix::{Family, Prefix};
 
-/// The packets a chain takes: every field that is given must fit, `None` fits any packet.
+/// The packets of a chain. Every given field must match; `None` matches any packet.
 ///
-/// A packet without ports (a fragment, or neither UDP nor TCP) does not fit a match that names a
-/// port.
+/// A packet without ports (a fragment, or neither UDP nor TCP) does not match a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Match {
@@ -29,24 +28,24 @@ pub struct Match {
     pub destination_port: Option<u16>,
 }
 
-/// How specific a match is; the greater wins. Compared in this order: destination, source,
-/// protocol, destination port, source port. A prefix of length 0 is as unspecific as none.
+/// Specificity of a match; the greater wins. Compared in this order: destination, source, protocol,
+/// destination port, source port. A prefix of length 0 is as unspecific as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Specificity {
     /// Length of the destination prefix, bits.
     pub destination_len: u8,
     /// Length of the source prefix, bits.
     pub source_len: u8,
-    /// Whether the protocol is named.
+    /// Whether the match has a protocol.
     pub protocol: bool,
-    /// Whether the destination port is named.
+    /// Whether the match has a destination port.
     pub destination_port: bool,
-    /// Whether the source port is named.
+    /// Whether the match has a source port.
     pub source_port: bool,
 }
 
 impl Match {
-    /// Whether the match takes a packet.
+    /// Whether the match contains a packet.
     pub fn matches(&self, tuple: &FiveTuple) -> bool {
         self.source
             .is_none_or(|prefix| prefix.contains(tuple.source))
@@ -64,7 +63,7 @@ impl Match {
                 .is_none_or(|port| Some(port) == tuple.destination_port)
     }
 
-    /// How specific the match is.
+    /// The specificity of the match.
     pub fn specificity(&self) -> Specificity {
         Specificity {
             destination_len: self.destination.map_or(0, |prefix| prefix.len()),
@@ -75,8 +74,8 @@ impl Match {
         }
     }
 
-    /// The families of the packets it can take: both without a prefix, none when its prefixes are
-    /// of different families.
+    /// The families of matching packets: both without a prefix, none if its prefixes are of
+    /// different families.
     pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
         let (source, destination) = (
             self.source.map(|p| p.family()),
@@ -87,14 +86,14 @@ impl Match {
         })
     }
 
-    /// Whether some packet fits both and neither is more specific, so that no rule says which of
-    /// them takes it.
+    /// Whether some packet matches both and neither is more specific, so that the chain of that
+    /// packet is undefined.
     pub fn ties_with(&self, other: &Self) -> bool {
         let overlap = |a: Option<Prefix>, b: Option<Prefix>| match (a, b) {
             (Some(a), Some(b)) => a.covers(&b) || b.covers(&a),
             _ => true,
         };
-        // Equal specificity: each of the other fields is named by both or by neither.
+        // With equal specificity, both or neither have each of the other fields.
         self.specificity() == other.specificity()
             && self
                 .families()
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_must_fit() {
+    fn each_field_must_match() {
         let udp = tuple(UDP, Some((40_000, 9_000)));
         assert!(ANY.matches(&udp));
         for (rule, fits) in [
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_without_ports_fits_no_port_not_even_zero() {
+    fn a_packet_without_ports_matches_no_port() {
         let fragment = tuple(UDP, None);
         assert!(
             !Match {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn destination_outweighs_all_else_and_so_on_down() {
+    fn specificity_compares_fields_in_order() {
         let ordered = [
             ANY,
             Match {
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn families_follow_from_the_prefixes() {
+    fn prefixes_determine_the_families() {
         let families = |rule: Match| rule.families().collect::<Vec<_>>();
         assert_eq!(families(ANY), [Family::V4, Family::V6]);
         assert_eq!(
@@ -341,7 +340,7 @@ mod tests {
                 ..a
             })
         );
-        // A prefix of length 0 says no more than none.
+        // A prefix of length 0 is as unspecific as none.
         assert!(ANY.ties_with(&Match {
             destination: prefix("0.0.0.0/0"),
             ..ANY
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn json_leaves_out_what_is_any() {
+    fn json_omits_empty_fields() {
         let rule = Match {
             destination: prefix("10.0.0.0/24"),
             destination_port: Some(53),

@@ -1,4 +1,4 @@
-//! What travels beside a packet through its chain.
+//! The metadata of a packet in its chain.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -11,18 +11,18 @@ pub const META_LEN: usize = 24;
 /// Largest service path identifier (RFC 8300, section 2.3: 24 bits).
 pub const MAX_SPI: u32 = (1 << 24) - 1;
 
-/// Twin of `struct myelin_meta`, native endian, directly in front of the Ethernet header (XDP
-/// metadata area, frame headroom in user space).
+/// Same layout as `struct myelin_meta`: native endian, directly in front of the Ethernet header
+/// (XDP metadata area, frame headroom in user space).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Meta {
-    /// When the packet passed the front door: CLOCK_MONOTONIC, nanoseconds.
+    /// Time of the packet at the front door: CLOCK_MONOTONIC, nanoseconds.
     pub stamp_ns: u64,
     /// Service path identifier, 24 bits: the chain's number on the node.
     pub spi: u32,
     /// The chain's generation.
     pub generation: u16,
-    /// 0-based index of the function that is next.
+    /// Position of the next function, from 0.
     pub position: u8,
     /// [`Flags`] as bits.
     pub flags: u8,
@@ -39,7 +39,7 @@ pub struct Meta {
 const _: () = assert!(size_of::<Meta>() == META_LEN);
 
 impl Meta {
-    /// The metadata of a packet with these headers.
+    /// Makes the metadata of a packet with these headers.
     pub fn new(stamp_ns: u64, spi: u32, generation: u16, position: u8, headers: &Headers) -> Self {
         let mut meta = Self {
             stamp_ns,
@@ -52,7 +52,7 @@ impl Meta {
         meta
     }
 
-    /// Takes over offsets and flags, after a function moved the headers.
+    /// Stores offsets and flags after a function moved the headers.
     pub fn set_headers(&mut self, headers: &Headers) {
         self.flags = headers.flags.bits();
         self.l3 = headers.l3;
@@ -61,13 +61,13 @@ impl Meta {
         self.end = headers.end;
     }
 
-    /// What the packet is.
+    /// The flags of the packet.
     pub fn flags(&self) -> Flags {
         Flags::from_bits(self.flags)
     }
 
-    /// The headers of `frame` as the metadata tells them, without parsing again: `None` when the
-    /// offsets cannot be those of this frame.
+    /// The headers of `frame` from the metadata, without parsing. `None` if the offsets do not fit
+    /// this frame.
     pub fn headers(&self, frame: &[u8]) -> Option<Headers> {
         let flags = self.flags();
         let [l3, l4, payload] = [self.l3, self.l4, self.payload].map(usize::from);
@@ -96,12 +96,12 @@ impl Meta {
         })
     }
 
-    /// Reads the metadata from its bytes, of any alignment.
+    /// Reads the metadata from bytes of any alignment.
     pub fn from_bytes(bytes: &[u8; META_LEN]) -> Self {
         bytemuck::pod_read_unaligned(bytes)
     }
 
-    /// The bytes in front of the frame.
+    /// The bytes for the front of the frame.
     pub fn to_bytes(self) -> [u8; META_LEN] {
         bytemuck::cast(self)
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::{fixtures, parse};
 
     #[test]
-    fn layout_is_that_of_the_c_struct() {
+    fn layout_equals_the_c_struct() {
         let meta = Meta {
             stamp_ns: 0x0102_0304_0506_0708,
             spi: 0x0009_0a0b,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_without_parsing() {
+    fn headers_round_trip_without_parsing() {
         for fixture in fixtures::all() {
             if let Ok(headers) = fixture.expected {
                 let meta = Meta::new(7, 8, 9, 10, &headers);

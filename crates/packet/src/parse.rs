@@ -1,24 +1,24 @@
-//! From the bytes of a frame to the places of its headers.
+//! Finds the offsets of the headers in a frame.
 //!
-//! The rules, which the front door's eBPF parser follows to the letter:
+//! The front door's eBPF parser follows the same rules exactly:
 //!
-//! * Up to two VLAN tags (0x8100, 0x88a8). A frame with any other EtherType than IPv4 and IPv6 is
+//! * Up to two VLAN tags (0x8100, 0x88a8). A frame with an EtherType other than IPv4 and IPv6 is
 //!   [`Unparsed::NotIp`].
-//! * IPv4 options are skipped by the header length. The header checksum is not verified; that is
-//!   the receiver's business.
-//! * IPv6 extension headers hop-by-hop (0), routing (43), fragment (44), AH (51) and destination
-//!   options (60) are walked, at most [`MAX_EXTENSIONS`]; any other number ends the walk and is the
+//! * The header length determines where IPv4 options end. The parser does not verify the header
+//!   checksum; the receiver does.
+//! * The parser skips the IPv6 extension headers hop-by-hop (0), routing (43), fragment (44), AH
+//!   (51) and destination options (60), at most [`MAX_EXTENSIONS`]. Any other number is the
 //!   protocol. Jumbograms (RFC 2675) are [`Unparsed::BadLength`].
-//! * The length in the IP header must fit in the frame; bytes after it are Ethernet padding and lie
-//!   beyond [`Headers::end`].
-//! * A fragment has no ports, the first one no more than the others, so that all fragments of a
-//!   datagram are treated alike. An IPv6 packet with a fragment header but offset 0 and no more
-//!   fragments is whole (RFC 6946) and is parsed on.
-//! * The UDP length must be at least 8 and fit in the IP payload; when it is shorter, `end` is
-//!   where the datagram ends: the surplus (RFC 9868) is neither payload nor covered by the
-//!   checksum. The TCP data offset must be at least 5 and fit.
-//! * [`Unparsed::Truncated`] is a header that does not fit, [`Unparsed::BadLength`] a length field
-//!   that contradicts what is there.
+//! * The length in the IP header must fit in the frame. Bytes after it are Ethernet padding, beyond
+//!   [`Headers::end`].
+//! * A fragment has no ports, not even the first, so that all fragments of a datagram are treated
+//!   alike. An IPv6 packet with a fragment header but offset 0 and no more fragments is complete
+//!   (RFC 6946) and is parsed further.
+//! * The UDP length must be at least 8 and fit in the IP payload. If it is shorter, `end` is the
+//!   end of the datagram: the surplus (RFC 9868) is neither payload nor covered by the checksum.
+//!   The TCP data offset must be at least 5 and fit.
+//! * [`Unparsed::Truncated`] means a header that does not fit, [`Unparsed::BadLength`] a length
+//!   field that contradicts the frame.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -29,9 +29,9 @@ use crate::five_tuple::{FiveTuple, TCP, UDP};
 
 /// Length of an Ethernet header without tags, bytes.
 pub const ETHERNET_LEN: usize = 14;
-/// VLAN tags that are skipped; a frame with more is not parsed.
+/// Most VLAN tags; a frame with more is not parsed.
 pub const MAX_TAGS: usize = 2;
-/// IPv6 extension headers that are walked; a packet with more is not parsed.
+/// Most IPv6 extension headers; a packet with more is not parsed.
 pub const MAX_EXTENSIONS: usize = 8;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -51,7 +51,7 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 
-/// What a packet is, in one byte; the bits of `myelin_meta.flags`.
+/// Properties of a packet in one byte: the bits of `myelin_meta.flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
@@ -65,17 +65,17 @@ impl Flags {
 
     const ALL: u8 = 0b111;
 
-    /// The flags in `bits`; bits without a meaning are dropped.
+    /// The flags in `bits`. Undefined bits are cleared.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & Self::ALL)
     }
 
-    /// The byte that goes into the metadata.
+    /// The byte for the metadata.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -115,29 +115,29 @@ impl fmt::Display for Flags {
     }
 }
 
-/// Where the parts of a frame lie: byte offsets from its Ethernet header.
+/// Offsets of the parts of a frame, bytes from its Ethernet header.
 ///
-/// `14 <= l3 < l4 <= payload <= end <=` length of the frame, for the frame it was made from.
+/// `14 <= l3 < l4 <= payload <= end <=` length of the frame that was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Headers {
-    /// The IP header.
+    /// Start of the IP header.
     pub l3: u16,
-    /// What follows the IP header and its options or extension headers.
+    /// End of the IP header with its options or extension headers.
     pub l4: u16,
-    /// What follows the UDP or TCP header; equal to `l4` when there is none.
+    /// End of the UDP or TCP header; equal to `l4` without such a header.
     pub payload: u16,
-    /// End of the IP packet, or of the UDP datagram where that is shorter; only padding or surplus
+    /// End of the IP packet, or of the UDP datagram if that is shorter. Only padding or surplus
     /// follows.
     pub end: u16,
-    /// What the packet is.
+    /// Properties of the packet.
     pub flags: Flags,
-    /// IP protocol number; for a fragment of IPv6 what the fragment header says.
+    /// IP protocol number; for an IPv6 fragment, that of the fragment header.
     pub protocol: u8,
 }
 
 impl Headers {
-    /// The addresses, protocol and ports of `frame`, which must be the frame these headers were
-    /// parsed from: `None` when it is too short to be.
+    /// The addresses, protocol and ports of `frame`, from which these headers were parsed. `None`
+    /// if it is too short.
     pub fn try_five_tuple(&self, frame: &[u8]) -> Option<FiveTuple> {
         let l3 = usize::from(self.l3);
         let (source, destination): (IpAddr, IpAddr) = if self.flags.is_ipv6() {
@@ -165,14 +165,14 @@ impl Headers {
     /// The addresses, protocol and ports of `frame`.
     ///
     /// # Panics
-    /// When `frame` is not the frame these headers were parsed from but a shorter one.
+    /// If `frame` is shorter than the frame from which these headers were parsed.
     pub fn five_tuple(&self, frame: &[u8]) -> FiveTuple {
         self.try_five_tuple(frame)
             .expect("headers belong to the frame they were parsed from")
     }
 }
 
-/// Why a frame was not parsed. The numbers are those of the eBPF side.
+/// Why a frame was not parsed. The numbers equal those of the eBPF programs.
 #[derive(
     Clone,
     Copy,
@@ -210,7 +210,7 @@ pub enum Unparsed {
 }
 
 impl Unparsed {
-    /// Every reason, in the order of the numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 6] = [
         Self::NotIp,
         Self::Truncated,
@@ -220,7 +220,7 @@ impl Unparsed {
         Self::TooManyExtensions,
     ];
 
-    /// The number the eBPF side counts it under.
+    /// The number under which the eBPF programs count the reason.
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -239,7 +239,8 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
     } else {
         transport(frame, packet.protocol, packet.l4, end)?
     };
-    // The metadata holds 16-bit offsets: a packet of nearly 64 KiB behind tags may end beyond them.
+    // The metadata stores 16-bit offsets. A packet of nearly 64 KiB behind tags may end beyond
+    // them.
     let end = u16::try_from(end).map_err(|_| Unparsed::BadLength)?;
     Ok(Headers {
         l3: l3 as u16,
@@ -255,14 +256,14 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Unparsed> {
     })
 }
 
-/// What the IP header and its options or extension headers say.
+/// Results of the IP header with its options or extension headers.
 struct Network {
     l4: usize,
     flags: Flags,
     protocol: u8,
 }
 
-/// EtherType after the tags, and where the network header starts.
+/// The EtherType after the tags, and the offset of the network header.
 fn ethernet(frame: &[u8]) -> Result<(u16, usize), Unparsed> {
     let mut ethertype = be16(frame, ETHERNET_LEN - 2)?;
     let mut l3 = ETHERNET_LEN;
@@ -289,7 +290,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
     if total < header_len || l3 + total > frame.len() {
         return Err(Unparsed::BadLength);
     }
-    // More fragments, or an offset: the reserved bit and "don't fragment" are the two above.
+    // More fragments, or an offset. The two bits above are the reserved bit and "don't fragment".
     let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
     let flags = if fragment {
         Flags::FRAGMENT
@@ -314,14 +315,14 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<(Network, usize), Unparsed> {
     }
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
     let end = l3 + IPV6_LEN + payload;
-    // Length 0 with a hop-by-hop header is a jumbogram (RFC 2675), whose length is elsewhere.
+    // Length 0 with a hop-by-hop header is a jumbogram (RFC 2675), with its length elsewhere.
     if end > frame.len() || (payload == 0 && header[6] == HOP_BY_HOP) {
         return Err(Unparsed::BadLength);
     }
     Ok((extensions(&frame[..end], header[6], l3 + IPV6_LEN)?, end))
 }
 
-/// Walks the extension headers of `packet`, which ends where the IPv6 packet ends, from `at` on;
+/// Skips the extension headers of `packet`, which ends with the IPv6 packet, from offset `at`.
 /// `next` is the number of the first.
 fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unparsed> {
     let mut walked = 0;
@@ -344,7 +345,8 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
         if at > packet.len() {
             return Err(Unparsed::Truncated);
         }
-        // Offset (13 bits) and "more fragments": both zero is a whole packet, RFC 6946.
+        // Offset (13 bits) and "more fragments": if both are zero, the packet is complete (RFC
+        // 6946).
         if kind == FRAGMENT && u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 {
             return Ok(Network {
                 l4: at,
@@ -361,13 +363,12 @@ fn extensions(packet: &[u8], mut next: u8, mut at: usize) -> Result<Network, Unp
     })
 }
 
-/// The protocol after the extension headers of a packet that was parsed before; `up_to_l4` ends
-/// where they do.
+/// The protocol after the extension headers of a parsed packet. `up_to_l4` ends with them.
 pub(crate) fn last_protocol(up_to_l4: &[u8], next: u8, at: usize) -> Result<u8, Unparsed> {
     extensions(up_to_l4, next, at).map(|network| network.protocol)
 }
 
-/// Start of the payload, end of the packet, and whether there are ports.
+/// Start of the payload, end of the packet, and whether it has ports.
 fn transport(
     frame: &[u8],
     protocol: u8,
@@ -413,7 +414,7 @@ mod tests {
     use crate::fixtures;
 
     #[test]
-    fn flags_keep_only_bits_with_a_meaning() {
+    fn flags_keep_only_defined_bits() {
         assert_eq!(Flags::from_bits(0xff).bits(), 0b111);
         let flags = Flags::IPV6.with(Flags::PORTS);
         assert!(flags.is_ipv6() && flags.has_ports() && !flags.is_fragment());
@@ -422,14 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn reasons_and_their_numbers_go_both_ways() {
+    fn each_reason_has_its_number() {
         for (i, reason) in Unparsed::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(reason.code()), i + 1);
         }
     }
 
     #[test]
-    fn limits_in_the_messages_are_those_of_the_code() {
+    fn messages_contain_the_limits_of_the_code() {
         assert!(
             Unparsed::TooManyTags
                 .to_string()

@@ -19,8 +19,8 @@ pub const MAX_ROUTES: usize = crate::lpm::MAX_PREFIXES;
 pub struct Route {
     /// The destinations.
     pub prefix: Prefix,
-    /// The next hop's Ethernet address, which becomes the frame's destination; `None` leaves that as
-    /// it is, which is right on a link to one host.
+    /// The next hop's Ethernet address, which becomes the frame's destination; `None` leaves that
+    /// as it is, which is right on a link to one host.
     pub mac: Option<MacAddr>,
     /// What becomes the frame's source; `None` leaves it.
     pub source_mac: Option<MacAddr>,

@@ -41,8 +41,8 @@ fn trace() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((gap, bytes), 1..300)
 }
 
-/// What passed between two packets of a trace, both included, must not exceed r * t + b. Written as the definition has
-/// it: all intervals.
+/// What passed between two packets of a trace, both included, must not exceed r * t + b. Written as
+/// the definition has it: all intervals.
 fn conforms(profile: &Profile, passed: &[(u64, u64)]) -> bool {
     (0..passed.len()).all(|first| {
         let (mut packets, mut bits) = (0_u128, 0_u128);
@@ -133,8 +133,9 @@ proptest! {
 
 #[test]
 fn fractions_of_a_nanosecond_are_kept() {
-    // 300 000 a second is one in 3333 1/3 ns; after ten million of them nothing is lost and nothing gained. With room
-    // for one packet only, what a whole nanosecond earns too much would be cut off.
+    // 300 000 a second is one in 3333 1/3 ns; after ten million of them nothing is lost and nothing
+    // gained. With room for one packet only, what a whole nanosecond earns too much would be cut
+    // off.
     let mut bucket = TokenBucket::new(&of_packets(300_000, 2));
     let mut meter = Meter::new(&of_packets(300_000, 2));
     assert!(bucket.take(1, 1, 60) && meter.see(1, 60));

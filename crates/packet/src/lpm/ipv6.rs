@@ -1,4 +1,4 @@
-//! IPv6: a search tree over the first 64 bits, and small ones over the other 64.
+//! IPv6: a search tree over the first 64 bits, and small trees over the other 64.
 
 use std::net::Ipv6Addr;
 
@@ -6,22 +6,22 @@ use bytemuck::{Pod, Zeroable};
 
 /// Keys of a node: one cache line.
 pub const NODE: usize = 8;
-/// Levels of a tree at most: 2^17 prefixes make no more than 2^18 + 1 intervals.
+/// Most levels of a tree: 2^17 prefixes make at most 2^18 + 1 intervals.
 pub const MAX_DEPTH: u32 = 7;
-/// Set in an entry that is the number of a tree over the low half of the address and not a value.
+/// Marks an entry that is the number of a tree over the low half of the address, not a value.
 pub const IS_TREE: u32 = 1 << 31;
 
-/// The first addresses of [`NODE`] neighbouring intervals, or of the subtrees that hold them. Twin
-/// of the eBPF side's `struct node`.
+/// The first addresses of [`NODE`] neighbouring intervals, or of the subtrees that contain them.
+/// Same layout as `struct node` of the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Node {
-    /// Ascending; those that stand for nothing are the greatest number.
+    /// Ascending. Unused keys are the greatest number.
     pub keys: [u64; NODE],
 }
 
-/// What holds for the [`NODE`] intervals of a node of the last level: a value each, or [`IS_TREE`]
-/// and the number of a tree. Twin of the eBPF side's `struct leaf`.
+/// The entries of the [`NODE`] intervals of a last-level node: a value each, or [`IS_TREE`] and the
+/// number of a tree. Same layout as `struct leaf` of the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Leaf {
@@ -30,7 +30,7 @@ pub struct Leaf {
 }
 
 /// A complete tree of nodes without pointers: the children of node `n`, counted from the root, are
-/// `8 n + 1` to `8 n + 8`. Twin of the eBPF side's `struct tree`.
+/// `8 n + 1` to `8 n + 8`. Same layout as `struct tree` of the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Tree {
@@ -44,7 +44,7 @@ pub struct Tree {
     pub inner: u32,
 }
 
-/// Tree 0 decides by the first 64 bits of the address, further ones by the others.
+/// Tree 0 decides by the first 64 bits of the address, the other trees by the last 64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ipv6Lpm {
@@ -64,7 +64,7 @@ impl Ipv6Lpm {
             leaves: Vec::new(),
         };
         let mut high: Vec<(u64, u32)> = Vec::new();
-        // Room for the first tree's number; the others are built on the way.
+        // Reserves the number of the first tree; the others are built below.
         lpm.trees.push(Tree::zeroed());
         let mut at = 0;
         let mut before = 0;
@@ -74,7 +74,7 @@ impl Ipv6Lpm {
                 .iter()
                 .take_while(|(first, _)| (first >> 64) as u64 == half)
                 .count();
-            // Whole from its first address on, so it starts an interval of high halves.
+            // A whole half from its first address, so it starts an interval of high halves.
             if inside == 1 && first as u64 == 0 {
                 high.push((half, value));
             } else {
@@ -91,7 +91,7 @@ impl Ipv6Lpm {
                 lpm.trees.push(built);
                 high.push((half, tree | IS_TREE));
                 let next = row.get(at + inside).map(|(first, _)| (first >> 64) as u64);
-                // Where something changes in the next half too, that one's own tree begins with this value.
+                // If the next half changes too, its own tree begins with this value.
                 if half < u64::MAX && next != Some(half + 1) {
                     high.push((half + 1, last));
                 }
@@ -117,7 +117,7 @@ impl Ipv6Lpm {
             inner: inner as u32,
         };
         for level in 1..=depth {
-            // Intervals under each key of the level.
+            // Intervals below each key of the level.
             let under = NODE.pow(depth - level);
             for node in 0..NODE.pow(level - 1) {
                 let key = |i: usize| {
@@ -129,7 +129,8 @@ impl Ipv6Lpm {
                 });
             }
         }
-        // What is filled up is of the last interval's value: the greatest address is found there.
+        // The padding has the value of the last interval, because the greatest address is found
+        // there.
         let last = row.last().map_or(super::NO_MATCH, |(_, value)| *value);
         let value = |i: usize| row.get(i).map_or(last, |(_, value)| *value);
         self.leaves
@@ -156,7 +157,7 @@ impl Ipv6Lpm {
         let mut node = 0;
         for level in 1..=tree.depth {
             let keys = &self.nodes[(tree.root + node) as usize].keys;
-            // The first key is not above the address: the parent's search saw to that.
+            // The parent's search ensures that the first key is not above the address.
             let rank: u32 = keys[1..].iter().map(|key| u32::from(*key <= address)).sum();
             if level == tree.depth {
                 let leaf = &self.leaves[(tree.leaf + node - tree.inner) as usize];

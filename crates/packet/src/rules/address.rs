@@ -90,7 +90,8 @@ fn halves(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
-/// The classes of the addresses of `family`, which end at `last`; a prefix of the other names none of them.
+/// The classes of the addresses of `family`, which end at `last`; a prefix of the other names none
+/// of them.
 fn classes(
     prefixes: &[Option<Prefix>],
     family: Family,

@@ -50,8 +50,9 @@ impl Interner {
 }
 
 /// The classes of a field of values up to `last`, given as what each rule names; `range` gives the
-/// first and the last value of that, if there are any. For each piece of the values its first one and
-/// its class, and the vectors by class. That of class 0 satisfies the rules that do not name the field.
+/// first and the last value of that, if there are any. For each piece of the values its first one
+/// and its class, and the vectors by class. That of class 0 satisfies the rules that do not name
+/// the field.
 pub(super) fn classes<T>(
     fields: impl Iterator<Item = Option<T>>,
     range: impl Fn(T) -> Option<(u128, u128)>,

@@ -85,7 +85,8 @@ impl Bucket {
     }
 }
 
-/// What a chain may send: in packets, in bits, or in both at once. With neither it may send anything.
+/// What a chain may send: in packets, in bits, or in both at once. With neither it may send
+/// anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// The bucket of packets.

@@ -2,11 +2,11 @@
 
 use super::{Bucket, CREDIT, Profile};
 
-/// A token bucket over a [`Profile`]: a packet conforms when every bucket has the credit for it, and takes it from all
-/// of them or from none. Twin: `kernel/src/bpf/policer.h`.
+/// A token bucket over a [`Profile`]: a packet conforms when every bucket has the credit for it,
+/// and takes it from all of them or from none. Twin: `kernel/src/bpf/policer.h`.
 ///
-/// Over any interval of length t it lets through at most `r * t + b`, and it never turns down a packet for which that
-/// would leave room since the last packet that emptied it. It starts full.
+/// Over any interval of length t it lets through at most `r * t + b`, and it never turns down a
+/// packet for which that would leave room since the last packet that emptied it. It starts full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
     packets: Fill,
@@ -21,7 +21,8 @@ struct Fill {
     /// Credit earned in a nanosecond.
     rate: u64,
     full: u64,
-    /// After so long it is full whatever was in it; what is earned in less than that fits into 64 bits.
+    /// After so long it is full whatever was in it; what is earned in less than that fits into 64
+    /// bits.
     fill_ns: u64,
     credit: u64,
     /// Credit of one packet or bit: 0 where there is no bucket.
@@ -81,8 +82,8 @@ impl TokenBucket {
         }
     }
 
-    /// Whether `packets` of together `bytes` conform at `now_ns`. If so, they are taken out of the bucket; they count
-    /// one by one, but go or stay together, as the segments of one buffer do.
+    /// Whether `packets` of together `bytes` conform at `now_ns`. If so, they are taken out of the
+    /// bucket; they count one by one, but go or stay together, as the segments of one buffer do.
     #[inline]
     pub fn take(&mut self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
@@ -98,7 +99,8 @@ impl TokenBucket {
         conform
     }
 
-    /// From when on [`Self::take`] would take so much, ns: in the past if it would have already. `None`: never, since it is more than the burst.
+    /// From when on [`Self::take`] would take so much, ns: in the past if it would have already.
+    /// `None`: never, since it is more than the burst.
     pub fn eligible_ns(&self, packets: u64, bytes: u64) -> Option<u64> {
         let cost = self.cost(packets, bytes);
         let wait_ns = self
