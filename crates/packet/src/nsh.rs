@@ -1,5 +1,5 @@
-//! The network service header (RFC 8300) that carries a packet's metadata where memory cannot: on
-//! an internal link from user space back into the kernel.
+//! The network service header (RFC 8300). It carries a packet's metadata over an internal link,
+//! from user space back into the kernel, where no shared memory can.
 //!
 //! ```text
 //! 14 bytes  Ethernet: MAC addresses of the inner frame, EtherType 0x894f
@@ -17,16 +17,16 @@ pub const ETHERTYPE: u16 = 0x894f;
 
 pub(crate) const MACS_LEN: usize = 12;
 pub(crate) const BASE: u32 = (63 << 22) | (6 << 16) | (1 << 8) | 3;
-/// Why there is nothing to put in front of a frame: it has no MAC addresses.
+/// Why a frame cannot get a header: it is too short for MAC addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame of {len} bytes is too short: {MACS_LEN} are needed")]
 pub struct TooShort {
-    /// Bytes there are.
+    /// Length of the frame.
     pub len: usize,
 }
 
-/// The bytes to put in front of `inner`, an Ethernet frame; of `meta` the offsets are not carried,
-/// the far end parses anew. Bits of the path identifier beyond 24 are cut off.
+/// The bytes for the front of `inner`, an Ethernet frame. They do not contain the offsets of
+/// `meta`, because the receiver parses anew. Only 24 bits of the path identifier are used.
 pub fn encapsulate(meta: &Meta, inner: &[u8]) -> Result<[u8; ENCAPSULATION_LEN], TooShort> {
     let macs: &[u8; MACS_LEN] = inner.first_chunk().ok_or(TooShort { len: inner.len() })?;
     let mut out = [0; ENCAPSULATION_LEN];
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_of_the_rfc() {
+    fn bytes_match_the_rfc() {
         let inner = fixtures::named("udp-v4").frame;
         let out = encapsulate(&meta(), &inner).unwrap();
         assert_eq!(out[..12], inner[..12]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn metadata_round_trips() {
         let inner = fixtures::named("tcp-v6").frame;
         let frame = [&encapsulate(&meta(), &inner).unwrap()[..], &inner].concat();
         let (context, rest) = decapsulate(&frame).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_may_count_the_time_to_live_down() {
+    fn a_hop_may_decrement_the_time_to_live() {
         let inner = [0; 60];
         let mut frame = [&encapsulate(&meta(), &inner).unwrap()[..], &inner].concat();
         // From 63 to 1.
@@ -157,7 +157,7 @@ mod tests {
         }
 
         #[test]
-        fn every_position_and_path_survives(spi in 0..=MAX_SPI, position: u8, stamp_ns: u64, generation: u16, flags: u8) {
+        fn every_position_and_path_round_trips(spi in 0..=MAX_SPI, position: u8, stamp_ns: u64, generation: u16, flags: u8) {
             let meta = Meta { stamp_ns, spi, generation, position, flags, ..Meta::default() };
             let frame = [&encapsulate(&meta, &[1; 14]).unwrap()[..], &[1; 14]].concat();
             let (context, inner) = decapsulate(&frame).unwrap();

@@ -57,7 +57,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefix of `len` bits that `addr` lies in; the bits after it are cleared.
+    /// The prefix of `len` bits that contains `addr`. Clears the later bits.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let max = Family::of(addr).bits();
         if len > max {
@@ -73,7 +73,7 @@ impl Prefix {
         })
     }
 
-    /// The prefix that holds `addr` alone.
+    /// The prefix that contains only `addr`.
     pub fn host(addr: IpAddr) -> Self {
         Self {
             addr,
@@ -92,22 +92,22 @@ impl Prefix {
         self.len
     }
 
-    /// The family of the addresses in it.
+    /// The family of the prefix.
     pub fn family(&self) -> Family {
         Family::of(self.addr)
     }
 
-    /// Whether `addr` lies in the prefix; never for an address of the other family.
+    /// Whether the prefix contains `addr`; never for an address of the other family.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.family() == Family::of(addr) && mask(addr, self.len) == self.addr
     }
 
-    /// Whether every address of `other` lies in this prefix.
+    /// Whether the prefix contains every address of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.len <= other.len && self.contains(other.addr)
     }
 
-    /// First and last address as numbers; those of IPv4 are below 2^32.
+    /// First and last address as numbers. IPv4 addresses are below 2^32.
     pub fn range(&self) -> (u128, u128) {
         let (first, bits) = match self.addr {
             IpAddr::V4(a) => (u128::from(u32::from(a)), 32),
@@ -123,7 +123,8 @@ impl Prefix {
     }
 }
 
-/// The bytes of an address in network order; those of IPv4 come first, the others are zero.
+/// The bytes of an address in network order. An IPv4 address takes the first four; the others are
+/// zero.
 pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => {
@@ -134,7 +135,7 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// `addr` with every bit after the first `len` cleared; `len` at most the family's.
+/// Clears every bit of `addr` after the first `len`, which is at most the family's length.
 pub(crate) fn mask(addr: IpAddr, len: u8) -> IpAddr {
     match addr {
         IpAddr::V4(a) => {
@@ -172,7 +173,7 @@ impl FromStr for Prefix {
         let max = Family::of(addr).bits();
         let len = match len {
             None => return Ok(Self::host(addr)),
-            // `u8::from_str` would take a sign.
+            // `u8::from_str` would accept a sign.
             Some(len) if len.starts_with('+') => {
                 return Err(PrefixError::Address {
                     text: text.to_owned(),
@@ -219,42 +220,42 @@ impl From<IpAddr> for Prefix {
 /// Why a text is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// The part before the slash is no address.
+    /// The part before the slash is not an address.
     #[error(
         "`{text}` is not an IP prefix: expected an address such as 10.0.0.1 or a prefix such as 10.0.0.0/24 or 2001:db8::/32"
     )]
     Address {
-        /// What was written.
+        /// The given text.
         text: String,
     },
-    /// The part after the slash is no number.
+    /// The part after the slash is not a number.
     #[error(
         "`{text}` is not an IP prefix: the length after `/` must be a number from 0 to {max} ({source})"
     )]
     LengthText {
-        /// What was written.
+        /// The given text.
         text: String,
         /// Longest prefix of the family, bits.
         max: u8,
-        /// What is wrong with the number.
+        /// Why the number is invalid.
         source: ParseIntError,
     },
-    /// The length is beyond the family's address length.
+    /// The length exceeds the family's address length.
     #[error("prefix length {len} of `{addr}/{len}` is out of range: at most {max}")]
     Length {
-        /// The address written.
+        /// The given address.
         addr: IpAddr,
-        /// The length written, bits.
+        /// The given length, bits.
         len: u32,
         /// Longest prefix of the family, bits.
         max: u8,
     },
-    /// Bits after the prefix are set, so either the address or the length is not what was meant.
+    /// Bits after the prefix are set, so the address or the length is wrong.
     #[error("`{addr}/{len}` has bits set after the prefix: write `{prefix}` for the network or `{addr}` for the one address", len = prefix.len)]
     HostBits {
-        /// The address written.
+        /// The given address.
         addr: IpAddr,
-        /// The prefix it lies in.
+        /// The prefix that contains it.
         prefix: Prefix,
     },
 }
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_prefix() {
+    fn refuses_invalid_prefixes() {
         for (text, part) in [
             ("", "expected an address"),
             ("host", "expected an address"),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn contains_only_its_own_family() {
+    fn contains_only_addresses_of_its_family() {
         assert!(prefix("0.0.0.0/0").contains("255.255.255.255".parse().unwrap()));
         assert!(!prefix("0.0.0.0/0").contains("::".parse().unwrap()));
         assert!(!prefix("::/0").contains("0.0.0.0".parse().unwrap()));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn covers_longer_ones() {
+    fn covers_longer_prefixes() {
         assert!(prefix("10.0.0.0/8").covers(&prefix("10.1.0.0/16")));
         assert!(prefix("10.0.0.0/8").covers(&prefix("10.0.0.0/8")));
         assert!(!prefix("10.1.0.0/16").covers(&prefix("10.0.0.0/8")));

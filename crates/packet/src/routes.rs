@@ -1,4 +1,4 @@
-//! Routes: from a destination address to the next hop.
+//! Routes from destination addresses to next hops.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,23 +10,24 @@ use crate::lpm::{LpmError, LpmTables, NO_MATCH};
 use crate::mac::MacAddr;
 use crate::prefix::Prefix;
 
-/// Routes of one table at most.
+/// Most routes of one table.
 pub const MAX_ROUTES: usize = crate::lpm::MAX_PREFIXES;
 
-/// Packets to the addresses of a prefix go to a next hop.
+/// A route: packets to the addresses of a prefix go to a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// The destinations.
+    /// The destination addresses.
     pub prefix: Prefix,
-    /// The next hop's Ethernet address, which becomes the frame's destination; `None` leaves that
-    /// as it is, which is right on a link to one host.
+    /// Ethernet address of the next hop, the new destination of the frame. `None` does not change
+    /// it, which is correct on a link to one host.
     pub mac: Option<MacAddr>,
-    /// What becomes the frame's source; `None` leaves it.
+    /// New source of the frame. `None` does not change it.
     pub source_mac: Option<MacAddr>,
 }
 
-/// What a router writes into the Ethernet header. Twin of the eBPF side's `struct next_hop`.
+/// The addresses that a router writes into the Ethernet header. Same layout as `struct next_hop` of
+/// the eBPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct NextHop {
@@ -34,7 +35,7 @@ pub struct NextHop {
     pub destination: [u8; 6],
     /// The source.
     pub source: [u8; 6],
-    /// Which of the two are to be written: [`NextHop::DESTINATION`], [`NextHop::SOURCE`].
+    /// The addresses to write: [`NextHop::DESTINATION`], [`NextHop::SOURCE`].
     pub writes: u32,
 }
 
@@ -44,7 +45,7 @@ impl NextHop {
     /// Bit of [`writes`](Self::writes).
     pub const SOURCE: u32 = 2;
 
-    /// Writes what is to be written into the first 12 bytes of a frame.
+    /// Writes the addresses into the first 12 bytes of a frame.
     #[inline]
     pub fn apply(&self, addresses: &mut [u8; 12]) {
         if self.writes & Self::DESTINATION != 0 {
@@ -68,17 +69,17 @@ impl From<&Route> for NextHop {
     }
 }
 
-/// Routes as look-up tables. The longest prefix wins, of equal ones the last.
+/// Routes as look-up tables. The longest prefix wins; of equal prefixes, the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTables {
     /// From an address to the number of its next hop.
     pub lpm: LpmTables,
-    /// Next hops, each once; number 0 stands for no route.
+    /// Next hops, each once. Number 0 means no route.
     pub hops: Vec<NextHop>,
 }
 
 impl RouteTables {
-    /// Tables of at most [`MAX_ROUTES`] routes.
+    /// Builds the tables of at most [`MAX_ROUTES`] routes.
     pub fn new(routes: &[Route]) -> Result<Self, LpmError> {
         let mut hops = vec![NextHop::zeroed()];
         let mut numbers = HashMap::new();
@@ -99,7 +100,7 @@ impl RouteTables {
         })
     }
 
-    /// The next hop of packets to `address`, if there is a route.
+    /// The next hop of packets to `address`, if they have a route.
     #[inline]
     pub fn look_up(&self, address: IpAddr) -> Option<&NextHop> {
         match self.lpm.look_up(address) {
@@ -131,7 +132,7 @@ mod tests {
             route("2001:db8::/32", 2, None),
         ];
         let tables = RouteTables::new(&routes).unwrap();
-        // No route, then each distinct next hop once.
+        // No route, then each different next hop once.
         assert_eq!(tables.hops.len(), 4);
         let hop = |address: &str| tables.look_up(address.parse().unwrap()).copied();
         assert_eq!(hop("192.0.2.1").unwrap().destination[5], 1);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn json_goes_both_ways() {
+    fn json_round_trips() {
         for source in [None, Some(3)] {
             let route = route("10.0.0.0/8", 1, source);
             let json = serde_json::to_string(&route).unwrap();

@@ -1,7 +1,7 @@
-//! First-match rule lists, as a firewall has them.
+//! First-match rule lists of a firewall.
 //!
-//! [`first_match`] is the plain form; [`RuleTables`] answers the same in a time that hardly depends
-//! on the number of rules.
+//! [`first_match`] is the plain reference. [`RuleTables`] gives the same result in a time that
+//! hardly depends on the number of rules.
 
 mod address;
 mod numbers;
@@ -20,28 +20,27 @@ pub use vectors::{ClassVector, WORDS};
 use crate::five_tuple::FiveTuple;
 use crate::prefix::Prefix;
 
-/// Rules of one list at most.
+/// Most rules of one list.
 pub const MAX_RULES: usize = 1024;
 
-/// What a rule says of the packets it matches.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Let it pass.
+    /// Forwards the packet.
     #[default]
     Allow,
-    /// Drop it.
+    /// Drops the packet.
     Deny,
 }
 
-/// One rule: every field that is given must fit, `None` fits any packet.
+/// One rule. Every given field must match; `None` matches any packet.
 ///
-/// A packet without ports (a fragment, or neither UDP nor TCP) does not fit a rule that names
-/// ports.
+/// A packet without ports (a fragment, or neither UDP nor TCP) does not match a rule with ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
-    /// What to do with a packet that fits.
+    /// Action on a matching packet.
     pub action: Action,
     /// Source address.
     pub source: Option<Prefix>,
@@ -49,14 +48,14 @@ pub struct Rule {
     pub destination: Option<Prefix>,
     /// IP protocol number.
     pub protocol: Option<u8>,
-    /// Source ports; an empty range fits nothing.
+    /// Source ports. An empty range matches nothing.
     pub source_ports: Option<RangeInclusive<u16>>,
     /// Destination ports.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
 impl Rule {
-    /// A rule that fits every packet.
+    /// A rule that matches every packet.
     pub fn any(action: Action) -> Self {
         Self {
             action,
@@ -68,7 +67,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule fits a packet.
+    /// Whether the rule matches a packet.
     pub fn matches(&self, tuple: &FiveTuple) -> bool {
         let port_fits = |range: &Option<RangeInclusive<u16>>, port: Option<u16>| {
             range
@@ -87,13 +86,13 @@ impl Rule {
             && port_fits(&self.destination_ports, tuple.destination_port)
     }
 
-    /// Whether the rule names a port.
+    /// Whether the rule has a port.
     pub fn names_ports(&self) -> bool {
         self.source_ports.is_some() || self.destination_ports.is_some()
     }
 }
 
-/// The index of the first rule that fits the packet.
+/// The index of the first rule that matches the packet.
 pub fn first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
     rules.iter().position(|rule| rule.matches(tuple))
 }
@@ -101,12 +100,12 @@ pub fn first_match(rules: &[Rule], tuple: &FiveTuple) -> Option<usize> {
 /// Why a rule list has no tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// More than [`MAX_RULES`].
+    /// More than [`MAX_RULES`] rules.
     #[error(
         "{count} rules are too many: at most {MAX_RULES}; merge neighbouring prefixes or port ranges, or split the list over two functions"
     )]
     TooMany {
-        /// Rules given.
+        /// Number of rules.
         count: usize,
     },
 }
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let any = Rule::any(Action::Allow);
         let rules = [
             Rule {
@@ -151,9 +150,9 @@ mod tests {
         assert_eq!(check(&rules[..2], &tuple(None)), None);
     }
 
-    /// Each field alone is satisfied by a rule of the first word, no rule by all fields.
+    /// For each field, some rule of the first word matches, but no rule matches all fields.
     #[test]
-    fn a_false_hint_of_the_summary_leads_on_to_the_next_word() {
+    fn the_search_continues_after_a_false_positive_of_the_summary() {
         let ends = |source: &str, destination: &str| Rule {
             source: Some(source.parse().unwrap()),
             destination: Some(destination.parse().unwrap()),
@@ -167,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn no_rules_fit_nothing() {
+    fn an_empty_list_matches_nothing() {
         assert_eq!(check(&[], &tuple(Some((1, 2)))), None);
     }
 
     #[test]
-    fn the_whole_port_range_still_wants_a_port() {
+    fn the_full_port_range_still_needs_a_port() {
         let rules = [Rule {
             source_ports: Some(0..=u16::MAX),
             ..Rule::any(Action::Deny)
@@ -182,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::reversed_empty_ranges)] // what is tested
-    fn an_empty_range_fits_nothing() {
+    #[allow(clippy::reversed_empty_ranges)] // the subject of the test
+    fn an_empty_range_matches_nothing() {
         let rules = [Rule {
             source_ports: Some(9..=8),
             ..Rule::any(Action::Deny)
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_the_most_rules_is_found() {
+    fn the_last_of_max_rules_is_found() {
         let mut rules: Vec<Rule> = (1..MAX_RULES as u32)
             .map(|i| Rule {
                 source: Some(Prefix::host((i << 8).to_be_bytes().into())),
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn json_goes_both_ways() {
+    fn json_round_trips() {
         let rule = Rule {
             destination_ports: Some(53..=53),
             protocol: Some(17),

@@ -1,13 +1,13 @@
-//! The log-linear histogram of sojourn times, its layout shared by the eBPF programs, the workers
-//! and the agent.
+//! The log-linear histogram of sojourn times. The eBPF programs, the workers and the agent share
+//! its layout.
 //!
-//! Nanoseconds below 32 have a bucket each; from there every octave has [`SUB_BUCKETS`] of equal
-//! width, so that a bucket is at most 1/32 (3.1 %) of its lower bound wide and the midpoint is off
-//! by at most 1.6 %. The last bucket takes everything from 2^36 ns (68 s) on.
+//! Each nanosecond below 32 has a bucket. From there, every octave has [`SUB_BUCKETS`] of equal
+//! width. So a bucket's width is at most 1/32 (3.1 %) of its lower bound, and its midpoint is wrong
+//! by at most 1.6 %. The last bucket contains all durations from 2^36 ns (68 s).
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets an octave.
+/// Buckets per octave.
 pub const SUB_BUCKETS: usize = 32;
 /// Buckets of a histogram.
 pub const BUCKETS: usize = 1024;
@@ -24,7 +24,7 @@ pub const fn index(ns: u64) -> usize {
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
-/// The shortest duration of bucket `i`, nanoseconds; that of `BUCKETS` is the end of the range.
+/// The shortest duration of bucket `i`, nanoseconds; for `BUCKETS`, the end of the range.
 pub const fn lower_bound(i: usize) -> u64 {
     if i < 2 * SUB_BUCKETS {
         return i as u64;
@@ -32,13 +32,13 @@ pub const fn lower_bound(i: usize) -> u64 {
     ((i % SUB_BUCKETS + SUB_BUCKETS) as u64) << (i / SUB_BUCKETS - 1)
 }
 
-/// The middle of bucket `i`, nanoseconds: what stands for the durations in it.
+/// The midpoint of bucket `i`, nanoseconds: the estimate for its durations.
 pub const fn midpoint(i: usize) -> u64 {
-    // A bucket of width 1 holds exactly its lower bound.
+    // A bucket of width 1 contains exactly its lower bound.
     lower_bound(i) + (lower_bound(i + 1) - lower_bound(i)) / 2
 }
 
-/// Durations counted in buckets.
+/// Durations, counted in buckets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -55,7 +55,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// An empty one.
+    /// Makes an empty histogram.
     pub fn new() -> Self {
         Self {
             counts: vec![0; BUCKETS],
@@ -66,8 +66,8 @@ impl Histogram {
         }
     }
 
-    /// From bucket counts read elsewhere, such as one CPU's array of the eBPF side: sum and
-    /// extremes are those of the midpoints. Counts beyond [`BUCKETS`] go to the last bucket.
+    /// Makes a histogram from bucket counts, such as one CPU's array in the eBPF programs. Sum and
+    /// extremes come from the midpoints. Counts beyond [`BUCKETS`] go to the last bucket.
     pub fn from_counts(counts: &[u64]) -> Self {
         let mut histogram = Self::new();
         for (i, &count) in counts.iter().enumerate() {
@@ -76,7 +76,7 @@ impl Histogram {
         histogram
     }
 
-    /// From bucket counts with exact sum and extremes, nanoseconds, kept by whoever counted.
+    /// Makes a histogram from bucket counts with exact sum and extremes, nanoseconds.
     pub fn from_parts(counts: &[u64], sum_ns: u64, min_ns: u64, max_ns: u64) -> Self {
         let mut histogram = Self::from_counts(counts);
         if histogram.count > 0 {
@@ -115,8 +115,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was counted since `earlier`, an older reading of the same histogram. The extremes are
-    /// those of the buckets, since the exact ones may be older.
+    /// The durations since `earlier`, an older reading of the same histogram. The extremes come
+    /// from the buckets, because the exact ones may be older.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts: Vec<u64> = self
@@ -130,17 +130,17 @@ impl Histogram {
         difference
     }
 
-    /// Counts by bucket, [`BUCKETS`] of them.
+    /// Counts, indexed by bucket: [`BUCKETS`] of them.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Durations counted.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether nothing was counted.
+    /// Whether the histogram is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -165,7 +165,7 @@ impl Histogram {
         (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)
     }
 
-    /// The duration, nanoseconds, that a share `q` (0 to 1) of all stay at or below: nearest rank,
+    /// The duration, nanoseconds, that a share `q` (0 to 1) of all does not exceed: nearest rank,
     /// the midpoint of its bucket, within the extremes.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         if self.count == 0 {
@@ -176,7 +176,8 @@ impl Histogram {
         for (i, &count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                // Everything beyond the range is in the last bucket; only its maximum is known.
+                // The last bucket contains all durations beyond the range; only their maximum is
+                // known.
                 let value = if i == BUCKETS - 1 {
                     self.max_ns
                 } else {
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other_without_a_hole() {
+    fn buckets_have_no_gaps() {
         for i in 0..BUCKETS {
             assert_eq!(index(lower_bound(i)), i);
             assert_eq!(index(lower_bound(i + 1) - 1), i);
@@ -206,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bucket_takes_the_rest() {
+    fn the_last_bucket_contains_the_rest() {
         for ns in [(1 << 36) - 1, 1 << 36, u64::MAX] {
             assert_eq!(index(ns), BUCKETS - 1);
         }
     }
 
     #[test]
-    fn an_empty_histogram_says_so() {
+    fn an_empty_histogram_has_no_values() {
         let empty = Histogram::new();
         assert!(empty.is_empty());
         assert_eq!(empty.quantile(0.5), None);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_an_empty_one_changes_nothing() {
+    fn merging_an_empty_histogram_changes_nothing() {
         let mut histogram = Histogram::new();
         histogram.record(1234);
         let before = histogram.clone();
@@ -242,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn since_leaves_what_is_new() {
+    fn since_returns_new_durations() {
         let mut histogram = Histogram::new();
         histogram.record(20);
         let earlier = histogram.clone();
         histogram.record(1003);
         let new = histogram.since(&earlier);
-        // The sum is exact, the extremes are the midpoint of 992..1008.
+        // The sum is exact; the extremes are the midpoint of 992..1008.
         assert_eq!((new.count(), new.sum_ns()), (1, 1003));
         assert_eq!((new.min_ns(), new.max_ns()), (Some(1000), Some(1000)));
     }
@@ -262,7 +263,7 @@ mod tests {
     }
 
     fn durations() -> impl Strategy<Value = Vec<u64>> {
-        // As many short as long ones.
+        // As many short durations as long ones.
         prop::collection::vec(
             (0..37_u32, any::<u64>()).prop_map(|(bits, ns)| ns & ((1 << bits) - 1)),
             1..200,
@@ -292,14 +293,14 @@ mod tests {
         }
 
         #[test]
-        fn merged_is_as_if_counted_together(a in durations(), b in durations()) {
+        fn merging_equals_counting_together(a in durations(), b in durations()) {
             let mut merged = histogram_of(&a);
             merged.merge(&histogram_of(&b));
             prop_assert_eq!(merged, histogram_of(&[a, b].concat()));
         }
 
         #[test]
-        fn parts_make_the_same_histogram_again(list in durations()) {
+        fn parts_restore_the_histogram(list in durations()) {
             let histogram = histogram_of(&list);
             let again = Histogram::from_parts(
                 histogram.counts(),

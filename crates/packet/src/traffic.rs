@@ -1,14 +1,14 @@
 //! Traffic profiles (r, b) and the token bucket.
 //!
 //! A profile allows at most `r * t + b` in every interval of length `t` (Rathore et al. 2022,
-//! section 4.2, after Turner 1986). It is stated in packets, in bits, or in both at once, and then
-//! both hold for each packet.
+//! section 4.2, after Turner 1986). It is in packets, in bits, or in both; then each packet must
+//! conform to both.
 //!
-//! [`TokenBucket`] decides packet by packet, as a policer or a shaper; the policer of the front
-//! door is its twin in eBPF. A [`Level`] is what a bucket that only looks on tells: the least burst
-//! with which the packets would have conformed. All reckoning is in whole numbers, so nothing is
-//! lost to rounding however long a bucket lives. Time is an argument: nanoseconds of any clock that
-//! does not go backwards; one that does is taken to stand.
+//! [`TokenBucket`] decides on each packet, for a policer or a shaper. The front door's policer
+//! implements the same in eBPF. A [`Level`] observes traffic and finds the smallest burst with
+//! which all packets would have conformed. All arithmetic uses whole numbers, so no rounding error
+//! grows over time. Time is an argument: nanoseconds of a clock. A step backwards counts as no
+//! progress.
 
 mod profile;
 mod token_bucket;
@@ -18,22 +18,22 @@ use bytemuck::{Pod, Zeroable};
 pub use profile::{Bucket, Profile, ProfileError, Quantity};
 pub use token_bucket::TokenBucket;
 
-/// Credit of one packet, and of one bit. A rate of one a second then earns 1 of credit in each
-/// nanosecond, so that all credit is a whole number.
+/// Credit of one packet or one bit. A rate of one a second earns 1 of credit in each nanosecond, so
+/// all credit is a whole number.
 pub const CREDIT: u64 = 1_000_000_000;
 
-/// How full a bucket that only looks on got: every packet fills it, and the rate drains it.
+/// Fill level of an observing bucket: every packet fills it, and the rate drains it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Level {
-    /// What is in the bucket now, in units of 1 / [`CREDIT`] of a packet or bit.
+    /// Present level, in units of 1 / [`CREDIT`] of a packet or bit.
     pub now: u64,
-    /// The most that was ever in it.
+    /// Highest level so far.
     pub most: u64,
 }
 
 impl Level {
-    /// The least burst with which everything would have conformed: packets or bits, rounded up.
+    /// The smallest burst with which all traffic would have conformed: packets or bits, rounded up.
     pub fn burst(&self) -> u64 {
         self.most.div_ceil(CREDIT)
     }

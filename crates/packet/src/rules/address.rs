@@ -1,4 +1,4 @@
-//! From an address to its class.
+//! Maps addresses to classes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,22 +7,21 @@ pub use crate::dir16::BLOCK;
 use crate::dir16::Dir16;
 use crate::prefix::{Family, Prefix};
 
-/// Intervals of an [`Ipv6Table`] at most; a search takes 12 steps. 1024 prefixes make no more than
-/// 2049.
+/// Most intervals of an [`Ipv6Table`]; a search takes 12 steps. 1024 prefixes make at most 2049.
 pub const MAX_INTERVALS: usize = 4096;
 
 /// A direct table and blocks: at most three reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ipv4Table {
-    /// From an address to its class.
+    /// Maps an address to its class.
     pub classes: Dir16,
-    /// By class.
+    /// Indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
 impl Ipv4Table {
-    /// The table of one address field, given as the prefix of each rule.
+    /// Builds the table of one address field from the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
         let (pieces, vectors) = classes(prefixes, Family::V4, u32::MAX.into());
         Self {
@@ -31,7 +30,7 @@ impl Ipv4Table {
         }
     }
 
-    /// The rules that `address` satisfies.
+    /// The rules that `address` matches.
     #[inline]
     pub(super) fn vector(&self, address: Ipv4Addr) -> &ClassVector {
         &self.vectors[self.classes.look_up(address) as usize]
@@ -43,16 +42,16 @@ impl Ipv4Table {
 #[non_exhaustive]
 pub struct Ipv6Table {
     /// First address of each interval, ascending, as two host-order numbers, the more significant
-    /// first; the first is 0.
+    /// first. The first address is 0.
     pub starts: Vec<[u64; 2]>,
     /// Class of each interval.
     pub classes: Vec<u32>,
-    /// By class.
+    /// Indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
 impl Ipv6Table {
-    /// The table of one address field, given as the prefix of each rule.
+    /// Builds the table of one address field from the prefix of each rule.
     pub(super) fn build(prefixes: &[Option<Prefix>]) -> Self {
         let (pieces, vectors) = classes(prefixes, Family::V6, u128::MAX);
         let (starts, classes) = pieces
@@ -66,7 +65,7 @@ impl Ipv6Table {
         }
     }
 
-    /// The rules that `address` satisfies.
+    /// The rules that `address` matches.
     #[inline]
     pub(super) fn vector(&self, address: Ipv6Addr) -> &ClassVector {
         let address = halves(u128::from(address));
@@ -90,8 +89,8 @@ fn halves(address: u128) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
 }
 
-/// The classes of the addresses of `family`, which end at `last`; a prefix of the other names none
-/// of them.
+/// The classes of the addresses of `family`, which end at `last`. Prefixes of the other family
+/// match none of them.
 fn classes(
     prefixes: &[Option<Prefix>],
     family: Family,

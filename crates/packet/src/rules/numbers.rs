@@ -1,24 +1,24 @@
-//! From a port or a protocol to its class.
+//! Maps ports and protocols to classes.
 
 use std::ops::RangeInclusive;
 
 use super::vectors::{self, ClassVector};
 
-/// The class of a packet without the field: it satisfies the rules that do not name it.
+/// The class of a packet without the field. It matches the rules without this field.
 pub const NO_NUMBER: u16 = 0;
 
-/// Class by number.
+/// Classes indexed by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NumberTable {
     /// A class for each number, 65 536 of ports and 256 of protocols.
     pub classes: Vec<u16>,
-    /// By class.
+    /// Indexed by class.
     pub vectors: Vec<ClassVector>,
 }
 
 impl NumberTable {
-    /// The table of a field of numbers up to `last`, given as the range of each rule.
+    /// Builds the table of a field of numbers up to `last` from the range of each rule.
     pub(super) fn build(
         last: u16,
         fields: impl Iterator<Item = Option<RangeInclusive<u16>>>,
@@ -38,7 +38,7 @@ impl NumberTable {
         Self { classes, vectors }
     }
 
-    /// The rules that a number satisfies, or a packet without one.
+    /// The rules that a number matches, or a packet without one.
     #[inline]
     pub(super) fn vector(&self, number: Option<u16>) -> &ClassVector {
         let class = number.map_or(NO_NUMBER, |number| self.classes[usize::from(number)]);

@@ -1,4 +1,4 @@
-//! A rule list compiled to flat tables.
+//! Rule lists compiled to flat tables.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,13 @@ use crate::prefix::Prefix;
 
 /// Aggregated bit vectors (Baboescu, Varghese: Scalable Packet Classification, SIGCOMM 2001).
 ///
-/// Each field maps a packet's value to a class, a set of values that satisfy the same rules; each
-/// class has a bit vector of these rules with a summary of which words are not zero. A look-up
-/// intersects the five summaries, then only the words that remain, and the first bit set is the
-/// first rule that matches. The cost hardly depends on the number of rules.
+/// Each field maps a packet's value to a class: a set of values that match the same rules. Each
+/// class has a bit vector of these rules, with a summary of its nonzero words. A look-up intersects
+/// the five summaries, then only the remaining words. The first bit set is the first matching rule.
+/// The cost hardly depends on the number of rules.
 ///
-/// All of it is plain arrays: the kernel room copies them into array maps as they are. The fields
-/// are public for that; change none.
+/// All tables are plain arrays. The crate `kernel` copies them unchanged into array maps, so the
+/// fields are public. Do not change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuleTables {
@@ -62,8 +62,8 @@ impl RuleTables {
         })
     }
 
-    /// The index of the first rule that fits the packet: what [`first_match`](super::first_match)
-    /// says.
+    /// The index of the first rule that matches the packet, as in
+    /// [`first_match`](super::first_match).
     #[inline]
     pub fn first_match(&self, tuple: &FiveTuple) -> Option<usize> {
         let (source, destination) = match (tuple.source, tuple.destination) {
@@ -75,7 +75,7 @@ impl RuleTables {
                 self.source_v6.vector(source),
                 self.destination_v6.vector(destination),
             ),
-            // No packet is of two families.
+            // A packet belongs to one family only.
             _ => return None,
         };
         first_common([

@@ -1,4 +1,4 @@
-//! Sets of rules as bit vectors, each distinct set stored once.
+//! Sets of rules as bit vectors; each different set is stored once.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,14 @@ use super::MAX_RULES;
 /// 64-bit words of a vector.
 pub const WORDS: usize = MAX_RULES / 64;
 
-/// The rules that a class of values satisfies. Twin of the eBPF side's `struct class_vector`.
+/// The rules that a class of values matches. Same layout as `struct class_vector` of the eBPF
+/// programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub struct ClassVector {
-    /// Bit `w` is set when `words[w]` is not zero: the aggregate of Baboescu and Varghese.
+    /// Bit `w` is set if `words[w]` is not zero: the aggregate of Baboescu and Varghese.
     pub summary: u64,
-    /// Bit `r % 64` of word `r / 64` is set when the class satisfies rule `r`.
+    /// Bit `r % 64` of word `r / 64` is set if the class matches rule `r`.
     pub words: [u64; WORDS],
 }
 
@@ -33,7 +34,7 @@ impl ClassVector {
     }
 }
 
-/// Numbers the distinct vectors of one field in the order they come.
+/// Numbers the different vectors of one field in order of appearance.
 #[derive(Default)]
 struct Interner {
     numbers: HashMap<ClassVector, u32>,
@@ -49,10 +50,9 @@ impl Interner {
     }
 }
 
-/// The classes of a field of values up to `last`, given as what each rule names; `range` gives the
-/// first and the last value of that, if there are any. For each piece of the values its first one
-/// and its class, and the vectors by class. That of class 0 satisfies the rules that do not name
-/// the field.
+/// The classes of a field of values up to `last`. `range` returns the first and last value that a
+/// rule accepts, if any. Returns the first value and the class of each piece, and the vectors by
+/// class. Class 0 matches the rules without this field.
 pub(super) fn classes<T>(
     fields: impl Iterator<Item = Option<T>>,
     range: impl Fn(T) -> Option<(u128, u128)>,
@@ -72,10 +72,10 @@ pub(super) fn classes<T>(
     (pieces, interner.vectors)
 }
 
-/// Cuts the range `0..=last` at the edges of `ranges` (first value, last value, rule) and gives for
-/// each piece its first value and its class.
+/// Cuts the range `0..=last` at the edges of `ranges` (first value, last value, rule). Returns the
+/// first value and the class of each piece.
 ///
-/// `always` are the rules that every value satisfies. Neighbours of the same class are one piece.
+/// `always` are the rules that every value matches. Neighbours of the same class form one piece.
 fn pieces(
     always: ClassVector,
     ranges: &[(u128, u128, usize)],
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_tells_which_words_are_not_zero() {
+    fn the_summary_marks_nonzero_words() {
         let mut vector = ClassVector::default();
         for rule in [0, 63, 64, 1023] {
             vector.insert(rule);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn equal_sets_are_one_class() {
-        // Rules 0 and 1 name the same values; 9 lies between two gaps that satisfy nothing.
+        // Rules 0 and 1 have the same values. 9 lies between two gaps that match nothing.
         let ranges = [(4, 6, 0), (4, 6, 1), (9, 9, 2)];
         let mut interner = Interner::default();
         let pieces = pieces(ClassVector::default(), &ranges, 10, &mut interner);

@@ -12,7 +12,7 @@ pub struct Bucket {
     burst: u64,
 }
 
-/// A bucket as somebody wrote it.
+/// A bucket as written in a file.
 #[derive(Deserialize)]
 struct Written {
     rate: u64,
@@ -27,7 +27,7 @@ impl TryFrom<Written> for Bucket {
     }
 }
 
-/// What a bucket counts.
+/// The unit of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// Packets.
@@ -36,24 +36,24 @@ pub enum Quantity {
     Bits,
 }
 
-/// A rate or a burst that no bucket can have.
+/// A rate or burst outside the range of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// A rate of zero, or above [`Bucket::MAX_RATE`].
-    #[error("a rate of {0} is not in 1 to {most}, what a token bucket can count", most = Bucket::MAX_RATE)]
+    #[error("a rate of {0} is not in 1 to {most}, the range of a token bucket", most = Bucket::MAX_RATE)]
     Rate(u64),
     /// A burst of zero, or above [`Bucket::MAX_BURST`].
-    #[error("a burst of {0} is not in 1 to {most}, what a token bucket can count", most = Bucket::MAX_BURST)]
+    #[error("a burst of {0} is not in 1 to {most}, the range of a token bucket", most = Bucket::MAX_BURST)]
     Burst(u64),
 }
 
 impl Bucket {
-    /// The highest rate, a second: 10 Tbit/s.
+    /// The highest rate per second: 10 Tbit/s.
     pub const MAX_RATE: u64 = 10_000_000_000_000;
-    /// The largest burst: its credit, and what is earned on the way to it, fit into 64 bits.
+    /// The largest burst: its credit, and credit earned meanwhile, fit in 64 bits.
     pub const MAX_BURST: u64 = 1 << 33;
 
-    /// A bucket that earns `rate` a second and holds `burst`.
+    /// Makes a bucket with `rate` per second and `burst`.
     pub const fn new(rate: u64, burst: u64) -> Result<Self, ProfileError> {
         if rate == 0 || rate > Self::MAX_RATE {
             return Err(ProfileError::Rate(rate));
@@ -64,12 +64,12 @@ impl Bucket {
         Ok(Self { rate, burst })
     }
 
-    /// What it earns in a second; its credit in a nanosecond.
+    /// Rate per second, which is the credit per nanosecond.
     pub const fn rate(self) -> u64 {
         self.rate
     }
 
-    /// What it holds.
+    /// The burst.
     pub const fn burst(self) -> u64 {
         self.burst
     }
@@ -79,14 +79,13 @@ impl Bucket {
         self.burst * CREDIT
     }
 
-    /// How long an empty bucket takes to fill, ns, rounded up.
+    /// Time to fill an empty bucket, ns, rounded up.
     pub const fn fill_ns(self) -> u64 {
         self.full().div_ceil(self.rate)
     }
 }
 
-/// What a chain may send: in packets, in bits, or in both at once. With neither it may send
-/// anything.
+/// The profile of a chain: in packets, in bits, or in both. Without either, all traffic conforms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// The bucket of packets.
@@ -96,12 +95,12 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether everything conforms.
+    /// Whether all traffic conforms.
     pub fn is_unlimited(&self) -> bool {
         self.packets.is_none() && self.bits.is_none()
     }
 
-    /// The buckets that there are.
+    /// The buckets of the profile.
     pub fn buckets(&self) -> impl Iterator<Item = (Quantity, Bucket)> {
         let packets = self.packets.map(|bucket| (Quantity::Packets, bucket));
         let bits = self.bits.map(|bucket| (Quantity::Bits, bucket));

@@ -1,12 +1,12 @@
-//! The bucket that decides.
+//! The token bucket of a policer or shaper.
 
 use super::{Bucket, CREDIT, Profile};
 
-/// A token bucket over a [`Profile`]: a packet conforms when every bucket has the credit for it,
-/// and takes it from all of them or from none. Twin: `kernel/src/bpf/policer.h`.
+/// A token bucket over a [`Profile`]. A packet conforms if every bucket has credit for it, and
+/// takes credit from all buckets or from none. `kernel/src/bpf/policer.h` implements the same.
 ///
-/// Over any interval of length t it lets through at most `r * t + b`, and it never turns down a
-/// packet for which that would leave room since the last packet that emptied it. It starts full.
+/// In any interval of length t, at most `r * t + b` conforms. It never refuses a packet that fits
+/// this limit since the bucket was last empty. It starts full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
     packets: Fill,
@@ -15,17 +15,17 @@ pub struct TokenBucket {
     last_ns: u64,
 }
 
-/// One bucket's state; a bucket that is not there is always full, and costs nothing.
+/// State of one bucket. A missing bucket is always full and its cost is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fill {
-    /// Credit earned in a nanosecond.
+    /// Credit earned per nanosecond.
     rate: u64,
     full: u64,
-    /// After so long it is full whatever was in it; what is earned in less than that fits into 64
+    /// After this time the bucket is full from any level. Credit earned in less time fits in 64
     /// bits.
     fill_ns: u64,
     credit: u64,
-    /// Credit of one packet or bit: 0 where there is no bucket.
+    /// Credit of one packet or bit; 0 without a bucket.
     each: u64,
 }
 
@@ -57,13 +57,13 @@ impl Fill {
         (self.credit + elapsed_ns * self.rate).min(self.full)
     }
 
-    /// What so many packets or bits cost.
+    /// The cost of that many packets or bits.
     #[inline]
     fn cost(&self, count: u64) -> u64 {
         count.saturating_mul(self.each)
     }
 
-    /// How long from the latest packet until there is credit for `cost`, ns; `None`: never.
+    /// Time from the latest packet until there is credit for `cost`, ns. `None` for never.
     fn wait_ns(&self, cost: u64) -> Option<u64> {
         if cost > self.full {
             return None;
@@ -73,7 +73,7 @@ impl Fill {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Makes a full bucket.
     pub fn new(profile: &Profile) -> Self {
         Self {
             packets: Fill::new(profile.packets),
@@ -82,15 +82,15 @@ impl TokenBucket {
         }
     }
 
-    /// Whether `packets` of together `bytes` conform at `now_ns`. If so, they are taken out of the
-    /// bucket; they count one by one, but go or stay together, as the segments of one buffer do.
+    /// Whether `packets` with `bytes` together conform at `now_ns`. If so, takes their credit. They
+    /// count one by one but conform together or not at all, as the segments of one buffer do.
     #[inline]
     pub fn take(&mut self, now_ns: u64, packets: u64, bytes: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.last_ns);
         let held = (self.packets.after(elapsed_ns), self.bits.after(elapsed_ns));
         let cost = self.cost(packets, bytes);
         let conform = held.0 >= cost.0 && held.1 >= cost.1;
-        // What is turned down costs nothing, not even a write: the same is earned later.
+        // A refused packet costs nothing, not even a write: later calls earn the same credit.
         if conform {
             self.packets.credit = held.0 - cost.0;
             self.bits.credit = held.1 - cost.1;
@@ -99,8 +99,8 @@ impl TokenBucket {
         conform
     }
 
-    /// From when on [`Self::take`] would take so much, ns: in the past if it would have already.
-    /// `None`: never, since it is more than the burst.
+    /// The time from which [`Self::take`] would accept this much, ns; in the past if it would
+    /// already. `None` for never, because it exceeds the burst.
     pub fn eligible_ns(&self, packets: u64, bytes: u64) -> Option<u64> {
         let cost = self.cost(packets, bytes);
         let wait_ns = self
