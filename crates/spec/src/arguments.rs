@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::error::{Fault, Report, Span};
+use crate::error::{Fault, FaultLog, Span};
 use crate::keys::field::Field;
 use crate::keys::{Readable, TEXT};
 use crate::printable::Printable;
@@ -33,7 +33,7 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
         let parts = text.split(',').map(|part| scalar(part.trim())).collect();
         (key(name), node(Value::List(parts)))
     });
-    read(Value::Map(entries.collect()), Report::new("", ""), |key| {
+    read(Value::Map(entries.collect()), FaultLog::new("", ""), |key| {
         // A list's elements are numbered from zero, which says nothing here.
         format!("--{}", key.split('[').next().unwrap_or(key))
     })
@@ -44,10 +44,10 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
 /// # Errors
 /// A key or a value is not one, or no packet has them all.
 pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
-    let report = Report::new("", "");
+    let faults = FaultLog::new("", "");
     let wrong = |found: String, help: &str| {
         let fault = Fault::new(found, "KEY=VALUE, joined by commas", help);
-        report.add("", Span::START, fault);
+        faults.add("", Span::START, fault);
     };
     let mut entries: Vec<(Key, Node)> = Vec::new();
     for part in text.split(',') {
@@ -64,7 +64,7 @@ pub fn packets(text: &str) -> Result<Match, ArgumentErrors> {
         }
         entries.push((key(name), scalar(value.trim())));
     }
-    read(Value::Map(entries), report, |key| match key {
+    read(Value::Map(entries), faults, |key| match key {
         "" => "--match".to_owned(),
         key => format!("--match {key}"),
     })
@@ -91,11 +91,11 @@ fn node(value: Value) -> Node {
 /// Reads the value; `argument` names the argument that a key stands for.
 fn read<T: Readable>(
     value: Value,
-    report: Report<'_>,
+    faults: FaultLog<'_>,
     argument: impl Fn(&str) -> String,
 ) -> Result<T, ArgumentErrors> {
-    let read = T::read(&Field::top(&node(value), &report), &TEXT);
-    let errors = report.finish();
+    let read = T::read(&Field::top(&node(value), &faults), &TEXT);
+    let errors = faults.finish();
     if let (None, Some(value)) = (&errors, read) {
         return Ok(value);
     }

@@ -4,7 +4,7 @@ use myelin_packet::Match;
 use myelin_packet::traffic::{Bucket, Profile};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Place;
+use crate::error::FileLocation;
 use crate::function::{FunctionInstance, FunctionSpec, Side, StateKey};
 use crate::keys::words::word_enum;
 use crate::keys::{BOOLEAN, DURATION, config, integer};
@@ -133,7 +133,7 @@ pub struct ServiceChain {
     /// Most that a core of this machine may take to wake while the chain is up, ns; `None` leaves it to the kernel.
     pub cpu_latency_ns: Option<u64>,
     /// Where the parts stand in the chain file, for errors that only later steps can find.
-    pub places: Places,
+    pub places: ChainLocations,
 }
 
 impl ServiceChain {
@@ -184,27 +184,27 @@ impl ServiceChain {
     }
 }
 
-/// Places in the chain file. A key that is not in the file has the place of what it would be in.
+/// ChainLocations in the chain file. A key that is not in the file has the place of what it would be in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct ChainLocations {
     /// The object.
-    pub chain: Place,
+    pub chain: FileLocation,
     /// `metadata.name`.
-    pub name: Place,
+    pub name: FileLocation,
     /// `spec.match`.
-    pub matches: Place,
+    pub matches: FileLocation,
     /// `spec.mapping`.
-    pub mapping: Place,
+    pub mapping: FileLocation,
     /// `spec.hook`.
-    pub hook: Place,
+    pub hook: FileLocation,
     /// `spec.ports`.
-    pub ports: Place,
+    pub ports: FileLocation,
     /// `spec.reverse`.
-    pub reverse: Place,
+    pub reverse: FileLocation,
     /// `spec.sla`.
-    pub sla: Place,
+    pub sla: FileLocation,
     /// `spec.worker`.
-    pub worker: Place,
+    pub worker: FileLocation,
 }
 
 /// Who drives the ports of a chain.
@@ -365,17 +365,17 @@ config! {
     /// How the worker of a chain's user functions runs.
     pub struct WorkerSpec {
         /// packets taken at once: 1 for latency, more for throughput
-        "batch" batch: u16 = integer(1, 256, "a number of packets").or("1");
+        "batch" batch: u16 = integer(1, 256, "a number of packets").with_default("1");
         /// what it does while no packet is there
-        "idle" idle: Idle = Idle::KEY.or("adaptive");
+        "idle" idle: Idle = Idle::KEY.with_default("adaptive");
         /// how long it polls before it sleeps, with idle: adaptive
-        "spin" spin_ns: u64 = DURATION.or("50us");
+        "spin" spin_ns: u64 = DURATION.with_default("50us");
         /// the core it is bound to; in mapping `pipeline` its further processes take the allowed cores after this one in turn
         "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
         /// busy polling of the socket (`SO_BUSY_POLL`)
-        "busyPoll" busy_poll_ns: Option<u64> = DURATION.like("20us");
+        "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
         /// whether its packet memory lies in hugepages, where its ports are DPDK's
-        "hugepages" hugepages: bool = BOOLEAN.or("false");
+        "hugepages" hugepages: bool = BOOLEAN.with_default("false");
     }
 }
 

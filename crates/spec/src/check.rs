@@ -1,25 +1,25 @@
 //! Checks across the chains of one file.
 
 use crate::chain::ServiceChain;
-use crate::error::{Fault, Place, Report};
+use crate::error::{Fault, FileLocation, FaultLog};
 use crate::replies;
 
 /// Checks the chains against each other and completes the pairs of chains that are each other's reverse.
-pub(crate) fn file(chains: &mut [ServiceChain], report: &Report<'_>) {
-    unique_names(chains, report);
-    reverse_pairs(chains, report);
-    replies::resolve(chains, report);
-    ties(chains, report);
+pub(crate) fn file(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+    unique_names(chains, faults);
+    reverse_pairs(chains, faults);
+    replies::resolve(chains, faults);
+    ties(chains, faults);
 }
 
 /// Reports a fault of `chain` at a key and its place.
-fn fault(report: &Report<'_>, chain: &ServiceChain, (key, place): (&str, &Place), fault: Fault) {
-    *report.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
-    report.add(key, report.span(place), fault);
+fn fault(faults: &FaultLog<'_>, chain: &ServiceChain, (key, place): (&str, &FileLocation), fault: Fault) {
+    *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
+    faults.add(key, faults.span(place), fault);
 }
 
 /// Names are unique on a node whoever owns the chain: namespaces and links are named after it.
-fn unique_names(chains: &[ServiceChain], report: &Report<'_>) {
+fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let twin = chains[..index]
             .iter()
@@ -33,13 +33,13 @@ fn unique_names(chains: &[ServiceChain], report: &Report<'_>) {
                 "names that differ, also between owners",
                 "rename one of the two",
             );
-            fault(report, chain, ("metadata.name", &chain.places.name), what);
+            fault(faults, chain, ("metadata.name", &chain.places.name), what);
         }
     }
 }
 
 /// Makes `reverse` mutual, and gives the ports of one chain of a pair, turned round, to one that names none.
-fn reverse_pairs(chains: &mut [ServiceChain], report: &Report<'_>) {
+fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];
         let Some(reverse) = chain.reverse.clone() else {
@@ -65,19 +65,19 @@ fn reverse_pairs(chains: &mut [ServiceChain], report: &Report<'_>) {
             },
         };
         match (other, refused) {
-            (Some(other), None) => pair(chains, index, other, report),
+            (Some(other), None) => pair(chains, index, other, faults),
             (_, Some((message, help))) => {
                 let expected = "another chain of this file, in no other pair";
                 let what = Fault::new(message, expected, help);
                 let chain = &chains[index];
-                fault(report, chain, ("spec.reverse", &chain.places.reverse), what);
+                fault(faults, chain, ("spec.reverse", &chain.places.reverse), what);
             }
             (None, None) => {}
         }
     }
 }
 
-fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &Report<'_>) {
+fn pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultLog<'_>) {
     chains[other].reverse = Some(chains[index].name.clone());
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
@@ -91,14 +91,14 @@ fn pair(chains: &mut [ServiceChain], index: usize, other: usize, report: &Report
                 format!("ingress {}, egress {}", expected.ingress, expected.egress),
                 "correct the ports, or leave them out here: they follow from the other chain",
             );
-            fault(report, chain, ("spec.ports", &chain.places.ports), what);
+            fault(faults, chain, ("spec.ports", &chain.places.ports), what);
         }
         _ => {}
     }
 }
 
 /// Two chains at one port must not claim the same packets equally.
-fn ties(chains: &[ServiceChain], report: &Report<'_>) {
+fn ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };
         let twin = chains[..index].iter().find(|other| {
@@ -114,7 +114,7 @@ fn ties(chains: &[ServiceChain], report: &Report<'_>) {
                 format!("matches that differ at the port `{}`", ports.ingress),
                 "make one of the two more specific: by destination, source, protocol, destination port or source port",
             );
-            fault(report, chain, ("spec.match", &chain.places.matches), what);
+            fault(faults, chain, ("spec.match", &chain.places.matches), what);
         }
     }
 }

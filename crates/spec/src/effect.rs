@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// Shares of packets are counted in so many parts of one.
-pub const PARTS: u32 = crate::keys::PARTS;
+pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 
 /// What a function does to traffic, at most.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Effect {
     /// Packets that it makes beside those that come.
-    pub made: Made,
+    pub added: AddedPackets,
     /// By how much it makes packets longer.
-    pub longer: Longer,
+    pub growth: Growth,
     /// Packets that it may have kept and sends at once when others come.
     pub released: u32,
     /// For how long it may hold a packet back, ns; `None` where it does not.
@@ -63,8 +63,8 @@ impl Cost {
 
 /// Packets that a function makes: repair packets, copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Made {
-    /// For each packet that comes, in [`PARTS`].
+pub struct AddedPackets {
+    /// For each packet that comes, in [`MILLIONTHS`].
     pub parts: u32,
     /// Those made for so many packets may leave together, and one more that a timer sends.
     pub window: u8,
@@ -74,14 +74,14 @@ pub struct Made {
 
 /// By how much a function makes a packet longer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Longer {
+pub struct Growth {
     /// Bytes more, at most.
     pub bytes: u64,
     /// The longest IP packet that it makes, bytes: it drops what would be longer. One that it leaves alone may be longer than that.
     pub mtu: u64,
 }
 
-impl Longer {
+impl Growth {
     /// By so many bytes, up to so long a packet.
     pub(crate) fn by(bytes: u64, mtu: u16) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What is wrong with a chain file: each fault with its place, what was found, what was expected, and a remedy.
+//! Faults of a chain file: each with its location, the value found, the value expected, a remedy.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{FileResolver, NoFiles};
 
-/// A place in a file.
+/// A location in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct FileLocation {
     /// The file's name as the caller gave it.
     pub file: String,
     /// Line, from 1.
@@ -18,25 +18,25 @@ pub struct Place {
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.file, self.line, self.column)
     }
 }
 
-/// Where a node stands in the text.
+/// The location and width of a node of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Line, from 1.
     pub(crate) line: usize,
     /// Column, from 1, in characters.
     pub(crate) column: usize,
-    /// Characters that the node takes on that line; at least 1.
+    /// Characters of the node on that line; at least 1.
     pub(crate) width: usize,
 }
 
 impl Span {
-    /// The very beginning of a text.
+    /// The beginning of a text.
     pub(crate) const START: Self = Self {
         line: 1,
         column: 1,
@@ -47,49 +47,75 @@ impl Span {
 /// One fault of a chain file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
-    /// Where.
-    pub place: Place,
-    /// The object it is in, for example ``ServiceChain `tactile` ``; empty when the text is no YAML at all.
+    /// The location of the fault.
+    pub place: FileLocation,
+    /// The object with the fault, for example ``ServiceChain `tactile` ``. Empty if the text is not
+    /// YAML.
     pub object: String,
-    /// The key it is at, from the top of the object, for example `spec.sla.latency`; may be empty.
+    /// The path of the key, for example `spec.sla.latency`; may be empty.
     pub key: String,
-    /// What was found.
+    /// The value found.
     pub message: String,
-    /// What the place takes.
+    /// The values that the key takes.
     pub expected: String,
-    /// What to do about it.
+    /// The remedy: what to write.
     pub help: String,
-    /// The line in question, and how many of its characters from the column on are at fault.
+    /// The line of the file.
     pub(crate) line_text: String,
+    /// Characters to mark, from the column on.
     pub(crate) width: usize,
 }
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: error: ", self.place)?;
-        match (self.object.is_empty(), self.key.is_empty()) {
-            (true, _) => {}
-            (false, true) => write!(f, "{}: ", self.object)?,
-            (false, false) => write!(f, "{}, {}: ", self.object, self.key)?,
-        }
-        writeln!(f, "{}", self.message)?;
+        writeln!(f, "{}: error: {}", self.place, self.message)?;
         let number = self.place.line.to_string();
         let margin = " ".repeat(number.len());
         let (line, before, width) = visible(&self.line_text, self.place.column, self.width);
         writeln!(f, "{margin} |")?;
         writeln!(f, "{number} | {line}")?;
-        writeln!(f, "{margin} | {}{}", " ".repeat(before), "^".repeat(width))?;
-        writeln!(f, "{margin} = expected {}", self.expected)?;
-        write!(f, "{margin} = help: {}", self.help)
+        write!(f, "{margin} | {}{}", " ".repeat(before), "^".repeat(width))?;
+        let key = match (self.object.as_str(), self.key.as_str()) {
+            (object, "") => object.to_owned(),
+            (object, key) => format!("{key} of {object}"),
+        };
+        let notes = [("in", &key), ("expected", &self.expected), ("help:", &self.help)];
+        for (what, text) in notes.into_iter().filter(|(_, text)| !text.is_empty()) {
+            write!(f, "\n{}", wrap(&format!("{margin} = {what} {text}"), "       "))?;
+        }
+        Ok(())
     }
 }
 
 impl std::error::Error for SpecError {}
 
-/// The part of a line that is shown, how many characters stand before the fault, and how many are marked.
+/// Columns of a line of an error.
+const COLUMNS: usize = 100;
+
+/// Breaks a line between words into lines of at most [`COLUMNS`]; all but the first begin with
+/// `indent`.
+fn wrap(line: &str, indent: &str) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for (index, word) in line.split(' ').enumerate() {
+        let width = word.chars().count();
+        if index > 0 && column + 1 + width > COLUMNS {
+            wrapped.extend(["\n", indent]);
+            column = indent.len();
+        } else if index > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += width;
+    }
+    wrapped
+}
+
+/// The visible part of a line, the characters before the fault, and the characters to mark.
 fn visible(line: &str, column: usize, width: usize) -> (String, usize, usize) {
-    const LONGEST: usize = 120;
-    const BEFORE: usize = 60;
+    const LONGEST: usize = COLUMNS - 14;
+    const BEFORE: usize = LONGEST / 2;
     const CUT: &str = "...";
     let length = line.chars().count();
     let at = column - 1;
@@ -112,14 +138,15 @@ fn visible(line: &str, column: usize, width: usize) -> (String, usize, usize) {
     )
 }
 
-/// Text with each control character as a space, so that a file can neither break a line nor steer a terminal.
+/// Replaces each control character by a space: a file must neither break a line of an error nor
+/// control the terminal.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }
 
-/// Every fault that was found in a chain file, in the order of the file; at least one.
+/// All faults of a chain file, in the order of the file; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecErrors(pub(crate) Vec<SpecError>);
 
@@ -153,15 +180,15 @@ impl fmt::Display for SpecErrors {
 
 impl std::error::Error for SpecErrors {}
 
-/// What is wrong, without the place.
+/// A fault without its location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}; {help}")]
 pub struct Fault {
-    /// What was found.
+    /// The value found.
     pub message: String,
-    /// What the place takes.
+    /// The values that the key takes.
     pub expected: String,
-    /// What to do about it.
+    /// The remedy: what to write.
     pub help: String,
 }
 
@@ -179,51 +206,55 @@ impl Fault {
     }
 }
 
-/// One file while it is read: its text, the files that it names, and the faults that were found.
-pub(crate) struct Report<'t> {
+/// A file that is being read: its text, the files that it names, and the faults found so far.
+pub(crate) struct FaultLog<'t> {
     file: String,
     text: &'t str,
-    /// Gives the files that it names.
+    /// Returns the contents of the files that it names.
     pub(crate) files: &'t dyn FileResolver,
-    /// The object being read, as [`SpecError::object`] has it.
+    /// Says where an unknown key belongs, given the path of its mapping and its name.
+    pub(crate) misplaced: fn(&str, &str) -> Option<String>,
+    /// The object that is being read, for [`SpecError::object`].
     pub(crate) object: RefCell<String>,
     errors: RefCell<Vec<SpecError>>,
 }
 
-impl<'t> Report<'t> {
-    /// A file that names no other file.
+impl<'t> FaultLog<'t> {
+    /// Creates the log of a file that names no other file.
     pub(crate) fn new(file: &str, text: &'t str) -> Self {
         Self::with_files(file, text, &NoFiles)
     }
 
+    /// Creates the log of a file whose named files `files` returns.
     pub(crate) fn with_files(file: &str, text: &'t str, files: &'t dyn FileResolver) -> Self {
         Self {
             file: one_line(file),
             text,
             files,
+            misplaced: |_, _| None,
             object: RefCell::default(),
             errors: RefCell::default(),
         }
     }
 
-    /// A file of which an object of `outer` names the path.
-    pub(crate) fn within(outer: &Report<'_>, file: &str, text: &'t str) -> Self {
+    /// Creates the log of a file that an object of `outer` names.
+    pub(crate) fn within(outer: &FaultLog<'_>, file: &str, text: &'t str) -> Self {
         Self {
             object: outer.object.clone(),
             ..Self::new(file, text)
         }
     }
 
-    pub(crate) fn place(&self, span: Span) -> Place {
-        Place {
+    pub(crate) fn place(&self, span: Span) -> FileLocation {
+        FileLocation {
             file: self.file.clone(),
             line: span.line,
             column: span.column,
         }
     }
 
-    /// The word at a place of this file.
-    pub(crate) fn span(&self, place: &Place) -> Span {
+    /// The span of the word at a location of this file.
+    pub(crate) fn span(&self, place: &FileLocation) -> Span {
         let line = self.text.lines().nth(place.line - 1).unwrap_or("");
         let word = line
             .chars()
@@ -250,8 +281,8 @@ impl<'t> Report<'t> {
         });
     }
 
-    /// Takes over the faults of a file that this one names.
-    pub(crate) fn absorb(&self, other: Report<'_>) {
+    /// Appends the faults of a file that this file names.
+    pub(crate) fn append(&self, other: FaultLog<'_>) {
         self.errors.borrow_mut().extend(other.errors.into_inner());
     }
 
@@ -259,7 +290,7 @@ impl<'t> Report<'t> {
         self.errors.borrow().len()
     }
 
-    /// The faults of this file in the order of its lines; those of files it names follow.
+    /// The faults of this file in the order of its lines, then the faults of the files it names.
     pub(crate) fn finish(self) -> Option<SpecErrors> {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| {
@@ -276,17 +307,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_at_the_end_of_a_long_line_is_still_shown() {
+    fn long_line_is_cut_around_the_fault() {
         let line = format!("{}bad{}", "x".repeat(500), "y".repeat(500));
         let (shown, before, width) = visible(&line, 501, 3);
         let marked: String = shown.chars().skip(before).take(width).collect();
         assert_eq!(marked, "bad");
         assert!(shown.starts_with("...") && shown.ends_with("..."));
-        assert!(shown.chars().count() <= 126);
+        assert!(shown.chars().count() <= COLUMNS - 8);
     }
 
     #[test]
-    fn a_column_past_the_end_still_gets_a_caret() {
+    fn column_past_the_end_gets_a_caret() {
         assert_eq!(visible("ab", 5, 3), ("ab".to_owned(), 4, 1));
         assert_eq!(visible("", 1, 1), (String::new(), 0, 1));
     }

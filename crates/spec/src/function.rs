@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Place;
+use crate::error::FileLocation;
 use crate::isolation::SandboxSpec;
 use crate::keys::words::word_enum;
 use crate::kinds::FunctionConfig;
@@ -38,7 +38,7 @@ pub struct FunctionSpec {
     /// What it stands in, and with how much of the machine.
     pub sandbox: SandboxSpec,
     /// Where it stands in the chain file.
-    pub place: Place,
+    pub place: FileLocation,
 }
 
 impl FunctionSpec {
@@ -49,7 +49,7 @@ impl FunctionSpec {
 
     /// The space it must stand in: the one it is pinned to, or user space when it asks for what only a process can have.
     pub fn required_space(&self) -> Option<Space> {
-        let asks = self.sandbox.asked_at.is_some();
+        let asks = self.sandbox.requested_at.is_some();
         self.space.or(asks.then_some(Space::User))
     }
 }

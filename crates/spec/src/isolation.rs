@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Place;
+use crate::error::FileLocation;
 use crate::keys::field::Fields;
 use crate::keys::words::word_enum;
 use crate::keys::{ConfigKey, Readable, ValueType, config};
@@ -40,8 +40,8 @@ config! {
     }
 }
 
-const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).like("0.5cores");
-const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).like("256MiB");
+const CPU: ConfigKey = ConfigKey::new(ValueType::Cpu).with_hint("0.5cores");
+const MEMORY: ConfigKey = ConfigKey::new(ValueType::Memory).with_hint("256MiB");
 /// Beyond any machine.
 const MAX_CPU_MILLICORES: u64 = 4_096_000;
 
@@ -95,7 +95,7 @@ pub struct SandboxSpec {
     /// `rootfs`: directory that the container's files come from; absolute.
     pub rootfs: Option<String>,
     /// Where the function itself asks for a container or for limits. That takes a process, so it stands in user space.
-    pub asked_at: Option<Place>,
+    pub requested_at: Option<FileLocation>,
 }
 
 impl SandboxSpec {

@@ -1,4 +1,4 @@
-//! Mappings of the chain file as structs: what each key is called, takes and means is said once.
+//! Maps chain-file mappings to structs. One description of a key gives its name, type and meaning.
 
 pub(crate) mod address;
 pub(crate) mod field;
@@ -8,22 +8,22 @@ pub(crate) mod matching;
 pub(crate) mod name;
 pub(crate) mod words;
 
-use crate::error::{Report, Span};
+use crate::error::{FaultLog, Span};
 use crate::printable::Printable;
 use crate::units;
 use crate::yaml::{Node, Value};
 use field::{Field, Fields};
 pub(crate) use key::{BOOLEAN, DURATION, FILE, FLOWS, REVERSE_OF, TEXT, integer};
-pub use key::{ConfigKey, ValueType};
+pub use key::{ConfigKey, ValueType, flatten};
 
-/// A value that a key of the chain file may have.
+/// A Rust type that a key of the chain file can be read into.
 pub(crate) trait Readable: Sized {
-    /// Reads it as `key` describes it; what is wrong with it is reported.
+    /// Reads the value as `key` describes it, and logs its faults.
     fn read(field: &Field<'_>, key: &ConfigKey) -> Option<Self>;
 }
 
 impl Fields<'_> {
-    /// The value of a key. Where the key is not given it is the key's default, else the type's, as it is where the value is faulty.
+    /// Reads a key. Without the key, returns its default; else, or for a faulty value, the type's.
     pub(crate) fn value<T: Readable + Default>(&self, key: &ConfigKey) -> T {
         let given = self.get(key.key);
         let value = match &given {
@@ -33,21 +33,21 @@ impl Fields<'_> {
                     span: Span::START,
                     value: Value::Scalar(text.to_owned()),
                 };
-                T::read(&Field::top(&node, &Report::new("", text)), key)
+                T::read(&Field::top(&node, &FaultLog::new("", text)), key)
             }),
         };
         value.unwrap_or_default()
     }
 
-    /// The value of one of these keys, as [`Self::value`] gives it.
-    pub(crate) fn of<T: Readable + Default>(&self, keys: &[ConfigKey], name: &str) -> T {
+    /// Reads the key `name` of `keys`, like [`Self::value`].
+    pub(crate) fn read<T: Readable + Default>(&self, keys: &[ConfigKey], name: &str) -> T {
         let key = keys.iter().find(|key| key.key == name);
         key.map_or_else(T::default, |key| self.value(key))
     }
 }
 
-/// The whole number that a value stands for, in the unit that the key's type has.
-fn number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
+/// Reads a number in the base unit of the key's type.
+fn read_number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
     let example = key.hint.or(key.default).unwrap_or_default();
     match key.value {
         ValueType::Integer { min, max } => field.integer(min..=max, example),
@@ -55,33 +55,33 @@ fn number(field: &Field<'_>, key: &ConfigKey) -> Option<u64> {
         ValueType::Memory => field.quantity(&units::MEMORY, example),
         ValueType::Percent => {
             const PPM_PER_PERCENT: f64 = 10_000.0;
-            let percent = percent(field, example)?;
+            let percent = read_percent(field, example)?;
             Some((percent * PPM_PER_PERCENT).round() as u64)
         }
-        ValueType::Number { max } => millionths(field, max).map(u64::from),
+        ValueType::Number { max } => read_millionths(field, max).map(u64::from),
         _ => field.quantity(&units::DURATION, example),
     }
 }
 
-/// A percentage, as the number before the sign.
-pub(crate) fn percent(field: &Field<'_>, example: &str) -> Option<f64> {
+/// Reads a percentage, as the number before the sign.
+pub(crate) fn read_percent(field: &Field<'_>, example: &str) -> Option<f64> {
     field.unit(units::parse_percent, "a percentage (0% to 100%)", example)
 }
 
-/// Numbers with decimals are kept in so many parts of one.
-pub(crate) const PARTS: u32 = 1_000_000;
+/// Numbers with decimals are stored in millionths.
+pub(crate) const MILLIONTHS: u32 = 1_000_000;
 
-/// A number with up to six decimals in millionths, read exactly.
-fn millionths(field: &Field<'_>, max: u32) -> Option<u32> {
-    const HELP: &str = "write for example 0.25, which is one packet for four";
+/// Reads a number with up to six decimals, in millionths, without rounding.
+fn read_millionths(field: &Field<'_>, max: u32) -> Option<u32> {
+    const HELP: &str = "write for example 0.25: one packet for every four";
     let expected = format!("a number from 0 to {max} with up to six decimals");
     field.parsed(&expected, HELP, |text| {
-        let parts = parts(text).filter(|&parts| parts <= max * PARTS);
-        parts.ok_or_else(|| format!("found `{}`", Printable(text)))
+        let number = parse_millionths(text).filter(|&number| number <= max * MILLIONTHS);
+        number.ok_or_else(|| format!("found `{}`", Printable(text)))
     })
 }
 
-fn parts(text: &str) -> Option<u32> {
+fn parse_millionths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let is_plain = |digits: &str| {
         !digits.is_empty() && digits.len() <= 6 && digits.bytes().all(|b| b.is_ascii_digit())
@@ -91,14 +91,14 @@ fn parts(text: &str) -> Option<u32> {
     }
     let millionths: u32 = format!("{decimals:0<6}").parse().ok()?;
     let whole: u32 = whole.parse().ok()?;
-    whole.checked_mul(PARTS)?.checked_add(millionths)
+    whole.checked_mul(MILLIONTHS)?.checked_add(millionths)
 }
 
 macro_rules! readable_numbers {
     ($($type:ty),*) => { $(
         impl Readable for $type {
-            fn read(field: &Field<'_>, key: &ConfigKey, ) -> Option<Self> {
-                Self::try_from(number(field, key)?).ok()
+            fn read(field: &Field<'_>, key: &ConfigKey) -> Option<Self> {
+                Self::try_from(read_number(field, key)?).ok()
             }
         }
     )* };
@@ -107,14 +107,14 @@ readable_numbers!(u8, u16, u32, u64);
 
 impl Readable for bool {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        field.word(&[("true", true), ("false", false)])
+        field.read_word(&[("true", true), ("false", false)])
     }
 }
 
-/// A name ([`name::label`]).
+/// A name ([`name::read_label`]).
 impl Readable for String {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        name::label(field)
+        name::read_label(field)
     }
 }
 
@@ -124,11 +124,12 @@ impl<T: Readable> Readable for Option<T> {
     }
 }
 
-/// Defines a struct that a mapping of the chain file becomes. Each field stands behind its key, below what `myelin functions` says of
-/// the key, and before the type of its value: `"timeout" timeout_ns: u64 = DURATION.or("120s");`.
+/// Defines a struct for a mapping of the chain file. A field consists of the key's meaning as a doc
+/// comment, the key, the field, its type and the type of the value:
+/// `"timeout" timeout_ns: u64 = DURATION.with_default("120s");`.
 ///
-/// A field is read by its Rust type ([`Readable`]), or by the function behind `from`, which is given the whole mapping. Keys behind `with`
-/// have no field of their own: such a function reads them.
+/// The field's Rust type reads the value ([`Readable`]), or the function after `from`, which gets the
+/// whole mapping. Keys after `with` have no field; such a function reads them.
 macro_rules! config {
     (
         $(#[$attribute:meta])*
@@ -149,19 +150,19 @@ macro_rules! config {
                 $($value.named($key, concat!($($doc),*)), $($also,)*)*
             ];
 
-            /// Reads the mapping; what is wrong with it is reported, and then the value says nothing.
-            pub(crate) fn of(fields: &$crate::keys::field::Fields<'_>) -> Self {
+            /// Reads the mapping and logs its faults; after a fault the value is meaningless.
+            pub(crate) fn from_fields(fields: &$crate::keys::field::Fields<'_>) -> Self {
                 Self {
                     $($field: $crate::keys::config!(@field fields, $value.named($key, "") $(, $from)?),)*
                 }
             }
         }
 
-        /// What a file need not say.
+        /// The values of an empty mapping.
         impl Default for $name {
             fn default() -> Self {
-                let report = $crate::error::Report::new("", "");
-                Self::of(&$crate::keys::field::Fields::none(&report))
+                let faults = $crate::error::FaultLog::new("", "");
+                Self::from_fields(&$crate::keys::field::Fields::empty(&faults))
             }
         }
 
@@ -170,7 +171,7 @@ macro_rules! config {
                 field: &$crate::keys::field::Field<'_>,
                 _: &$crate::keys::ConfigKey,
             ) -> Option<Self> {
-                field.map(Self::KEYS).map(|fields| Self::of(&fields))
+                field.mapping(Self::KEYS).map(|fields| Self::from_fields(&fields))
             }
         }
     };
@@ -179,7 +180,7 @@ macro_rules! config {
 }
 pub(crate) use config;
 
-/// Defines the keys of a mapping of the chain file that no struct has the fields of.
+/// Defines the keys of a mapping without a struct.
 macro_rules! keys {
     ($(#[$attribute:meta])* $name:ident { $($(#[doc = $doc:literal])* $key:literal = $value:expr;)* }) => {
         $(#[$attribute])*
@@ -194,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_are_read_exactly() {
+    fn decimals_are_not_rounded() {
         for (text, expected) in [
             ("0.25", 250_000),
             ("1", 1_000_000),
@@ -203,7 +204,7 @@ mod tests {
             ("4.0", 4_000_000),
             ("0.000001", 1),
         ] {
-            assert_eq!(parts(text), Some(expected), "{text}");
+            assert_eq!(parse_millionths(text), Some(expected), "{text}");
         }
         for text in [
             "",
@@ -217,8 +218,8 @@ mod tests {
             "9999999",
             "a",
         ] {
-            assert_eq!(parts(text), None, "{text}");
+            assert_eq!(parse_millionths(text), None, "{text}");
         }
-        assert_eq!(parts("999999"), None, "no overflow");
+        assert_eq!(parse_millionths("999999"), None, "no overflow");
     }
 }

@@ -1,8 +1,9 @@
 //! The kinds of service functions, a file each.
 //!
-//! A kind's file is all that this program says of it but its code: what it is ([`Kind`]), the keys of its configuration with their types,
-//! defaults and meanings (`config!`), and what it does to traffic ([`Effect`]). The reader of chain files, the catalogue, the
-//! schema, the pages in `docs/functions`, the planner's costs and the reports come from it. Start reading at [`xor`].
+//! A kind's file describes it completely except for its code: its properties ([`Kind`]), its keys with
+//! types, defaults and meanings (`config!`), and its effect on traffic ([`Effect`]). The reader of chain
+//! files, `myelin functions`, the JSON Schema, `docs/reference`, the planner's costs and the reports use
+//! this description. Start reading at [`xor`].
 
 pub mod aes;
 pub mod catalogue;
@@ -43,7 +44,7 @@ macro_rules! kinds {
     ($($(#[$attribute:meta])* $module:ident::$variant:ident $(($config:ident))? = $kind:ident $name:literal;)*) => {
         $(pub use $module::{$kind $(, $config)?};)*
 
-        /// A function's kind together with what that kind is configured with.
+        /// A function's kind with its configuration.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "kind")]
         pub enum FunctionConfig {
@@ -51,7 +52,7 @@ macro_rules! kinds {
         }
 
         impl FunctionConfig {
-            /// The kind, from the catalogue.
+            /// The kind's description.
             pub fn kind(&self) -> &'static Kind {
                 match self {
                     $(Self::$variant { .. } => &$kind,)*
@@ -59,84 +60,85 @@ macro_rules! kinds {
             }
         }
 
-        /// Every kind, in the order in which they are shown.
+        /// All kinds, in display order.
         static KINDS: &[&Kind] = &[$(&$kind),*];
     };
 }
 
 kinds! {
-    /// Hands packets on unchanged.
+    /// Forwards packets unchanged.
     forward::Forward = FORWARD "forward";
     /// XORs the payload with a static key.
     xor::Xor(XorConfig) = XOR "xor";
-    /// Drops what its rules deny.
+    /// Drops packets that its rules deny.
     firewall::Firewall(FirewallConfig) = FIREWALL "firewall";
-    /// Appends the times of arrival and departure to the UDP payload.
+    /// Appends two timestamps to the UDP payload.
     timestamp::Timestamp = TIMESTAMP "timestamp";
-    /// Counts packets and bytes by flow.
+    /// Counts packets and bytes per flow.
     monitor::Monitor(MonitorConfig) = MONITOR "monitor";
-    /// Follows flows from their first packet to their last.
+    /// Tracks the state of flows.
     flow_tracker::FlowTracker(FlowTrackerConfig) = FLOW_TRACKER "flow-tracker";
-    /// Sends packets to their next hops.
+    /// Forwards packets to their next hops.
     router::Router(RouterConfig) = ROUTER "router";
     /// Translates source addresses and ports.
     nat::Nat(NatConfig) = NAT "nat";
     /// Spreads flows over backends.
     load_balancer::LoadBalancer(LoadBalancerConfig) = LOAD_BALANCER "load-balancer";
-    /// A program that nothing is known of.
+    /// Runs any program (a black box).
     external::External(ExternalConfig) = EXTERNAL "external";
     /// Encrypts the UDP payload.
     aes::AesEncrypt(AesEncryptConfig) = AES_ENCRYPT "aes-encrypt";
-    /// Decrypts it.
+    /// Decrypts the UDP payload.
     aes::AesDecrypt(AesDecryptConfig) = AES_DECRYPT "aes-decrypt";
-    /// Looks for patterns in payloads.
+    /// Searches payloads for patterns.
     dpi::Dpi(DpiConfig) = DPI "dpi";
-    /// Loses packets.
+    /// Loses packets at random.
     lossy_link::LossyLink(LossyLinkConfig) = LOSSY_LINK "lossy-link";
     /// Compresses UDP payloads.
     compression::Compress(CompressConfig) = COMPRESS "compress";
-    /// Gives them back.
+    /// Decompresses UDP payloads.
     compression::Decompress(DecompressConfig) = DECOMPRESS "decompress";
     /// Adds repair packets (random linear network coding).
     rlnc::RlncEncode(RlncEncodeConfig) = RLNC_ENCODE "rlnc-encode";
     /// Adds new combinations of coded packets.
     rlnc::RlncRecode(RlncRecodeConfig) = RLNC_RECODE "rlnc-recode";
-    /// Works out lost packets from repair packets.
+    /// Recovers lost packets from repair packets.
     rlnc::RlncDecode(RlncDecodeConfig) = RLNC_DECODE "rlnc-decode";
-    /// Takes time, for experiments.
+    /// Occupies the core, for experiments.
     work::Work(WorkConfig) = WORK "work";
 }
 
 impl FunctionConfig {
-    /// What the function does to traffic.
+    /// The function's effect on traffic.
     pub fn effect(&self) -> Effect {
         (self.kind().effect)(self)
     }
 
-    /// How long it keeps a flow after the flow's last packet, ns; `None` for as long as there is room.
+    /// The lifetime of a flow after its last packet, ns; `None` if only a full table ends it.
     pub fn flow_lifetime_ns(&self, is_tcp: bool, state: Option<FlowState>) -> Option<u64> {
         (self.kind().flow_lifetime_ns)(self, is_tcp, state)
     }
 
-    /// The read-only data of its program in the kernel behind the program's place in the chain, where numbers are all that this needs.
+    /// The read-only data of its kernel program, if numbers suffice. They follow the program's position
+    /// in the chain.
     pub fn kernel_constants(&self) -> Option<Vec<u64>> {
         Some((self.kind().kernel_constants?)(self))
     }
 
-    /// Whether it belongs into the process that has the sockets of its chain: it keeps a state that other chains or later
-    /// generations use too, or it answers the senders of packets.
-    pub fn stays_at_sockets(&self) -> bool {
+    /// Whether it must run in the worker with the chain's sockets: it shares state with other chains or
+    /// later generations, or it answers the senders of packets.
+    pub fn needs_socket_worker(&self) -> bool {
         self.kind().state != State::None || self.effect().answers_senders
     }
 }
 
-/// Longest IP packet where nothing is said, bytes: Ethernet's.
+/// The default of the longest IP packet, bytes: Ethernet's.
 pub const DEFAULT_MTU: u16 = 1500;
 
-/// The longest IP packet that may leave, bytes. The least that may be asked for is what every IPv4 host must take (RFC 791, section
-/// 3.1).
+/// The key of the longest IP packet that may leave, bytes. The minimum is the packet that every IPv4
+/// host must accept (RFC 791, section 3.1).
 const fn mtu(max: u16) -> ConfigKey {
-    integer(576, max as u64, "bytes of an IP packet").or("1500")
+    integer(576, max as u64, "bytes of an IP packet").with_default("1500")
 }
 
 #[cfg(test)]
@@ -154,23 +156,35 @@ mod tests {
             "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: a }}\n\
              spec:\n  match: {{}}\n  functions:\n    - {function}\n"
         );
-        let files = BTreeMap::from([("tactile.key".to_owned(), KEY.to_owned())]);
+        let files = BTreeMap::from([("/dev/urandom".to_owned(), KEY.to_owned())]);
         let chains = parse(&text, &Source::new("a.yaml"), &files)?;
         Ok(chains[0].functions[0].config.clone())
     }
 
-    /// Every kind of the catalogue can be configured, and its example is a valid one.
     #[test]
-    fn the_example_of_every_kind_is_read() {
+    fn example_of_every_kind_is_valid() {
         for kind in kinds() {
             let function = read(kind.example).unwrap_or_else(|errors| panic!("{errors}"));
             assert_eq!(function.kind(), kind);
         }
     }
 
-    /// What the catalogue says of a default is what is taken, also by `Default`.
     #[test]
-    fn defaults_are_those_of_the_catalogue() {
+    fn chain_file_of_every_kind_is_valid() {
+        let files = BTreeMap::from([("/dev/urandom".to_owned(), KEY.to_owned())]);
+        for kind in kinds() {
+            let text = kind.chain_file();
+            let chains = parse(&text, &Source::new("a.yaml"), &files);
+            let chains = chains.unwrap_or_else(|errors| panic!("{errors}"));
+            let mut functions = chains[0].functions.iter();
+            assert!(functions.any(|function| function.kind() == kind), "{text}");
+            assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+            assert!(kind.summary().len() <= 75, "{}", kind.summary());
+        }
+    }
+
+    #[test]
+    fn described_defaults_apply() {
         for kind in kinds() {
             let name = kind.name;
             let given = |with_defaults: bool| {
@@ -182,7 +196,7 @@ mod tests {
                 keys.collect::<Vec<_>>().join(", ")
             };
             if name == "dpi" {
-                continue; // its patterns must not be empty
+                continue; // It needs a pattern.
             }
             let of = |given: String| {
                 read(&format!(
@@ -196,7 +210,7 @@ mod tests {
 
     fn required(value: ValueType) -> &'static str {
         match value {
-            ValueType::SecretFile => "tactile.key",
+            ValueType::SecretFile => "/dev/urandom",
             ValueType::Addresses => "198.51.100.7",
             ValueType::Command => "[true]",
             ValueType::Percent => "5%",
@@ -206,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_survives_json() {
+    fn configuration_survives_json() {
         for kind in kinds() {
             let config = read(kind.example).unwrap();
             let json = serde_json::to_string(&config).unwrap();
@@ -216,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_shows_a_key() {
+    fn debug_output_hides_keys() {
         let config =
-            read("{ name: a, kind: aes-encrypt, config: { keyFile: tactile.key } }").unwrap();
+            read("{ name: a, kind: aes-encrypt, config: { keyFile: /dev/urandom } }").unwrap();
         assert!(!format!("{config:?} {config:#?}").contains("5ec2"));
     }
 }

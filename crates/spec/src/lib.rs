@@ -1,11 +1,12 @@
-//! Chain files.
+//! Parses and validates chain files.
 //!
-//! This room knows what a chain file may say and nothing of how a chain runs: the object types ([`ServiceChain`] and its
-//! parts), written quantities ([`units`]), and the kinds of functions as data ([`catalogue`], a file each in [`kinds`]). It does no I/O: the text
-//! comes in, and so do the files that it names ([`FileResolver`]).
+//! The crate defines the objects of a chain file ([`ServiceChain`] and its parts), quantities with
+//! units ([`units`]), and one description of each function kind ([`catalogue`], a file each in
+//! [`kinds`]). It does not know how a chain runs. It does no I/O: the caller passes the text, and
+//! the files that it names ([`FileResolver`]).
 //!
-//! [`parse`] reports every fault that it can find in one go, each with its place, what was found, what was expected and
-//! what to write instead ([`SpecErrors`]). It never panics, whatever the text.
+//! [`parse`] reports all faults of a file at once ([`SpecErrors`]). Each fault has a location, the
+//! value found, the value expected, and a remedy. No text makes it panic.
 //!
 //! ```
 //! use myelin_spec::{NoFiles, Source, parse};
@@ -51,12 +52,12 @@ pub mod units;
 mod yaml;
 
 pub use chain::{
-    Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, Places, PortDriver, Ports,
+    Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, ChainLocations, PortDriver, Ports,
     ServiceChain, Sla, WorkerSpec,
 };
 pub use dpdk::DpdkDevice;
-pub use effect::{Cost, Effect, Longer, Made};
-pub use error::{Fault, Place, SpecError, SpecErrors};
+pub use effect::{AddedPackets, Cost, Effect, Growth};
+pub use error::{Fault, FileLocation, SpecError, SpecErrors};
 pub use files::{FileContents, FileResolver, NoFiles};
 pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};
 pub use isolation::{Isolation, Limits, SandboxSpec};
@@ -67,50 +68,56 @@ pub use schema::schema;
 pub use secret::SecretKey;
 pub use shaping::{Limit, Shaping};
 
-use error::{Report, Span};
+use error::{FaultLog, Span};
 
-/// Where a text comes from.
+/// The origin of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The file's name, as errors shall show it.
+    /// The file's name in errors.
     pub name: String,
 }
 
 impl Source {
-    /// A file of this name.
+    /// Creates the source of this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into() }
     }
 }
 
-/// Reads a chain file: one or more objects, as YAML documents.
+/// Parses a chain file: one or more objects, as YAML documents.
 ///
-/// `files` gives the files that it names. The error holds every fault found, not only the first.
+/// `files` returns the files that it names. The error holds all faults.
+///
+/// # Errors
+/// The text is not YAML, or not a valid chain file.
 pub fn parse(
     text: &str,
     source: &Source,
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
-    let report = Report::with_files(&source.name, text, files);
+    let faults = FaultLog {
+        misplaced: read::place_misplaced_key,
+        ..FaultLog::with_files(&source.name, text, files)
+    };
     let mut chains = Vec::new();
     match yaml::load(text) {
-        Err((span, fault)) => report.add("", span, fault),
+        Err((span, fault)) => faults.add("", span, fault),
         Ok(documents) if documents.is_empty() => {
             let fault = Fault::new(
-                "the file holds no object",
-                "at least one ServiceChain",
-                "write `apiVersion: myelin.dev/v1alpha1`, `kind: ServiceChain`, `metadata` and `spec`",
+                "the file has no object",
+                "at least one object of `kind: ServiceChain`",
+                "`myelin init` writes a first chain file",
             );
-            report.add("", Span::START, fault);
+            faults.add("", Span::START, fault);
         }
         Ok(documents) => {
             for (index, node) in documents.iter().enumerate() {
-                chains.extend(read::document(node, index + 1, &report));
+                chains.extend(read::document(node, index + 1, &faults));
             }
         }
     }
-    check::file(&mut chains, &report);
-    match report.finish() {
+    check::check_chains(&mut chains, &faults);
+    match faults.finish() {
         Some(errors) => Err(errors),
         None => Ok(chains),
     }

@@ -14,7 +14,7 @@ pub use files::{ReferencedFile, referenced_files};
 pub(crate) use function::KEYS as FUNCTION_KEYS;
 
 use crate::chain::ServiceChain;
-use crate::error::{Fault, Report};
+use crate::error::{Fault, FaultLog};
 use crate::keys::field::Field;
 use crate::keys::{ConfigKey, ValueType, keys};
 use crate::printable::Printable;
@@ -40,8 +40,8 @@ keys! {
 }
 
 /// Reads one document; `number` counts from 1.
-pub(crate) fn document(node: &Node, number: usize, report: &Report<'_>) -> Option<ServiceChain> {
-    *report.object.borrow_mut() = object(node, number);
+pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Option<ServiceChain> {
+    *faults.object.borrow_mut() = object(node, number);
     // The kind decides which keys are known, so it is looked at first.
     if let Some(node) = node.get("kind")
         && let Some(kind) = node.text()
@@ -61,17 +61,17 @@ pub(crate) fn document(node: &Node, number: usize, report: &Report<'_>) -> Optio
             (format!("unknown kind `{}`", Printable(kind)), help)
         };
         let fault = Fault::new(message, format!("`kind: {CHAIN}`"), help);
-        report.add("kind", node.span, fault);
+        faults.add("kind", node.span, fault);
         return None;
     }
-    let before = report.count();
-    let top = Field::top(node, report).map(KEYS)?;
+    let before = faults.count();
+    let top = Field::top(node, faults).mapping(KEYS)?;
     for (key, word) in [("apiVersion", API_VERSION), ("kind", CHAIN)] {
         if let Some(field) = top.required(key, format_args!("`{key}: {word}`"), word) {
-            field.word(&[(word, ())]);
+            field.read_word(&[(word, ())]);
         }
     }
-    chain::read(&top).filter(|_| report.count() == before)
+    chain::read(&top).filter(|_| faults.count() == before)
 }
 
 /// What errors call the object: its kind and name, else its number.

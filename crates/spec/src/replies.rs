@@ -1,11 +1,11 @@
 //! Functions that undo for the replies what a function of the reverse chain does (`reverseOf`).
 
 use crate::chain::ServiceChain;
-use crate::error::{Fault, Report};
+use crate::error::{Fault, FaultLog};
 
 /// Checks each of them against the function it names, and gives both what they have in common: the configuration of the
 /// one that owns the state, and the space that either is pinned to.
-pub(crate) fn resolve(chains: &mut [ServiceChain], report: &Report<'_>) {
+pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         for position in 0..chains[index].functions.len() {
             let Some(undone) = chains[index].functions[position].reverse_of.clone() else {
@@ -15,9 +15,9 @@ pub(crate) fn resolve(chains: &mut [ServiceChain], report: &Report<'_>) {
                 Ok(found) => join(chains, (index, position), found),
                 Err(what) => {
                     let chain = &chains[index];
-                    *report.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
-                    let place = report.span(&chain.functions[position].place);
-                    report.add("spec.functions", place, what);
+                    *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
+                    let place = faults.span(&chain.functions[position].place);
+                    faults.add("spec.functions", place, what);
                 }
             }
         }

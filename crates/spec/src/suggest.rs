@@ -1,28 +1,110 @@
-//! The known word nearest to a misspelt one.
+//! Suggests the known word for a misspelt one, or for the word of another tool.
 
-/// The candidate that `word` was most likely meant to be, if any comes near.
+/// A key or word of the chain file, and the words that other tools use for it (without `-` and
+/// `_`, in lower case).
+const SYNONYMS: &[(&str, &str)] = &[
+    ("rate", "bandwidth throughput speed bitrate pps bps"),
+    ("latency", "delay maxdelay maxlatency deadline onewaydelay"),
+    ("roundTrip", "rtt roundtriptime"),
+    ("burst", "burstsize bucket"),
+    ("loss", "packetloss lossrate maxloss"),
+    ("match", "filter selector classifier traffic flow flows"),
+    ("functions", "chain services steps vnfs nfs"),
+    ("sla", "slo contract qos"),
+    ("onFailure", "failure onerror failurepolicy fallback"),
+    ("ports", "interfaces nics links devices"),
+    ("namespace", "owner tenant"),
+    ("source", "src from srcip saddr"),
+    ("destination", "dst dest to dstip daddr"),
+    ("sourcePort", "sport srcport"),
+    ("destinationPort", "dport dstport port"),
+    ("protocol", "proto"),
+    ("kind", "type"),
+    ("config", "params parameters options settings args"),
+    ("space", "placement location where"),
+    ("limits", "resources"),
+    ("cpu", "cores"),
+    ("memory", "mem ram"),
+    ("core", "cpu cpus cores"),
+    ("batch", "burst"),
+    ("ingress", "in input from"),
+    ("egress", "out output to"),
+    ("keyFile", "key secret"),
+    ("rules", "acl entries"),
+    ("action", "verdict then target"),
+    ("backends", "servers endpoints targets"),
+    ("mac", "nexthop gateway via"),
+    ("prefix", "network cidr destination"),
+    ("command", "cmd exec program"),
+    ("environment", "env"),
+    ("patterns", "signatures"),
+    ("true", "yes on y"),
+    ("false", "no off n"),
+    ("allow", "accept permit pass"),
+    ("deny", "drop reject block discard"),
+    ("pass", "allow accept ignore continue"),
+    ("drop", "deny reject block discard"),
+    ("compact", "runtocompletion"),
+    ("kernel", "ebpf xdp"),
+    ("user", "dpdk"),
+    ("sleep", "block interrupt"),
+    ("spin", "poll busy"),
+    ("tcx", "tc"),
+    ("firewall", "acl filter iptables nftables"),
+    ("nat", "snat napt masquerade"),
+    ("load-balancer", "lb balancer"),
+    ("router", "route l3fwd"),
+    ("forward", "l2fwd passthrough noop"),
+    ("monitor", "counter netflow"),
+    ("flow-tracker", "conntrack"),
+    ("dpi", "ids ips snort suricata"),
+    ("external", "container docker vnf program"),
+    ("aes-encrypt", "aes encrypt encryption"),
+    ("aes-decrypt", "decrypt decryption"),
+    ("compress", "compression lz4 zstd"),
+    ("rlnc-encode", "rlnc fec encode encoder"),
+    ("rlnc-decode", "decode decoder"),
+    ("lossy-link", "netem"),
+];
+
+/// The candidate that means the same as `word` in other tools.
+pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
+    let word = plain(word);
+    let is_meant = |candidate: &str| {
+        let mut known = SYNONYMS.iter().filter(|(name, _)| *name == candidate);
+        known.any(|(_, words)| words.split(' ').any(|other| other == word))
+    };
+    candidates.iter().copied().find(|candidate| is_meant(candidate))
+}
+
+/// The candidate that `word` most likely stands for: a synonym, else the nearest spelling.
 pub fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    // Longer than any key; keeps the table small whatever the file holds.
+    // No key is longer. The limit bounds the work for any file.
     const LONGEST: usize = 40;
     if word.len() > LONGEST {
         return None;
     }
-    let plain = |text: &str| text.replace(['-', '_', ' '], "").to_lowercase();
-    let word = plain(word);
-    candidates
+    let misspelt = plain(word);
+    let nearest = candidates
         .iter()
-        .map(|candidate| (unlikeness(&word, &plain(candidate)), *candidate))
+        .map(|candidate| (edit_distance(&misspelt, &plain(candidate)), *candidate))
         .min()
-        .filter(|(distance, _)| *distance <= 1.max(word.chars().count() / 3))
-        .map(|(_, candidate)| candidate)
+        .filter(|(distance, _)| *distance <= 1.max(misspelt.chars().count() / 3))
+        .map(|(_, candidate)| candidate);
+    synonym(word, candidates).or(nearest)
 }
 
-/// Edits between two words (insert, delete, replace, swap neighbours), where a word that goes on from the other (`userspace`, `user`) is near.
-fn unlikeness(a: &str, b: &str) -> usize {
-    const SHORTEST: usize = 3;
+fn plain(text: &str) -> String {
+    text.replace(['-', '_', ' '], "").to_lowercase()
+}
+
+/// Edits between two words: insert, delete, replace, swap neighbours. A word that continues the
+/// other (`userspace`, `user`) is one edit away.
+fn edit_distance(a: &str, b: &str) -> usize {
+    const SHORTEST_PREFIX: usize = 3;
     let shorter = a.len().min(b.len());
-    let goes_on = shorter >= SHORTEST && (a.starts_with(b) || b.starts_with(a));
-    if goes_on {
+    let is_prefix = shorter >= SHORTEST_PREFIX && (a.starts_with(b) || b.starts_with(a));
+    if is_prefix && a != b {
         1
     } else {
         strsim::osa_distance(a, b)
@@ -34,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant() {
+    fn misspelt_word_gives_the_nearest_candidate() {
         let keys = ["latency", "percentile", "rate", "rulesFile", "onFailure"];
         assert_eq!(nearest("latancy", &keys), Some("latency"));
         assert_eq!(nearest("percentil", &keys), Some("percentile"));
@@ -42,10 +124,20 @@ mod tests {
         assert_eq!(nearest("on-failure", &keys), Some("onFailure"));
         assert_eq!(nearest("userspace", &["kernel", "user"]), Some("user"));
         assert_eq!(nearest("raet", &keys), Some("rate"));
+        let ports = ["destination", "destinationPort"];
+        assert_eq!(nearest("destinationport", &ports), Some("destinationPort"));
     }
 
     #[test]
-    fn offers_nothing_far_off() {
+    fn word_of_another_tool_gives_its_synonym() {
+        assert_eq!(nearest("bandwidth", &["latency", "rate"]), Some("rate"));
+        assert_eq!(nearest("dst-port", &["sourcePort", "destinationPort"]), Some("destinationPort"));
+        assert_eq!(nearest("drop", &["allow", "deny"]), Some("deny"));
+        assert_eq!(nearest("bandwidth", &["latency"]), None);
+    }
+
+    #[test]
+    fn distant_word_gives_nothing() {
         assert_eq!(nearest("color", &["latency", "rate"]), None);
         assert_eq!(nearest(&"x".repeat(10_000), &["latency"]), None);
         assert_eq!(nearest("", &["latency"]), None);

@@ -1,4 +1,4 @@
-//! Reads addresses of hosts and of stations.
+//! Reads addresses of hosts and of Ethernet stations.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,8 @@ use super::field::{Field, Fields};
 use super::{ConfigKey, Readable};
 use crate::printable::Printable;
 
-/// Whether packets may come from the address and go to it (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
+/// Whether the address is valid as source and as destination (RFC 1122, section 3.2.1.3; RFC 4291,
+/// section 2.7).
 pub(crate) fn is_host(address: &IpAddr) -> bool {
     !address.is_unspecified()
         && !address.is_multicast()
@@ -16,9 +17,9 @@ pub(crate) fn is_host(address: &IpAddr) -> bool {
         && *address != IpAddr::from([255; 4])
 }
 
-/// Reads the address of one host, which must be given; the unspecified one where it is faulty. The examples are of what to add and of what
-/// to write instead.
-pub(crate) fn host(
+/// Reads the required address of one host; returns the unspecified address for a faulty one. The
+/// examples are for a missing key and for a wrong value.
+pub(crate) fn read_host(
     fields: &Fields<'_>,
     key: &str,
     what: &str,
@@ -44,7 +45,7 @@ impl Readable for MacAddr {
         field.parsed(EXPECTED, HELP, |text| match text.parse::<Self>() {
             Ok(mac) if mac.is_station() => Ok(mac),
             Ok(mac) => Err(format!(
-                "{mac} is no station's: a group's address, or none at all"
+                "{mac} is a group address or zero"
             )),
             Err(_) => Err(format!("`{}` is not an Ethernet address", Printable(text))),
         })

@@ -1,47 +1,47 @@
-//! Taking a YAML tree apart, one value at a time, with a report of what does not fit.
+//! Reads the values of a YAML tree, and logs the faults of each.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::ConfigKey;
-use crate::error::{Fault, Place, Report, Span};
+use crate::error::{Fault, FileLocation, FaultLog, Span};
 use crate::printable::Printable;
-use crate::suggest::nearest;
+use crate::suggest::{nearest, synonym};
 use crate::units::Dimension;
 use crate::yaml::{Key, Node, Value};
 
-/// A value, the key it stands at, and the report that its faults go to.
+/// A value with the path of its key, and the log for its faults.
 #[derive(Clone)]
 pub(crate) struct Field<'a> {
     /// From the top of the object, for example `spec.functions[1].config.key`.
     pub(crate) path: String,
-    /// What errors point at: the value where it is a scalar, else its key.
+    /// The span that errors mark: a scalar itself, or the key of any other value.
     pub(crate) span: Span,
     pub(crate) node: &'a Node,
-    pub(crate) report: &'a Report<'a>,
+    pub(crate) faults: &'a FaultLog<'a>,
 }
 
-/// A mapping whose keys are all known.
+/// A mapping with known keys only.
 pub(crate) struct Fields<'a> {
     path: String,
-    /// What errors on a missing key point at.
+    /// The span that an error about a missing key marks.
     pub(crate) span: Span,
     entries: &'a [(Key, Node)],
-    pub(crate) report: &'a Report<'a>,
+    pub(crate) faults: &'a FaultLog<'a>,
 }
 
 impl<'a> Field<'a> {
-    /// A value that stands at no key: a document.
-    pub(crate) fn top(node: &'a Node, report: &'a Report<'a>) -> Self {
+    /// Creates the field of a value without a key: a document.
+    pub(crate) fn top(node: &'a Node, faults: &'a FaultLog<'a>) -> Self {
         Self {
             path: String::new(),
             span: node.span,
             node,
-            report,
+            faults,
         }
     }
 
-    /// Reports a fault of this value.
+    /// Logs a fault of this value.
     pub(crate) fn fault(
         &self,
         message: impl Into<String>,
@@ -51,12 +51,12 @@ impl<'a> Field<'a> {
         self.add(Fault::new(message, expected, help));
     }
 
-    /// Reports a fault of this value.
+    /// Logs a fault of this value.
     pub(crate) fn add(&self, fault: Fault) {
-        self.report.add(&self.path, self.span, fault);
+        self.faults.add(&self.path, self.span, fault);
     }
 
-    /// Reports that the value is of another shape.
+    /// Logs that the value has the wrong type.
     fn mismatch(&self, expected: &str, help: &str) {
         let found = match &self.node.value {
             Value::Null => "no value".to_owned(),
@@ -67,12 +67,12 @@ impl<'a> Field<'a> {
         self.fault(format!("found {found}"), expected, help);
     }
 
-    /// The mapping that the value is. Unknown keys are reported and left out.
-    pub(crate) fn map(&self, keys: &[ConfigKey]) -> Option<Fields<'a>> {
+    /// Reads a mapping. Logs unknown keys and skips them.
+    pub(crate) fn mapping(&self, keys: &[ConfigKey]) -> Option<Fields<'a>> {
         let known = || keys.iter().map(|key| key.key).collect::<Vec<_>>();
         let Value::Map(entries) = &self.node.value else {
             let known = known();
-            self.any_map(&match known[..] {
+            self.any_mapping(&match known[..] {
                 [] => "an empty mapping".to_owned(),
                 [only] => format!("a mapping with the key `{only}`"),
                 _ => format!("a mapping with the keys {}", known.join(", ")),
@@ -83,53 +83,62 @@ impl<'a> Field<'a> {
         for (key, _) in entries.iter().filter(|(key, _)| !is_known(&key.name)) {
             let known = known();
             let expected = match known[..] {
-                [] => "no keys here".to_owned(),
+                [] => "an empty mapping".to_owned(),
                 _ => one_of(&known),
             };
-            let help = nearest(&key.name, &known);
-            let help =
-                help.map_or_else(|| "remove it".to_owned(), |near| format!("write `{near}`"));
             let message = format!("unknown key `{}`", Printable(&key.name));
+            let help = match synonym(&key.name, &known) {
+                Some(known) => format!("write `{known}`"),
+                None => (self.faults.misplaced)(&self.path, &key.name).unwrap_or_else(|| {
+                    let near = nearest(&key.name, &known);
+                    near.map_or_else(|| "remove it".to_owned(), |near| format!("write `{near}`"))
+                }),
+            };
             let fault = Fault::new(message, expected, help);
-            self.report.add(&self.path, key.span, fault);
+            self.faults.add(&self.path, key.span, fault);
         }
         Some(Fields {
             path: self.path.clone(),
             span: self.span,
             entries,
-            report: self.report,
+            faults: self.faults,
         })
     }
 
-    /// The entries of the mapping that the value is, whatever its keys.
-    pub(crate) fn any_map(&self, expected: &str) -> Option<&'a [(Key, Node)]> {
+    /// Reads a mapping with any keys.
+    pub(crate) fn any_mapping(&self, expected: &str) -> Option<&'a [(Key, Node)]> {
         if let Value::Map(entries) = &self.node.value {
             return Some(entries);
         }
-        self.mismatch(expected, "write KEY: VALUE pairs, or remove the key");
+        let help = match self.node.value {
+            Value::Null => "indent its keys below it, or remove the key",
+            Value::List(_) => "remove the brackets or the `- `: write KEY: VALUE pairs",
+            _ => "write KEY: VALUE pairs, or remove the key",
+        };
+        self.mismatch(expected, help);
         None
     }
 
-    /// The names and values of the mapping that the value is, whatever its keys.
+    /// Reads a mapping with any keys, as names and fields.
     pub(crate) fn entries(&self, expected: &str) -> impl Iterator<Item = (&'a str, Field<'a>)> {
         let entry = |(key, node): &'a (Key, Node)| {
             let field = Field {
                 path: format!("{}.{}", self.path, key.name),
                 span: key.span,
                 node,
-                report: self.report,
+                faults: self.faults,
             };
             (&*key.name, field)
         };
-        self.any_map(expected).into_iter().flatten().map(entry)
+        self.any_mapping(expected).into_iter().flatten().map(entry)
     }
 
-    /// The elements of the list that the value is.
+    /// Reads a list.
     pub(crate) fn list(&self, expected: &str) -> Option<Vec<Field<'a>>> {
         let Value::List(items) = &self.node.value else {
             self.mismatch(
                 expected,
-                "write the elements in brackets, or one a line after `- `",
+                "write each element on a line after `- `, or all of them in brackets",
             );
             return None;
         };
@@ -137,12 +146,12 @@ impl<'a> Field<'a> {
             path: format!("{}[{index}]", self.path),
             span: node.span,
             node,
-            report: self.report,
+            faults: self.faults,
         };
         Some(items.iter().enumerate().map(element).collect())
     }
 
-    /// The elements of the list that the value is, or the value itself.
+    /// Reads a list, or one value as a list of one.
     pub(crate) fn one_or_list(&self, expected: &str) -> Vec<Field<'a>> {
         match &self.node.value {
             Value::List(_) => self.list(expected).unwrap_or_default(),
@@ -151,11 +160,11 @@ impl<'a> Field<'a> {
     }
 
     /// Whether the value is a mapping.
-    pub(crate) fn is_map(&self) -> bool {
+    pub(crate) fn is_mapping(&self) -> bool {
         matches!(self.node.value, Value::Map(_))
     }
 
-    /// The text that the value is; a number counts as its text.
+    /// Reads a text. A number counts as its spelling.
     pub(crate) fn text(&self, expected: &str, help: impl Display) -> Option<&'a str> {
         let text = self.node.text();
         if text.is_none() {
@@ -164,7 +173,7 @@ impl<'a> Field<'a> {
         text
     }
 
-    /// What `read` makes of the text that the value is, or the fault that it says.
+    /// Reads a text and converts it with `read`; logs the message of an error.
     pub(crate) fn parsed<T, E: Display>(
         &self,
         expected: &str,
@@ -180,33 +189,40 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The value of one of several words.
-    pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+    /// Reads one of several words.
+    pub(crate) fn read_word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let text = self.node.text();
         let found = words.iter().find(|(name, _)| Some(*name) == text);
         if found.is_none() {
             let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
             let choice = one_of(&names);
             let near = text.and_then(|text| nearest(text, &names));
-            let better = near.map_or_else(|| choice.clone(), |near| format!("`{near}`"));
-            self.mismatch(&choice, &format!("write {better}"));
+            let help = near.map_or("write one of these words".to_owned(), |near| {
+                format!("write `{near}`")
+            });
+            self.mismatch(&choice, &help);
         }
         found.map(|(_, value)| *value)
     }
 
-    /// The whole number, decimal or hexadecimal, that the value is.
+    /// Reads a whole number, decimal or hexadecimal.
     pub(crate) fn integer(&self, range: RangeInclusive<u64>, what: &str) -> Option<u64> {
         let number = self.node.text().and_then(whole_number);
         let number = number.filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = (range.start(), range.end());
-            let help = format!("write a whole number from {least} to {most}");
+            let octal = self.node.text().and_then(|text| text.strip_prefix("0o"));
+            let octal = octal.and_then(|digits| u64::from_str_radix(digits, 8).ok());
+            let help = match octal {
+                Some(number) => format!("write it in decimal ({number}) or hexadecimal ({number:#x})"),
+                None => format!("write a whole number from {least} to {most}"),
+            };
             self.mismatch(&format!("{what}, {least} to {most}"), &help);
         }
         number
     }
 
-    /// The written quantity that the value is.
+    /// Reads a quantity with a unit.
     pub(crate) fn unit<T>(
         &self,
         read: impl FnOnce(&str) -> Result<T, Fault>,
@@ -217,7 +233,7 @@ impl<'a> Field<'a> {
         read(text).map_err(|fault| self.add(fault)).ok()
     }
 
-    /// The written quantity that the value is, above zero.
+    /// Reads a quantity with a unit, above zero.
     pub(crate) fn quantity(&self, dimension: &Dimension, example: &str) -> Option<u64> {
         let read = |text: &str| dimension.parse(text);
         let value = self.unit(read, "a number with a unit", example)?;
@@ -230,26 +246,26 @@ impl<'a> Field<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// A mapping without any key.
-    pub(crate) fn none(report: &'a Report<'a>) -> Self {
+    /// Creates an empty mapping.
+    pub(crate) fn empty(faults: &'a FaultLog<'a>) -> Self {
         Self {
             path: String::new(),
             span: Span::START,
             entries: &[],
-            report,
+            faults,
         }
     }
 
-    /// The value of a key, where it is given.
+    /// The field of a key that the file gives.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
         let (span, node) = self.entry(key)?;
         Some(Field {
             span,
-            ..self.stand_in(key, node)
+            ..self.absent(key, node)
         })
     }
 
-    /// The value of a key, and what errors point at.
+    /// The value of a key, and the span that errors mark.
     fn entry(&self, key: &str) -> Option<(Span, &'a Node)> {
         let (name, node) = self.entries.iter().find(|(name, _)| name.name == key)?;
         let span = match node.value {
@@ -259,7 +275,7 @@ impl<'a> Fields<'a> {
         Some((span, node))
     }
 
-    /// The value of a key that must be given.
+    /// The field of a required key; logs a missing one.
     pub(crate) fn required(
         &self,
         key: &str,
@@ -271,19 +287,19 @@ impl<'a> Fields<'a> {
             let message = format!("`{key}` is missing");
             let help = format!("add `{key}: {example}`");
             let fault = Fault::new(message, expected.to_string(), help);
-            self.report.add(&self.path, self.span, fault);
+            self.faults.add(&self.path, self.span, fault);
         }
         field
     }
 
-    /// Where the value of a key stands, else the mapping.
-    pub(crate) fn place_of(&self, key: &str) -> Place {
+    /// The location of a key's value, else of the mapping.
+    pub(crate) fn place_of(&self, key: &str) -> FileLocation {
         let span = self.entry(key).map_or(self.span, |(span, _)| span);
-        self.report.place(span)
+        self.faults.place(span)
     }
 
-    /// `node` as the value of a key that is not given.
-    pub(crate) fn stand_in<'m>(&self, key: &str, node: &'m Node) -> Field<'m>
+    /// Creates the field of an absent key with the value `node`.
+    pub(crate) fn absent<'m>(&self, key: &str, node: &'m Node) -> Field<'m>
     where
         'a: 'm,
     {
@@ -295,12 +311,12 @@ impl<'a> Fields<'a> {
             path,
             span: self.span,
             node,
-            report: self.report,
+            faults: self.faults,
         }
     }
 }
 
-/// One of several words, as it is written in errors.
+/// Lists words for an error.
 fn one_of(words: &[&str]) -> String {
     match words {
         [only] => format!("`{only}`"),
@@ -308,11 +324,11 @@ fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// A whole number written in decimal or, after `0x`, in hexadecimal digits.
+/// Parses a whole number in decimal or, after `0x`, in hexadecimal digits.
 pub(crate) fn whole_number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hexadecimal.map_or((text, 10), |digits| (digits, 16));
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` accepts a sign.
     let plain = digits.bytes().all(|digit| digit.is_ascii_alphanumeric());
     u64::from_str_radix(digits, radix).ok().filter(|_| plain)
 }

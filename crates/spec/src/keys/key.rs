@@ -1,4 +1,4 @@
-//! What a key of the chain file takes and means, as data.
+//! Descriptions of the keys of a chain file, as data.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use serde::Serialize;
 pub struct ConfigKey {
     /// Its name.
     pub key: &'static str,
-    /// What its value is.
+    /// The type of its value.
     #[serde(rename = "type")]
     pub value: ValueType,
-    /// Whether it must be given.
+    /// Whether the file must give it.
     pub required: bool,
-    /// Its value when it is not given, as it would be written.
+    /// The value that applies without the key, as a chain file writes it.
     pub default: Option<&'static str>,
-    /// What it is for.
+    /// Its meaning.
     pub doc: &'static str,
-    /// In errors: what an integer counts, or a value as an example where the default is none.
+    /// For errors: what an integer counts; for other types an example, if there is no default.
     #[serde(skip)]
     pub(crate) hint: Option<&'static str>,
 }
 
 impl ConfigKey {
-    /// A key that need not be given and has no default.
+    /// Creates an optional key without a default.
     pub(crate) const fn new(value: ValueType) -> Self {
         Self {
             key: "",
@@ -36,25 +36,25 @@ impl ConfigKey {
         }
     }
 
-    /// The same that must be given.
+    /// Makes the key required.
     pub(crate) const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// The same with a default.
-    pub(crate) const fn or(mut self, default: &'static str) -> Self {
+    /// Sets the default.
+    pub(crate) const fn with_default(mut self, default: &'static str) -> Self {
         self.default = Some(default);
         self
     }
 
-    /// The same with another example in errors.
-    pub(crate) const fn like(mut self, example: &'static str) -> Self {
-        self.hint = Some(example);
+    /// Sets the hint for errors.
+    pub(crate) const fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
         self
     }
 
-    /// The same under a name, with what it is for.
+    /// Sets name and meaning.
     pub(crate) const fn named(mut self, key: &'static str, doc: &'static str) -> Self {
         self.key = key;
         self.doc = doc.trim_ascii_start();
@@ -62,7 +62,18 @@ impl ConfigKey {
     }
 }
 
-/// What the value of a configuration key is.
+/// The keys, and those of their nested mappings, each with its path: `rules`, `rules[].action`.
+pub fn flatten(keys: &'static [ConfigKey], parent: &str) -> Vec<(String, &'static ConfigKey)> {
+    let with_nested = |key: &'static ConfigKey| {
+        let path = format!("{parent}{}", key.key);
+        let (list, nested) = key.value.nested();
+        let nested = flatten(nested, &format!("{path}{list}."));
+        std::iter::once((path, key)).chain(nested)
+    };
+    keys.iter().flat_map(with_nested).collect()
+}
+
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueType {
@@ -81,11 +92,98 @@ pub enum ValueType {
     Routes(#[serde(skip)] &'static [ConfigKey]),
     /// A list of backends.
     Backends(#[serde(skip)] &'static [ConfigKey]),
-    /// A list of addresses.
+    /// An address, or a list of addresses.
     Addresses,
     /// A port or a range of ports.
     Ports,
-    /// A written time.
+    /// A duration with a unit.
+    Duration,
+    /// A percentage.
+    Percent,
+    /// A program and its arguments.
+    Command,
+    /// Variables and their values.
+    Environment,
+    /// The name of a function.
+    Function,
+    /// The path of a file, relative to the chain file's directory.
+    File,
+    /// The path of a file with secrets: only its owner may have access to it.
+    SecretFile,
+    /// A list of patterns.
+    Patterns(#[serde(skip)] &'static [ConfigKey]),
+    /// The destination of mirrored packets.
+    Mirror(#[serde(skip)] &'static [ConfigKey]),
+    /// A decimal number from 0 on, with up to six decimals.
+    Number {
+        /// The greatest.
+        max: u32,
+    },
+    /// A share of the processor with a unit.
+    Cpu,
+    /// An amount of memory with a unit.
+    Memory,
+    /// A text. The key's meaning describes its form.
+    Text,
+    /// A text, or a list of texts. The key's meaning describes their form.
+    TextOrList,
+    /// A mapping with these keys.
+    Map(&'static [ConfigKey]),
+    /// A mapping with any keys.
+    AnyMap,
+    /// A text, or a mapping with these keys.
+    TextOrMap(&'static [ConfigKey]),
+    /// The functions of a chain, each a mapping with these keys.
+    Functions(&'static [ConfigKey]),
+}
+
+impl ValueType {
+    /// The keys of the mapping that the value is, or of each element of it; `[]` marks a list.
+    pub fn nested(self) -> (&'static str, &'static [ConfigKey]) {
+        match self {
+            Self::Map(keys) | Self::Mirror(keys) | Self::TextOrMap(keys) => ("", keys),
+            Self::Rules(keys)
+            | Self::Routes(keys)
+            | Self::Backends(keys)
+            | Self::Patterns(keys)
+            | Self::Functions(keys) => ("[]", keys),
+            _ => ("", &[]),
+        }
+    }
+}
+
+/// The form of the value, with its units.
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Integer { min, max } => return write!(f, "{min} to {max}"),
+            Self::Number { max } => return write!(f, "0 to {max}, decimals"),
+            Self::Choice(words) => return f.write_str(&words.join(" | ")),
+            Self::Rules(_) => "list of rules",
+            Self::Backends(_) => "list of backends",
+            Self::Routes(_) => "list of routes",
+            Self::Patterns(_) => "list of patterns",
+            Self::Mirror(_) | Self::Map(_) => "mapping",
+            Self::TextOrMap(_) => "text or mapping",
+            Self::Addresses => "address, or a list",
+            Self::Ports => "port or \"FROM-TO\"",
+            Self::Duration => "duration: ns, us, ms, s",
+            Self::Command => "list: program, arguments",
+            Self::Environment | Self::AnyMap => "NAME: VALUE pairs",
+            Self::Function => "name of a function",
+            Self::File => "path of a file",
+            Self::SecretFile => "path of a private file",
+            Self::Percent => "percentage: 5%",
+            Self::Cpu => "0.5cores, 500m",
+            Self::Memory => "256MiB, 1GiB",
+            Self::Text => "text",
+            Self::TextOrList => "text, or a list",
+            Self::Functions(_) => "list of functions",
+        })
+    }
+}
+
+/// A duration with a unit.
     Duration,
     /// A written percentage.
     Percent,
@@ -157,26 +255,27 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A written time.
+/// A duration with a unit.
 pub(crate) const DURATION: ConfigKey = ConfigKey::new(ValueType::Duration);
-/// A key of any text.
+/// A text.
 pub(crate) const TEXT: ConfigKey = ConfigKey::new(ValueType::Text);
 /// The path of a file.
 pub(crate) const FILE: ConfigKey = ConfigKey::new(ValueType::File);
-/// Yes or no.
+/// `true` or `false`.
 pub(crate) const BOOLEAN: ConfigKey = ConfigKey::new(ValueType::Choice(&["true", "false"]));
 
-/// A whole number; `what` says in errors what it counts.
+/// A whole number; `what` names in errors what it counts.
 pub(crate) const fn integer(min: u64, max: u64, what: &'static str) -> ConfigKey {
-    ConfigKey::new(ValueType::Integer { min, max }).like(what)
+    ConfigKey::new(ValueType::Integer { min, max }).with_hint(what)
 }
 
-/// The bound of a table of flows.
-pub(crate) const FLOWS: ConfigKey = integer(1, 1_048_576, "a number of flows").or("4096");
+/// The size of a table of flows.
+pub(crate) const FLOWS: ConfigKey = integer(1, 1_048_576, "a number of flows").with_default("4096");
 
-/// The key by which a function is the reply side of one in the reverse chain; it stands alone.
+/// Names the function of the reverse chain whose work this function undoes. No other key may be
+/// given beside it.
 pub(crate) const REVERSE_OF: ConfigKey = ConfigKey::new(ValueType::Function).named(
     "reverseOf",
-    "alone: this function undoes for the replies what that one does, a function of the chain that `spec.reverse` names; it has \
-     that one's configuration and space, and shares its state",
+    "The function of the chain `spec.reverse` whose work this function undoes for the replies. \
+     Give no other key beside it: configuration, space and state are those of the named function.",
 );

@@ -1,25 +1,28 @@
-//! Reads lists that stand in the chain file, in a file of their own, or in both.
+//! Reads lists that are in the chain file, in a file of their own, or in both.
 
 use super::field::{Field, Fields};
-use crate::error::{Fault, Report};
+use crate::error::{Fault, FaultLog};
 use crate::printable::Printable;
 use crate::yaml;
 
-/// A list of a function's configuration, in the words of errors.
-pub(crate) struct Listed {
-    /// The key of the list, which says what it is of, and that of the file.
+/// A list of a function's configuration: its keys, its limit, and words for its errors.
+pub(crate) struct ListOrFile {
+    /// The key of the list, which also names its elements, and the key of the file.
     pub(crate) keys: [&'static str; 2],
     pub(crate) expected: &'static str,
-    /// The name of such a file.
+    /// An example of a file name.
     pub(crate) file: &'static str,
-    /// Elements at most, of one function of this kind, and the remedy for more.
+    /// The most elements of one function.
     pub(crate) most: usize,
-    pub(crate) of: &'static str,
+    /// The function's kind.
+    pub(crate) kind: &'static str,
+    /// The remedy for too many elements.
     pub(crate) too_many: &'static str,
 }
 
-impl Listed {
-    /// The elements in the chain file, then those in the other. Faults there carry that file's name and its lines.
+impl ListOrFile {
+    /// Reads the elements in the chain file, then those in the other file. Faults of the other file have
+    /// its name and lines.
     pub(crate) fn read<T>(
         &self,
         fields: &Fields<'_>,
@@ -39,17 +42,17 @@ impl Listed {
         }
         let (count, what, most) = (elements.len(), self.keys[0], self.most);
         if let Some(field) = filed.or(listed).filter(|_| count > most) {
-            let expected = format!("at most {most} {what} in one {}", self.of);
+            let expected = format!("at most {most} {what} in one {}", self.kind);
             field.fault(format!("{count} {what}"), expected, self.too_many);
         }
         elements
     }
 
     fn read_file(&self, field: &Field<'_>, list: impl FnOnce(&Field<'_>)) {
-        let Some((path, text)) = text(field, self.file) else {
+        let Some((path, text)) = read_text(field, self.file) else {
             return;
         };
-        let inner = Report::within(field.report, path, &text);
+        let inner = FaultLog::within(field.faults, path, &text);
         match yaml::load(&text).as_deref() {
             Ok([]) => {}
             Ok([document]) => list(&Field {
@@ -58,26 +61,26 @@ impl Listed {
             }),
             Ok([_, second, ..]) => {
                 let help = format!("put all {} into one list", self.keys[0]);
-                let fault = Fault::new("a second document", self.expected, help);
+                let fault = Fault::new("the file has a second document", self.expected, help);
                 inner.add(&field.path, second.span, fault);
             }
             Err((span, fault)) => inner.add(&field.path, *span, fault.clone()),
         }
-        field.report.absorb(inner);
+        field.faults.append(inner);
     }
 }
 
-/// The path of the file that `field` names, and its text.
-pub(crate) fn text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
+/// Reads the file that `field` names: its path and its text.
+pub(crate) fn read_text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
     const EXPECTED: &str =
-        "the path of a readable file, relative to the directory of the chain file";
+        "the path of a readable file, relative to the chain file";
     let path = field.text(EXPECTED, format_args!("write for example {example}"))?;
-    let read = field.report.files.read(path).map_err(|reason| {
+    let read = field.faults.files.read(path).map_err(|reason| {
         let message = format!("cannot read `{}`: {}", Printable(path), Printable(&reason));
         field.fault(
             message,
             EXPECTED,
-            "correct the path, or make the file readable",
+            "correct the path, which starts at the chain file's directory, or make the file readable",
         );
     });
     Some((path, read.ok()?))

@@ -1,4 +1,5 @@
-//! Fields that pick out packets: prefixes, protocols, ports. Chains and firewall rules share them.
+//! Reads the fields that select packets: prefixes, protocols, ports. Chains and firewall rules share
+//! them.
 
 use std::ops::RangeInclusive;
 
@@ -14,20 +15,20 @@ use crate::suggest::nearest;
 keys! {
     /// Keys of a match.
     KEYS {
-        /// source address or prefix
+        /// The source: an address or a prefix.
         "source" = TEXT;
-        /// destination address or prefix
+        /// The destination: an address or a prefix.
         "destination" = TEXT;
-        /// udp, tcp, icmp, icmpv6, or the number of a protocol
+        /// The protocol: udp, tcp, icmp, icmpv6, or an IP protocol number.
         "protocol" = TEXT;
-        /// source port
+        /// The source port. One port, no range.
         "sourcePort" = integer(0, 65535, "a port");
-        /// destination port
+        /// The destination port. One port, no range.
         "destinationPort" = integer(0, 65535, "a port");
     }
 }
 
-/// Protocols that have names; all others are written as numbers.
+/// The protocols with names; a chain file gives all others as numbers.
 const PROTOCOLS: [(&str, u8); 4] = [
     ("udp", UDP),
     ("tcp", TCP),
@@ -38,9 +39,9 @@ const PROTOCOLS: [(&str, u8); 4] = [
 /// `spec.match`.
 impl Readable for Match {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        let before = field.report.count();
-        let fields = field.map(KEYS)?;
-        let packets = packets(&fields, |key| fields.of(KEYS, key));
+        let before = field.faults.count();
+        let fields = field.mapping(KEYS)?;
+        let packets = read_packets(&fields, |key| read_port(&fields, key));
         let [source_port, destination_port] = packets.ports;
         let matches = Self {
             source: packets.source,
@@ -49,12 +50,12 @@ impl Readable for Match {
             source_port,
             destination_port,
         };
-        (field.report.count() == before).then_some(matches)
+        (field.faults.count() == before).then_some(matches)
     }
 }
 
-/// What picks out packets. Chains have single ports here, and firewalls ranges.
-pub(crate) struct Packets<P> {
+/// Fields that select packets. `P` is a port for chains, and a range of ports for firewalls.
+pub(crate) struct PacketFields<P> {
     pub(crate) source: Option<Prefix>,
     pub(crate) destination: Option<Prefix>,
     pub(crate) protocol: Option<u8>,
@@ -62,12 +63,15 @@ pub(crate) struct Packets<P> {
     pub(crate) ports: [Option<P>; 2],
 }
 
-/// Reads what picks out packets, `port` by `port`, and reports fields that no packet can satisfy together.
-pub(crate) fn packets<P>(fields: &Fields<'_>, port: impl Fn(&str) -> Option<P>) -> Packets<P> {
-    let packets = Packets {
-        source: prefix(fields, "source"),
-        destination: prefix(fields, "destination"),
-        protocol: protocol(fields),
+/// Reads the fields, ports by `port`. Logs fields that no packet can match together.
+pub(crate) fn read_packets<P>(
+    fields: &Fields<'_>,
+    port: impl Fn(&str) -> Option<P>,
+) -> PacketFields<P> {
+    let packets = PacketFields {
+        source: read_prefix(fields, "source"),
+        destination: read_prefix(fields, "destination"),
+        protocol: read_protocol(fields),
         ports: ["sourcePort", "destinationPort"].map(port),
     };
     if let (Some(source), Some(destination), Some(at)) = (
@@ -80,7 +84,7 @@ pub(crate) fn packets<P>(fields: &Fields<'_>, port: impl Fn(&str) -> Option<P>) 
         at.fault(
             format!("source {source} is {one} but destination {destination} is {other}"),
             "source and destination of the same family",
-            "no packet has both: correct one of the two, or remove it",
+            "correct or remove one of the two: no packet has both",
         );
     }
     if let (Some(protocol), true, Some(at)) = (
@@ -91,16 +95,16 @@ pub(crate) fn packets<P>(fields: &Fields<'_>, port: impl Fn(&str) -> Option<P>) 
         && protocol != UDP
     {
         at.fault(
-            "a port is named, but packets of this protocol have no ports",
-            "protocol udp or tcp where a port is named",
+            "packets of this protocol have no ports, but a port is given",
+            "`protocol: udp` or `protocol: tcp` with a port",
             "write `protocol: udp` or `protocol: tcp`, or remove the ports",
         );
     }
     packets
 }
 
-/// Reads an address prefix.
-pub(crate) fn prefix(fields: &Fields<'_>, key: &str) -> Option<Prefix> {
+/// Reads an address or a prefix.
+pub(crate) fn read_prefix(fields: &Fields<'_>, key: &str) -> Option<Prefix> {
     const EXPECTED: &str = "an address or a prefix, IPv4 or IPv6";
     const HELP: &str = "write for example 10.0.0.2, 10.0.0.0/24 or 2001:db8::/32";
     let field = fields.get(key)?;
@@ -109,15 +113,15 @@ pub(crate) fn prefix(fields: &Fields<'_>, key: &str) -> Option<Prefix> {
     let (message, help) = match text.parse() {
         Ok(prefix) => return Some(prefix),
         Err(PrefixError::HostBits { addr, prefix }) => (
-            format!("`{shown}` has bits set after its prefix"),
-            format!("write {prefix} for the network, or {addr} for the one address"),
+            format!("`{shown}` has address bits set after the prefix length"),
+            format!("write {prefix} for the network, or {addr} for one address"),
         ),
         Err(PrefixError::Length { len, max, .. }) => (
-            format!("`{shown}` has a prefix of {len} bits"),
+            format!("`{shown}` has a prefix length of {len}"),
             format!("write a length from 0 to {max}"),
         ),
         Err(PrefixError::LengthText { max, .. }) => (
-            format!("`{shown}` has no number after the slash"),
+            format!("`{shown}` has no number after the `/`"),
             format!("write a length from 0 to {max}"),
         ),
         Err(PrefixError::Address { .. }) => {
@@ -129,7 +133,7 @@ pub(crate) fn prefix(fields: &Fields<'_>, key: &str) -> Option<Prefix> {
 }
 
 /// Reads an IP protocol.
-fn protocol(fields: &Fields<'_>) -> Option<u8> {
+fn read_protocol(fields: &Fields<'_>) -> Option<u8> {
     let field = fields.get("protocol")?;
     let expected = "udp, tcp, icmp, icmpv6, or a protocol number from 0 to 255";
     let text = field.text(expected, "write for example udp")?;
@@ -139,7 +143,7 @@ fn protocol(fields: &Fields<'_>) -> Option<u8> {
     if protocol.is_none() {
         let names = PROTOCOLS.map(|(name, _)| name);
         let help = nearest(text, &names).map_or_else(
-            || "write one of the names, or the number IANA assigned to the protocol".to_owned(),
+            || "write a name of these, or the IANA number of the protocol".to_owned(),
             |near| format!("write `{near}`"),
         );
         let message = format!("`{}` is not a protocol", Printable(text));
@@ -148,8 +152,22 @@ fn protocol(fields: &Fields<'_>) -> Option<u8> {
     protocol
 }
 
+/// Reads the port of a match. Refuses a range: the classifier looks up one port per packet.
+fn read_port(fields: &Fields<'_>, key: &str) -> Option<u16> {
+    let is_range = |field: &Field<'_>| field.node.text().is_some_and(|text| text.contains(['-', ':', ',']));
+    if let Some(field) = fields.get(key).filter(is_range) {
+        field.fault(
+            "a match takes one port, not a range or a list",
+            "a port, 0 to 65535",
+            "remove the key, and let a `firewall` of the chain deny all other ports",
+        );
+        return None;
+    }
+    fields.read(KEYS, key)
+}
+
 /// Reads a port or a range of ports.
-pub(crate) fn ports(fields: &Fields<'_>, key: &str) -> Option<RangeInclusive<u16>> {
+pub(crate) fn read_ports(fields: &Fields<'_>, key: &str) -> Option<RangeInclusive<u16>> {
     const EXPECTED: &str = "a port or a range of ports, 0 to 65535";
     const HELP: &str = "write for example 53 or \"1000-2000\"";
     fields.get(key)?.parsed(EXPECTED, HELP, |text| {
@@ -158,7 +176,7 @@ pub(crate) fn ports(fields: &Fields<'_>, key: &str) -> Option<RangeInclusive<u16
         let shown = Printable(text);
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(first..=last),
-            (Some(_), Some(_)) => Err(format!("the range `{shown}` runs backwards")),
+            (Some(_), Some(_)) => Err(format!("the range `{shown}` ends before it begins")),
             _ => Err(format!("`{shown}` is neither a port nor a range of ports")),
         }
     })

@@ -1,21 +1,21 @@
-//! Names: of chains, owners, functions and interfaces.
+//! Reads names of chains, owners, functions and interfaces.
 
 use super::field::{Field, Fields};
 use crate::printable::Printable;
 
-/// Characters of a name at most: network namespaces are named after chains.
+/// The longest name, characters. Network namespaces are named after chains.
 pub const MAX_NAME: usize = 32;
 
-/// Longest name of an interface: the kernel's IFNAMSIZ without the closing zero.
+/// The longest name of an interface: the kernel's IFNAMSIZ without the final zero byte.
 const MAX_INTERFACE: usize = 15;
 
-/// Reads a name that must be given.
-pub(crate) fn required(fields: &Fields<'_>, key: &str, example: &str) -> Option<String> {
-    label(&fields.required(key, "a name", example)?)
+/// Reads a required name.
+pub(crate) fn read_required(fields: &Fields<'_>, key: &str, example: &str) -> Option<String> {
+    read_label(&fields.required(key, "a name", example)?)
 }
 
 /// Reads a DNS label (RFC 1123, section 2.1), shorter than DNS allows.
-pub(crate) fn label(field: &Field<'_>) -> Option<String> {
+pub(crate) fn read_label(field: &Field<'_>) -> Option<String> {
     let is_plain = |text: &str| {
         let mut bytes = text.bytes();
         bytes.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
@@ -28,31 +28,31 @@ pub(crate) fn label(field: &Field<'_>) -> Option<String> {
         return Some(text.to_owned());
     }
     let expected =
-        format!("a name of a-z, 0-9 and `-`, at most {MAX_NAME} characters, no `-` at either end");
+        format!("a name: 1 to {MAX_NAME} of a-z, 0-9 and `-`, no `-` first or last");
     let text = field.text(&expected, "write for example tactile")?;
     let message = if is_plain(text) && text.len() > MAX_NAME {
-        format!("`{}` has {} characters", Printable(text), text.len())
+        format!("the name `{}` has {} characters", Printable(text), text.len())
     } else {
         format!("`{}` is not a name", Printable(text))
     };
-    let mended: String = text
+    let valid: String = text
         .to_ascii_lowercase()
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .take(MAX_NAME)
         .collect();
-    let mended = Some(mended.trim_matches('-')).filter(|name| !name.is_empty());
-    let help = format!("write for example {}", mended.unwrap_or("tactile"));
+    let valid = Some(valid.trim_matches('-')).filter(|name| !name.is_empty());
+    let help = format!("write for example {}", valid.unwrap_or("tactile"));
     field.fault(message, expected, help);
     None
 }
 
 /// Reads the name of an interface.
-pub(crate) fn interface(field: &Field<'_>) -> Option<String> {
-    const EXPECTED: &str = "the name of an interface, at most 15 characters";
+pub(crate) fn read_interface(field: &Field<'_>) -> Option<String> {
+    const EXPECTED: &str = "the name of an interface: 1 to 15 characters, no space, `/` or `:`";
     const HELP: &str = "write for example eth1; `ip link` lists the interfaces";
     field.parsed(EXPECTED, HELP, |text| {
-        // What the kernel's dev_valid_name() takes.
+        // The rule of the kernel's dev_valid_name().
         let is_valid = (1..=MAX_INTERFACE).contains(&text.len())
             && text != "."
             && text != ".."

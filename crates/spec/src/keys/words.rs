@@ -1,6 +1,6 @@
-//! Enums whose values are words of the chain file.
+//! Defines enums with words of the chain file as values.
 
-/// Defines an enum by its words: the same word in a chain file, in JSON and in a table.
+/// Defines an enum by its words. Chain files, JSON and tables use the same word.
 macro_rules! word_enum {
     (
         $(#[$attribute:meta])*
@@ -14,10 +14,10 @@ macro_rules! word_enum {
         }
 
         impl $name {
-            /// Every word with its value.
+            /// The words with their values.
             pub const WORDS: &[(&str, Self)] = &[$(($word, Self::$variant)),+];
 
-            /// A key whose value is one of the words.
+            /// A key with one of the words as value.
             #[allow(dead_code, reason = "not every such enum is the value of a key")]
             pub(crate) const KEY: $crate::keys::ConfigKey =
                 $crate::keys::ConfigKey::new($crate::keys::ValueType::Choice(&[$($word),+]));
@@ -35,7 +35,7 @@ macro_rules! word_enum {
                 field: &$crate::keys::field::Field<'_>,
                 _: &$crate::keys::ConfigKey,
             ) -> Option<Self> {
-                field.word(Self::WORDS)
+                field.read_word(Self::WORDS)
             }
         }
 

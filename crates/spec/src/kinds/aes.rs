@@ -56,7 +56,7 @@ impl Cipher {
 }
 
 const SECRET_FILE: ConfigKey = ConfigKey::new(ValueType::SecretFile).required();
-const CIPHER: ConfigKey = Cipher::KEY.or("aes-128-gcm");
+const CIPHER: ConfigKey = Cipher::KEY.with_default("aes-128-gcm");
 
 config! {
     /// Configuration of an `aes-encrypt` function. Each key is at least as long as the cipher's; the first one encrypts.
@@ -85,17 +85,17 @@ config! {
         /// bit, and no replay is recognised for sure
         "cipher" cipher: Cipher = CIPHER;
         /// how many packets one may come late and still be accepted; 0 accepts every packet as often as it comes
-        "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").or("1024");
+        "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").with_default("1024");
         /// encrypters that may be live at once: each start of one begins a session, and one that was used within 10 s is never put
         /// out for another
-        "sessions" sessions: u16 = integer(1, 256, "a number of sessions").or("16");
+        "sessions" sessions: u16 = integer(1, 256, "a number of sessions").with_default("16");
     }
 }
 
 impl AesEncryptConfig {
     /// The part that a session depends on: cipher and key.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             cipher: self.cipher,
             keys: self.keys.iter().take(1).cloned().collect(),
@@ -107,7 +107,7 @@ impl AesEncryptConfig {
 impl AesDecryptConfig {
     /// The part that sessions depend on: keys may come and go under them.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             keys: Vec::new(),
             ..self.clone()
@@ -145,10 +145,10 @@ pub static AES_ENCRYPT: Kind = Kind {
         ),
         ("sessions-started", "sessions that started"),
     ],
-    read: |fields| FunctionConfig::AesEncrypt(AesEncryptConfig::of(fields)),
+    read: |fields| FunctionConfig::AesEncrypt(AesEncryptConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::AesEncrypt(config) => Effect {
-            longer: Longer::by(config.cipher.added_bytes(), config.mtu),
+            growth: Growth::by(config.cipher.added_bytes(), config.mtu),
             caution: config.cipher.caution(),
             ..Effect::default()
         },
@@ -196,7 +196,7 @@ pub static AES_DECRYPT: Kind = Kind {
         ("sessions-started", "sessions that started"),
         ("sessions-evicted", "sessions that were evicted"),
     ],
-    read: |fields| FunctionConfig::AesDecrypt(AesDecryptConfig::of(fields)),
+    read: |fields| FunctionConfig::AesDecrypt(AesDecryptConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::AesDecrypt(config) => Effect {
             caution: config.cipher.caution(),
@@ -228,7 +228,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
         .and_then(|field| field.node.text())
         .and_then(|word| Cipher::WORDS.iter().find(|(name, _)| *name == word));
     let cipher = cipher.map_or_else(Cipher::default, |(_, cipher)| *cipher);
-    let read = field.report.files.read(path);
+    let read = field.faults.files.read(path);
     match read.map(|text| parse_keys(&text, cipher)) {
         Ok(Ok(keys)) => return Some(keys),
         Ok(Err(what)) => field.fault(

@@ -1,7 +1,7 @@
-//! The kinds of service functions, as data.
+//! The descriptions of the function kinds, as data.
 //!
-//! All that is said of a kind in general is in its description, a file of [`super`]: the planner places by it, `myelin functions`
-//! prints it, and the chain reader and the schema take the configuration from it.
+//! Each kind has one description, a file of [`super`]. The planner places functions by it, `myelin
+//! functions` prints it, and the chain reader and the JSON Schema take the keys from it.
 
 use myelin_packet::FlowState;
 use serde::Serialize;
@@ -11,17 +11,17 @@ use crate::effect::{Cost, Effect};
 use crate::function::Space;
 use crate::keys::field::Fields;
 use crate::keys::words::word_enum;
-pub use crate::keys::{ConfigKey, ValueType};
+pub use crate::keys::{ConfigKey, ValueType, flatten};
 
 word_enum! {
     /// CALVIN's classes of functions (section III-B).
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Class {
-        /// Receive, hold, send: what every function does.
+        /// Receives, stores and sends packets, like every function.
         Elementary = "elementary",
-        /// Light work, mostly on headers, with no need of a run-time environment.
+        /// Light work, mostly on headers, without a run-time environment.
         Basic = "basic",
-        /// Compute-intensive work on payloads that wants SIMD or a run-time environment.
+        /// Compute-intensive work on payloads, with SIMD or a run-time environment.
         Advanced = "advanced",
     }
 }
@@ -35,31 +35,31 @@ word_enum! {
         Header = "header",
         /// The payload.
         Payload = "payload",
-        /// Both, for all that is known.
+        /// Headers and payload, or unknown.
         HeaderAndPayload = "header-and-payload",
     }
 }
 
 word_enum! {
-    /// What a function remembers from packet to packet.
+    /// The state of a function between packets.
     pub enum State {
-        /// Nothing.
+        /// No state.
         None = "none",
-        /// Something per function instance.
+        /// State per function.
         PerInstance = "per-instance",
-        /// Something per flow.
+        /// State per flow.
         PerFlow = "per-flow",
-        /// Nobody knows: it is a black box.
+        /// Unknown: a black box.
         Unknown = "unknown",
     }
 }
 
-/// The part of a kind in an erasure code, whose packets are more than the packets that they carry.
+/// The role of a kind in an erasure code. Coded traffic has more packets than its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// It begins the code.
+    /// Encodes: the code begins here.
     Begins,
-    /// It ends the code: what it drops was used up, and what it makes was lost before.
+    /// Decodes: the code ends here. It drops repair packets, and restores lost packets.
     Ends,
 }
 
@@ -70,44 +70,49 @@ pub struct Kind {
     pub name: &'static str,
     /// CALVIN's class.
     pub class: Class,
-    /// What it costs in the kernel before this machine was measured; `None` when the kind does not exist there. A mean on a two-core virtual
-    /// machine (AMD EPYC, about 3 GHz, Linux 6.18), of chains of nine against one by `BPF_PROG_TEST_RUN`.
+    /// Its cost in the kernel until `myelin calibrate` measures this machine; `None` if the kind does not
+    /// exist there. Mean on a two-core virtual machine (AMD EPYC, about 3 GHz, Linux 6.18): chains of
+    /// nine functions against one, by `BPF_PROG_TEST_RUN`.
     pub kernel: Option<Cost>,
-    /// The same in user space, of batches of one packet.
+    /// Its cost in user space, with batches of one packet.
     pub user: Option<Cost>,
-    /// What it works on.
+    /// The part of a packet that it reads or writes.
     pub touches: Touches,
-    /// What it remembers.
+    /// Its state.
     pub state: State,
-    /// Whether traffic must not get past it when it fails: chains that hold such a kind drop by default.
+    /// Whether its chain drops by default when the function fails (fails closed).
     pub guards: bool,
     /// The keys of its configuration.
     pub config: &'static [ConfigKey],
-    /// What it does.
+    /// Its description. The first sentence is the summary.
     pub description: &'static str,
-    /// An element of `spec.functions`.
+    /// An element of `spec.functions`, with the keys `name`, `kind`, `config` in this order.
     pub example: &'static str,
-    /// What it counts besides packets in, out and dropped: each counter and what it tells.
+    /// The kinds of its example chain, if other kinds belong to it; empty for the kind alone.
+    #[serde(skip)]
+    pub example_chain: &'static [&'static str],
+    /// Its counters, beside packets in, out and dropped: name and meaning.
     #[serde(skip)]
     pub counters: &'static [(&'static str, &'static str)],
-    /// Its part in an erasure code.
+    /// Its role in an erasure code.
     #[serde(skip)]
     pub coding: Option<Coding>,
-    /// The numbers that its program in the kernel works with, where these are all that it needs.
+    /// The constants of its kernel program, if it needs nothing else.
     #[serde(skip)]
     pub(crate) kernel_constants: Option<fn(&FunctionConfig) -> Vec<u64>>,
-    /// Reads the configuration; what is wrong with it is reported.
+    /// Reads the configuration and logs its faults.
     #[serde(skip)]
     pub(crate) read: fn(&Fields<'_>) -> FunctionConfig,
-    /// What a function with this configuration does to traffic.
+    /// The effect of a function with this configuration on traffic.
     #[serde(skip)]
     pub(crate) effect: fn(&FunctionConfig) -> Effect,
-    /// How long a flow is kept after its last packet, ns, by whether it is of TCP and by its state; `None` for as long as there is room.
+    /// The lifetime of a flow after its last packet, ns, given whether it is TCP and its state; `None` if
+    /// only a full table ends it.
     #[serde(skip)]
     pub(crate) flow_lifetime_ns: fn(&FunctionConfig, bool, Option<FlowState>) -> Option<u64>,
 }
 
-/// By their names, which differ.
+/// Compares names, which are unique.
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -115,8 +120,7 @@ impl PartialEq for Kind {
 }
 
 impl Kind {
-    /// What a description leaves out: a kind that exists nowhere, has no keys, remembers nothing, guards nothing, and hands packets on
-    /// as they came.
+    /// Defaults of a description: no space, no keys, no state, no effect on packets.
     pub(crate) const BASE: Self = Self {
         name: "",
         class: Class::Elementary,
@@ -128,6 +132,7 @@ impl Kind {
         config: &[],
         description: "",
         example: "",
+        example_chain: &[],
         counters: &[],
         coding: None,
         kernel_constants: None,
@@ -136,13 +141,41 @@ impl Kind {
         flow_lifetime_ns: |_, _, _| None,
     };
 
-    /// The spaces it exists in.
+    /// The spaces that it can run in.
     pub fn spaces(&self) -> impl Iterator<Item = Space> + use<> {
         let user = self.user.map(|_| Space::User);
         self.kernel.map(|_| Space::Kernel).into_iter().chain(user)
     }
 
-    /// Whether nothing is known of what it does, what it remembers and what it costs.
+    /// The first sentence of its description.
+    pub fn summary(&self) -> &'static str {
+        let end = self.description.find(". ");
+        end.map_or(self.description, |end| &self.description[..=end])
+    }
+
+    /// A small chain file with a function of this kind.
+    pub fn chain_file(&self) -> String {
+        let own = [self.name];
+        let names = match self.example_chain {
+            [] => &own,
+            names => names,
+        };
+        // The keys of a function on a line each.
+        let block = |kind: &Kind| {
+            let keys = kind.example.strip_prefix("{ ").and_then(|keys| keys.strip_suffix(" }"));
+            let keys = keys.unwrap_or(kind.example);
+            let keys = keys.replacen(", kind:", "\n      kind:", 1);
+            format!("    - {}\n", keys.replacen(", config:", "\n      config:", 1))
+        };
+        let functions: String = names.iter().filter_map(|name| kind(name)).map(block).collect();
+        format!(
+            "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: first }}\nspec:\n  \
+             match: {{ protocol: udp, destination: 10.0.0.2, destinationPort: 9000 }}\n  \
+             functions:\n{functions}  sla: {{ rate: 1kpps, burst: 8, latency: 50ms }}\n"
+        )
+    }
+
+    /// Whether its effect, state and cost are unknown.
     pub fn is_black_box(&self) -> bool {
         self.state == State::Unknown
     }
@@ -156,12 +189,12 @@ impl Kind {
     }
 }
 
-/// Every kind.
+/// All kinds.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> {
     KINDS.iter().copied()
 }
 
-/// The kind called `name`.
+/// Finds the kind called `name`.
 pub fn kind(name: &str) -> Option<&'static Kind> {
     kinds().find(|kind| kind.name == name)
 }
@@ -171,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_exists_somewhere_and_is_found_by_its_name() {
+    fn every_kind_has_a_space_and_is_found_by_name() {
         for entry in kinds() {
             assert!(entry.spaces().next().is_some(), "{}", entry.name);
             assert_eq!(kind(entry.name), Some(entry));
@@ -183,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_required_key_has_no_default() {
+    fn required_key_has_no_default() {
         for key in kinds().flat_map(|kind| kind.config) {
             assert!(!(key.required && key.default.is_some()), "{}", key.key);
             if let (ValueType::Choice(words), Some(default)) = (key.value, key.default) {

@@ -33,10 +33,10 @@ config! {
     /// Configuration of a `compress` function.
     pub struct CompressConfig {
         /// lz4 is fast, zstd makes packets smaller and costs some ten times as much
-        "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.or("lz4");
+        "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
         /// of zstd: more makes packets smaller and takes longer; of lz4, whose acceleration it is: more takes less time and
         /// leaves packets larger
-        "level" level: u8 = integer(1, 19, "a level").or("1");
+        "level" level: u8 = integer(1, 19, "a level").with_default("1");
         /// a file of 8 bytes to 128 KiB that both sides have: any bytes that the traffic often holds, or what `zstd --train` made of
         /// samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
@@ -76,7 +76,7 @@ pub static COMPRESS: Kind = Kind {
         ("bytes-out", "bytes of payloads after"),
         ("too-long", "dropped: with the mark it would pass the MTU"),
     ],
-    read: |fields| FunctionConfig::Compress(CompressConfig::of(fields)),
+    read: |fields| FunctionConfig::Compress(CompressConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::Compress(config) => longer(MARK_BYTES, config.mtu),
         _ => Effect::default(),
@@ -112,7 +112,7 @@ pub static DECOMPRESS: Kind = Kind {
         ),
         ("too-long", "dropped: it would be longer than the MTU"),
     ],
-    read: |fields| FunctionConfig::Decompress(DecompressConfig::of(fields)),
+    read: |fields| FunctionConfig::Decompress(DecompressConfig::from_fields(fields)),
     effect: |config| match config {
         // Any packet may become as long as one can be.
         FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
@@ -123,7 +123,7 @@ pub static DECOMPRESS: Kind = Kind {
 
 fn longer(bytes: u64, mtu: u16) -> Effect {
     Effect {
-        longer: Longer::by(bytes, mtu),
+        growth: Growth::by(bytes, mtu),
         ..Effect::default()
     }
 }
@@ -171,7 +171,7 @@ fn dictionary(fields: &Fields<'_>) -> Option<Dictionary> {
     let field = fields.get("dictionary")?;
     let path = field.text(EXPECTED, "write for example telemetry.dict")?;
     let shown = Printable(path);
-    let (message, help) = match field.report.files.read_bytes(path) {
+    let (message, help) = match field.faults.files.read_bytes(path) {
         Ok(bytes) if DICTIONARY.contains(&bytes.len()) => return Some(Dictionary::new(bytes)),
         Ok(bytes) => (
             format!("`{shown}` has {} bytes", bytes.len()),

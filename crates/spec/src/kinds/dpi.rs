@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::DEFAULT_MTU;
 use super::prelude::*;
-use crate::effect::PARTS;
-use crate::error::{Report, Span};
+use crate::effect::MILLIONTHS;
+use crate::error::{FaultLog, Span};
 use crate::keys::address::host;
 use crate::keys::list_file;
 use pattern::BadPattern;
@@ -63,12 +63,12 @@ const PATTERNS_FILE: ConfigKey = FILE.named(
     "patternsFile",
     "a text file with further patterns, one a line; empty lines are skipped, and those that begin with #",
 );
-const ACTION: ConfigKey = DpiAction::KEY.or("drop").named(
+const ACTION: ConfigKey = DpiAction::KEY.with_default("drop").named(
     "action",
     "what happens to a packet with a pattern that has no action of its own: it is dropped, or goes on with the \
      DSCP `dscp`, or goes on while a copy goes to `mirror`. With several actions all apply",
 );
-const NOCASE: ConfigKey = BOOLEAN.or("false").named(
+const NOCASE: ConfigKey = BOOLEAN.with_default("false").named(
     "nocase",
     "whether the letters A to Z of a literal that says nothing of it match in either case; regular expressions have the \
      flag i instead",
@@ -83,16 +83,16 @@ config! {
         /// match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }. A literal writes \xNN for any byte,
         /// \\ for a backslash, \/ for a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
         /// regular expressions, of 1024 bytes each
-        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).or("[]"), from lists,
+        "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
         /// the DSCP of marked packets
-        "dscp" dscp: u8 = integer(0, 63, "a DSCP").or("8");
+        "dscp" dscp: u8 = integer(0, 63, "a DSCP").with_default("8");
         /// where copies go: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }; as TZSP over UDP, to port 37008
         /// unless `port` says otherwise, out of the chain's egress; `source` is the address they come from; Ethernet
         /// addresses that are left out are the packet's
         "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
         /// fragments are dropped, or inspected each by itself, so that a pattern spread over two of them is not seen
-        "fragments" fragments: DpiFragments = DpiFragments::KEY.or("drop");
+        "fragments" fragments: DpiFragments = DpiFragments::KEY.with_default("drop");
     }
 }
 
@@ -115,7 +115,7 @@ config! {
         /// the collector's address
         "address" address: IpAddr = TEXT.required(), from address;
         /// its UDP port
-        "port" port: u16 = integer(1, 65_535, "a port").or("37008");
+        "port" port: u16 = integer(1, 65_535, "a port").with_default("37008");
         /// the address that copies come from, of the same family
         "source" source: IpAddr = TEXT.required(), from source;
         /// the Ethernet address that copies go to; left out, that of the packet
@@ -135,7 +135,7 @@ impl DpiConfig {
 
     /// The part that compiled patterns depend on: a change of what it leaves out needs no compiling.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             lists: self.lists.clone(),
             ..Self::default()
@@ -164,10 +164,10 @@ pub static DPI: Kind = Kind {
         ("failed-dropped", "dropped: the library failed to scan it"),
     ],
     read: |fields| {
-        let before = fields.report.count();
-        let config = DpiConfig::of(fields);
+        let before = fields.faults.count();
+        let config = DpiConfig::from_fields(fields);
         // What was not read is no reason to complain of what is missing then.
-        if fields.report.count() == before {
+        if fields.faults.count() == before {
             check_amount(&config, fields);
             check_mirror(&config, fields);
         }
@@ -176,12 +176,12 @@ pub static DPI: Kind = Kind {
     effect: |config| match config {
         // A copy of each packet may leave beside it.
         FunctionConfig::Dpi(config) if config.mirror.is_some() => Effect {
-            made: Made {
-                parts: PARTS,
+            added: AddedPackets {
+                parts: MILLIONTHS,
                 window: 1,
                 at_once: 0,
             },
-            longer: Longer::by(MIRROR_BYTES, DEFAULT_MTU),
+            growth: Growth::by(MIRROR_BYTES, DEFAULT_MTU),
             ..Effect::default()
         },
         _ => Effect::default(),
@@ -220,7 +220,7 @@ pub struct Pattern {
 fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
     let (action, nocase) = (fields.value(&ACTION), fields.value(&NOCASE));
     let in_list = fields.get("patterns").map(|field| PatternList {
-        file: field.report.place(field.span).file,
+        file: field.faults.place(field.span).file,
         patterns: field
             .list(PATTERNS)
             .unwrap_or_default()
@@ -237,12 +237,12 @@ fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
 /// An element of `patterns`; `action` and `nocase` are of those that say nothing. What is wrong with it is told of the whole: its
 /// quotes and escapes are YAML's as well.
 fn listed(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
-    if !field.is_map() {
+    if !field.is_mapping() {
         return parse(field, action, nocase);
     }
-    let fields = field.map(PATTERN_KEYS)?;
-    let own_action: Option<_> = fields.of(PATTERN_KEYS, "action");
-    let own_nocase: Option<_> = fields.of(PATTERN_KEYS, "nocase");
+    let fields = field.mapping(PATTERN_KEYS)?;
+    let own_action: Option<_> = fields.read(PATTERN_KEYS, "action");
+    let own_nocase: Option<_> = fields.read(PATTERN_KEYS, "nocase");
     let text = fields.required("pattern", PATTERN, "cmd.exe")?;
     let pattern = parse(
         &text,
@@ -270,8 +270,8 @@ fn parse(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> 
 /// The patterns of a file, one a line.
 fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternList> {
     const BLANKS: [char; 3] = [' ', '\t', '\r'];
-    let (path, text) = list_file::text(field, "rules/ids.patterns")?;
-    let inner = Report::within(field.report, path, &text);
+    let (path, text) = list_file::read_text(field, "rules/ids.patterns")?;
+    let inner = FaultLog::within(field.faults, path, &text);
     let mut patterns = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let text = line.trim_matches(BLANKS);
@@ -297,7 +297,7 @@ fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternLis
         }
     }
     let file = inner.place(Span::START).file;
-    field.report.absorb(inner);
+    field.faults.append(inner);
     Some(PatternList { file, patterns })
 }
 
@@ -355,10 +355,10 @@ fn check_mirror(config: &DpiConfig, fields: &Fields<'_>) {
 
 fn mirror(fields: &Fields<'_>) -> Option<MirrorConfig> {
     let field = fields.get("mirror")?;
-    let before = field.report.count();
+    let before = field.faults.count();
     let mirror = MirrorConfig::read(&field, &MIRROR)?;
     let (address, source) = (mirror.address, mirror.source);
-    if field.report.count() == before && address.is_ipv4() != source.is_ipv4() {
+    if field.faults.count() == before && address.is_ipv4() != source.is_ipv4() {
         field.fault(
             format!("copies from {source} to {address}"),
             "`source` and `address` of one family",

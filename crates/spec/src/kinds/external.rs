@@ -1,42 +1,42 @@
-//! `external`: a program that Myelin knows nothing of, a black box.
+//! `external`: any program as a function, a black box.
 
 use super::prelude::*;
 use std::collections::BTreeMap;
 
-/// The interface in a black box's namespace where packets come in.
+/// The interface in a black box's namespace where packets arrive.
 pub const INGRESS: &str = "ingress";
-/// The one where it sends them on.
+/// The interface where the black box sends packets.
 pub const EGRESS: &str = "egress";
-/// What the names of the variables that Myelin sets begin with.
+/// The prefix of the variables that Myelin sets.
 const RESERVED: &str = "MYELIN_";
-/// The longest time that a program may take to come up, ns: the chain's `up` waits for it.
+/// The longest startup time of a program, ns. The chain's `up` waits for it.
 const MAX_STARTUP_NS: u64 = 60_000_000_000;
 
 const COMMAND: &str = "a program and its arguments";
 const EXAMPLE: &str =
     r#"write for example [dpdk-testpmd, --no-huge, "--vdev=net_af_packet0,iface={ingress}"]"#;
-const STARTUP: ConfigKey = DURATION.or("1s").like("2s");
+const STARTUP: ConfigKey = DURATION.with_default("1s").with_hint("2s");
 
 config! {
-    /// Configuration of an `external` function. By default it has no command.
+    /// Configuration of an `external` function. The `Default` has no command.
     pub struct ExternalConfig {
-        /// the program, by its whole path or by a name to be found in PATH, and its arguments; `{ingress}` and `{egress}` in
-        /// them become the names of its interfaces, which it also finds in MYELIN_INGRESS and MYELIN_EGRESS, beside
-        /// MYELIN_CHAIN and MYELIN_FUNCTION; it is root in a network namespace of its own, and must stay in the
-        /// foreground
-        "command" command: Vec<String> = ConfigKey::new(ValueType::Command).required(), from command;
-        /// further variables: { NAME: VALUE }
-        "environment" environment: BTreeMap<String, String> = ConfigKey::new(ValueType::Environment), from environment;
-        /// how long it may take until it is up, at most 60s: packets are led to it as soon as it has taken both of its interfaces
-        /// (by a packet socket, a bridge, an XDP program or promiscuous mode), and in any case when this time is
-        /// over; if it ends before, the chain does not come up
-        "startup" startup_ns: u64 = STARTUP, from startup;
+        /// The program, as an absolute path or a name in PATH, and its arguments. Myelin replaces `{ingress}`
+        /// and `{egress}` by the names of its interfaces, and sets MYELIN_INGRESS, MYELIN_EGRESS,
+        /// MYELIN_CHAIN and MYELIN_FUNCTION. The program is root in its own network namespace, and must stay
+        /// in the foreground.
+        "command" command: Vec<String> = ConfigKey::new(ValueType::Command).required(), from read_command;
+        /// Further environment variables.
+        "environment" environment: BTreeMap<String, String> = ConfigKey::new(ValueType::Environment), from read_environment;
+        /// The longest startup time, at most 60s. Packets reach the program once it has opened both
+        /// interfaces (packet socket, bridge, XDP program or promiscuous mode), or after this time. If it
+        /// exits before, the chain does not come up.
+        "startup" startup_ns: u64 = STARTUP, from read_startup;
     }
 }
 
 impl ExternalConfig {
-    /// The command with the names of the interfaces in place of `{ingress}` and `{egress}`.
-    pub fn filled_in(&self) -> Vec<String> {
+    /// The command with `{ingress}` and `{egress}` replaced by the names of the interfaces.
+    pub fn command_line(&self) -> Vec<String> {
         let fill = |text: &String| {
             text.replace("{ingress}", INGRESS)
                 .replace("{egress}", EGRESS)
@@ -44,7 +44,7 @@ impl ExternalConfig {
         self.command.iter().map(fill).collect()
     }
 
-    /// The variables that it finds in its environment, as the function `function` of the chain `chain`.
+    /// The environment variables of the function `function` of the chain `chain`.
     pub fn variables(&self, chain: &str, function: &str) -> BTreeMap<String, String> {
         let own = [
             ("INGRESS", INGRESS),
@@ -57,31 +57,32 @@ impl ExternalConfig {
     }
 }
 
-/// `external`. Of the class that belongs into user space, since nothing is known of it but that it is a program.
+/// `external`. Advanced, the class for user space, because it is a program.
 pub static EXTERNAL: Kind = Kind {
     name: "external",
     class: Class::Advanced,
-    // Nobody knows its cost: the planner says so, and leaves it out.
+    // Its cost is unknown: the planner warns, and leaves it out.
     user: Some(Cost::new(0.0, 0.0)),
     touches: Touches::HeaderAndPayload,
     state: State::Unknown,
     config: ExternalConfig::KEYS,
-    description: "A black box: any program that takes packets from the interface `ingress` and sends them on at `egress`, in a network \
-                  namespace of its own. Nothing is known of what it does; it is started, watched, limited and, when it \
-                  ends, started again. Needs `mapping: distributed`, which is chosen by itself.",
+    description: "Runs any program as a function (a black box). The program takes packets from the interface \
+                  `ingress` and sends them at `egress`, in its own network namespace. Myelin starts, \
+                  watches and limits it, and restarts it when it exits. Myelin knows neither its effect on \
+                  packets nor its cost. Needs `mapping: distributed`, which `mapping: auto` chooses.",
     example: "{ name: bump, kind: external, config: { command: [bump-in-the-wire, \"{ingress}\", \"{egress}\"] } }",
-    read: |fields| FunctionConfig::External(ExternalConfig::of(fields)),
+    read: |fields| FunctionConfig::External(ExternalConfig::from_fields(fields)),
     ..Kind::BASE
 };
 
-fn startup(fields: &Fields<'_>) -> u64 {
+fn read_startup(fields: &Fields<'_>) -> u64 {
     let startup_ns = fields.value(&STARTUP.named("startup", ""));
     if let Some(field) = fields
         .get("startup")
         .filter(|_| startup_ns > MAX_STARTUP_NS)
     {
         field.fault(
-            "longer than a chain waits for its function",
+            "the startup time is too long",
             "at most 60s",
             "write 60s or less",
         );
@@ -89,14 +90,14 @@ fn startup(fields: &Fields<'_>) -> u64 {
     startup_ns
 }
 
-fn command(fields: &Fields<'_>) -> Vec<String> {
+fn read_command(fields: &Fields<'_>) -> Vec<String> {
     let Some(field) = fields.get("command") else {
         return Vec::new();
     };
     let Some(items) = field.list(COMMAND) else {
         return Vec::new();
     };
-    let words: Vec<_> = items.iter().map(|item| word(item)).collect();
+    let words: Vec<_> = items.iter().map(|item| read_argument(item)).collect();
     match (items.first(), words.first()) {
         (Some(first), Some(Some(program)))
             if !program.starts_with('/') && (program.is_empty() || program.contains('/')) =>
@@ -106,8 +107,8 @@ fn command(fields: &Fields<'_>) -> Vec<String> {
                     "`{}` is neither an absolute path nor a plain name",
                     Printable(program)
                 ),
-                "a program such as `/usr/bin/python3`, or `python3`, which is looked for in PATH",
-                "the program is started by the agent, in the directory `/`: write its whole path",
+                "a program such as `/usr/bin/python3`, or `python3` from PATH",
+                "write its absolute path: the agent starts it in the directory `/`",
             );
         }
         (None, _) => field.fault("an empty list", COMMAND, EXAMPLE),
@@ -116,8 +117,8 @@ fn command(fields: &Fields<'_>) -> Vec<String> {
     words.into_iter().flatten().collect()
 }
 
-/// What the system can hand to a program.
-fn word(field: &Field<'_>) -> Option<String> {
+/// Reads an argument or the value of a variable: a text without a zero byte (execve(2)).
+fn read_argument(field: &Field<'_>) -> Option<String> {
     const WORDS: &str = "a text without a zero byte";
     let text = field.text(WORDS, "write it in quotes")?;
     if text.contains('\0') {
@@ -127,13 +128,13 @@ fn word(field: &Field<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn environment(fields: &Fields<'_>) -> BTreeMap<String, String> {
+fn read_environment(fields: &Fields<'_>) -> BTreeMap<String, String> {
     let Some(field) = fields.get("environment") else {
         return BTreeMap::new();
     };
     let mut environment = BTreeMap::new();
     for (name, value) in field.entries("names and their values, such as { LEVEL: 3 }") {
-        let Some(text) = word(&value) else {
+        let Some(text) = read_argument(&value) else {
             continue;
         };
         let message = if name.is_empty() || name.contains(['=', '\0']) {
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_become_names_and_other_braces_stay() {
+    fn placeholders_are_replaced_and_other_braces_stay() {
         let config = ExternalConfig {
             command: ["bridge", "{ingress},{egress}", "${HOME} {x} {}"]
                 .map(str::to_owned)
@@ -163,11 +164,11 @@ mod tests {
             ..ExternalConfig::default()
         };
         let filled = ["bridge", "ingress,egress", "${HOME} {x} {}"];
-        assert_eq!(config.filled_in(), filled);
+        assert_eq!(config.command_line(), filled);
     }
 
     #[test]
-    fn the_program_finds_its_interfaces_and_its_name() {
+    fn variables_name_interfaces_chain_and_function() {
         let mut config = ExternalConfig::default();
         config.environment.insert("LEVEL".into(), "3".into());
         let variables = config.variables("tactile", "bump");

@@ -3,69 +3,68 @@
 use myelin_packet::rules::{Action, MAX_RULES, Rule};
 
 use super::prelude::*;
-use crate::keys::list_file::Listed;
+use crate::keys::list_file::ListOrFile;
 use crate::keys::matching;
 
 word_enum! {
-    /// What a firewall does with fragments when one of its rules names a port, which a fragment does not show.
+    /// The action on fragments if a rule names a port: a fragment shows no ports.
     #[derive(Default)]
     pub enum FragmentPolicy {
-        /// Drop them: a port rule cannot be evaded by fragmenting.
+        /// Drop them, so that fragmenting evades no rule.
         #[default]
         Drop = "drop",
-        /// Match them without ports: a rule that names a port does not fit them.
+        /// Match them without ports: rules with a port do not match them.
         Match = "match",
     }
 }
 
 const ACTION: ConfigKey = ConfigKey::new(ValueType::Choice(&["allow", "deny"]));
-const RULES: Listed = Listed {
+const RULES: ListOrFile = ListOrFile {
     keys: ["rules", "rulesFile"],
     expected: "a list of rules such as { action: deny, source: 192.0.2.0/24 }",
     file: "rules.yaml",
     most: MAX_RULES,
-    of: "firewall",
+    kind: "firewall",
     too_many: "merge neighbouring prefixes or port ranges, or split the rules over two firewalls",
 };
 const RULES_FILE: ConfigKey = FILE.named(
     "rulesFile",
-    "a YAML file with a list of further rules, which come after those of `rules`",
+    "A YAML file with a list of further rules. They follow those of `rules`.",
 );
 
 config! {
     /// Configuration of a `firewall` function.
     pub struct FirewallConfig {
-        /// rules, first match wins: { action: allow|deny, source: PREFIX, destination: PREFIX, protocol:
-        /// udp|tcp|icmp|icmpv6|NUMBER, sourcePort: PORT|"FROM-TO", destinationPort: PORT|"FROM-TO" }; a field left out
-        /// fits every packet; at most 1024 with those of rulesFile
-        "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules(RULE_KEYS)).or("[]"), from rules, with RULES_FILE;
-        /// what happens to a packet that no rule matches
-        "default" default: Action = ACTION.or("allow");
-        /// fragments show no ports: when a rule names one, drop them, or match them as packets without ports
-        "fragments" fragments: FragmentPolicy = FragmentPolicy::KEY.or("drop");
+        /// The rules; the first match wins. An absent field matches every packet. At most 1024 rules, with
+        /// those of `rulesFile`.
+        "rules" rules: Vec<Rule> = ConfigKey::new(ValueType::Rules(RULE_KEYS)).with_default("[]"), from read_rules, with RULES_FILE;
+        /// The action on a packet that no rule matches.
+        "default" default: Action = ACTION.with_default("allow");
+        /// The action on fragments if a rule names a port: drop them, or match them without ports.
+        "fragments" fragments: FragmentPolicy = FragmentPolicy::KEY.with_default("drop");
     }
 }
 
 keys! {
     /// Keys of a firewall rule.
     RULE_KEYS {
-        /// what happens to a packet that fits
+        /// The action on a packet that matches.
         "action" = ACTION.required();
-        /// source address or prefix
+        /// The source: an address or a prefix.
         "source" = TEXT;
-        /// destination address or prefix
+        /// The destination: an address or a prefix.
         "destination" = TEXT;
-        /// udp, tcp, icmp, icmpv6, or the number of a protocol
+        /// The protocol: udp, tcp, icmp, icmpv6, or an IP protocol number.
         "protocol" = TEXT;
-        /// source port, or a range of them: "FROM-TO"
+        /// The source port, or a range of ports.
         "sourcePort" = ConfigKey::new(ValueType::Ports);
-        /// destination port, or a range of them
+        /// The destination port, or a range of ports.
         "destinationPort" = ConfigKey::new(ValueType::Ports);
     }
 }
 
 impl FirewallConfig {
-    /// Whether fragments are dropped unseen: the policy says so and some rule needs a port.
+    /// Whether it drops all fragments: by its policy, and because a rule names a port.
     pub fn drops_fragments(&self) -> bool {
         self.fragments == FragmentPolicy::Drop && self.rules.iter().any(Rule::names_ports)
     }
@@ -80,28 +79,29 @@ pub static FIREWALL: Kind = Kind {
     touches: Touches::Header,
     guards: true,
     config: FirewallConfig::KEYS,
-    description: "Lets packets pass or drops them by prefix, protocol and port; the cost hardly depends on the number of rules.",
+    description: "Allows or denies packets by prefix, protocol and port. Its cost hardly depends on the \
+                  number of rules.",
     example: "{ name: edge-filter, kind: firewall, config: { rules: [ { action: deny, source: 192.0.2.0/24 } ] } }",
-    read: |fields| FunctionConfig::Firewall(FirewallConfig::of(fields)),
+    read: |fields| FunctionConfig::Firewall(FirewallConfig::from_fields(fields)),
     ..Kind::BASE
 };
 
 impl Readable for Action {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        field.word(&[("allow", Self::Allow), ("deny", Self::Deny)])
+        field.read_word(&[("allow", Self::Allow), ("deny", Self::Deny)])
     }
 }
 
-fn rules(fields: &Fields<'_>) -> Vec<Rule> {
-    RULES.read(fields, rule)
+fn read_rules(fields: &Fields<'_>) -> Vec<Rule> {
+    RULES.read(fields, read_rule)
 }
 
-fn rule(field: &Field<'_>) -> Option<Rule> {
-    let fields = field.map(RULE_KEYS)?;
+fn read_rule(field: &Field<'_>) -> Option<Rule> {
+    let fields = field.mapping(RULE_KEYS)?;
     let action = fields
         .required("action", "allow or deny", "deny")
         .and_then(|field| Action::read(&field, &ACTION));
-    let packets = matching::packets(&fields, |key| matching::ports(&fields, key));
+    let packets = matching::read_packets(&fields, |key| matching::read_ports(&fields, key));
     let [source_ports, destination_ports] = packets.ports;
     Some(Rule {
         action: action?,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fragments_matter_only_where_a_rule_names_a_port() {
+    fn fragments_are_dropped_only_if_a_rule_names_a_port() {
         let mut config = FirewallConfig {
             rules: vec![Rule::any(Action::Deny)],
             default: Action::Allow,

@@ -4,40 +4,43 @@ use super::prelude::*;
 use myelin_packet::FlowState;
 
 word_enum! {
-    /// What happens to a TCP segment that belongs to no known connection and opens none.
+    /// The action on a TCP segment that belongs to no known connection and opens none.
     #[derive(Default)]
     pub enum InvalidPolicy {
-        /// It goes on.
+        /// Forward it.
         #[default]
         Pass = "pass",
-        /// It is dropped.
+        /// Drop it.
         Drop = "drop",
     }
 }
 
 config! {
-    /// Configuration of a `flow-tracker` function. The default lifetimes are the least that RFC 4787 (REQ-5) and RFC 5382 (REQ-5) allow.
+    /// Configuration of a `flow-tracker` function. The default lifetimes are the minimum of RFC 4787
+    /// (REQ-5) and RFC 5382 (REQ-5).
     #[derive(Copy)]
     pub struct FlowTrackerConfig {
-        /// flows it keeps at most; when one more comes the one that was used longest ago goes (in the kernel, one that was not used
-        /// of late), and this is counted
+        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the kernel,
+        /// one of the idle flows). A counter records replacements.
         "flows" flows: u32 = FLOWS;
-        /// what happens to a TCP segment that belongs to no known connection and opens none; it is counted in any case
-        "invalid" invalid: InvalidPolicy = InvalidPolicy::KEY.or("pass");
-        /// how long a flow lives after its last packet
-        "timeout" timeout_ns: u64 = DURATION.or("120s");
-        /// the same for an established TCP connection; at most 240s while it is opened or closed, and 10s once it is closed
-        "tcpTimeout" tcp_timeout_ns: u64 = DURATION.or("7440s").like("120s"), with REVERSE_OF;
+        /// The action on a TCP segment that belongs to no known connection and opens none. A counter
+        /// records such segments in any case.
+        "invalid" invalid: InvalidPolicy = InvalidPolicy::KEY.with_default("pass");
+        /// The lifetime of a flow after its last packet.
+        "timeout" timeout_ns: u64 = DURATION.with_default("120s");
+        /// The lifetime of an established TCP connection. It is at most 240s while the connection opens or
+        /// closes, and 10s after it closed.
+        "tcpTimeout" tcp_timeout_ns: u64 = DURATION.with_default("7440s").with_hint("120s"), with REVERSE_OF;
     }
 }
 
-/// How long a TCP connection that is opened or closed waits for its next segment at most, ns: four minutes (RFC 5382, REQ-5).
+/// The longest lifetime of a TCP connection that opens or closes, ns: four minutes (RFC 5382, REQ-5).
 const TRANSITORY_NS: u64 = 240_000_000_000;
-/// How long late segments of a closed connection belong to it at most, ns.
+/// The longest lifetime of a closed TCP connection, ns. Late segments still belong to it.
 const CLOSED_NS: u64 = 10_000_000_000;
 
 impl FlowTrackerConfig {
-    /// How long a flow in that state lives after its last packet, ns.
+    /// The lifetime of a flow in `state` after its last packet, ns.
     pub fn lifetime_ns(&self, is_tcp: bool, state: FlowState) -> u64 {
         match state {
             _ if !is_tcp => self.timeout_ns,
@@ -47,9 +50,9 @@ impl FlowTrackerConfig {
         }
     }
 
-    /// The part that the table depends on: a change of what it leaves out needs no new one.
+    /// The part that the table depends on. Other changes keep the table.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             flows: self.flows,
             ..Self::default()
@@ -67,10 +70,11 @@ pub static FLOW_TRACKER: Kind = Kind {
     state: State::PerFlow,
     guards: true,
     config: FlowTrackerConfig::KEYS,
-    description: "Follows each flow through new, established, closing and closed, and counts what both sides send; `myelin ps \
-                  --flows` shows them. Sees one direction, unless a `flow-tracker` with `reverseOf` stands in the reverse chain.",
+    description: "Tracks the state of each flow: new, established, closing, closed. Counts its packets and \
+                  bytes; `myelin ps --flows` shows them. Sees one direction only, unless the reverse chain \
+                  has a `flow-tracker` with `reverseOf`.",
     example: "{ name: connections, kind: flow-tracker, config: { invalid: drop } }",
-    read: |fields| FunctionConfig::FlowTracker(FlowTrackerConfig::of(fields)),
+    read: |fields| FunctionConfig::FlowTracker(FlowTrackerConfig::from_fields(fields)),
     flow_lifetime_ns: |config, is_tcp, state| match config {
         FunctionConfig::FlowTracker(config) => Some(config.lifetime_ns(is_tcp, state?)),
         _ => None,
@@ -83,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_state_outlives_the_established_one() {
+    fn established_state_lives_longest() {
         let config = FlowTrackerConfig {
             timeout_ns: 7,
             tcp_timeout_ns: 5,

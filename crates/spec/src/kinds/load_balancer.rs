@@ -6,21 +6,20 @@ use myelin_packet::MacAddr;
 use myelin_packet::maglev::{Backend, MAX_BACKENDS, MAX_WEIGHT, MaglevTable};
 
 use super::prelude::*;
-use crate::keys::address::host;
+use crate::keys::address::read_host;
 
 const BACKENDS: ConfigKey = ConfigKey::new(ValueType::Backends(BackendSpec::KEYS)).required();
 
 config! {
     /// Configuration of a `load-balancer` function.
     pub struct LoadBalancerConfig {
-        /// where packets go, 512 at most, of one address family or both: { address: ADDRESS, weight: 1 to 100, mac: MAC };
-        /// `weight` (1) is the share of flows; `mac` becomes the frame's destination, which otherwise stays; with an
-        /// empty list every packet is dropped
-        "backends" backends: Vec<BackendSpec> = BACKENDS, from backends;
-        /// how long a flow without packets stays with its backend
-        "timeout" timeout_ns: u64 = DURATION.or("300s");
-        /// flows it keeps; when one more comes, it forgets one that has not been used for long
-        "flows" flows: u32 = integer(1024, 1 << 20, "a number of flows").or("65536"), with REVERSE_OF;
+        /// The backends, at most 512, of one address family or both. With an empty list the function drops
+        /// every packet.
+        "backends" backends: Vec<BackendSpec> = BACKENDS, from read_backends;
+        /// The time that an idle flow keeps its backend.
+        "timeout" timeout_ns: u64 = DURATION.with_default("300s");
+        /// The flows in the table. A further flow replaces one that was idle for long.
+        "flows" flows: u32 = integer(1024, 1 << 20, "a number of flows").with_default("65536"), with REVERSE_OF;
     }
 }
 
@@ -28,23 +27,23 @@ config! {
     /// A backend.
     #[derive(Copy)]
     pub struct BackendSpec {
-        /// what becomes the destination of packets, IPv4 or IPv6
-        "address" address: IpAddr = TEXT.required(), from address;
-        /// its share of flows, in proportion to the others'
-        "weight" weight: u32 = integer(1, MAX_WEIGHT as u64, "a weight").or("1");
-        /// what becomes the Ethernet destination; left out, that stays
+        /// The new destination address of packets, IPv4 or IPv6.
+        "address" address: IpAddr = TEXT.required(), from read_address;
+        /// The share of flows, relative to the other weights.
+        "weight" weight: u32 = integer(1, MAX_WEIGHT as u64, "a weight").with_default("1");
+        /// The new Ethernet destination of packets. Without it, they keep their destination.
         "mac" mac: Option<MacAddr> = TEXT;
     }
 }
 
 impl LoadBalancerConfig {
-    /// The backends as tables hold them, in the order of the configuration.
+    /// The backends as table entries, in the order of the configuration.
     pub fn backends(&self) -> Vec<Backend> {
         let backend = |spec: &BackendSpec| Backend::new(spec.address, spec.mac);
         self.backends.iter().map(backend).collect()
     }
 
-    /// The hash tables over them: of IPv4, and of IPv6.
+    /// The hash tables of the backends: for IPv4 and for IPv6.
     pub fn tables(&self) -> [MaglevTable; 2] {
         let backends = self.backends();
         [0, 1].map(|is_ipv6| {
@@ -56,9 +55,9 @@ impl LoadBalancerConfig {
         })
     }
 
-    /// The part that the state of flows depends on: backends may come and go under it.
+    /// The part that the flow table depends on. Backends may change.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             flows: self.flows,
             ..Self::default()
@@ -75,11 +74,12 @@ pub static LOAD_BALANCER: Kind = Kind {
     touches: Touches::Header,
     state: State::PerFlow,
     config: LoadBalancerConfig::KEYS,
-    description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev), rewriting the destination address, and \
-                  keeps each flow with its backend; in the reverse chain a `load-balancer` with `reverseOf` gives the \
-                  answers their source back. Drops packets without ports, and answers of no living flow.",
+    description: "Spreads UDP and TCP flows over backends by consistent hashing (Maglev). Rewrites the \
+                  destination address, and keeps each flow on its backend. In the reverse chain, a \
+                  `load-balancer` with `reverseOf` restores the source of replies. Drops packets without \
+                  ports, and replies without a live flow.",
     example: "{ name: spread, kind: load-balancer, config: { backends: [ { address: 10.0.0.11 }, { address: 10.0.0.12 } ] } }",
-    read: |fields| FunctionConfig::LoadBalancer(LoadBalancerConfig::of(fields)),
+    read: |fields| FunctionConfig::LoadBalancer(LoadBalancerConfig::from_fields(fields)),
     flow_lifetime_ns: |config, _, _| match config {
         FunctionConfig::LoadBalancer(config) => Some(config.timeout_ns),
         _ => None,
@@ -87,7 +87,7 @@ pub static LOAD_BALANCER: Kind = Kind {
     ..Kind::BASE
 };
 
-fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
+fn read_backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     let Some(field) = fields.get("backends") else {
         return Vec::new();
     };
@@ -96,23 +96,23 @@ fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     if items.len() > MAX_BACKENDS {
         field.fault(
             format!("{} backends", items.len()),
-            format!("at most {MAX_BACKENDS} backends of one load balancer"),
-            "let a load balancer send to other load balancers",
+            format!("at most {MAX_BACKENDS} backends in one load-balancer"),
+            "use two levels: backends that are load balancers themselves",
         );
     }
     let mut backends: Vec<BackendSpec> = Vec::with_capacity(items.len());
     for item in &items {
-        let before = item.report.count();
+        let before = item.faults.count();
         let backend = BackendSpec::read(item, &BACKENDS);
-        let Some(backend) = backend.filter(|_| item.report.count() == before) else {
+        let Some(backend) = backend.filter(|_| item.faults.count() == before) else {
             continue;
         };
         let mut others = backends.iter();
         if others.any(|other| other.address == backend.address) {
             item.fault(
-                format!("{} is named twice", backend.address),
+                format!("{} is listed twice", backend.address),
                 "each backend once",
-                "remove one of the two, and raise the weight of the other",
+                "remove one of the two; `weight` sets the share of the other",
             );
         }
         backends.push(backend);
@@ -120,7 +120,7 @@ fn backends(fields: &Fields<'_>) -> Vec<BackendSpec> {
     backends
 }
 
-fn address(fields: &Fields<'_>) -> IpAddr {
+fn read_address(fields: &Fields<'_>) -> IpAddr {
     let examples = ("10.0.0.11", "10.0.0.11 or 2001:db8::11");
-    host(fields, "address", "the address of one host", examples)
+    read_host(fields, "address", "the address of one host", examples)
 }

@@ -6,8 +6,8 @@ config! {
     /// Configuration of a `monitor` function.
     #[derive(Copy)]
     pub struct MonitorConfig {
-        /// flows it keeps at most; when one more comes the one that was used longest ago goes (in the kernel, one that was not used
-        /// of late), and this is counted
+        /// The most flows in the table. A new flow replaces the flow that was idle longest (in the kernel,
+        /// one of the idle flows). A counter records replacements.
         "flows" flows: u32 = FLOWS;
     }
 }
@@ -21,8 +21,9 @@ pub static MONITOR: Kind = Kind {
     touches: Touches::Header,
     state: State::PerFlow,
     config: MonitorConfig::KEYS,
-    description: "Counts packets and bytes by five-tuple and hands every packet on unchanged; `myelin ps --flows` shows them.",
+    description: "Counts packets and bytes per flow (five-tuple). Forwards packets unchanged. `myelin ps \
+                  --flows` shows the flows.",
     example: "{ name: meter, kind: monitor, config: { flows: 4096 } }",
-    read: |fields| FunctionConfig::Monitor(MonitorConfig::of(fields)),
+    read: |fields| FunctionConfig::Monitor(MonitorConfig::from_fields(fields)),
     ..Kind::BASE
 };

@@ -7,40 +7,45 @@ use super::prelude::*;
 use crate::keys::address::is_host;
 use crate::keys::matching;
 
-/// External addresses of one `nat` at most, both families together.
+/// The most external addresses of one `nat`, of both families together.
 pub const MAX_ADDRESSES: usize = 16;
-/// How long a mapping of a TCP connection that is not established lives, ns: four minutes (RFC 5382, REQ-5).
+/// The lifetime of a TCP mapping whose connection is not established, ns: four minutes (RFC 5382,
+/// REQ-5).
 const TCP_TRANSITORY_NS: u64 = 240_000_000_000;
 
 const ADDRESSES: &str = "the external address, or a list of them, IPv4 or IPv6";
 const EXAMPLE: &str = "write for example 198.51.100.7 or [198.51.100.7, 2001:db8::7]";
 
 config! {
-    /// Configuration of a `nat` function: source NAT of UDP, TCP and ICMP echo. The default lifetimes are the least that RFC 4787 (REQ-5) and
-    /// RFC 5382 (REQ-5) allow. By default it has no address, so that it translates nothing.
+    /// Configuration of a `nat` function: source NAT of UDP, TCP and ICMP echo. The default lifetimes are
+    /// the minimum of RFC 4787 (REQ-5) and RFC 5382 (REQ-5). The `Default` has no address and translates
+    /// nothing.
     pub struct NatConfig {
-        /// the external address, or a list of at most 16, IPv4, IPv6 or both; all flows of an inside address get the same one
-        "address" addresses: Vec<IpAddr> = ConfigKey::new(ValueType::Addresses).required(), from addresses;
-        /// external ports, and identifiers of echoes; a flow keeps its own where that is in the range and free
-        "ports" ports: RangeInclusive<u16> = ConfigKey::new(ValueType::Ports).or("1024-65535"), from ports;
-        /// how long a UDP or ICMP mapping lives after the last packet from inside
-        "timeout" timeout_ns: u64 = DURATION.or("120s");
-        /// the same for TCP; at most 240s after a SYN, and from a FIN or RST to the next SYN
-        "tcpTimeout" tcp_timeout_ns: u64 = DURATION.or("7440s").like("120s");
-        /// mappings it keeps at most; when one more comes and none has expired, its packets are dropped and counted
-        "flows" flows: u32 = integer(1, 1 << 20, "a number of mappings").or("16384"), with REVERSE_OF;
+        /// The external address, or a list of at most 16, IPv4, IPv6 or both. All flows of an inside address
+        /// get the same external address.
+        "address" addresses: Vec<IpAddr> = ConfigKey::new(ValueType::Addresses).required(), from read_addresses;
+        /// The external ports, and identifiers of ICMP echoes. A flow keeps its own port if that is in the
+        /// range and free.
+        "ports" ports: RangeInclusive<u16> = ConfigKey::new(ValueType::Ports).with_default("1024-65535"), from read_external_ports;
+        /// The lifetime of a UDP or ICMP mapping after the last packet from inside.
+        "timeout" timeout_ns: u64 = DURATION.with_default("120s");
+        /// The lifetime of a TCP mapping. It is at most 240s after a SYN, and from a FIN or RST to the next
+        /// SYN.
+        "tcpTimeout" tcp_timeout_ns: u64 = DURATION.with_default("7440s").with_hint("120s");
+        /// The most mappings. If none has expired, the function drops and counts packets of further flows.
+        "flows" flows: u32 = integer(1, 1 << 20, "a number of mappings").with_default("16384"), with REVERSE_OF;
     }
 }
 
 impl NatConfig {
-    /// External ports of each address and protocol.
+    /// The number of external ports of each address and protocol.
     pub fn port_count(&self) -> u32 {
         u32::from(self.ports.end() - self.ports.start()) + 1
     }
 
-    /// The part that mappings depend on: a change of what it leaves out needs no new ones.
+    /// The part that mappings depend on. Other changes keep the mappings.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         let Self {
             timeout_ns,
             tcp_timeout_ns,
@@ -53,7 +58,7 @@ impl NatConfig {
         }
     }
 
-    /// How long a mapping lives after a TCP segment with SYN, and while its connection is closing, ns.
+    /// The lifetime of a mapping after a TCP SYN, and while its connection closes, ns.
     pub fn tcp_transitory_ns(&self) -> u64 {
         self.tcp_timeout_ns.min(TCP_TRANSITORY_NS)
     }
@@ -69,19 +74,20 @@ pub static NAT: Kind = Kind {
     state: State::PerFlow,
     guards: true,
     config: NatConfig::KEYS,
-    description: "Gives UDP, TCP and ICMP echo packets an external source address and port (NAPT, RFC 3022 and 4787), of IPv4 and \
-                  IPv6; in the reverse chain a `nat` with `reverseOf` gives the replies their destination back. Drops fragments, \
-                  everything else that it cannot translate, and replies to no living mapping.",
+    description: "Translates source addresses and ports (NAPT, RFC 3022 and 4787). Handles UDP, TCP and ICMP \
+                  echo over IPv4 and IPv6. In the reverse chain, a `nat` with `reverseOf` restores the \
+                  destination of replies. Drops fragments, other packets that it cannot translate, and \
+                  replies without a live mapping.",
     example: "{ name: masquerade, kind: nat, config: { address: 198.51.100.7 } }",
-    read: |fields| FunctionConfig::Nat(NatConfig::of(fields)),
+    read: |fields| FunctionConfig::Nat(NatConfig::from_fields(fields)),
     ..Kind::BASE
 };
 
-fn ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
-    let ports = matching::ports(fields, "ports").unwrap_or(1024..=65_535);
+fn read_external_ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
+    let ports = matching::read_ports(fields, "ports").unwrap_or(1024..=65_535);
     if let (Some(field), 0) = (fields.get("ports"), *ports.start()) {
         field.fault(
-            "port 0 is no port of a packet",
+            "no packet has port 0",
             "a port or a range of ports, 1 to 65535",
             "begin the range at 1 or above",
         );
@@ -89,7 +95,7 @@ fn ports(fields: &Fields<'_>) -> RangeInclusive<u16> {
     ports
 }
 
-fn addresses(fields: &Fields<'_>) -> Vec<IpAddr> {
+fn read_addresses(fields: &Fields<'_>) -> Vec<IpAddr> {
     let Some(field) = fields.get("address") else {
         return Vec::new();
     };
@@ -103,12 +109,12 @@ fn addresses(fields: &Fields<'_>) -> Vec<IpAddr> {
     }
     let mut addresses = Vec::new();
     for item in &items {
-        let Some(address) = address(item) else {
+        let Some(address) = read_address(item) else {
             continue;
         };
         if addresses.contains(&address) {
             item.fault(
-                format!("{address} is named twice"),
+                format!("{address} is listed twice"),
                 "addresses that differ",
                 "remove one of the two",
             );
@@ -118,7 +124,7 @@ fn addresses(fields: &Fields<'_>) -> Vec<IpAddr> {
     addresses
 }
 
-fn address(field: &Field<'_>) -> Option<IpAddr> {
+fn read_address(field: &Field<'_>) -> Option<IpAddr> {
     field.parsed(ADDRESSES, EXAMPLE, |text| match text.parse() {
         Ok(address) if is_host(&address) => Ok(address),
         Ok(address) => Err(format!("{address} is not the address of a host")),

@@ -1,8 +1,8 @@
-//! The words of every description.
+//! Imports for the descriptions of kinds.
 
 pub(super) use super::FunctionConfig;
 pub(super) use super::catalogue::{Class, Coding, Kind, State, Touches};
-pub(super) use crate::effect::{Cost, Effect, Longer, Made};
+pub(super) use crate::effect::{Cost, Effect, Growth, AddedPackets};
 pub(super) use crate::keys::field::{Field, Fields};
 pub(super) use crate::keys::words::word_enum;
 pub(super) use crate::keys::{

@@ -43,7 +43,7 @@ word_enum! {
 }
 
 /// Redundancies are kept in so many parts of one.
-pub const REDUNDANCY_PARTS: u32 = crate::keys::PARTS;
+pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 /// Longest IP packet that may be asked for, bytes: what a worker's frame holds beside its headroom.
 pub const MAX_MTU: u16 = 1700;
 /// What a repair packet (RFC 8681) has beside its symbol, bytes: its identifier, the encoding coefficients' seed and the length of the
@@ -54,39 +54,39 @@ const EQUATIONS: u32 = 64;
 
 /// Source packets in one coded packet.
 const PACKETS: ConfigKey = integer(1, 64, "a number of packets");
-const REDUNDANCY: ConfigKey = ConfigKey::new(ValueType::Number { max: 4 }).or("0.25");
+const REDUNDANCY: ConfigKey = ConfigKey::new(ValueType::Number { max: 4 }).with_default("0.25");
 
 config! {
-    /// Configuration of an `rlnc-encode` function. The redundancy is in parts of [`REDUNDANCY_PARTS`].
+    /// Configuration of an `rlnc-encode` function. The redundancy is in parts of [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncEncodeConfig {
         /// which source packets a repair packet is made of: the latest ones, or those of one block
-        "code" code: RlncCode = RlncCode::KEY.or("window");
+        "code" code: RlncCode = RlncCode::KEY.with_default("window");
         /// source packets of a window, for code: window
-        "window" window: u8 = PACKETS.or("8");
+        "window" window: u8 = PACKETS.with_default("8");
         /// source packets of a block, for code: block
-        "block" block: u8 = PACKETS.or("32");
+        "block" block: u8 = PACKETS.with_default("32");
         /// repair packets for each source packet, with up to six decimals; 0.25 is one for four
         "redundancy" redundancy: u32 = REDUNDANCY;
         /// density threshold (RFC 8681): a source packet of the window is in a repair packet with probability (density + 1) / 16
-        "density" density: u8 = integer(0, 15, "a density threshold").or("15");
+        "density" density: u8 = integer(0, 15, "a density threshold").with_default("15");
         /// when no packet came for this long, those without a repair packet get one, and an incomplete block ends
-        "flush" flush_ns: u64 = DURATION.or("1ms");
+        "flush" flush_ns: u64 = DURATION.with_default("1ms");
         /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
 
 config! {
-    /// Configuration of an `rlnc-recode` function. The redundancy is in parts of [`REDUNDANCY_PARTS`].
+    /// Configuration of an `rlnc-recode` function. The redundancy is in parts of [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncRecodeConfig {
         /// packets, source and coded ones, that are combined: the latest that came
-        "window" window: u8 = PACKETS.or("8");
+        "window" window: u8 = PACKETS.with_default("8");
         /// recoded packets for each source packet that comes, with up to six decimals
         "redundancy" redundancy: u32 = REDUNDANCY;
         /// what becomes of coded packets that come: they go on, or a recoded one goes in the place of each
-        "coded" coded: RlncCoded = RlncCoded::KEY.or("pass");
+        "coded" coded: RlncCoded = RlncCoded::KEY.with_default("pass");
         /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
@@ -97,18 +97,18 @@ config! {
     #[derive(Copy)]
     pub struct RlncDecodeConfig {
         /// each packet goes on when it comes or is worked out, or waits for those before it
-        "delivery" delivery: RlncDelivery = RlncDelivery::KEY.or("immediate");
+        "delivery" delivery: RlncDelivery = RlncDelivery::KEY.with_default("immediate");
         /// with delivery: in-order, how long a packet waits at most
-        "timeout" timeout_ns: u64 = DURATION.or("10ms");
+        "timeout" timeout_ns: u64 = DURATION.with_default("10ms");
         /// source packets it keeps, rounded up to a power of two; 1.5 KiB each
-        "buffer" buffer: u16 = integer(128, 4096, "a number of packets").or("256");
+        "buffer" buffer: u16 = integer(128, 4096, "a number of packets").with_default("256");
     }
 }
 
 impl RlncEncodeConfig {
     /// The part that the state depends on.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             code: self.code,
             window: self.window,
@@ -118,9 +118,9 @@ impl RlncEncodeConfig {
     }
 
     fn effect(&self) -> Effect {
-        let (redundancy, parts) = (u64::from(self.redundancy), u64::from(REDUNDANCY_PARTS));
+        let (redundancy, parts) = (u64::from(self.redundancy), u64::from(MILLIONTHS));
         Effect {
-            made: Made {
+            added: AddedPackets {
                 parts: self.redundancy,
                 window: self.window.max(self.block),
                 // Those of a block are sent at its end, together.
@@ -129,7 +129,7 @@ impl RlncEncodeConfig {
                     RlncCode::Window => 0,
                 },
             },
-            longer: Longer::by(CODING_BYTES, self.mtu),
+            growth: Growth::by(CODING_BYTES, self.mtu),
             ..Effect::default()
         }
     }
@@ -138,7 +138,7 @@ impl RlncEncodeConfig {
 impl RlncRecodeConfig {
     /// The part that the state depends on.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             window: self.window,
             ..Self::default()
@@ -147,12 +147,12 @@ impl RlncRecodeConfig {
 
     fn effect(self) -> Effect {
         Effect {
-            made: Made {
+            added: AddedPackets {
                 parts: self.redundancy,
                 window: self.window,
                 at_once: 0,
             },
-            longer: Longer::by(CODING_BYTES + u64::from(self.window), self.mtu),
+            growth: Growth::by(CODING_BYTES + u64::from(self.window), self.mtu),
             ..Effect::default()
         }
     }
@@ -161,7 +161,7 @@ impl RlncRecodeConfig {
 impl RlncDecodeConfig {
     /// The part that the state depends on.
     #[must_use]
-    pub fn shape(&self) -> Self {
+    pub fn state_config(&self) -> Self {
         Self {
             buffer: self.buffer,
             ..Self::default()
@@ -204,7 +204,7 @@ pub static RLNC_ENCODE: Kind = Kind {
         ),
         ("no-room", "dropped: no room in its buffer"),
     ],
-    read: |fields| FunctionConfig::RlncEncode(RlncEncodeConfig::of(fields)),
+    read: |fields| FunctionConfig::RlncEncode(RlncEncodeConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::RlncEncode(config) => config.effect(),
         _ => Effect::default(),
@@ -235,7 +235,7 @@ pub static RLNC_RECODE: Kind = Kind {
         ("malformed", "dropped: no packet of an encoder"),
         ("too-long", "recoded packets that would pass the MTU"),
     ],
-    read: |fields| FunctionConfig::RlncRecode(RlncRecodeConfig::of(fields)),
+    read: |fields| FunctionConfig::RlncRecode(RlncRecodeConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::RlncRecode(config) => config.effect(),
         _ => Effect::default(),
@@ -271,7 +271,7 @@ pub static RLNC_DECODE: Kind = Kind {
         ("corrupt", "worked out, but no valid UDP packet"),
         ("reset", "new beginnings after jumps of the numbers"),
     ],
-    read: |fields| FunctionConfig::RlncDecode(RlncDecodeConfig::of(fields)),
+    read: |fields| FunctionConfig::RlncDecode(RlncDecodeConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::RlncDecode(config) => config.effect(),
         _ => Effect::default(),

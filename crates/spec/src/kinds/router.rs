@@ -7,46 +7,46 @@ use myelin_packet::Prefix;
 use myelin_packet::routes::{MAX_ROUTES, Route};
 
 use super::prelude::*;
-use crate::error::Place;
+use crate::error::FileLocation;
 use crate::keys::address::is_host;
-use crate::keys::list_file::Listed;
+use crate::keys::list_file::ListOrFile;
 use crate::keys::matching;
 
-const ROUTES: Listed = Listed {
+const ROUTES: ListOrFile = ListOrFile {
     keys: ["routes", "routesFile"],
     expected: "a list of routes such as { prefix: 10.0.0.0/8, mac: \"02:00:00:00:00:01\" }",
     file: "routes.yaml",
     most: MAX_ROUTES,
-    of: "router",
+    kind: "router",
     too_many: "merge neighbouring prefixes, or let a default route cover those that share its next hop",
 };
 
 const ROUTES_FILE: ConfigKey =
-    FILE.named("routesFile", "a YAML file with a list of further routes");
+    FILE.named("routesFile", "A YAML file with a list of further routes.");
 
 config! {
     /// Configuration of a `router` function.
     pub struct RouterConfig {
-        /// routes, the longest prefix wins: { prefix: PREFIX, mac: MAC, sourceMac: MAC }; `mac` is the next hop's Ethernet
-        /// address and becomes the frame's destination, `sourceMac` its source; what is left out stays; at most 131072 with those of
-        /// routesFile, of both address families
-        "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).or("[]"), from routes, with ROUTES_FILE;
-        /// the router's own addresses, at most one of each family: a router in user space tells the sender of a packet
-        /// whose time ran out (ICMP time exceeded) from the one of the packet's family; without it, it does not
-        "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).or("[]"), from addresses;
-        /// such messages a second at most; up to ten may go at once
-        "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").or("100");
+        /// The routes, of both address families; the longest matching prefix wins. At most 131072 routes,
+        /// with those of `routesFile`.
+        "routes" routes: Vec<Route> = ConfigKey::new(ValueType::Routes(ROUTE_KEYS)).with_default("[]"), from read_routes, with ROUTES_FILE;
+        /// The router's own addresses, at most one of each family. A router in user space sends ICMP time
+        /// exceeded from the address of the packet's family. Without an address it sends none.
+        "addresses" addresses: (Option<Ipv4Addr>, Option<Ipv6Addr>) = ConfigKey::new(ValueType::Addresses).with_default("[]"), from read_addresses;
+        /// The most ICMP messages a second. A burst holds up to ten.
+        "icmpRate" icmp_rate: u32 = integer(0, 1_000_000, "messages a second").with_default("100");
     }
 }
 
 keys! {
     /// Keys of a route.
     ROUTE_KEYS {
-        /// the destinations, an address or a prefix
+        /// The destinations: an address or a prefix.
         "prefix" = TEXT.required();
-        /// the next hop's Ethernet address, which becomes the frame's destination
+        /// The next hop's Ethernet address: the new destination of the frame. Without it, the frame keeps
+        /// its destination.
         "mac" = TEXT;
-        /// what becomes the frame's Ethernet source
+        /// The new Ethernet source of the frame. Without it, the frame keeps its source.
         "sourceMac" = TEXT;
     }
 }
@@ -59,11 +59,11 @@ pub static ROUTER: Kind = Kind {
     user: Some(Cost::new(8.0, 0.0)),
     touches: Touches::Header,
     config: RouterConfig::KEYS,
-    description: "Sends packets to the next hop of the longest prefix that holds their destination, and counts the time to live \
-                  (hop limit) down. Drops packets without a route, and those whose time to live is used up; these \
-                  senders are told from user space only.",
+    description: "Forwards packets to the next hop of the longest matching prefix. Decrements the time to \
+                  live (hop limit). Drops packets without a route, and packets with an expired time to \
+                  live. Only a router in user space reports the expiry to the sender.",
     example: "{ name: core, kind: router, config: { routes: [ { prefix: 0.0.0.0/0, mac: \"02:00:00:00:00:01\" } ] } }",
-    read: |fields| FunctionConfig::Router(RouterConfig::of(fields)),
+    read: |fields| FunctionConfig::Router(RouterConfig::from_fields(fields)),
     effect: |_| Effect {
         answers_senders: true,
         ..Effect::default()
@@ -71,14 +71,14 @@ pub static ROUTER: Kind = Kind {
     ..Kind::BASE
 };
 
-fn routes(fields: &Fields<'_>) -> Vec<Route> {
-    // The prefixes that have a route already, and where.
-    let mut seen: HashMap<Prefix, Place> = HashMap::new();
+fn read_routes(fields: &Fields<'_>) -> Vec<Route> {
+    // Where the route of each prefix is.
+    let mut seen: HashMap<Prefix, FileLocation> = HashMap::new();
     ROUTES.read(fields, |item| {
-        let route = route(item)?;
-        if let Some(twin) = seen.insert(route.prefix, item.report.place(item.span)) {
+        let route = read_route(item)?;
+        if let Some(twin) = seen.insert(route.prefix, item.faults.place(item.span)) {
             item.fault(
-                format!("{} already has a route, {twin}", route.prefix),
+                format!("{} already has a route, at {twin}", route.prefix),
                 "each prefix once",
                 "remove one of the two routes",
             );
@@ -87,22 +87,22 @@ fn routes(fields: &Fields<'_>) -> Vec<Route> {
     })
 }
 
-fn route(field: &Field<'_>) -> Option<Route> {
-    let fields = field.map(ROUTE_KEYS)?;
+fn read_route(field: &Field<'_>) -> Option<Route> {
+    let fields = field.mapping(ROUTE_KEYS)?;
     fields.required(
         "prefix",
-        "the destinations, as an address or a prefix",
+        "the destinations: an address or a prefix",
         "10.0.0.0/8",
     );
-    let prefix = matching::prefix(&fields, "prefix");
+    let prefix = matching::read_prefix(&fields, "prefix");
     Some(Route {
         prefix: prefix?,
-        mac: fields.of(ROUTE_KEYS, "mac"),
-        source_mac: fields.of(ROUTE_KEYS, "sourceMac"),
+        mac: fields.read(ROUTE_KEYS, "mac"),
+        source_mac: fields.read(ROUTE_KEYS, "sourceMac"),
     })
 }
 
-fn addresses(fields: &Fields<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+fn read_addresses(fields: &Fields<'_>) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     const LIST: &str = "a list of addresses, at most one of each family";
     const EXPECTED: &str = "an address of one host, IPv4 or IPv6";
     const HELP: &str = "write for example 10.0.0.254 or 2001:db8::1";

@@ -1,4 +1,4 @@
-//! `work`: takes time and does nothing else, for experiments.
+//! `work`: occupies the core, for experiments.
 
 use super::prelude::*;
 
@@ -6,22 +6,23 @@ config! {
     /// Configuration of a `work` function.
     #[derive(Copy)]
     pub struct WorkConfig {
-        /// cycles that each packet takes
+        /// The cycles of each packet.
         "cycles" cycles: u32 = integer(0, 100_000, "a number of cycles").required();
-        /// cycles that each byte of the frame takes besides; together at most 200000 a packet
-        "cyclesPerByte" cycles_per_byte: u32 = integer(0, 100, "a number of cycles").or("0");
+        /// The cycles of each byte of the frame, added to `cycles`. A packet takes at most 200000 cycles.
+        "cyclesPerByte" cycles_per_byte: u32 = integer(0, 100, "a number of cycles").with_default("0");
     }
 }
 
-/// Cycles of one step: an exclusive or takes 1 and a multiplication of 64 bits 3, on x86-64 since 2008, and each waits for the one before.
+/// Cycles of one step: an XOR takes 1 and a 64-bit multiplication 3, on x86-64 since 2008. Each waits
+/// for the previous one.
 const CYCLES_PER_STEP: u64 = 4;
-/// Most cycles that a packet takes: the verifier goes through each step.
+/// The most cycles of a packet: the verifier checks each step.
 const MAX_CYCLES: u64 = 200_000;
-/// The clock that costs are reckoned with, cycles a nanosecond.
+/// The clock for the predicted cost, cycles a nanosecond.
 const NOMINAL_GHZ: f64 = 3.0;
 
 impl WorkConfig {
-    /// Steps that a frame of so many bytes takes.
+    /// The steps for a frame of `bytes` bytes.
     #[inline]
     pub fn steps(&self, bytes: usize) -> u64 {
         let per_byte = u64::from(self.cycles_per_byte) * bytes as u64;
@@ -37,8 +38,8 @@ pub static WORK: Kind = Kind {
     kernel: Some(Cost::new(3.0, 0.0)),
     user: Some(Cost::new(2.0, 0.0)),
     config: WorkConfig::KEYS,
-    description: "Keeps the core busy for given cycles a packet and a byte, and hands packets on unchanged: a function of any price, for \
-                  experiments. Cycles are counted in steps of 4, of dependent operations on registers.",
+    description: "Occupies the core for a given number of cycles, for experiments. The cycles are per packet \
+                  and per byte, in steps of 4: dependent register operations. Packets pass unchanged.",
     example: "{ name: busy, kind: work, config: { cycles: 150 } }",
     kernel_constants: Some(|config| match config {
         FunctionConfig::Work(config) => {
@@ -46,7 +47,7 @@ pub static WORK: Kind = Kind {
         }
         _ => Vec::new(),
     }),
-    read: |fields| FunctionConfig::Work(WorkConfig::of(fields)),
+    read: |fields| FunctionConfig::Work(WorkConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::Work(config) => Effect {
             busy: Cost::new(

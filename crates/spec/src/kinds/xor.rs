@@ -6,13 +6,13 @@ config! {
     /// Configuration of an `xor` function.
     #[derive(Copy)]
     pub struct XorConfig {
-        /// the byte that every byte of the payload is XORed with; 0x5a and 90 are the same
+        /// The byte to XOR with each byte of the payload.
         "key" key: u8 = integer(0, 255, "a byte").required();
     }
 }
 
-/// `xor`. Basic, though it works on the payload: it computes little and needs no run-time environment (CALVIN, section
-/// IV-A).
+/// `xor`. Basic, although it changes the payload: it computes little and needs no run-time
+/// environment (CALVIN, section IV-A).
 pub static XOR: Kind = Kind {
     name: "xor",
     class: Class::Basic,
@@ -20,8 +20,8 @@ pub static XOR: Kind = Kind {
     user: Some(Cost::new(9.0, 0.03)),
     touches: Touches::Payload,
     config: XorConfig::KEYS,
-    description: "XORs every byte of the UDP or TCP payload with one static key and corrects the checksum. Drops packets that \
-                  have no such payload to find: fragments and other protocols.",
+    description: "XORs each byte of the UDP or TCP payload with a static key. Corrects the checksum. Drops \
+                  fragments and packets of other protocols.",
     example: "{ name: coder, kind: xor, config: { key: 0x5a } }",
     kernel_constants: Some(|config| match config {
         FunctionConfig::Xor(config) => vec![u64::from_ne_bytes([config.key; 8])],
@@ -34,7 +34,7 @@ pub static XOR: Kind = Kind {
         },
         _ => Effect::default(),
     },
-    read: |fields| FunctionConfig::Xor(XorConfig::of(fields)),
+    read: |fields| FunctionConfig::Xor(XorConfig::from_fields(fields)),
     ..Kind::BASE
 };
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_leaves_on_the_payload_is_told() {
+    fn effect_names_the_key() {
         let config = FunctionConfig::Xor(XorConfig { key: 0x5a });
         assert_eq!(config.effect().payload_key, 0x5a);
         assert_eq!(FunctionConfig::Forward.effect().payload_key, 0);

@@ -2,10 +2,10 @@
 
 use super::{function, isolation, ports, sla};
 use crate::chain::{
-    Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Places, Ports, ServiceChain,
+    Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, ChainLocations, Ports, ServiceChain,
     WorkerSpec,
 };
-use crate::error::Place;
+use crate::error::FileLocation;
 use crate::isolation::Isolation;
 use crate::keys::field::Fields;
 use crate::keys::{ConfigKey, DURATION, TEXT, ValueType, keys, matching, name};
@@ -17,7 +17,7 @@ keys! {
         /// its name, unique on the node: a-z, 0-9 and `-`, at most 32 characters
         "name" = TEXT.required();
         /// its owner
-        "namespace" = TEXT.or(DEFAULT_NAMESPACE);
+        "namespace" = TEXT.with_default(DEFAULT_NAMESPACE);
         /// words for others; nothing here reads them
         "labels" = ConfigKey::new(ValueType::AnyMap);
         /// words for others; nothing here reads them
@@ -35,13 +35,13 @@ keys! {
         /// what the chain is owed
         "sla" = ConfigKey::new(ValueType::Map(sla::KEYS));
         /// how its functions are laid out
-        "mapping" = Mapping::KEY.or("auto");
+        "mapping" = Mapping::KEY.with_default("auto");
         /// what each function's process stands in, with mapping distributed
-        "isolation" = Isolation::KEY.or("process");
+        "isolation" = Isolation::KEY.with_default("process");
         /// how the space of a function is chosen
-        "classify" = Classify::KEY.or("cost");
+        "classify" = Classify::KEY.with_default("cost");
         /// where its packets are taken
-        "hook" = Hook::KEY.or("auto");
+        "hook" = Hook::KEY.with_default("auto");
         /// the interfaces that it lies between; without them it gets end hosts of its own
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
         /// the chain of this file that takes the traffic of the other direction
@@ -57,38 +57,38 @@ keys! {
 
 /// Reads the chain of one document; `None` when anything in it is wrong.
 pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
-    let report = top.report;
-    let before = report.count();
+    let faults = top.faults;
+    let before = faults.count();
     let metadata = metadata(top);
     let example = "{ match: {}, functions: [ ... ] }";
     let fields = top
         .required("spec", "what the chain does", example)?
-        .map(KEYS)?;
+        .mapping(KEYS)?;
     fields.required(
         "match",
         "the traffic that the chain takes (`match: {}` takes all)",
         "{ destination: 10.0.0.2, protocol: udp }",
     );
-    let isolation = fields.of(KEYS, "isolation");
+    let isolation = fields.read(KEYS, "isolation");
     let example = "[ { name: pass-on, kind: forward } ]";
     let functions = fields.required("functions", "the functions in order", example);
     let functions = functions.and_then(|field| function::read(&field, isolation));
-    let mapping = fields.of(KEYS, "mapping");
-    let ports: Option<Ports> = fields.of(KEYS, "ports");
+    let mapping = fields.read(KEYS, "mapping");
+    let ports: Option<Ports> = fields.read(KEYS, "ports");
     let worker = worker(&fields);
     ports::check(&fields, ports.as_ref(), &worker);
     let own = functions.as_deref().unwrap_or_default();
     let container = fields
         .get("isolation")
         .filter(|_| isolation == Isolation::Container);
-    isolation::check(own, container.as_ref(), mapping, ports.as_ref(), report);
+    isolation::check(own, container.as_ref(), mapping, ports.as_ref(), faults);
     // Zero is a limit like others: a core then polls for work.
     let duration_ns = |text: &str| units::DURATION.parse(text);
     let cpu_latency_ns = fields
         .get("cpuLatency")
         .and_then(|field| field.unit(duration_ns, "a number with a unit", "0us"));
     // Everything is read before anything is given up, so that all faults are told.
-    let matches: Option<_> = fields.of(KEYS, "match");
+    let matches: Option<_> = fields.read(KEYS, "match");
     let places = places(top, &fields, metadata.as_ref());
     let names = metadata.map(|metadata| (metadata.name, metadata.namespace));
     let (name, namespace) = names.unwrap_or_default();
@@ -97,28 +97,28 @@ pub(super) fn read(top: &Fields<'_>) -> Option<ServiceChain> {
         namespace,
         matches: matches.unwrap_or_default(),
         functions: functions.unwrap_or_default(),
-        sla: fields.of(KEYS, "sla"),
+        sla: fields.read(KEYS, "sla"),
         mapping,
-        classify: fields.of(KEYS, "classify"),
-        hook: fields.of(KEYS, "hook"),
+        classify: fields.read(KEYS, "classify"),
+        hook: fields.read(KEYS, "hook"),
         ports,
-        reverse: fields.of(KEYS, "reverse"),
-        on_failure: fields.of(KEYS, "onFailure"),
+        reverse: fields.read(KEYS, "reverse"),
+        on_failure: fields.read(KEYS, "onFailure"),
         worker,
         cpu_latency_ns,
         places,
     };
-    (report.count() == before).then_some(chain)
+    (faults.count() == before).then_some(chain)
 }
 
 fn worker(spec: &Fields<'_>) -> WorkerSpec {
     let Some(fields) = spec
         .get("worker")
-        .and_then(|field| field.map(WorkerSpec::KEYS))
+        .and_then(|field| field.mapping(WorkerSpec::KEYS))
     else {
         return WorkerSpec::default();
     };
-    let worker = WorkerSpec::of(&fields);
+    let worker = WorkerSpec::from_fields(&fields);
     if let Some(spin) = fields.get("spin").filter(|_| worker.idle != Idle::Adaptive) {
         spin.fault(
             format!("`spin` has no effect with `idle: {}`", worker.idle),
@@ -129,10 +129,10 @@ fn worker(spec: &Fields<'_>) -> WorkerSpec {
     worker
 }
 
-fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> Places {
-    let chain = top.report.place(top.span);
+fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> ChainLocations {
+    let chain = top.faults.place(top.span);
     let place = |key| spec.place_of(key);
-    Places {
+    ChainLocations {
         name: metadata.map_or_else(|| chain.clone(), |metadata| metadata.place.clone()),
         chain,
         matches: place("match"),
@@ -149,22 +149,22 @@ struct Metadata {
     name: String,
     namespace: String,
     /// Where the name stands.
-    place: Place,
+    place: FileLocation,
 }
 
 /// Reads name and owner. Labels and annotations may stand there, as in any Kubernetes object; nothing here reads them.
 fn metadata(top: &Fields<'_>) -> Option<Metadata> {
     let field = top.required("metadata", "the name of the chain", "{ name: tactile }")?;
-    let fields = field.map(METADATA_KEYS)?;
+    let fields = field.mapping(METADATA_KEYS)?;
     for field in ["labels", "annotations"]
         .iter()
         .filter_map(|key| fields.get(key))
     {
-        field.any_map("a mapping of words to words");
+        field.any_mapping("a mapping of words to words");
     }
-    let namespace = fields.of(METADATA_KEYS, "namespace");
+    let namespace = fields.read(METADATA_KEYS, "namespace");
     Some(Metadata {
-        name: name::required(&fields, "name", "tactile")?,
+        name: name::read_required(&fields, "name", "tactile")?,
         namespace,
         place: fields.place_of("name"),
     })

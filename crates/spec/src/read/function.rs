@@ -65,11 +65,11 @@ pub(super) fn read(field: &Field<'_>, isolation: Isolation) -> Option<Vec<Functi
 }
 
 fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
-    let fields = field.map(KEYS)?;
-    let name = name::required(&fields, "name", "coder");
+    let fields = field.mapping(KEYS)?;
+    let name = name::read_required(&fields, "name", "coder");
     let kind = kind(&fields);
     let space = fields.get("space");
-    let pin = space.as_ref().and_then(|space| space.word(Space::WORDS));
+    let pin = space.as_ref().and_then(|space| space.read_word(Space::WORDS));
     if let (Some(kind), Some(pin), Some(space)) = (kind, pin, &space) {
         check_pin(kind, pin, space);
     }
@@ -82,7 +82,7 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
         paired: false,
         space: pin,
         sandbox,
-        place: field.report.place(field.span),
+        place: field.faults.place(field.span),
     })
 }
 
@@ -124,8 +124,8 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
     };
     let field = fields
         .get("config")
-        .unwrap_or_else(|| fields.stand_in("config", &empty));
-    let config = field.map(kind.config)?;
+        .unwrap_or_else(|| fields.absent("config", &empty));
+    let config = field.mapping(kind.config)?;
     let reverse_of = reverse_of(kind, &config);
     let missing = kind
         .config
@@ -159,13 +159,13 @@ fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
             format!("remove `{}`", key.key),
         );
     }
-    name::label(&field)
+    name::read_label(&field)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Report;
+    use crate::error::FaultLog;
     use crate::kinds::FORWARD;
     use crate::yaml;
 
@@ -174,19 +174,19 @@ mod tests {
         let mut kernel_only = FORWARD.clone();
         kernel_only.user = None;
         let documents = yaml::load("user").unwrap();
-        let report = Report::new("file", "user");
+        let faults = FaultLog::new("file", "user");
         check_pin(
             &kernel_only,
             Space::User,
-            &Field::top(&documents[0], &report),
+            &Field::top(&documents[0], &faults),
         );
-        let errors = report.finish().unwrap();
+        let errors = faults.finish().unwrap();
         let error = errors.iter().next().unwrap();
         assert_eq!(error.message, "`forward` does not exist in the user space");
         assert_eq!(error.help, "remove `space`, or write `space: kernel`");
 
-        let report = Report::new("file", "user");
-        check_pin(&FORWARD, Space::User, &Field::top(&documents[0], &report));
-        assert_eq!(report.finish(), None);
+        let faults = FaultLog::new("file", "user");
+        check_pin(&FORWARD, Space::User, &Field::top(&documents[0], &faults));
+        assert_eq!(faults.finish(), None);
     }
 }

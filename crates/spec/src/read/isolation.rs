@@ -1,7 +1,7 @@
 //! Reads what keeps a function apart: `isolation`, `limits` and `rootfs`.
 
 use crate::chain::{Mapping, PortDriver, Ports};
-use crate::error::{Fault, Report};
+use crate::error::{Fault, FaultLog};
 use crate::function::{FunctionSpec, Space};
 use crate::isolation::{Isolation, Limits, SandboxSpec};
 use crate::keys::field::{Field, Fields};
@@ -18,9 +18,9 @@ pub(super) fn read(
     pin: Option<Space>,
     of_chain: Isolation,
 ) -> SandboxSpec {
-    let own: Option<Isolation> = fields.of(KEYS, "isolation");
+    let own: Option<Isolation> = fields.read(KEYS, "isolation");
     let isolation = own.unwrap_or(of_chain);
-    let limits: Limits = fields.of(KEYS, "limits");
+    let limits: Limits = fields.read(KEYS, "limits");
     let rootfs = fields.get("rootfs");
     if let Some(field) = &rootfs {
         check_rootfs(field, kind, isolation);
@@ -41,7 +41,7 @@ pub(super) fn read(
         isolation,
         limits,
         rootfs: rootfs.and_then(|field| read_rootfs(&field)),
-        asked_at: asked.map(|(_, field)| field.report.place(field.span)),
+        requested_at: asked.map(|(_, field)| field.faults.place(field.span)),
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn check(
     of_chain: Option<&Field<'_>>,
     mapping: Mapping,
     ports: Option<&Ports>,
-    report: &Report<'_>,
+    faults: &FaultLog<'_>,
 ) {
     let over_dpdk = ports.is_some_and(|ports| ports.driver == PortDriver::Dpdk);
     let obstacle = match mapping {
@@ -118,9 +118,9 @@ pub(super) fn check(
         field.add(fault("isolation: container"));
     }
     for (index, function) in functions.iter().enumerate() {
-        if let (Some(place), Some(what)) = (&function.sandbox.asked_at, function.sandbox.demand()) {
+        if let (Some(place), Some(what)) = (&function.sandbox.requested_at, function.sandbox.demand()) {
             let key = format!("spec.functions[{index}].{}", key_of(what));
-            report.add(&key, report.span(place), fault(what));
+            faults.add(&key, faults.span(place), fault(what));
         }
     }
 }

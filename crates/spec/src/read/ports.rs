@@ -26,7 +26,7 @@ keys! {
 
 impl Readable for Ports {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        let fields = field.map(KEYS)?;
+        let fields = field.mapping(KEYS)?;
         let port = |key: &str, example: &str| {
             one(&fields.required(key, "the name of an interface", example)?)
         };
@@ -70,10 +70,10 @@ fn one(field: &Field<'_>) -> Option<(String, PortDriver)> {
     const EXPECTED: &str = "a PCI address, or a virtual device with a number and its arguments";
     const HELP: &str =
         "write for example \"0000:01:00.0\", \"net_tap0,iface=tap0\" or \"net_af_xdp0,iface=eth1\"";
-    if !field.is_map() {
-        return name::interface(field).map(|name| (name, PortDriver::Kernel));
+    if !field.is_mapping() {
+        return name::read_interface(field).map(|name| (name, PortDriver::Kernel));
     }
-    let fields = field.map(DPDK_KEYS)?;
+    let fields = field.mapping(DPDK_KEYS)?;
     let field = fields.required("dpdk", "a device of DPDK", "\"net_tap0,iface=tap0\"")?;
     let device = field.parsed(EXPECTED, HELP, |text| {
         DpdkDevice::new(text).map_err(|problem| format!("`{}` {problem}", Printable(text)))

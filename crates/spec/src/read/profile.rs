@@ -105,7 +105,7 @@ impl Of {
 
 impl Quantity {
     pub(super) fn read(field: &Field<'_>, of: Of) -> Self {
-        let before = field.report.count();
+        let before = field.faults.count();
         let mut quantity = Self::default();
         let (expected, example) = (of.expected(), format!("write for example {}", of.example()));
         let parts = field.one_or_list(expected);
@@ -131,7 +131,7 @@ impl Quantity {
                 part.fault(message, expected, "remove one of the two");
             }
         }
-        quantity.faulty = field.report.count() > before;
+        quantity.faulty = field.faults.count() > before;
         quantity
     }
 }

@@ -2,7 +2,7 @@
 
 use super::profile::{self, Of, Quantity};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
-use crate::error::Report;
+use crate::error::FaultLog;
 use crate::keys::field::{Field, Fields};
 use crate::keys::{ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, percent};
 use crate::printable::Printable;
@@ -20,17 +20,17 @@ keys! {
         /// what the policer lets through at once, where that is more than the burst
         "policingBurst" = QUANTITY;
         /// what holds the traffic to the profile
-        "enforce" = Enforce::KEY.or("auto");
+        "enforce" = Enforce::KEY.with_default("auto");
         /// the queue of the shaper
         "shaper" = ConfigKey::new(ValueType::Map(Shaper::KEYS));
         /// the longest one-way delay, from the ingress port to the departure from the egress port
-        "latency" = DURATION.like("350us");
+        "latency" = DURATION.with_hint("350us");
         /// the percentile of the measured delay that `latency` applies to: above 0, at most 100
-        "percentile" = TEXT.or("99");
+        "percentile" = TEXT.with_default("99");
         /// the share of packets that may be lost
         "loss" = PERCENT;
         /// the longest round trip that an end host sees
-        "roundTrip" = DURATION.like("350us");
+        "roundTrip" = DURATION.with_hint("350us");
     }
 }
 
@@ -40,9 +40,9 @@ config! {
         /// packets that may wait
         "queue" queue: Option<u32> = integer(1, MAX_SHAPER_QUEUE as u64, "a number of packets");
         /// how long a packet may wait; left out: the agreed latency, else 10 ms
-        "delay" delay_ns: Option<u64> = DURATION.like("2ms");
+        "delay" delay_ns: Option<u64> = DURATION.with_hint("2ms");
         /// by how much a departure may be late and be made good
-        "tolerance" tolerance_ns: u64 = DURATION.like("100us");
+        "tolerance" tolerance_ns: u64 = DURATION.with_hint("100us");
     }
 }
 
@@ -52,13 +52,13 @@ const PERCENTILE: f64 = 99.0;
 /// What a file need not say.
 impl Default for Sla {
     fn default() -> Self {
-        sla(&Fields::none(&Report::new("", "")))
+        sla(&Fields::empty(&FaultLog::new("", "")))
     }
 }
 
 impl Readable for Sla {
     fn read(field: &Field<'_>, _: &ConfigKey) -> Option<Self> {
-        field.map(KEYS).map(|fields| sla(&fields))
+        field.mapping(KEYS).map(|fields| sla(&fields))
     }
 }
 
@@ -76,8 +76,8 @@ fn sla(fields: &Fields<'_>) -> Sla {
             profile::check_burst(of, field, &rate);
         }
     }
-    let shaper: Shaper = fields.of(KEYS, "shaper");
-    let enforce = fields.of(KEYS, "enforce");
+    let shaper: Shaper = fields.read(KEYS, "shaper");
+    let enforce = fields.read(KEYS, "enforce");
     let is_asked = matches!(enforce, Enforce::Both | Enforce::Policer | Enforce::Shaper);
     let asked = fields.get("enforce").filter(|_| is_asked);
     if let Some(field) = asked.or(fields.get("shaper")) {
@@ -94,13 +94,13 @@ fn sla(fields: &Fields<'_>) -> Sla {
         shaper_queue: shaper.queue,
         shaper_delay_ns: shaper.delay_ns,
         shaper_tolerance_ns: shaper.tolerance_ns,
-        latency_ns: fields.of(KEYS, "latency"),
+        latency_ns: fields.read(KEYS, "latency"),
         percentile: fields
             .get("percentile")
             .and_then(|field| percentile(&field))
             .unwrap_or(PERCENTILE),
         loss_percent: fields.get("loss").and_then(|field| percent(&field, "0.1%")),
-        round_trip_ns: fields.of(KEYS, "roundTrip"),
+        round_trip_ns: fields.read(KEYS, "roundTrip"),
     };
     if let Some(field) = &policing_field {
         profile::check_wider(&sla, &burst, field);
