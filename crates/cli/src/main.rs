@@ -45,6 +45,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write a first chain file.
+    Init(commands::init::Arguments),
     /// Deploy a chain file on emulated end hosts, probe it, report against its SLA, tear it down.
     Run(commands::run::Arguments),
     /// Show class, space, mapping and predicted cost of each function. Needs no root.
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let run_dir = myelin_api::RunDir::resolve(arguments.run_dir.as_deref());
     let outcome = match arguments.command {
+        Command::Init(arguments) => commands::init::execute(&arguments),
         Command::Run(arguments) => commands::run::execute(&run_dir, &arguments),
         Command::Plan(arguments) => commands::plan::execute(&arguments),
         Command::Up(arguments) => commands::up::execute(&run_dir, &arguments),

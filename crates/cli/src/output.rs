@@ -141,3 +141,11 @@ pub(crate) fn end_on_closed_pipe() {
         report(panic);
     }));
 }
+
+/// The style of plain tables: at most 100 columns, also on a wider terminal.
+pub(crate) fn style() -> terminal::Style {
+    terminal::Style {
+        ascii: false,
+        width: usize::from(columns().min(100)),
+    }
+}

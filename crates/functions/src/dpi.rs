@@ -281,7 +281,7 @@ mod tests {
         let _function = states.instantiate(&instance).unwrap();
         let mut compiles = |config: &DpiConfig| {
             let mut compiled = false;
-            let shape = FunctionConfig::Dpi(config.shape());
+            let shape = FunctionConfig::Dpi(config.state_config());
             let patterns = states.get_or_create(Some(&key), &shape, || {
                 compiled = true;
                 CompiledPatterns::new(config)

@@ -70,12 +70,12 @@ impl States {
             FunctionConfig::Xor(config) => Box::new(Xor::new(*config)),
             FunctionConfig::Firewall(config) => Box::new(Firewall::new(config)?),
             FunctionConfig::Nat(config) => {
-                let shape = FunctionConfig::Nat(config.shape());
+                let shape = FunctionConfig::Nat(config.state_config());
                 let mappings = self.get_or_create(key, &shape, || Mappings::new(config));
                 Box::new(WithState::new(Nat::new(config, instance.side), mappings))
             }
             FunctionConfig::LoadBalancer(config) => {
-                let shape = FunctionConfig::LoadBalancer(config.shape());
+                let shape = FunctionConfig::LoadBalancer(config.state_config());
                 let affinity =
                     self.get_or_create(key, &shape, || Affinity::new(config.flows as usize));
                 let balancer = LoadBalancer::new(config, instance.side);
@@ -88,7 +88,7 @@ impl States {
                 Box::new(WithState::new(Monitor, state))
             }
             FunctionConfig::FlowTracker(config) => {
-                let shape = FunctionConfig::FlowTracker(config.shape());
+                let shape = FunctionConfig::FlowTracker(config.state_config());
                 let state = self.get_or_create(key, &shape, || FlowTrackerState::new(*config));
                 Box::new(WithState::new(FlowTracker::new(*config), state))
             }
@@ -97,7 +97,7 @@ impl States {
             FunctionConfig::Timestamp => Box::new(Timestamp::default()),
             FunctionConfig::External(_) => return Err(Error::External),
             FunctionConfig::AesEncrypt(config) => {
-                let shape = FunctionConfig::AesEncrypt(config.shape());
+                let shape = FunctionConfig::AesEncrypt(config.state_config());
                 // Only this step can fail. The session is dropped if the state of an older
                 // generation continues.
                 let session = Session::new(config)?;
@@ -105,14 +105,14 @@ impl States {
                 Box::new(WithState::new(AesEncrypt::new(config), session))
             }
             FunctionConfig::AesDecrypt(config) => {
-                let shape = FunctionConfig::AesDecrypt(config.shape());
+                let shape = FunctionConfig::AesDecrypt(config.state_config());
                 let sessions = self.get_or_create(key, &shape, || {
                     Sessions::new(config.sessions.into(), config.replay_window)
                 });
                 Box::new(WithState::new(AesDecrypt::new(config)?, sessions))
             }
             FunctionConfig::Dpi(config) => {
-                let shape = FunctionConfig::Dpi(config.shape());
+                let shape = FunctionConfig::Dpi(config.state_config());
                 let patterns = self.get_or_create(key, &shape, || CompiledPatterns::new(config));
                 Box::new(Dpi::new(config, patterns)?)
             }
@@ -123,17 +123,17 @@ impl States {
                 Box::new(Decompress::new(config).map_err(Error::Decompress)?)
             }
             FunctionConfig::RlncEncode(config) => {
-                let shape = FunctionConfig::RlncEncode(config.shape());
+                let shape = FunctionConfig::RlncEncode(config.state_config());
                 let state = self.get_or_create(key, &shape, || EncodeState::new(config));
                 Box::new(WithState::new(Encode::new(config), state))
             }
             FunctionConfig::RlncRecode(config) => {
-                let shape = FunctionConfig::RlncRecode(config.shape());
+                let shape = FunctionConfig::RlncRecode(config.state_config());
                 let state = self.get_or_create(key, &shape, || RecodeState::new(config));
                 Box::new(WithState::new(Recode::new(config), state))
             }
             FunctionConfig::RlncDecode(config) => {
-                let shape = FunctionConfig::RlncDecode(config.shape());
+                let shape = FunctionConfig::RlncDecode(config.state_config());
                 let state = self.get_or_create(key, &shape, || DecodeState::new(config));
                 Box::new(WithState::new(Decode::new(config), state))
             }

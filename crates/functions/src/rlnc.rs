@@ -19,7 +19,7 @@ use std::num::NonZeroU32;
 
 use myelin_coding::Redundancy;
 use myelin_packet::checksum;
-use myelin_spec::rlnc::{MAX_MTU, REDUNDANCY_PARTS};
+use myelin_spec::rlnc::{MAX_MTU, MILLIONTHS};
 
 use crate::Packet;
 use crate::datagram::Datagram;
@@ -32,7 +32,7 @@ const MAX_UNIT: usize = MAX_MTU as usize;
 const FRAME_BUFFER_LEN: usize = 2048;
 
 fn redundancy(parts: u32) -> Redundancy {
-    const PARTS: NonZeroU32 = NonZeroU32::new(REDUNDANCY_PARTS).unwrap();
+    const PARTS: NonZeroU32 = NonZeroU32::new(MILLIONTHS).unwrap();
     Redundancy::new(parts, PARTS)
 }
 

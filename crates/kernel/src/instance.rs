@@ -45,7 +45,7 @@ pub(crate) fn load(
             fd
         }
         FunctionConfig::FlowTracker(config) => {
-            let shape = FunctionConfig::FlowTracker(config.shape());
+            let shape = FunctionConfig::FlowTracker(config.state_config());
             let own = states.get(function.state.as_ref(), &shape, &flows::tracker(*config))?;
             let instance = flows::TrackerInstance::new(hop, config);
             let maps = with(maps, own.maps());

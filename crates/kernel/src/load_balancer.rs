@@ -62,7 +62,7 @@ pub(crate) fn state(
         ..flows
     };
     let maps = [flows, totals, replies];
-    let shape = FunctionConfig::LoadBalancer(config.shape());
+    let shape = FunctionConfig::LoadBalancer(config.state_config());
     states.get(function.state.as_ref(), &shape, &maps)
 }
 

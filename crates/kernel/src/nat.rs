@@ -103,7 +103,7 @@ pub(crate) fn state(
             flags: 0,
         },
     ];
-    let shape = FunctionConfig::Nat(config.shape());
+    let shape = FunctionConfig::Nat(config.state_config());
     states.get(function.state.as_ref(), &shape, &maps)
 }
 

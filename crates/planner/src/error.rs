@@ -1,6 +1,6 @@
 //! Why a chain has no plan.
 
-use myelin_spec::{FunctionSpec, Place, ServiceChain};
+use myelin_spec::{FileLocation, FunctionSpec, ServiceChain};
 
 /// A chain that cannot be deployed at all: where that is written, what is in the way, and what to do about it. (A chain that can,
 /// but not as agreed, has a plan that is not admitted.)
@@ -10,14 +10,18 @@ pub struct PlanError {
     /// The chain.
     pub chain: String,
     /// Where what is in the way is written.
-    pub place: Place,
+    pub place: FileLocation,
     /// What is in the way, as it follows the chain's name.
     problem: String,
 }
 
 impl PlanError {
     /// Of a chain; `problem` follows its name.
-    pub(crate) fn new(chain: &ServiceChain, place: &Place, problem: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        chain: &ServiceChain,
+        place: &FileLocation,
+        problem: impl Into<String>,
+    ) -> Self {
         Self {
             chain: chain.name.clone(),
             place: place.clone(),

@@ -197,7 +197,7 @@ fn hook_conflict(chain: &ServiceChain) -> PlanError {
     let function = chain.functions.iter().find(|function| !in_kernel(function));
     let why = match function {
         Some(function) if function.space.is_some() => "it is pinned there",
-        Some(function) if function.sandbox.asked_at.is_some() => {
+        Some(function) if function.sandbox.requested_at.is_some() => {
             "it asks for a container or limits, and only a process can have those"
         }
         Some(function) if function.kind().kernel.is_none() => "its kind exists nowhere else",

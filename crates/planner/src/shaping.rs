@@ -7,7 +7,7 @@
 //! sends there. XDP's redirect goes past it.
 
 use myelin_packet::traffic::{Bucket, Profile};
-use myelin_spec::effect::PARTS;
+use myelin_spec::effect::MILLIONTHS;
 use myelin_spec::{Effect, Enforce, FULL_FRAME, Hook, Mapping, ServiceChain, Shaping, Space};
 
 use crate::error::PlanError;
@@ -95,26 +95,30 @@ fn place(plan: &Plan, chain: &ServiceChain) -> Result<Option<(ShaperPlace, usize
 
 /// The profile behind a function that does this to traffic.
 fn grown(profile: Profile, effect: &Effect) -> Profile {
-    let Effect { made, longer, .. } = effect;
-    let per_parts = u64::from(PARTS) + u64::from(made.parts);
-    let scaled = |count: u64| scale(count, per_parts, PARTS.into());
+    let Effect {
+        added_packets,
+        added_bytes,
+        ..
+    } = effect;
+    let per_parts = u64::from(MILLIONTHS) + u64::from(added_packets.parts);
+    let scaled = |count: u64| scale(count, per_parts, MILLIONTHS.into());
     let packets = profile.packets.map(|bucket| {
-        let burst = scaled(bucket.burst()).saturating_add(made.at_once);
+        let burst = scaled(bucket.burst()).saturating_add(added_packets.at_once);
         capped(scaled(bucket.rate()), burst)
     });
     let bits = profile.bits.map(|bucket| {
         // So many packets at most bring so many bits: those of the other limit, or the shortest frames.
-        let with_longer = |bits: u64, packets: Option<u64>| {
+        let with_added_bytes = |bits: u64, packets: Option<u64>| {
             let bits = scaled(bits);
             let packets = packets.unwrap_or(bits / (SHORTEST * 8) + 1);
-            let more = packets.saturating_mul(longer.bytes * 8);
+            let more = packets.saturating_mul(added_bytes.bytes * 8);
             // No more than full frames, unless they were longer when they came.
-            let full = packets.saturating_mul(longest(longer.mtu) * 8);
+            let full = packets.saturating_mul(longest(added_bytes.mtu) * 8);
             bits.saturating_add(more).min(full.max(bits))
         };
-        let rate = with_longer(bucket.rate(), packets.map(Bucket::rate));
-        let burst = with_longer(bucket.burst(), packets.map(Bucket::burst))
-            .saturating_add(made.at_once * FULL_FRAME * 8);
+        let rate = with_added_bytes(bucket.rate(), packets.map(Bucket::rate));
+        let burst = with_added_bytes(bucket.burst(), packets.map(Bucket::burst))
+            .saturating_add(added_packets.at_once * FULL_FRAME * 8);
         capped(rate, burst)
     });
     Profile { packets, bits }
@@ -140,7 +144,7 @@ fn capped(rate: u64, burst: u64) -> Bucket {
 
 #[cfg(test)]
 mod tests {
-    use myelin_spec::{Longer, Made};
+    use myelin_spec::{AddedBytes, AddedPackets};
 
     use super::*;
 
@@ -155,7 +159,7 @@ mod tests {
     fn stamps() -> Effect {
         let (bytes, mtu) = (16, 1500);
         Effect {
-            longer: Longer { bytes, mtu },
+            added_bytes: AddedBytes { bytes, mtu },
             ..Effect::default()
         }
     }
@@ -163,12 +167,12 @@ mod tests {
     fn repairs(at_once: u64) -> Effect {
         let (bytes, mtu) = (12, 1500);
         Effect {
-            made: Made {
-                parts: PARTS / 4,
+            added_packets: AddedPackets {
+                parts: MILLIONTHS / 4,
                 window: 32,
                 at_once,
             },
-            longer: Longer { bytes, mtu },
+            added_bytes: AddedBytes { bytes, mtu },
             ..Effect::default()
         }
     }

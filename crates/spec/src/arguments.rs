@@ -33,10 +33,14 @@ pub fn profile(rate: &str, burst: Option<&str>) -> Result<Sla, ArgumentErrors> {
         let parts = text.split(',').map(|part| scalar(part.trim())).collect();
         (key(name), node(Value::List(parts)))
     });
-    read(Value::Map(entries.collect()), FaultLog::new("", ""), |key| {
-        // A list's elements are numbered from zero, which says nothing here.
-        format!("--{}", key.split('[').next().unwrap_or(key))
-    })
+    read(
+        Value::Map(entries.collect()),
+        FaultLog::new("", ""),
+        |key| {
+            // A list's elements are numbered from zero, which says nothing here.
+            format!("--{}", key.split('[').next().unwrap_or(key))
+        },
+    )
 }
 
 /// Reads a match: `protocol=udp,destinationPort=9000`, with the keys of `spec.match`.

@@ -1,24 +1,29 @@
 //! Checks across the chains of one file.
 
 use crate::chain::ServiceChain;
-use crate::error::{Fault, FileLocation, FaultLog};
+use crate::error::{Fault, FaultLog, FileLocation};
 use crate::replies;
 
-/// Checks the chains against each other and completes the pairs of chains that are each other's reverse.
-pub(crate) fn file(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
+/// Checks the chains against each other, and completes pairs of reverse chains.
+pub(crate) fn check_chains(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     unique_names(chains, faults);
     reverse_pairs(chains, faults);
     replies::resolve(chains, faults);
     ties(chains, faults);
 }
 
-/// Reports a fault of `chain` at a key and its place.
-fn fault(faults: &FaultLog<'_>, chain: &ServiceChain, (key, place): (&str, &FileLocation), fault: Fault) {
+/// Logs a fault of `chain` at a key and its location.
+fn fault(
+    faults: &FaultLog<'_>,
+    chain: &ServiceChain,
+    (key, place): (&str, &FileLocation),
+    fault: Fault,
+) {
     *faults.object.borrow_mut() = format!("ServiceChain `{}`", chain.name);
     faults.add(key, faults.span(place), fault);
 }
 
-/// Names are unique on a node whoever owns the chain: namespaces and links are named after it.
+/// Checks that names are unique. Network namespaces and links of the node carry them, whatever the owner.
 fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let twin = chains[..index]
@@ -38,7 +43,7 @@ fn unique_names(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     }
 }
 
-/// Makes `reverse` mutual, and gives the ports of one chain of a pair, turned round, to one that names none.
+/// Makes `reverse` mutual. If one chain of a pair names no ports, it gets those of the other, exchanged.
 fn reverse_pairs(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         let chain = &chains[index];
@@ -82,12 +87,12 @@ fn pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultL
     match (&chains[index].ports, &chains[other].ports) {
         (Some(ports), None) => chains[other].ports = Some(ports.reversed()),
         (None, Some(ports)) => chains[index].ports = Some(ports.reversed()),
-        // Both chains of a pair come by here; the one is told.
+        // The loop meets each pair twice; one fault is enough.
         (Some(ports), Some(theirs)) if *theirs != ports.reversed() && index < other => {
             let (chain, name) = (&chains[other], &chains[index].name);
             let expected = ports.reversed();
             let what = Fault::new(
-                format!("the ports are not those of its reverse `{name}`, turned round"),
+                format!("the ports do not match those of its reverse `{name}`"),
                 format!("ingress {}, egress {}", expected.ingress, expected.egress),
                 "correct the ports, or leave them out here: they follow from the other chain",
             );
@@ -97,7 +102,7 @@ fn pair(chains: &mut [ServiceChain], index: usize, other: usize, faults: &FaultL
     }
 }
 
-/// Two chains at one port must not claim the same packets equally.
+/// Checks that no two chains of a port match the same packets equally specifically.
 fn ties(chains: &[ServiceChain], faults: &FaultLog<'_>) {
     for (index, chain) in chains.iter().enumerate() {
         let Some(ports) = &chain.ports else { continue };

@@ -1,32 +1,33 @@
-//! What a function does to a chain's traffic, as data: planner, agent and reports go by it, and know no kinds.
+//! The effect of a function on its chain's traffic, as data. Planner, agent and reports use it and know
+//! no kinds.
 
 use serde::{Deserialize, Serialize};
 
-/// Shares of packets are counted in so many parts of one.
+/// Shares of packets are stored in millionths.
 pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
 
-/// What a function does to traffic, at most.
+/// The largest effect of a function on traffic.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Effect {
-    /// Packets that it makes beside those that come.
-    pub added: AddedPackets,
-    /// By how much it makes packets longer.
-    pub growth: Growth,
-    /// Packets that it may have kept and sends at once when others come.
+    /// Packets that it creates.
+    pub added_packets: AddedPackets,
+    /// Bytes that it adds to a packet.
+    pub added_bytes: AddedBytes,
+    /// Packets that it may hold and then send at once, when others arrive.
     pub released: u32,
-    /// For how long it may hold a packet back, ns; `None` where it does not.
+    /// The longest time that it holds a packet, ns; `None` if it holds none.
     pub held_ns: Option<u64>,
-    /// Whether it sends answers back to the senders of packets, in user space.
+    /// Whether it answers the senders of packets, in user space.
     pub answers_senders: bool,
-    /// What it leaves on every byte of the payload, by exclusive or.
+    /// The key that remains XORed with every byte of the payload.
     pub payload_key: u8,
-    /// What it costs in either space beside what its kind costs there.
+    /// Its cost in either space, on top of its kind's.
     pub busy: Cost,
-    /// What its user should know, as what follows its name in a sentence.
+    /// A warning to its user: the rest of a sentence that begins with its name.
     pub caution: Option<String>,
 }
 
-/// A cost that grows with the frame.
+/// A cost with a part for each packet and a part for each byte.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -38,7 +39,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A cost of so many ns per packet and per byte.
+    /// Creates a cost, ns a packet and ns a byte.
     pub const fn new(per_packet_ns: f64, per_byte_ns: f64) -> Self {
         Self {
             per_packet_ns,
@@ -46,7 +47,7 @@ impl Cost {
         }
     }
 
-    /// Both, one after the other.
+    /// The sum.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self::new(
@@ -61,29 +62,30 @@ impl Cost {
     }
 }
 
-/// Packets that a function makes: repair packets, copies.
+/// Packets that a function creates: repair packets, copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddedPackets {
-    /// For each packet that comes, in [`MILLIONTHS`].
+    /// For each packet that arrives, in [`MILLIONTHS`].
     pub parts: u32,
-    /// Those made for so many packets may leave together, and one more that a timer sends.
+    /// The packets created for so many arrivals may leave together, with one more that a timer sends.
     pub window: u8,
-    /// Those that leave together where a run of packets ends, when the rates alone tell nothing of it.
+    /// Packets that leave together at the end of a run of packets.
     pub at_once: u64,
 }
 
-/// By how much a function makes a packet longer.
+/// Bytes that a function adds to a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Growth {
-    /// Bytes more, at most.
+pub struct AddedBytes {
+    /// The most bytes.
     pub bytes: u64,
-    /// The longest IP packet that it makes, bytes: it drops what would be longer. One that it leaves alone may be longer than that.
+    /// The longest IP packet that it creates, bytes; it drops longer ones. A packet that it does not
+    /// change may be longer.
     pub mtu: u64,
 }
 
-impl Growth {
-    /// By so many bytes, up to so long a packet.
-    pub(crate) fn by(bytes: u64, mtu: u16) -> Self {
+impl AddedBytes {
+    /// Creates it from bytes and the longest packet.
+    pub(crate) fn new(bytes: u64, mtu: u16) -> Self {
         Self {
             bytes,
             mtu: mtu.into(),

@@ -79,9 +79,17 @@ impl fmt::Display for SpecError {
             (object, "") => object.to_owned(),
             (object, key) => format!("{key} of {object}"),
         };
-        let notes = [("in", &key), ("expected", &self.expected), ("help:", &self.help)];
+        let notes = [
+            ("in", &key),
+            ("expected", &self.expected),
+            ("help:", &self.help),
+        ];
         for (what, text) in notes.into_iter().filter(|(_, text)| !text.is_empty()) {
-            write!(f, "\n{}", wrap(&format!("{margin} = {what} {text}"), "       "))?;
+            write!(
+                f,
+                "\n{}",
+                wrap(&format!("{margin} = {what} {text}"), "       ")
+            )?;
         }
         Ok(())
     }

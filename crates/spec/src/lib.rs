@@ -52,11 +52,11 @@ pub mod units;
 mod yaml;
 
 pub use chain::{
-    Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, ChainLocations, PortDriver, Ports,
-    ServiceChain, Sla, WorkerSpec,
+    ChainLocations, Classify, Enforce, FULL_FRAME, Hook, Idle, Mapping, OnFailure, PortDriver,
+    Ports, ServiceChain, Sla, WorkerSpec,
 };
 pub use dpdk::DpdkDevice;
-pub use effect::{AddedPackets, Cost, Effect, Growth};
+pub use effect::{AddedBytes, AddedPackets, Cost, Effect};
 pub use error::{Fault, FileLocation, SpecError, SpecErrors};
 pub use files::{FileContents, FileResolver, NoFiles};
 pub use function::{FunctionInstance, FunctionSpec, Side, Space, StateKey};
@@ -95,10 +95,8 @@ pub fn parse(
     source: &Source,
     files: &dyn FileResolver,
 ) -> Result<Vec<ServiceChain>, SpecErrors> {
-    let faults = FaultLog {
-        misplaced: read::place_misplaced_key,
-        ..FaultLog::with_files(&source.name, text, files)
-    };
+    let mut faults = FaultLog::with_files(&source.name, text, files);
+    faults.misplaced = read::place_misplaced_key;
     let mut chains = Vec::new();
     match yaml::load(text) {
         Err((span, fault)) => faults.add("", span, fault),

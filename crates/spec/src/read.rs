@@ -1,6 +1,6 @@
-//! From the YAML tree to chains.
+//! Reads chains from the YAML tree.
 //!
-//! Each file here reads one part of a chain file and reports all that is wrong with it before anything is given up.
+//! Each file reads one part of a chain file and logs all faults of that part.
 
 mod chain;
 mod files;
@@ -16,7 +16,7 @@ pub(crate) use function::KEYS as FUNCTION_KEYS;
 use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
 use crate::keys::field::Field;
-use crate::keys::{ConfigKey, ValueType, keys};
+use crate::keys::{ConfigKey, ValueType, flatten, keys};
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::Node;
@@ -39,16 +39,36 @@ keys! {
     }
 }
 
+/// Says which mapping takes the unknown key `key` of the mapping at `path`: of several, the one that
+/// shares most of the path.
+pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
+    let shared = |mapping: &str| {
+        let pairs = mapping.bytes().zip(path.bytes());
+        pairs.take_while(|(a, b)| a == b).count()
+    };
+    let all = flatten(KEYS, "");
+    let mappings = all
+        .iter()
+        .filter_map(|(known, _)| match known.rsplit_once('.') {
+            Some((mapping, name)) => (name == key).then_some(mapping),
+            None => (known == key).then_some(""),
+        });
+    Some(match mappings.max_by_key(|mapping| shared(mapping))? {
+        "" => "move it to the top of the object, without indentation".to_owned(),
+        mapping => format!("move it into `{mapping}`"),
+    })
+}
+
 /// Reads one document; `number` counts from 1.
 pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Option<ServiceChain> {
     *faults.object.borrow_mut() = object(node, number);
-    // The kind decides which keys are known, so it is looked at first.
+    // The kind decides which keys are known.
     if let Some(node) = node.get("kind")
         && let Some(kind) = node.text()
         && kind != CHAIN
     {
         let (message, help) = if kind == TOPOLOGY {
-            let help = "remove the object; a chain without `spec.ports` gets a client and a server by itself";
+            let help = "remove the object; Myelin makes the hosts of a chain without `spec.ports`";
             (
                 "`Topology` is not supported by this release".to_owned(),
                 help.to_owned(),
@@ -74,7 +94,7 @@ pub(crate) fn document(node: &Node, number: usize, faults: &FaultLog<'_>) -> Opt
     chain::read(&top).filter(|_| faults.count() == before)
 }
 
-/// What errors call the object: its kind and name, else its number.
+/// The object's name in errors: its kind and name, else its number.
 fn object(node: &Node, number: usize) -> String {
     let name = node
         .get("metadata")

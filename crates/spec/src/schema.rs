@@ -81,7 +81,7 @@ fn value(value: ValueType) -> Value {
             list(object(keys))
         }
         ValueType::Patterns(keys) => list(or(text(), object(keys))),
-        ValueType::Functions => {
+        ValueType::Functions(_) => {
             let one_of: Vec<_> = kinds().map(function).collect();
             let mut functions = list(json!({ "oneOf": one_of }));
             functions["minItems"] = json!(1);

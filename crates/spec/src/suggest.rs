@@ -74,7 +74,10 @@ pub fn synonym<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
         let mut known = SYNONYMS.iter().filter(|(name, _)| *name == candidate);
         known.any(|(_, words)| words.split(' ').any(|other| other == word))
     };
-    candidates.iter().copied().find(|candidate| is_meant(candidate))
+    candidates
+        .iter()
+        .copied()
+        .find(|candidate| is_meant(candidate))
 }
 
 /// The candidate that `word` most likely stands for: a synonym, else the nearest spelling.
@@ -131,7 +134,10 @@ mod tests {
     #[test]
     fn word_of_another_tool_gives_its_synonym() {
         assert_eq!(nearest("bandwidth", &["latency", "rate"]), Some("rate"));
-        assert_eq!(nearest("dst-port", &["sourcePort", "destinationPort"]), Some("destinationPort"));
+        assert_eq!(
+            nearest("dst-port", &["sourcePort", "destinationPort"]),
+            Some("destinationPort")
+        );
         assert_eq!(nearest("drop", &["allow", "deny"]), Some("deny"));
         assert_eq!(nearest("bandwidth", &["latency"]), None);
     }

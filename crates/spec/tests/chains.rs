@@ -379,7 +379,7 @@ spec:
     assert_eq!(functions[1].sandbox.limits, limits);
     let asked: Vec<_> = functions
         .iter()
-        .map(|function| function.sandbox.asked_at.is_some())
+        .map(|function| function.sandbox.requested_at.is_some())
         .collect();
     assert_eq!(asked, [false, true, false, false]);
     // Only who asks for itself must have a process.

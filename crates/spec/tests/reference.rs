@@ -1,6 +1,6 @@
 //! `docs/reference/kinds.md` holds the descriptions of all kinds as one page.
 //!
-//! `MYELIN_UPDATE_EXPECTED=1 cargo test -p myelin-spec --test reference` writes the page anew.
+//! `WRITE_DOCS=1 cargo test -p myelin-spec --test reference` writes the page anew.
 
 use std::fmt::Write;
 use std::fs;
@@ -101,7 +101,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
 #[test]
 fn the_reference_is_that_of_the_descriptions() {
     let path = path();
-    if std::env::var_os("MYELIN_UPDATE_EXPECTED").is_some() {
+    if std::env::var_os("WRITE_DOCS").is_some() {
         fs::write(&path, page()).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();

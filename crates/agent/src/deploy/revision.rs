@@ -12,8 +12,11 @@ pub(crate) fn is_same(running: &ServiceChain, next: &ServiceChain) -> bool {
     next.places = running.places.clone();
     for (function, was) in next.functions.iter_mut().zip(&running.functions) {
         function.place = was.place.clone();
-        if function.sandbox.asked_at.is_some() == was.sandbox.asked_at.is_some() {
-            function.sandbox.asked_at.clone_from(&was.sandbox.asked_at);
+        if function.sandbox.requested_at.is_some() == was.sandbox.requested_at.is_some() {
+            function
+                .sandbox
+                .requested_at
+                .clone_from(&was.sandbox.requested_at);
         }
     }
     next == *running
@@ -91,7 +94,7 @@ pub(crate) fn check_worker(
     Ok(())
 }
 
-fn refusal(next: &ServiceChain, place: &myelin_spec::Place, reason: &str) -> ApiError {
+fn refusal(next: &ServiceChain, place: &myelin_spec::FileLocation, reason: &str) -> ApiError {
     let name = &next.name;
     ApiError::failed(format!(
         "{place}: chain `{name}`: {reason}: `myelin down {name}` first, then `up` again"

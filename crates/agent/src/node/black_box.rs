@@ -277,7 +277,7 @@ impl Drop for BlackBox {
 
 impl State {
     fn launch(&mut self) -> Result<(), ApiError> {
-        let command = self.config.filled_in();
+        let command = self.config.command_line();
         let path = match &self.search {
             Some(search) => path::find(&command[0], search).map_err(ApiError::failed)?,
             None => PathBuf::from(&command[0]),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use myelin_api::ApiError;
-use myelin_report::terminal::Column;
+use myelin_report::terminal;
 use myelin_spec::catalogue::{self, ConfigKey, Kind};
 use serde_json::{Value, json};
 
@@ -12,17 +12,18 @@ use crate::output;
 /// Arguments of `myelin functions`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin functions\n  myelin functions firewall    its configuration and an example"
+    after_help = "Examples:\n  myelin functions             all kinds, a line each\n  \
+    myelin functions firewall    its keys, counters, and an example chain"
 )]
 pub(crate) struct Arguments {
-    /// Show this kind's configuration.
+    /// Show this kind: its keys, counters, and an example chain.
     kind: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Shows.
+/// Prints the list, or one kind.
 pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     let mut kinds: Vec<&Kind> = catalogue::kinds().collect();
     if let Some(name) = &arguments.kind {
@@ -36,51 +37,79 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     if arguments.json {
         return output::json(&kinds.into_iter().map(described).collect::<Vec<_>>());
     }
-    let columns: [Column<&Kind>; 6] = [
-        ("kind", |kind| kind.name.to_owned()),
-        ("class", |kind| kind.class.to_string()),
-        ("spaces", |kind| {
-            let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
-            spaces.join(", ")
-        }),
-        ("touches", |kind| kind.touches.to_string()),
-        ("state", |kind| kind.state.to_string()),
-        ("what it does", |kind| kind.description.to_owned()),
-    ];
-    println!("{}", output::listing(&columns, &kinds));
+    let style = output::style();
     if arguments.kind.is_some() {
-        for kind in &kinds {
-            details(kind);
-        }
+        kinds.into_iter().for_each(|kind| print_kind(kind, style));
+        return Ok(ExitCode::SUCCESS);
     }
+    let row = |kind: &Kind| {
+        let (class, summary) = (kind.class.to_string(), kind.summary().to_owned());
+        vec![kind.name.to_owned(), class, spaces(kind), summary]
+    };
+    let rows: Vec<_> = kinds.into_iter().map(row).collect();
+    let head = ["kind", "class", "spaces", "what it does"];
+    println!("{}", terminal::table(&head, &rows, style));
+    println!("\n`myelin functions KIND` shows keys, counters and an example chain.");
     Ok(ExitCode::SUCCESS)
 }
 
-/// The catalogue's entry, without a figure where nobody knows one.
+fn spaces(kind: &Kind) -> String {
+    let spaces: Vec<String> = kind.spaces().map(|space| space.to_string()).collect();
+    spaces.join(", ")
+}
+
+/// The catalogue's entry as JSON; an unknown cost is null.
 fn described(kind: &Kind) -> Value {
     let mut entry = json!(kind);
     if kind.is_black_box() {
         entry["user"] = json!({
             "per_packet_ns": null,
             "per_byte_ns": null,
-            "why": "nothing is known of the program, so no prediction contains it",
+            "why": "the cost of the program is unknown, so no prediction contains it",
         });
     }
     entry
 }
 
-fn details(kind: &Kind) {
-    if !kind.config.is_empty() {
-        let columns: [Column<ConfigKey>; 4] = [
-            ("key", |key| key.key.to_owned()),
-            ("value", |key| key.value.to_string()),
-            ("default", |key| {
-                let default = key.default.unwrap_or("-");
-                if key.required { "required" } else { default }.to_owned()
-            }),
-            ("what it is for", |key| key.doc.to_owned()),
-        ];
-        println!("{}", output::listing(&columns, kind.config));
-    }
-    println!("example:\n  {}", kind.example);
+/// Prints one kind: its description, keys, counters, and a chain file with it.
+fn print_kind(kind: &Kind, style: terminal::Style) {
+    let print = |head: &[&str], rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            println!("\n{}", terminal::table(head, &rows, style));
+        }
+    };
+    println!(
+        "{} (class {}; spaces: {})",
+        kind.name,
+        kind.class,
+        spaces(kind)
+    );
+    println!("{}", textwrap::fill(kind.description, style.width));
+    let guards = if kind.guards {
+        "; guards the chain (onFailure: drop)"
+    } else {
+        ""
+    };
+    println!("Works on: {}. State: {}{guards}.", kind.touches, kind.state);
+    let key = |(path, key): (String, &ConfigKey)| {
+        let default = key.default.unwrap_or("-");
+        let default = if key.required { "required" } else { default };
+        vec![
+            path,
+            key.value.to_string(),
+            default.to_owned(),
+            key.doc.to_owned(),
+        ]
+    };
+    let keys = catalogue::flatten(kind.config, "").into_iter().map(key);
+    print(&["key", "value", "default", "meaning"], keys.collect());
+    let counter = |(name, meaning): &(&str, &str)| vec![(*name).to_owned(), (*meaning).to_owned()];
+    print(
+        &["counter", "packets"],
+        kind.counters.iter().map(counter).collect(),
+    );
+    println!(
+        "\nAn example, for `myelin plan FILE`:\n\n{}",
+        kind.chain_file().trim_end()
+    );
 }

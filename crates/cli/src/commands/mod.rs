@@ -12,6 +12,7 @@ pub(crate) mod exec;
 pub(crate) mod feed;
 pub(crate) mod functions;
 mod host;
+pub(crate) mod init;
 mod interrupt;
 pub(crate) mod plan;
 pub(crate) mod probe;

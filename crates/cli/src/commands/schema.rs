@@ -10,7 +10,8 @@ use crate::output;
 /// Arguments of `myelin schema`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  myelin schema api > myelin-api.json    endpoints and types of the agent's socket\n  myelin schema chain > chain.schema.json    for an editor that completes chain files"
+    after_help = "Examples:\n  myelin schema api > api.json              endpoints and types of the agent's socket\n  \
+    myelin schema chain > chain.schema.json   for an editor that completes chain files"
 )]
 pub(crate) struct Arguments {
     /// What the schema is of.

@@ -50,7 +50,7 @@ pub(super) fn runs(chain: &UserChain) -> (Vec<Run>, Vec<u8>) {
         run_at(&mut runs, None, segment.first_position);
         for (function, position) in segment.functions.iter().zip(segment.first_position..) {
             let is_first = index == 0 && position == segment.first_position;
-            let process = if is_first || function.config.stays_at_sockets() {
+            let process = if is_first || function.config.needs_socket_worker() {
                 None
             } else {
                 stages.push(position);

@@ -1,8 +1,8 @@
 //! From a traffic profile to the work that it brings.
 
 use myelin_packet::traffic::Profile;
-use myelin_spec::effect::PARTS;
-use myelin_spec::{Longer, Made};
+use myelin_spec::effect::MILLIONTHS;
+use myelin_spec::{AddedBytes, AddedPackets};
 
 use crate::calculus::{ArrivalCurve, LeakyBucket};
 use crate::frame::{self, SHORTEST};
@@ -54,7 +54,7 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    pub(super) const ONE: u128 = PARTS as u128;
+    pub(super) const ONE: u128 = MILLIONTHS as u128;
 
     /// As many as came in and as long: frames of up to `longest` bytes.
     pub(super) const fn none(longest: u64) -> Self {
@@ -67,7 +67,7 @@ impl Growth {
     }
 
     /// Behind a function that makes packets beside those that come.
-    pub(super) fn with_made(self, made: Made) -> Self {
+    pub(super) fn with_added_packets(self, made: AddedPackets) -> Self {
         let redundancy = u128::from(made.parts);
         let factor = Self::ONE + redundancy;
         let grown = |amount: u128| (amount * factor).div_ceil(Self::ONE);
@@ -81,7 +81,7 @@ impl Growth {
     }
 
     /// Behind a function that makes packets longer. Those that it leaves alone are as long as they were.
-    pub(super) fn with_longer(self, longer: Longer) -> Self {
+    pub(super) fn with_added_bytes(self, longer: AddedBytes) -> Self {
         let bytes = u128::from(longer.bytes);
         let most = u128::from(frame::longest(longer.mtu));
         Self {
@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    fn made(parts: u32, window: u8) -> Made {
-        Made {
+    fn made(parts: u32, window: u8) -> AddedPackets {
+        AddedPackets {
             parts,
             window,
             at_once: 0,
@@ -172,7 +172,7 @@ mod tests {
     fn what_makes_packets_brings_more_behind_it() {
         let profile = profile(Some((100, 10)), None);
         let plain = curve(&profile, &WORK, &PLAIN).unwrap().long();
-        let quarter = PLAIN.with_made(made(250_000, 8));
+        let quarter = PLAIN.with_added_packets(made(250_000, 8));
         assert_eq!((quarter.scale, quarter.extra), (1_250_000, 3));
         let grown = curve(&profile, &WORK, &quarter).unwrap().long();
         assert_eq!(grown.rate, plain.rate / 4 * 5);
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn what_makes_packets_longer_brings_more_bytes() {
         let bits = profile(None, Some((480_000, 4800)));
-        let with = |bytes, mtu| PLAIN.with_longer(Longer { bytes, mtu });
+        let with = |bytes, mtu| PLAIN.with_added_bytes(AddedBytes { bytes, mtu });
         let (stamped, unpacked) = (with(16, 1500), with(1500, 1500));
         let burst = |profile: &Profile, growth: &Growth| {
             curve(profile, &WORK, growth).unwrap().short().burst
@@ -195,12 +195,12 @@ mod tests {
         assert_eq!(burst(&both, &PLAIN), 5 * 1_000_000 + 600 * 1000);
         assert_eq!(burst(&both, &stamped), 5 * 1_016_000 + 600 * 1000);
         assert_eq!(burst(&both, &unpacked), 5 * WORK.of_fs(1518));
-        // Longer than any frame that came in, and never shorter than one that is left alone.
+        // AddedBytes than any frame that came in, and never shorter than one that is left alone.
         assert_eq!(with(9000, 9000).longest, 9018);
         let jumbo = Growth::none(longest(9000));
         assert_eq!(
             jumbo
-                .with_longer(Longer {
+                .with_added_bytes(AddedBytes {
                     bytes: 16,
                     mtu: 1500
                 })
@@ -242,7 +242,7 @@ mod tests {
             if some_packets && some_bits {
                 prop_assert_eq!(came, plain.short().burst, "nothing is left to guess");
             }
-            let growth = PLAIN.with_longer(Longer { bytes: longer, mtu }).with_made(made(redundancy, window));
+            let growth = PLAIN.with_added_bytes(AddedBytes { bytes: longer, mtu }).with_added_packets(made(redundancy, window));
             let grown = curve(&profile, &WORK, &growth).unwrap();
             // Each by as much as it likes, but not beyond the MTU; and the packets that are made beside.
             let own: u128 = frames.iter().map(|(came, more)| {

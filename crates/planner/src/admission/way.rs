@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
                 .plus(self.worst(own))
                 .plus(self.crowded(hop.space));
             let effect = function.config.effect();
-            self.growth = self.growth.with_longer(effect.longer);
+            self.growth = self.growth.with_added_bytes(effect.added_bytes);
             if hop.space == Space::Kernel {
                 self.depart(work);
             }
@@ -273,8 +273,8 @@ impl<'a> Builder<'a> {
             self.way.hold.times += 1;
             self.way.hold.for_fs += held_ns * NS;
         }
-        if effect.made.window > 0 {
-            self.growth = self.growth.with_made(effect.made);
+        if effect.added_packets.window > 0 {
+            self.growth = self.growth.with_added_packets(effect.added_packets);
         }
         // What it keeps goes when others come.
         self.growth.extra += u128::from(effect.released);

@@ -118,7 +118,7 @@ pub(super) fn add_rings(
             }
             continue;
         }
-        let own = !std::mem::take(&mut first) && !function.config.stays_at_sockets();
+        let own = !std::mem::take(&mut first) && !function.config.needs_socket_worker();
         if own || away {
             pass(&mut hop.reach, "dispatch");
         }

@@ -117,7 +117,7 @@ impl<'c> Problem<'c> {
         if function.space.is_some() {
             return format!("pinned by `space: {space}`");
         }
-        if let (Some(_), Some(what)) = (&function.sandbox.asked_at, function.sandbox.demand()) {
+        if let (Some(_), Some(what)) = (&function.sandbox.requested_at, function.sandbox.demand()) {
             return format!("`{what}` needs a process");
         }
         if kind.default_cost(other).is_none() {

@@ -44,9 +44,7 @@ impl Readable for MacAddr {
         const HELP: &str = "write for example \"02:00:00:00:00:01\"";
         field.parsed(EXPECTED, HELP, |text| match text.parse::<Self>() {
             Ok(mac) if mac.is_station() => Ok(mac),
-            Ok(mac) => Err(format!(
-                "{mac} is a group address or zero"
-            )),
+            Ok(mac) => Err(format!("{mac} is a group address or zero")),
             Err(_) => Err(format!("`{}` is not an Ethernet address", Printable(text))),
         })
     }

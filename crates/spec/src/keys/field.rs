@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::ConfigKey;
-use crate::error::{Fault, FileLocation, FaultLog, Span};
+use crate::error::{Fault, FaultLog, FileLocation, Span};
 use crate::printable::Printable;
 use crate::suggest::{nearest, synonym};
 use crate::units::Dimension;
@@ -214,7 +214,9 @@ impl<'a> Field<'a> {
             let octal = self.node.text().and_then(|text| text.strip_prefix("0o"));
             let octal = octal.and_then(|digits| u64::from_str_radix(digits, 8).ok());
             let help = match octal {
-                Some(number) => format!("write it in decimal ({number}) or hexadecimal ({number:#x})"),
+                Some(number) => {
+                    format!("write it in decimal ({number}) or hexadecimal ({number:#x})")
+                }
                 None => format!("write a whole number from {least} to {most}"),
             };
             self.mismatch(&format!("{what}, {least} to {most}"), &help);

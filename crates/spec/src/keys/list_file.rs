@@ -72,8 +72,7 @@ impl ListOrFile {
 
 /// Reads the file that `field` names: its path and its text.
 pub(crate) fn read_text<'a>(field: &Field<'a>, example: &str) -> Option<(&'a str, String)> {
-    const EXPECTED: &str =
-        "the path of a readable file, relative to the chain file";
+    const EXPECTED: &str = "the path of a readable file, relative to the chain file";
     let path = field.text(EXPECTED, format_args!("write for example {example}"))?;
     let read = field.faults.files.read(path).map_err(|reason| {
         let message = format!("cannot read `{}`: {}", Printable(path), Printable(&reason));

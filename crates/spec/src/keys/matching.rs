@@ -154,7 +154,12 @@ fn read_protocol(fields: &Fields<'_>) -> Option<u8> {
 
 /// Reads the port of a match. Refuses a range: the classifier looks up one port per packet.
 fn read_port(fields: &Fields<'_>, key: &str) -> Option<u16> {
-    let is_range = |field: &Field<'_>| field.node.text().is_some_and(|text| text.contains(['-', ':', ',']));
+    let is_range = |field: &Field<'_>| {
+        field
+            .node
+            .text()
+            .is_some_and(|text| text.contains(['-', ':', ',']))
+    };
     if let Some(field) = fields.get(key).filter(is_range) {
         field.fault(
             "a match takes one port, not a range or a list",

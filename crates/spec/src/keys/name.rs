@@ -27,11 +27,14 @@ pub(crate) fn read_label(field: &Field<'_>) -> Option<String> {
     if let Some(text) = field.node.text().filter(is_label) {
         return Some(text.to_owned());
     }
-    let expected =
-        format!("a name: 1 to {MAX_NAME} of a-z, 0-9 and `-`, no `-` first or last");
+    let expected = format!("a name: 1 to {MAX_NAME} of a-z, 0-9 and `-`, no `-` first or last");
     let text = field.text(&expected, "write for example tactile")?;
     let message = if is_plain(text) && text.len() > MAX_NAME {
-        format!("the name `{}` has {} characters", Printable(text), text.len())
+        format!(
+            "the name `{}` has {} characters",
+            Printable(text),
+            text.len()
+        )
     } else {
         format!("`{}` is not a name", Printable(text))
     };

@@ -61,15 +61,16 @@ const CIPHER: ConfigKey = Cipher::KEY.with_default("aes-128-gcm");
 config! {
     /// Configuration of an `aes-encrypt` function. Each key is at least as long as the cipher's; the first one encrypts.
     pub struct AesEncryptConfig {
-        /// a file of at most 16 keys, one a line: 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints them; AES-256 needs
-        /// 64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it.
-        /// `/dev/urandom` stands for one random key, the same for all functions of the chain file and another one at each `up`
+        /// a file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
+        /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
+        /// may have access to it. `/dev/urandom` gives one random key to all functions of the chain
+        /// file, a new one at each `up`
         "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
-        /// the cipher, the same on both sides; `ctr` authenticates nothing: whoever is on the way can change what it likes, bit by
-        /// bit, and no replay is recognised for sure
+        /// the cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
+        /// can flip bits of the payload and forge counters
         "cipher" cipher: Cipher = CIPHER;
-        /// the longest IP packet that may leave, bytes; encryption adds 44 bytes (28 with `ctr`), and a packet that would
-        /// become longer is dropped
+        /// the longest IP packet that may leave, bytes. Encryption adds 44 bytes (28 with `ctr`);
+        /// the function drops a packet that would become longer
         "mtu" mtu: u16 = mtu(9216);
     }
 }
@@ -77,17 +78,18 @@ config! {
 config! {
     /// Configuration of an `aes-decrypt` function. Each key is at least as long as the cipher's; all are accepted.
     pub struct AesDecryptConfig {
-        /// a file of at most 16 keys, one a line: 32 or 64 hexadecimal digits, as `openssl rand -hex 32` prints them; AES-256 needs
-        /// 64. The first one encrypts, each of them decrypts. Nobody but its owner may have access to it.
-        /// `/dev/urandom` stands for one random key, the same for all functions of the chain file and another one at each `up`
+        /// a file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
+        /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
+        /// may have access to it. `/dev/urandom` gives one random key to all functions of the chain
+        /// file, a new one at each `up`
         "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
-        /// the cipher, the same on both sides; `ctr` authenticates nothing: whoever is on the way can change what it likes, bit by
-        /// bit, and no replay is recognised for sure
+        /// the cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
+        /// can flip bits of the payload and forge counters
         "cipher" cipher: Cipher = CIPHER;
-        /// how many packets one may come late and still be accepted; 0 accepts every packet as often as it comes
+        /// how many packets late a packet may arrive; 0 accepts every packet any number of times
         "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").with_default("1024");
-        /// encrypters that may be live at once: each start of one begins a session, and one that was used within 10 s is never put
-        /// out for another
+        /// encrypters that may be live at once. Each start of an encrypter begins a session; a
+        /// session stays live for 10 s after its last packet
         "sessions" sessions: u16 = integer(1, 256, "a number of sessions").with_default("16");
     }
 }
@@ -127,9 +129,10 @@ pub static AES_ENCRYPT: Kind = Kind {
     state: State::PerInstance,
     guards: true,
     config: AesEncryptConfig::KEYS,
-    description: "Encrypts and authenticates the UDP payload (AES-GCM), in place, and appends what `aes-decrypt` needs. Drops \
-                  what it cannot encrypt: fragments, other protocols, and packets that would become longer than the MTU.",
-    example: "{ name: cipher, kind: aes-encrypt, config: { keyFile: tactile.key } }",
+    description: "Encrypts and authenticates the UDP payload with AES-GCM. Appends a trailer that \
+                  `aes-decrypt` needs. Drops fragments, packets of other protocols, and packets that \
+                  would become longer than the MTU.",
+    example: "{ name: cipher, kind: aes-encrypt, config: { keyFile: /dev/urandom } }",
     counters: &[
         ("fragment", "dropped: a fragment, the first included"),
         ("not-udp", "dropped: another protocol"),
@@ -148,7 +151,7 @@ pub static AES_ENCRYPT: Kind = Kind {
     read: |fields| FunctionConfig::AesEncrypt(AesEncryptConfig::from_fields(fields)),
     effect: |config| match config {
         FunctionConfig::AesEncrypt(config) => Effect {
-            growth: Growth::by(config.cipher.added_bytes(), config.mtu),
+            added_bytes: AddedBytes::new(config.cipher.added_bytes(), config.mtu),
             caution: config.cipher.caution(),
             ..Effect::default()
         },
@@ -166,9 +169,9 @@ pub static AES_DECRYPT: Kind = Kind {
     state: State::PerInstance,
     guards: true,
     config: AesDecryptConfig::KEYS,
-    description: "Decrypts what `aes-encrypt` encrypted. Drops and counts what is not genuine: another key, changed on the way, \
-                  seen before, too late, cut short, or not encrypted at all.",
-    example: "{ name: clear, kind: aes-decrypt, config: { keyFile: tactile.key } }",
+    description: "Decrypts packets of `aes-encrypt`. Drops and counts packets that are not authentic: \
+                  another key, changed, replayed, too late, truncated, or not encrypted.",
+    example: "{ name: clear, kind: aes-decrypt, config: { keyFile: /dev/urandom } }",
     counters: &[
         ("fragment", "dropped: a fragment, the first included"),
         ("not-udp", "dropped: another protocol"),

@@ -162,12 +162,22 @@ impl Kind {
         };
         // The keys of a function on a line each.
         let block = |kind: &Kind| {
-            let keys = kind.example.strip_prefix("{ ").and_then(|keys| keys.strip_suffix(" }"));
+            let keys = kind
+                .example
+                .strip_prefix("{ ")
+                .and_then(|keys| keys.strip_suffix(" }"));
             let keys = keys.unwrap_or(kind.example);
             let keys = keys.replacen(", kind:", "\n      kind:", 1);
-            format!("    - {}\n", keys.replacen(", config:", "\n      config:", 1))
+            format!(
+                "    - {}\n",
+                keys.replacen(", config:", "\n      config:", 1)
+            )
         };
-        let functions: String = names.iter().filter_map(|name| kind(name)).map(block).collect();
+        let functions: String = names
+            .iter()
+            .filter_map(|name| kind(name))
+            .map(block)
+            .collect();
         format!(
             "apiVersion: myelin.dev/v1alpha1\nkind: ServiceChain\nmetadata: {{ name: first }}\nspec:\n  \
              match: {{ protocol: udp, destination: 10.0.0.2, destinationPort: 9000 }}\n  \

@@ -32,15 +32,16 @@ word_enum! {
 config! {
     /// Configuration of a `compress` function.
     pub struct CompressConfig {
-        /// lz4 is fast, zstd makes packets smaller and costs some ten times as much
+        /// lz4 is fast; zstd makes packets smaller and costs some ten times as much
         "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
-        /// of zstd: more makes packets smaller and takes longer; of lz4, whose acceleration it is: more takes less time and
-        /// leaves packets larger
+        /// zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
+        /// higher level takes less time and makes packets larger
         "level" level: u8 = integer(1, 19, "a level").with_default("1");
-        /// a file of 8 bytes to 128 KiB that both sides have: any bytes that the traffic often holds, or what `zstd --train` made of
-        /// samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB
+        /// a file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
+        /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
+        /// another one. LZ4 uses the last 64 KiB
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// the longest IP packet that it may make, bytes; what would be longer is dropped and counted
+        /// the longest IP packet that it may create, bytes; it drops longer ones
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -48,10 +49,11 @@ config! {
 config! {
     /// Configuration of a `decompress` function. Each packet says how it was compressed.
     pub struct DecompressConfig {
-        /// a file of 8 bytes to 128 KiB that both sides have: any bytes that the traffic often holds, or what `zstd --train` made of
-        /// samples of it; packets name it by a hash, so that another one is noticed; LZ4 uses the last 64 KiB
+        /// a file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
+        /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
+        /// another one. LZ4 uses the last 64 KiB
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// the longest IP packet that it may make, bytes; what would be longer is dropped and counted
+        /// the longest IP packet that it may create, bytes; it drops longer ones
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -63,18 +65,18 @@ pub static COMPRESS: Kind = Kind {
     user: Some(Cost::new(35.0, 0.65)),
     touches: Touches::Payload,
     config: CompressConfig::KEYS,
-    description: "Compresses each UDP payload by itself; a `decompress` further on gives it back. Packets that would get no \
-                  smaller pass untouched, and so do fragments and other protocols; a payload that only looks compressed is \
-                  marked, with 4 bytes more.",
+    description: "Compresses each UDP payload separately; `decompress` restores it. Packets that would \
+                  not shrink pass unchanged, as do fragments and other protocols. A payload that only \
+                  looks compressed gets a marker of 4 bytes.",
     example: "{ name: squeeze, kind: compress, config: { algorithm: lz4 } }",
     counters: &[
         ("compressed", "compressed"),
-        ("untouched", "passed: it got no smaller"),
-        ("stored", "passed with a mark: it only looked compressed"),
+        ("untouched", "passed unchanged: would not shrink"),
+        ("stored", "passed with a marker: only looked compressed"),
         ("other", "passed: a fragment, or another protocol"),
         ("bytes-in", "bytes of payloads before"),
         ("bytes-out", "bytes of payloads after"),
-        ("too-long", "dropped: with the mark it would pass the MTU"),
+        ("too-long", "dropped: with the marker longer than the MTU"),
     ],
     read: |fields| FunctionConfig::Compress(CompressConfig::from_fields(fields)),
     effect: |config| match config {
@@ -92,25 +94,26 @@ pub static DECOMPRESS: Kind = Kind {
     touches: Touches::Payload,
     guards: true,
     config: DecompressConfig::KEYS,
-    description: "Gives UDP payloads that a `compress` made smaller back as they were; each packet says by which algorithm. Packets \
-                  that were not compressed pass untouched. Drops what is damaged, too long, or made with another dictionary.",
+    description: "Restores UDP payloads that `compress` compressed. Each packet names its algorithm. \
+                  Packets that are not compressed pass unchanged. Drops packets that are damaged, too \
+                  long, or compressed with another dictionary.",
     example: "{ name: restore, kind: decompress }",
     counters: &[
-        ("decompressed", "given back"),
-        ("untouched", "passed: it was not compressed"),
-        ("stored", "its mark was taken off"),
+        ("decompressed", "restored"),
+        ("untouched", "passed unchanged: not compressed"),
+        ("stored", "passed without the marker"),
         ("other", "passed: a fragment, or another protocol"),
         ("bytes-in", "bytes of payloads before"),
         ("bytes-out", "bytes of payloads after"),
         (
             "malformed",
-            "dropped: damaged, or not of the length that it says",
+            "dropped: damaged, or of another length than it says",
         ),
         (
             "wrong-dictionary",
             "dropped: compressed with another dictionary",
         ),
-        ("too-long", "dropped: it would be longer than the MTU"),
+        ("too-long", "dropped: would be longer than the MTU"),
     ],
     read: |fields| FunctionConfig::Decompress(DecompressConfig::from_fields(fields)),
     effect: |config| match config {
@@ -123,7 +126,7 @@ pub static DECOMPRESS: Kind = Kind {
 
 fn longer(bytes: u64, mtu: u16) -> Effect {
     Effect {
-        growth: Growth::by(bytes, mtu),
+        added_bytes: AddedBytes::new(bytes, mtu),
         ..Effect::default()
     }
 }

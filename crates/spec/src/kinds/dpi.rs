@@ -9,7 +9,7 @@ use super::DEFAULT_MTU;
 use super::prelude::*;
 use crate::effect::MILLIONTHS;
 use crate::error::{FaultLog, Span};
-use crate::keys::address::host;
+use crate::keys::address::read_host;
 use crate::keys::list_file;
 use pattern::BadPattern;
 
@@ -61,17 +61,17 @@ word_enum! {
 
 const PATTERNS_FILE: ConfigKey = FILE.named(
     "patternsFile",
-    "a text file with further patterns, one a line; empty lines are skipped, and those that begin with #",
+    "a text file with more patterns, one a line; empty lines and lines that begin with # are skipped",
 );
 const ACTION: ConfigKey = DpiAction::KEY.with_default("drop").named(
     "action",
-    "what happens to a packet with a pattern that has no action of its own: it is dropped, or goes on with the \
-     DSCP `dscp`, or goes on while a copy goes to `mirror`. With several actions all apply",
+    "the action for patterns without one: drop the packet, mark it with the DSCP `dscp`, or send a copy to \
+     `mirror`. All actions of all matching patterns apply",
 );
 const NOCASE: ConfigKey = BOOLEAN.with_default("false").named(
     "nocase",
-    "whether the letters A to Z of a literal that says nothing of it match in either case; regular expressions have the \
-     flag i instead",
+    "whether the letters A to Z match in either case, for literals without their own `nocase`; regular expressions \
+     have the flag i instead",
 );
 const MIRROR: ConfigKey = ConfigKey::new(ValueType::Mirror(MirrorConfig::KEYS));
 
@@ -79,19 +79,21 @@ config! {
     /// Configuration of a `dpi` function. The patterns are by where they are written, all apply, and there is at least one; the mirror is
     /// given when some pattern has that action.
     pub struct DpiConfig {
-        /// what to look for: a literal, or /REGEX/FLAGS with the flags i (either case), s (. matches line breaks) and m (^ and $
-        /// match at line breaks); or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }. A literal writes \xNN for any byte,
-        /// \\ for a backslash, \/ for a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
-        /// regular expressions, of 1024 bytes each
+        /// the patterns: a literal; or /REGEX/FLAGS with the flags i (either case), s (. matches
+        /// line breaks), m (^ and $ match at line breaks); or { pattern: PATTERN, action:
+        /// drop|mark|mirror, nocase: true|false }. In a literal, \xNN is any byte, \\ a backslash,
+        /// \/ a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
+        /// regular expressions, 1024 bytes each
         "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
         /// the DSCP of marked packets
         "dscp" dscp: u8 = integer(0, 63, "a DSCP").with_default("8");
-        /// where copies go: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }; as TZSP over UDP, to port 37008
-        /// unless `port` says otherwise, out of the chain's egress; `source` is the address they come from; Ethernet
-        /// addresses that are left out are the packet's
+        /// the collector: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }. Copies
+        /// are TZSP over UDP from `source` to `address`, at port 37008 unless `port` differs, and
+        /// leave at the chain's egress. Ethernet addresses default to those of the packet
         "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
-        /// fragments are dropped, or inspected each by itself, so that a pattern spread over two of them is not seen
+        /// drop fragments, or inspect each separately, without finding a pattern that two of them
+        /// share
         "fragments" fragments: DpiFragments = DpiFragments::KEY.with_default("drop");
     }
 }
@@ -151,15 +153,15 @@ pub static DPI: Kind = Kind {
     touches: Touches::Payload,
     guards: true,
     config: DpiConfig::KEYS,
-    description: "Looks for literals and regular expressions in the payload of each packet and drops, marks or mirrors those that \
-                  hold one. Patterns that are spread over several packets are not seen. Needs libhs.so.5 (Hyperscan or \
-                  Vectorscan) where it runs.",
+    description: "Searches payloads for literals and regular expressions. Drops, marks or mirrors packets \
+                  that hold one. Does not find patterns that span several packets. Needs libhs.so.5 \
+                  (Hyperscan or Vectorscan) on the node.",
     example: "{ name: ids, kind: dpi, config: { patterns: [ cmd.exe, '/select.+from/i' ] } }",
     counters: &[
-        ("matched", "held a pattern"),
-        ("matched-dropped", "dropped for a pattern"),
-        ("marked", "went on marked"),
-        ("mirrored", "a copy was sent"),
+        ("matched", "packets with a pattern"),
+        ("matched-dropped", "dropped: a pattern with the action drop"),
+        ("marked", "forwarded with the DSCP"),
+        ("mirrored", "packets with a copy to the collector"),
         ("fragments-dropped", "dropped: a fragment"),
         ("failed-dropped", "dropped: the library failed to scan it"),
     ],
@@ -176,12 +178,12 @@ pub static DPI: Kind = Kind {
     effect: |config| match config {
         // A copy of each packet may leave beside it.
         FunctionConfig::Dpi(config) if config.mirror.is_some() => Effect {
-            added: AddedPackets {
+            added_packets: AddedPackets {
                 parts: MILLIONTHS,
                 window: 1,
                 at_once: 0,
             },
-            growth: Growth::by(MIRROR_BYTES, DEFAULT_MTU),
+            added_bytes: AddedBytes::new(MIRROR_BYTES, DEFAULT_MTU),
             ..Effect::default()
         },
         _ => Effect::default(),
@@ -370,10 +372,10 @@ fn mirror(fields: &Fields<'_>) -> Option<MirrorConfig> {
 
 fn address(fields: &Fields<'_>) -> IpAddr {
     let examples = ("10.0.0.9", "10.0.0.9");
-    host(fields, "address", "an address of one host", examples)
+    read_host(fields, "address", "an address of one host", examples)
 }
 
 fn source(fields: &Fields<'_>) -> IpAddr {
     let examples = ("10.0.0.1", "10.0.0.1");
-    host(fields, "source", "an address of one host", examples)
+    read_host(fields, "source", "an address of one host", examples)
 }

@@ -50,9 +50,7 @@ fn check(config: LossyLinkConfig, fields: &Fields<'_>) {
         let most = most_ppm as f64 / 10_000.0;
         loss.fault(
             format!("bursts of {burst} packets cannot lose as much"),
-            format!(
-                "at most {most}% with `burst: {burst}`: one packet passes between two bursts"
-            ),
+            format!("at most {most}% with `burst: {burst}`: one packet passes between two bursts"),
             "write a longer `burst`, or remove the key",
         );
     }

@@ -2,7 +2,7 @@
 
 pub(super) use super::FunctionConfig;
 pub(super) use super::catalogue::{Class, Coding, Kind, State, Touches};
-pub(super) use crate::effect::{Cost, Effect, Growth, AddedPackets};
+pub(super) use crate::effect::{AddedBytes, AddedPackets, Cost, Effect};
 pub(super) use crate::keys::field::{Field, Fields};
 pub(super) use crate::keys::words::word_enum;
 pub(super) use crate::keys::{

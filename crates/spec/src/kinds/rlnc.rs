@@ -60,19 +60,21 @@ config! {
     /// Configuration of an `rlnc-encode` function. The redundancy is in parts of [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncEncodeConfig {
-        /// which source packets a repair packet is made of: the latest ones, or those of one block
+        /// the source packets that a repair packet covers: the latest ones, or those of a block
         "code" code: RlncCode = RlncCode::KEY.with_default("window");
         /// source packets of a window, for code: window
         "window" window: u8 = PACKETS.with_default("8");
         /// source packets of a block, for code: block
         "block" block: u8 = PACKETS.with_default("32");
-        /// repair packets for each source packet, with up to six decimals; 0.25 is one for four
+        /// coded packets for each source packet, with up to six decimals; 0.25 is one for four
         "redundancy" redundancy: u32 = REDUNDANCY;
-        /// density threshold (RFC 8681): a source packet of the window is in a repair packet with probability (density + 1) / 16
+        /// density threshold (RFC 8681): a repair packet covers a source packet of the window with
+        /// probability (density + 1) / 16
         "density" density: u8 = integer(0, 15, "a density threshold").with_default("15");
-        /// when no packet came for this long, those without a repair packet get one, and an incomplete block ends
+        /// after this time without a packet, the encoder sends the repair packets that are due and
+        /// ends the block
         "flush" flush_ns: u64 = DURATION.with_default("1ms");
-        /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
+        /// the longest IP packet that may leave, bytes; the function drops longer ones
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -81,13 +83,13 @@ config! {
     /// Configuration of an `rlnc-recode` function. The redundancy is in parts of [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncRecodeConfig {
-        /// packets, source and coded ones, that are combined: the latest that came
+        /// the latest packets, source and coded ones, that it combines
         "window" window: u8 = PACKETS.with_default("8");
-        /// recoded packets for each source packet that comes, with up to six decimals
+        /// coded packets for each source packet, with up to six decimals; 0.25 is one for four
         "redundancy" redundancy: u32 = REDUNDANCY;
-        /// what becomes of coded packets that come: they go on, or a recoded one goes in the place of each
+        /// pass received coded packets and add recoded ones, or replace each by a recoded one
         "coded" coded: RlncCoded = RlncCoded::KEY.with_default("pass");
-        /// longest IP packet that may leave, bytes; what would be longer is dropped and counted
+        /// the longest IP packet that may leave, bytes; the function drops longer ones
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -96,11 +98,12 @@ config! {
     /// Configuration of an `rlnc-decode` function.
     #[derive(Copy)]
     pub struct RlncDecodeConfig {
-        /// each packet goes on when it comes or is worked out, or waits for those before it
+        /// forward each packet when it arrives or is recovered, or hold it until the ones before it
+        /// are there
         "delivery" delivery: RlncDelivery = RlncDelivery::KEY.with_default("immediate");
-        /// with delivery: in-order, how long a packet waits at most
+        /// with delivery: in-order, the longest time that a packet waits
         "timeout" timeout_ns: u64 = DURATION.with_default("10ms");
-        /// source packets it keeps, rounded up to a power of two; 1.5 KiB each
+        /// source packets that it keeps, rounded up to a power of two; 1.5 KiB each
         "buffer" buffer: u16 = integer(128, 4096, "a number of packets").with_default("256");
     }
 }
@@ -120,7 +123,7 @@ impl RlncEncodeConfig {
     fn effect(&self) -> Effect {
         let (redundancy, parts) = (u64::from(self.redundancy), u64::from(MILLIONTHS));
         Effect {
-            added: AddedPackets {
+            added_packets: AddedPackets {
                 parts: self.redundancy,
                 window: self.window.max(self.block),
                 // Those of a block are sent at its end, together.
@@ -129,7 +132,7 @@ impl RlncEncodeConfig {
                     RlncCode::Window => 0,
                 },
             },
-            growth: Growth::by(CODING_BYTES, self.mtu),
+            added_bytes: AddedBytes::new(CODING_BYTES, self.mtu),
             ..Effect::default()
         }
     }
@@ -147,12 +150,12 @@ impl RlncRecodeConfig {
 
     fn effect(self) -> Effect {
         Effect {
-            added: AddedPackets {
+            added_packets: AddedPackets {
                 parts: self.redundancy,
                 window: self.window,
                 at_once: 0,
             },
-            growth: Growth::by(CODING_BYTES + u64::from(self.window), self.mtu),
+            added_bytes: AddedBytes::new(CODING_BYTES + u64::from(self.window), self.mtu),
             ..Effect::default()
         }
     }
@@ -186,21 +189,21 @@ pub static RLNC_ENCODE: Kind = Kind {
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncEncodeConfig::KEYS,
-    description: "Numbers UDP packets and sends repair packets with them, combinations of the latest ones (random linear network \
-                  coding, RFC 8681), from which an `rlnc-decode` works out packets that were lost on the way. Drops packets \
-                  that are not UDP, fragments, and packets too long to be protected.",
+    description: "Adds repair packets to UDP traffic: network coding (RFC 8681). \
+                  `rlnc-decode` recovers lost packets from them. Drops fragments, packets of other \
+                  protocols, and packets too long to be protected.",
     example: "{ name: coder, kind: rlnc-encode, config: { window: 8, redundancy: 0.25 } }",
     coding: Some(Coding::Begins),
     counters: &[
-        ("source", "source packets that were numbered"),
-        ("repair", "repair packets that were sent"),
+        ("source", "source packets numbered"),
+        ("repair", "repair packets sent"),
         (
             "unsupported",
             "dropped: not UDP, a fragment, or bytes behind the datagram",
         ),
         (
             "too-long",
-            "dropped: it or its repair packet would pass the MTU",
+            "dropped: it or its repair packet longer than the MTU",
         ),
         ("no-room", "dropped: no room in its buffer"),
     ],
@@ -220,20 +223,17 @@ pub static RLNC_RECODE: Kind = Kind {
     touches: Touches::HeaderAndPayload,
     state: State::PerInstance,
     config: RlncRecodeConfig::KEYS,
-    description: "Sends new combinations of the packets of an `rlnc-encode` that came, without decoding: redundancy for the next part \
-                  of the way that also helps against what was lost before. Source packets go on unchanged. Drops \
-                  packets that no `rlnc-encode` has sent.",
+    description: "Sends new combinations of received coded packets, without decoding. They help against \
+                  losses before and behind it. Source packets pass unchanged. Drops packets that are not \
+                  from an `rlnc-encode`.",
     example: "{ name: relay, kind: rlnc-recode, config: { redundancy: 0.25 } }",
     counters: &[
-        ("source", "source packets that came"),
-        ("coded", "coded packets that came"),
-        ("recoded", "recoded packets besides"),
-        (
-            "replaced",
-            "coded packets in whose place a recoded one went",
-        ),
-        ("malformed", "dropped: no packet of an encoder"),
-        ("too-long", "recoded packets that would pass the MTU"),
+        ("source", "source packets received"),
+        ("coded", "coded packets received"),
+        ("recoded", "recoded packets added"),
+        ("replaced", "coded packets replaced by recoded ones"),
+        ("malformed", "dropped: not from an encoder"),
+        ("too-long", "recoded packets not made: longer than the MTU"),
     ],
     read: |fields| FunctionConfig::RlncRecode(RlncRecodeConfig::from_fields(fields)),
     effect: |config| match config {
@@ -252,24 +252,21 @@ pub static RLNC_DECODE: Kind = Kind {
     state: State::PerInstance,
     guards: true,
     config: RlncDecodeConfig::KEYS,
-    description: "Gives on the packets of an `rlnc-encode` as they were before it, works out lost ones from repair packets, and takes \
-                  those out. Drops packets that no `rlnc-encode` has sent, and duplicates.",
+    description: "Recovers lost packets of an `rlnc-encode`, and removes coded packets. Drops duplicates, \
+                  and packets that are not from an `rlnc-encode`.",
     example: "{ name: decoder, kind: rlnc-decode, config: { delivery: in-order } }",
     coding: Some(Coding::Ends),
     counters: &[
-        ("source", "source packets that came"),
-        ("coded", "coded packets that came"),
-        ("redundant", "coded packets that said nothing new"),
-        ("recovered", "packets that were worked out"),
-        ("lost", "packets that were given up"),
-        (
-            "late",
-            "dropped: it lies before the buffer, or was given up",
-        ),
-        ("duplicate", "dropped: it was there already"),
-        ("malformed", "dropped: no packet of an encoder, or too long"),
-        ("corrupt", "worked out, but no valid UDP packet"),
-        ("reset", "new beginnings after jumps of the numbers"),
+        ("source", "source packets received"),
+        ("coded", "coded packets received"),
+        ("redundant", "coded packets without new information"),
+        ("recovered", "packets recovered"),
+        ("lost", "packets given up"),
+        ("late", "dropped: before the buffer, or given up"),
+        ("duplicate", "dropped: received before"),
+        ("malformed", "dropped: not from an encoder, or too long"),
+        ("corrupt", "recovered, but not a valid UDP packet"),
+        ("reset", "resets after jumps of the numbers"),
     ],
     read: |fields| FunctionConfig::RlncDecode(RlncDecodeConfig::from_fields(fields)),
     effect: |config| match config {

@@ -21,7 +21,7 @@ pub static TIMESTAMP: Kind = Kind {
     kernel_constants: Some(|_| Vec::new()),
     read: |_| FunctionConfig::Timestamp,
     effect: |_| Effect {
-        growth: Growth::by(STAMPS, DEFAULT_MTU),
+        added_bytes: AddedBytes::new(STAMPS, DEFAULT_MTU),
         ..Effect::default()
     },
     ..Kind::BASE

@@ -2,8 +2,8 @@
 
 use super::{function, isolation, ports, sla};
 use crate::chain::{
-    Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, ChainLocations, Ports, ServiceChain,
-    WorkerSpec,
+    ChainLocations, Classify, DEFAULT_NAMESPACE, Hook, Idle, Mapping, OnFailure, Ports,
+    ServiceChain, WorkerSpec,
 };
 use crate::error::FileLocation;
 use crate::isolation::Isolation;
@@ -31,7 +31,7 @@ keys! {
         /// the traffic that the chain takes; an empty mapping takes all
         "match" = ConfigKey::new(ValueType::Map(matching::KEYS)).required();
         /// the functions in order
-        "functions" = ConfigKey::new(ValueType::Functions).required();
+        "functions" = ConfigKey::new(ValueType::Functions(function::KEYS)).required();
         /// what the chain is owed
         "sla" = ConfigKey::new(ValueType::Map(sla::KEYS));
         /// how its functions are laid out

@@ -69,7 +69,9 @@ fn function(field: &Field<'_>, of_chain: Isolation) -> Option<FunctionSpec> {
     let name = name::read_required(&fields, "name", "coder");
     let kind = kind(&fields);
     let space = fields.get("space");
-    let pin = space.as_ref().and_then(|space| space.read_word(Space::WORDS));
+    let pin = space
+        .as_ref()
+        .and_then(|space| space.read_word(Space::WORDS));
     if let (Some(kind), Some(pin), Some(space)) = (kind, pin, &space) {
         check_pin(kind, pin, space);
     }

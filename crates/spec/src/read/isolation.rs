@@ -118,7 +118,9 @@ pub(super) fn check(
         field.add(fault("isolation: container"));
     }
     for (index, function) in functions.iter().enumerate() {
-        if let (Some(place), Some(what)) = (&function.sandbox.requested_at, function.sandbox.demand()) {
+        if let (Some(place), Some(what)) =
+            (&function.sandbox.requested_at, function.sandbox.demand())
+        {
             let key = format!("spec.functions[{index}].{}", key_of(what));
             faults.add(&key, faults.span(place), fault(what));
         }

@@ -4,7 +4,9 @@ use super::profile::{self, Of, Quantity};
 use crate::chain::{Enforce, MAX_SHAPER_QUEUE, Sla};
 use crate::error::FaultLog;
 use crate::keys::field::{Field, Fields};
-use crate::keys::{ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, percent};
+use crate::keys::{
+    ConfigKey, DURATION, Readable, TEXT, ValueType, config, integer, keys, read_percent,
+};
 use crate::printable::Printable;
 
 const QUANTITY: ConfigKey = ConfigKey::new(ValueType::TextOrList);
@@ -99,7 +101,9 @@ fn sla(fields: &Fields<'_>) -> Sla {
             .get("percentile")
             .and_then(|field| percentile(&field))
             .unwrap_or(PERCENTILE),
-        loss_percent: fields.get("loss").and_then(|field| percent(&field, "0.1%")),
+        loss_percent: fields
+            .get("loss")
+            .and_then(|field| read_percent(&field, "0.1%")),
         round_trip_ns: fields.read(KEYS, "roundTrip"),
     };
     if let Some(field) = &policing_field {
