@@ -41,6 +41,14 @@ fn page() -> String {
     page
 }
 
+/// The functions of the kind's example chain.
+fn example(kind: &Kind) -> String {
+    let file = kind.chain_file();
+    let lines = file.lines().skip_while(|line| !line.contains("functions:"));
+    let lines = lines.skip(1).take_while(|line| line.starts_with("    "));
+    lines.map(|line| format!("{}\n", &line[4..])).collect()
+}
+
 fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     writeln!(page, "\n## {}\n", kind.name)?;
     writeln!(page, "{}\n", wrapped(kind.description, ""))?;
@@ -65,9 +73,9 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     );
     writeln!(
         page,
-        "{}\n\n```yaml\n- {}\n```",
+        "{}\n\n```yaml\n{}```",
         wrapped(&facts, ""),
-        kind.example
+        example(kind)
     )?;
     if !kind.config.is_empty() {
         writeln!(page, "\n| key | value | default |\n|---|---|---|")?;

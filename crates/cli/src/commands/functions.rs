@@ -39,7 +39,9 @@ pub(crate) fn execute(arguments: &Arguments) -> Result<ExitCode, ApiError> {
     }
     let style = output::style();
     if arguments.kind.is_some() {
-        kinds.into_iter().for_each(|kind| print_kind(kind, style));
+        for kind in kinds {
+            print_kind(kind, style);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let row = |kind: &Kind| {
