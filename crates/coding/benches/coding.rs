@@ -1,5 +1,5 @@
-//! One coded packet: each kernel, ISA-L's dot product, the encoder, and the encoder of the crate `rlnc`, which computes in
-//! another field (x^8 + x^4 + x^3 + x + 1).
+//! One coded packet: each kernel, ISA-L's dot product, the encoder, and the encoder of the crate
+//! `rlnc`, which computes in another field (x^8 + x^4 + x^3 + x + 1).
 //!
 //! `cargo bench -p myelin-coding --bench coding`; ratios come from `--bench ratios`.
 

@@ -2,14 +2,16 @@
 //!
 //! `cargo bench -p myelin-coding --bench ratios`
 //!
-//! Each round measures each contender once, for some 20 us; a ratio is that of one round, and the median over all rounds is
-//! told, with its 95 % confidence interval (by order statistics).
+//! Each round measures each contender once, for some 20 us; a ratio is that of one round, and the
+//! median over all rounds is told, with its 95 % confidence interval (by order statistics).
 //!
-//! *Encoding* is one coded packet of a window: coefficients, sum, identifier; of the same window each time, or, *in a stream*,
-//! what a repair packet behind each window adds to the time that an encoder takes for the source packets. *Decoding* is one
-//! packet that is worked out: what the repair packets of windows of 8 with one loss each (so each of them is used), or with
-//! two, add to the time that a decoder takes for the source packets that came. So the storing of source packets, which both
-//! must do, is in none of these; and in a stream both make symbols of bytes that were just stored, in memory of before.
+//! *Encoding* is one coded packet of a window: coefficients, sum, identifier; of the same window
+//! each time, or, *in a stream*, what a repair packet behind each window adds to the time that an
+//! encoder takes for the source packets. *Decoding* is one packet that is worked out: what the
+//! repair packets of windows of 8 with one loss each (so each of them is used), or with two, add to
+//! the time that a decoder takes for the source packets that came. So the storing of source
+//! packets, which both must do, is in none of these; and in a stream both make symbols of bytes
+//! that were just stored, in memory of before.
 
 mod peers;
 
@@ -155,7 +157,8 @@ fn decoding(len: usize) {
     report(&format!("window of 8, {len} B"), &names, &times);
 }
 
-/// How long an encoder takes for windows of 8, in ns, with a repair packet behind each, in memory of its own, or without.
+/// How long an encoder takes for windows of 8, in ns, with a repair packet behind each, in memory
+/// of its own, or without.
 fn send(units: &[Vec<u8>], coded: bool) -> f64 {
     let len = units[0].len();
     let mut encoder = encoder(8, len);
@@ -175,8 +178,8 @@ fn send(units: &[Vec<u8>], coded: bool) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// How long a decoder takes for windows of 8 of which some are lost, in ns, with as many repair packets or without; and how
-/// many packets it worked out.
+/// How long a decoder takes for windows of 8 of which some are lost, in ns, with as many repair
+/// packets or without; and how many packets it worked out.
 fn receive(units: &[Vec<u8>], losses: usize, repaired: bool) -> (f64, u32) {
     let len = units[0].len();
     let mut encoder = encoder(8, len);

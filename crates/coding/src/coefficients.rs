@@ -6,8 +6,9 @@ use crate::wire::MAX_WINDOW;
 /// The density threshold at which no coefficient is zero.
 pub const FULL_DENSITY: u8 = 15;
 
-/// Fills `coefficients` with those of `repair_key`: each is non-zero with probability (`density` + 1) / 16, and all are
-/// with `density` 15, the most. This is RFC 8681's `generate_coding_coefficients` for m = 8, number for number.
+/// Fills `coefficients` with those of `repair_key`. Each is non-zero with probability (`density` +
+/// 1) / 16; with `density` 15, all are. This is RFC 8681's `generate_coding_coefficients` for m =
+/// 8, number for number.
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
     let mut generator = TinyMt32::new(repair_key.into());
     for coefficient in coefficients {
@@ -21,11 +22,11 @@ fn next(generator: &mut TinyMt32, density: u8) -> u8 {
     if chosen { generator.next_nonzero() } else { 0 }
 }
 
-/// Keys that coefficients are drawn for at once.
+/// Number of keys whose coefficients are drawn together.
 pub(crate) const BATCH: usize = LANES;
 
-/// Draws the coefficients of [`BATCH`] keys in a row at once, one of each at a time: those that [`generate`] gives, which
-/// do not depend on how many there will be.
+/// Draws the coefficients of [`BATCH`] consecutive keys together, one of each at a time. They equal
+/// those of [`generate`], which do not depend on their count.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     generators: Lanes,
@@ -58,15 +59,16 @@ impl Draw {
     }
 }
 
-/// The coefficients of some keys in a row, drawn ahead for who takes one key after the other.
+/// The coefficients of some consecutive keys, drawn ahead for a caller that uses one key after the
+/// other.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     first_key: u16,
     density: u8,
-    /// How many of each key there are.
+    /// Number of coefficients of each key.
     count: usize,
     drawn: [[u8; BATCH]; MAX_WINDOW],
-    /// The key that was asked for last.
+    /// The last key that was requested.
     latest: u16,
 }
 
@@ -81,7 +83,7 @@ impl Ahead {
         }
     }
 
-    /// As [`generate`]; draws ahead only where keys come in a row.
+    /// As [`generate`]. Draws ahead only for consecutive keys.
     pub(crate) fn generate_received(&mut self, key: u16, density: u8, coefficients: &mut [u8]) {
         let is_next = key.wrapping_sub(self.latest) <= 2;
         self.latest = key;
@@ -98,7 +100,8 @@ impl Ahead {
         lane < BATCH && density == self.density && count <= self.count
     }
 
-    /// As [`generate`]; where it must draw, it draws for the keys behind that one too, `at_least` coefficients of each.
+    /// As [`generate`]. When it draws, it also draws at least `at_least` coefficients of each
+    /// following key.
     pub(crate) fn generate(
         &mut self,
         key: u16,
@@ -123,7 +126,8 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// The low bytes of RFC 8682's numbers of seed 1; where the low nibble decides, of every other one.
+    /// The low bytes of RFC 8682's numbers for seed 1. Where the low nibble decides, of every other
+    /// number.
     #[test]
     fn the_coefficients_of_key_1() {
         let mut full = [0; 8];

@@ -1,7 +1,7 @@
-//! The decoder: gives source packets on and works out those that were lost.
+//! The decoder: forwards source packets and recovers lost ones.
 //!
-//! It keeps the source symbols around the newest one in a ring. A coded packet that covers missing ones is an equation
-//! (`equations.rs`); each packet that comes may solve some (`solving.rs`).
+//! It keeps the source symbols around the newest one in a ring. A coded packet that covers missing
+//! symbols gives an equation (`equations.rs`). Each further packet may solve some (`solving.rs`).
 
 mod equations;
 mod ring;
@@ -16,31 +16,31 @@ use crate::wire::{MAX_WINDOW, RepairId};
 use equations::{Equations, MAX_ROWS};
 use ring::Ring;
 
-/// How far behind the newest packet one is late; one farther behind is of a stream that began anew.
+/// Largest lag of a late packet behind the newest. A larger lag means that the stream restarted.
 const LATE_RANGE: u32 = 1 << 16;
 
-/// After so many packets in a row that lie before the ring, the stream began anew there.
+/// After this many consecutive packets before the ring, the stream restarted there.
 const LATE_RUN: u32 = 8;
 
-/// In which order packets leave the decoder.
+/// The order in which packets leave the decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Each when it comes or is worked out.
+    /// Each at its arrival or recovery.
     #[default]
     Immediate,
-    /// By their numbers: a packet waits for those before it until they come, can no longer be worked out, or have been
-    /// waited for long enough.
+    /// By their numbers. A packet waits for earlier packets until they arrive, can no longer be
+    /// recovered, or have timed out.
     InOrder,
 }
 
-/// What becomes of a source packet that came.
+/// What the caller must do with a received source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The caller delivers it, now.
+    /// Deliver it now.
     Deliver,
-    /// It was kept; it comes out later.
+    /// Nothing: the decoder stores it and delivers it later.
     Hold,
-    /// It is not to be delivered: it was before, was given up, or is too long.
+    /// Drop it: it was delivered or given up before, or is too long.
     Discard,
 }
 
@@ -51,42 +51,43 @@ pub struct Delivered<'a> {
     pub esi: u32,
     /// The unit.
     pub adu: &'a [u8],
-    /// It was worked out; otherwise it came and was held.
+    /// Whether it was recovered; otherwise it was received and stored.
     pub recovered: bool,
 }
 
-/// What a decoder counted.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Source packets that came, whatever became of them.
+    /// Source packets received, including dropped ones.
     pub source: u64,
-    /// Coded packets that came, repair and recoded ones.
+    /// Coded packets received: repair and recoded packets.
     pub coded: u64,
-    /// Coded packets that said nothing new.
+    /// Coded packets without new information.
     pub redundant: u64,
-    /// Source packets that were worked out.
+    /// Source packets recovered.
     pub recovered: u64,
-    /// Source packets that were given up: not delivered so far, and not any more.
+    /// Source packets given up: never delivered.
     pub lost: u64,
-    /// Packets of which all or part lies before what is kept, source packets that came or were worked out when they had been
-    /// given up, and packets that jumped where none had been before: dropped, as they may be foreign or damaged.
+    /// Packets that lie wholly or partly before the ring, source packets that arrived after they
+    /// were given up, and single packets with a number far away. All are dropped, because they may
+    /// be foreign or damaged.
     pub late: u64,
-    /// Source packets that were known already.
+    /// Source packets that were already known.
     pub duplicate: u64,
-    /// Packets longer than the longest.
+    /// Packets that exceed the longest length.
     pub oversized: u64,
-    /// Symbols that were worked out and hold no unit, and coded packets that contradict the equations: a packet was forged
-    /// or damaged. All equations go then.
+    /// Recovered symbols without a valid unit, and coded packets that contradict the equations: a
+    /// packet was forged or damaged. The decoder then drops all equations.
     pub corrupt: u64,
-    /// Jumps of the numbers by more than is kept, seen in two packets in a row, and runs of 8 packets that lie before what
-    /// is kept: everything began anew.
+    /// Restarts of the stream: jumps of the numbers beyond the ring in two consecutive packets, and
+    /// runs of 8 packets before the ring.
     pub reset: u64,
 }
 
-/// Works out lost packets.
+/// Recovers lost packets.
 ///
-/// Memory, allocated by [`Decoder::new`]: `capacity` symbols of the longest length, and 65 equations of one such symbol
-/// and `capacity` coefficients each.
+/// Memory, allocated by [`Decoder::new`]: `capacity` symbols of the longest length, and 65
+/// equations, each with one such symbol and `capacity` coefficients.
 #[derive(Debug)]
 pub struct Decoder {
     delivery: Delivery,
@@ -94,25 +95,25 @@ pub struct Decoder {
     ring: Ring,
     equations: Equations,
     ahead: Box<Ahead>,
-    /// A first packet has come.
+    /// Whether a first packet has arrived.
     started: bool,
-    /// The end of the packet that jumped, if no packet has come since that did not.
+    /// End of the packet that jumped, if each later packet has jumped too.
     jumped_to: Option<u32>,
-    /// Packets in a row that lie before the ring.
+    /// Consecutive packets before the ring.
     late_run: u32,
-    /// Behind the newest source packet that is known of. The ring holds this one's `capacity` predecessors.
+    /// Number behind the newest known source packet. The ring contains its `capacity` predecessors.
     next: u32,
-    /// Numbers in the ring that lie before the first packet: who never knew of them has not lost them.
+    /// Numbers in the ring before the first packet: they do not count as lost.
     before_first: u32,
-    /// In order: the number to be delivered next.
+    /// In order: the next number to deliver.
     head: u32,
-    /// In order: what is held, as it came or was worked out; and some of what is not any more.
+    /// In order: numbers of stored packets, and some that are no longer stored.
     held: VecDeque<u32>,
-    /// The first number that coded packets to come may cover, as far as the latest told.
+    /// The first number that later coded packets may cover, according to the latest one.
     covered_from: u32,
-    /// A recoded packet has come.
+    /// Whether a recoded packet has arrived.
     is_recoded: bool,
-    /// Immediate delivery: what was worked out and not delivered so far.
+    /// Immediate delivery: recovered packets that are not yet delivered.
     recovered: Vec<u32>,
     counters: Counters,
 }
@@ -123,8 +124,9 @@ impl Decoder {
     /// Most source symbols a decoder keeps.
     pub const MAX_CAPACITY: usize = 1 << 15;
 
-    /// A decoder of units of up to `max_len` bytes that keeps `capacity` of them: a power of two from
-    /// [`MIN_CAPACITY`](Self::MIN_CAPACITY) to [`MAX_CAPACITY`](Self::MAX_CAPACITY), to which other numbers are brought.
+    /// Makes a decoder for units of up to `max_len` bytes that keeps `capacity` of them: a power of
+    /// two from [`MIN_CAPACITY`](Self::MIN_CAPACITY) to [`MAX_CAPACITY`](Self::MAX_CAPACITY). Other
+    /// values are rounded and clamped.
     pub fn new(capacity: usize, max_len: usize) -> Self {
         let capacity = capacity
             .clamp(Self::MIN_CAPACITY, Self::MAX_CAPACITY)
@@ -151,7 +153,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with another order of delivery; in order, a packet is waited for as long as `timeout_ns` says.
+    /// Changes the order of delivery. In order, the decoder waits `timeout_ns` for a missing
+    /// packet.
     pub fn tune(&mut self, delivery: Delivery, timeout_ns: u64) {
         if self.delivery != delivery {
             if self.delivery == Delivery::InOrder {
@@ -168,18 +171,18 @@ impl Decoder {
         self.timeout_ns = timeout_ns;
     }
 
-    /// Goes on with another kernel: for measurements.
+    /// Changes the kernel, for measurements.
     pub fn set_kernel(&mut self, kernel: Kernel) {
         self.equations.set_kernel(kernel);
     }
 
-    /// What was counted so far.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Takes in a source packet, whose unit is given in parts. What leaves before it goes to `sink`; to be followed by
-    /// [`release`](Self::release).
+    /// Adds a source packet, whose unit is given in parts. Passes packets that leave before it to
+    /// `sink`. Call [`release`](Self::release) afterwards.
     pub fn source(
         &mut self,
         esi: u32,
@@ -227,7 +230,7 @@ impl Decoder {
         }
     }
 
-    /// Takes in a repair packet; to be followed by [`release`](Self::release).
+    /// Adds a repair packet. Call [`release`](Self::release) afterwards.
     pub fn repair(
         &mut self,
         id: RepairId,
@@ -245,8 +248,8 @@ impl Decoder {
         }
     }
 
-    /// Takes in a recoded packet: a combination of as many source packets from `first` on as there are coefficients, at
-    /// most [`MAX_WINDOW`]. To be followed by [`release`](Self::release).
+    /// Adds a recoded packet: a combination of the source packets from `first`, one for each
+    /// coefficient, at most [`MAX_WINDOW`]. Call [`release`](Self::release) afterwards.
     pub fn recoded(
         &mut self,
         first: u32,
@@ -262,8 +265,8 @@ impl Decoder {
         }
     }
 
-    /// Hands out what can be delivered by now; besides after each packet, to be called from time to time where packets
-    /// are delivered in order.
+    /// Delivers all packets that can leave now. Call it after each packet, and periodically for
+    /// delivery in order.
     pub fn release(&mut self, now_ns: u64, sink: &mut dyn FnMut(Delivered<'_>)) {
         match self.delivery {
             Delivery::Immediate => {
@@ -288,8 +291,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a missing packet will not be waited for any longer: coded packets to come do not cover it and those that came do not
-    /// suffice, or one behind it has waited long enough.
+    /// Whether the decoder stops waiting for a missing packet: later coded packets do not cover it
+    /// and the present ones do not suffice, or a packet behind it has timed out.
     fn is_given_up(&mut self, esi: u32, now_ns: u64) -> bool {
         if serial::before(esi, self.covered_from)
             && !self.equations.may_solve(esi, self.covered_from)
@@ -308,7 +311,7 @@ impl Decoder {
         self.held.push_back(esi);
     }
 
-    /// Makes the first of `held` one that is held.
+    /// Removes numbers from the front of `held` that are no longer stored.
     fn forget_delivered(&mut self) {
         while let Some(&esi) = self.held.front()
             && serial::before(esi, self.head)
@@ -317,8 +320,8 @@ impl Decoder {
         }
     }
 
-    /// The missing ones of the symbols that a coded packet is made of, the first by the lowest bit; moves on to where it is. Where there is none, the
-    /// packet is of no use.
+    /// The missing ones of the symbols that a coded packet is made of, the first by the lowest bit;
+    /// moves on to where it is. Where there is none, the packet is of no use.
     fn missing_in(
         &mut self,
         first: u32,
@@ -338,8 +341,8 @@ impl Decoder {
             self.counters.late += 1;
             return 0;
         }
-        // Windows slide on, so no repair packet to come begins before this one. But a recoder combines whatever lies
-        // within the longest window of its newest.
+        // Windows only advance, so no later repair packet begins before this one. But a recoder may
+        // combine any packets within the longest window of its newest one.
         let is_first_recoded = is_recoded && !self.is_recoded;
         self.is_recoded |= is_recoded;
         let from = if self.is_recoded {
@@ -355,7 +358,7 @@ impl Decoder {
         missing
     }
 
-    /// Begins with `first`, the ring ending at `next`.
+    /// Starts with `first`, with the ring's end at `next`.
     fn start(&mut self, first: u32, next: u32) {
         self.started = true;
         self.jumped_to = None;
@@ -371,10 +374,11 @@ impl Decoder {
         self.held.clear();
     }
 
-    /// Moves on so that the ring ends at `end` or later. Returns whether `first` is in the ring then, and not before it.
+    /// Advances the ring's end to `end` or later. Returns whether `first` is in the ring then, and
+    /// not before it.
     ///
-    /// A single packet far away may be foreign or damaged. So everything begins anew only when a second one in a row comes
-    /// from near there, or when packets from before the ring do not end.
+    /// A single packet far away may be foreign or damaged. So the decoder restarts only when a
+    /// second consecutive packet comes from near there, or when packets before the ring continue.
     fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
         if self.delivery == Delivery::Immediate {
             // After a change of the order, what was held is still there.
@@ -384,7 +388,7 @@ impl Decoder {
         let ahead = end.wrapping_sub(self.next).cast_signed();
         if ahead > capacity.cast_signed() || ahead < -LATE_RANGE.cast_signed() {
             let is_near = |before: u32| {
-                // The same number twice may be one packet that was doubled.
+                // The same number twice may be one duplicated packet.
                 end != before && end.wrapping_sub(before).wrapping_add(capacity) <= 2 * capacity
             };
             let is_confirmed = self.jumped_to.is_some_and(is_near);
@@ -413,7 +417,7 @@ impl Decoder {
         is_anew
     }
 
-    /// Gives up what there is and begins with `first`.
+    /// Gives up all missing packets and restarts with `first`.
     fn begin_anew(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
         self.counters.reset += 1;
         self.leave_all(sink);
@@ -421,7 +425,8 @@ impl Decoder {
         self.start(first, end);
         let gap = first.wrapping_sub(before);
         if gap <= LATE_RANGE {
-            // A long burst of losses. Of those in the ring, some may still come where packets need no order.
+            // A long burst of losses. Of those in the ring, some may still come where packets need
+            // no order.
             self.counters.lost += u64::from(match self.delivery {
                 Delivery::Immediate => end.wrapping_sub(before).saturating_sub(capacity),
                 Delivery::InOrder => gap,
@@ -450,7 +455,7 @@ impl Decoder {
         }
     }
 
-    /// The stream ends here: what is held goes out, what is missing is lost.
+    /// Ends the stream: stored packets leave, missing ones are lost.
     fn leave_all(&mut self, sink: &mut dyn FnMut(Delivered<'_>)) {
         self.release(0, sink);
         let capacity = self.ring.capacity();

@@ -1,4 +1,4 @@
-//! The encoder: source packets go out as they are, and now and then a repair packet that is a combination of them.
+//! The encoder: forwards source packets and adds repair packets, which are combinations of them.
 
 use arrayvec::ArrayVec;
 
@@ -9,17 +9,18 @@ use crate::sums::Sums;
 use crate::symbol::Symbol;
 use crate::wire::{self, MAX_WINDOW, RepairId};
 
-/// Which source packets a repair packet is made of.
+/// The source packets that a repair packet combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The latest so many: the window slides with each packet, and repair packets come between source packets.
+    /// The latest packets. The window slides with each packet, and repair packets come between
+    /// source packets.
     Window(u8),
-    /// Those of one block of so many; repair packets come behind the block.
+    /// The packets of one block. Repair packets follow the block.
     Block(u8),
 }
 
 impl Code {
-    /// Most source packets of a combination: 1 to [`MAX_WINDOW`], what else was asked for is brought into that range.
+    /// Most source packets of a combination: 1 to [`MAX_WINDOW`]; other values are clamped.
     pub fn size(self) -> usize {
         let (Self::Window(size) | Self::Block(size)) = self;
         usize::from(size).clamp(1, MAX_WINDOW)
@@ -28,12 +29,14 @@ impl Code {
 
 /// Makes repair packets.
 ///
-/// A repair packet of a window is summed up when it is made. Those of a block are summed up while its packets come, so that
-/// its last packet does not pay for all of them; only what was not foreseen is summed up then: repair packets of a block
-/// beyond the 64th or behind a change of redundancy or density within the block, and those of a sparse draw of nothing.
+/// A repair packet of a window is computed when it is requested. Those of a block are computed
+/// while its packets arrive, so that the last packet does not pay for all. Only unforeseen ones are
+/// computed later: those beyond the 64th of a block, those after a change of redundancy or density
+/// within the block, and those whose sparse draw is empty.
 ///
-/// Memory, allocated by [`Encoder::new`]: a power of two, not below the window, of symbols of the longest length; with a
-/// block 64 more, whatever the redundancy, which may change. At most 128 symbols, some 200 KiB with units of 1500 bytes.
+/// Memory, allocated by [`Encoder::new`]: symbols of the longest length, their number a power of
+/// two and at least the window. A block needs 64 more, for any redundancy. At most 128 symbols,
+/// about 200 KiB with units of 1500 bytes.
 #[derive(Debug)]
 pub struct Encoder {
     kernel: Kernel,
@@ -47,9 +50,9 @@ pub struct Encoder {
     ahead: Box<Ahead>,
     /// ESI of the next source packet.
     next: u32,
-    /// Source packets in the window or in the block.
+    /// Source packets in the window or block.
     held: usize,
-    /// The block is closed: the next source packet begins another.
+    /// Whether the block is closed: the next source packet begins another.
     closed: bool,
     /// Source packets since the last repair packet.
     unprotected: u32,
@@ -59,7 +62,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder for units of up to `max_len` bytes, whose first source packet will have the number `first_esi`.
+    /// Makes an encoder for units of up to `max_len` bytes. Its first source packet has the number
+    /// `first_esi`.
     pub fn new(code: Code, redundancy: Redundancy, max_len: usize, first_esi: u32) -> Self {
         let capacity = code.size().next_power_of_two();
         let symbols: Box<[Symbol]> = (0..capacity).map(|_| Symbol::new(max_len)).collect();
@@ -84,18 +88,18 @@ impl Encoder {
         }
     }
 
-    /// Goes on with another redundancy and density threshold (0 to 15).
+    /// Changes redundancy and density threshold (0 to 15).
     pub fn tune(&mut self, redundancy: Redundancy, density: u8) {
         self.credit.set(redundancy);
         self.density = density.min(FULL_DENSITY);
     }
 
-    /// Goes on with another kernel: for measurements.
+    /// Changes the kernel, for measurements.
     pub fn set_kernel(&mut self, kernel: Kernel) {
         self.kernel = kernel;
     }
 
-    /// Starts anew with that number; nothing of before is in any repair packet to come.
+    /// Restarts with that number. Later repair packets contain no earlier packet.
     pub fn restart(&mut self, first_esi: u32) {
         self.next = first_esi;
         (self.held, self.unprotected, self.due) = (0, 0, 0);
@@ -103,7 +107,7 @@ impl Encoder {
         self.credit.clear();
     }
 
-    /// Takes in a unit, given in parts; returns its ESI, or `None` when it is longer than the longest.
+    /// Adds a unit, given in parts. Returns its ESI, or `None` if it is too long.
     pub fn push(&mut self, parts: &[&[u8]]) -> Option<u32> {
         let esi = self.next;
         self.slot(esi).set(parts)?;
@@ -118,7 +122,7 @@ impl Encoder {
         self.unprotected = self.unprotected.saturating_add(1);
         self.credit.earn();
         self.closed = matches!(self.code, Code::Block(_)) && self.held >= size;
-        // Repair packets of the block before that nobody asked for are void.
+        // Unrequested repair packets of the previous block are dropped.
         self.due = match self.code {
             Code::Block(_) if !self.closed => 0,
             _ => self.credit.take(),
@@ -139,7 +143,8 @@ impl Encoder {
         sums.add(self.kernel, self.symbols[esi as usize & mask].bytes());
     }
 
-    /// What no repair packet protects so far gets one, and an incomplete block ends: for when no more packets come.
+    /// Makes a repair packet due for unprotected packets and ends an incomplete block. Call it when
+    /// no more packets arrive.
     pub fn flush(&mut self) {
         if self.unprotected > 0 && !self.credit.redundancy().is_none() {
             self.due = self.credit.take().max(1);
@@ -148,9 +153,9 @@ impl Encoder {
         }
     }
 
-    /// Makes the next repair packet that is due; to be asked after each [`push`](Self::push) and
-    /// [`flush`](Self::flush) until there is none. Its payload is written to `out`; returns its length, `None` when
-    /// none is due or it does not fit.
+    /// Makes the next repair packet that is due. Call it after each [`push`](Self::push) and
+    /// [`flush`](Self::flush) until it returns `None`. Writes the payload to `out` and returns its
+    /// length. `None` if none is due or `out` is too short.
     pub fn repair(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.due == 0 || self.held == 0 {
             return None;
@@ -160,7 +165,7 @@ impl Encoder {
         self.combine(out)
     }
 
-    /// Makes a repair packet of the window as it is, due or not.
+    /// Makes a repair packet of the present window, due or not.
     pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.held == 0 {
             return None;
@@ -180,13 +185,13 @@ impl Encoder {
         self.ahead
             .generate(id.key, id.density, self.code.size(), coefficients);
         if coefficients.iter().all(|&coefficient| coefficient == 0) {
-            // A sparse draw of nothing protects nothing.
+            // An empty sparse draw protects nothing.
             id.density = FULL_DENSITY;
             coefficients::generate(id.key, id.density, coefficients);
         }
         let mask = self.symbols.len() - 1;
         let mut longest = 0;
-        // Filled where it is: it is too large to be moved.
+        // Filled in place, because it is too large to move.
         let mut terms: ArrayVec<Term<'_>, MAX_WINDOW> = ArrayVec::new();
         for (i, &coefficient) in coefficients.iter().enumerate() {
             let symbol = self.symbols[(id.first as usize).wrapping_add(i) & mask].bytes();
@@ -217,7 +222,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// A unit of that length, and how many of the repair packets that are due behind it are asked for.
+        /// A unit of that length, and how many of the repair packets that are due behind it are
+        /// asked for.
         Push(usize, u32),
         Flush,
         Combine,
@@ -262,7 +268,8 @@ mod tests {
     }
 
     proptest! {
-        /// Repair packets that are summed up as source packets come are those that are made of the block at its end.
+        /// Repair packets that are summed up as source packets come are those that are made of the
+        /// block at its end.
         #[test]
         fn what_is_summed_up_early_gives_the_same_packets(
             block in 0..70_u8,

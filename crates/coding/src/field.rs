@@ -1,7 +1,7 @@
 //! The field GF(2^8) of RFC 8681 and RFC 5510 (section 8.1), in which 2 is a primitive element.
 //!
-//! Addition is XOR. Everything here is a table that is made at compile time: the plain form of multiplication, which is
-//! also the reference of the fast kernels, and the tables that those read.
+//! Addition is XOR. This module computes tables at compile time: plain multiplication, the
+//! reference of the fast kernels, and the tables that the kernels read.
 
 /// The polynomial that products are reduced by: x^8 + x^4 + x^3 + x^2 + 1.
 pub const POLYNOMIAL: u16 = 0x11d;
@@ -9,12 +9,13 @@ pub const POLYNOMIAL: u16 = 0x11d;
 /// `PRODUCTS[a][b]` is a times b.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = products();
 
-/// `NIBBLES[c]`: c times 0 to 15, then c times 0x00, 0x10, to 0xf0. A product is the sum of one entry of each half.
+/// `NIBBLES[c]`: c times 0 to 15, then c times 0x00, 0x10, to 0xf0. A product is the sum of one
+/// entry of each half.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static NIBBLES: [[u8; 32]; 256] = nibbles();
 
-/// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Its byte 7 - i gives, as a mask, the bits of
-/// the factor that bit i of the product is the parity of.
+/// `MATRICES[c]`: multiplication by c as a bit matrix for `gf2p8affineqb`. Its byte 7 - i gives, as
+/// a mask, the bits of the factor that bit i of the product is the parity of.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static MATRICES: [u64; 256] = matrices();
 
@@ -68,7 +69,8 @@ const fn inverses() -> [u8; 256] {
     let mut table = [0; 256];
     let mut a = 1;
     while a < 256 {
-        // a^255 is 1 for every element but 0, so the inverse is a^254: the product of a^2, a^4, to a^128.
+        // a^255 is 1 for every element but 0, so the inverse is a^254: the product of a^2, a^4, to
+        // a^128.
         let (mut inverse, mut square, mut i) = (1, a as u8, 0);
         while i < 7 {
             square = mul_by_definition(square, square);

@@ -1,13 +1,15 @@
-//! Linear combinations of symbols, as fast as the processor can.
+//! Linear combinations of symbols, optimised for each processor.
 //!
-//! Encoding, recoding and decoding are all the same work: the sum of some symbols, each multiplied with a coefficient. A
-//! kernel makes the whole sum at once: it takes a piece of the result into registers, goes over all the symbols, and
-//! stores it. So each symbol is read once and the result written once, however many symbols there are.
+//! Encoding, recoding and decoding all compute sums of symbols, each multiplied by a coefficient. A
+//! kernel computes the whole sum at once: it holds a piece of the result in registers, adds all the
+//! symbols, and stores it. So it reads each symbol once and writes the result once, for any number
+//! of symbols.
 //!
-//! Where the symbols come one by one and several sums are wanted, each is *spread*: read once and added to all sums, with
-//! another coefficient for each.
+//! If symbols arrive one by one and several sums are needed, each symbol is *spread*: read once and
+//! added to all sums, with a different coefficient for each.
 //!
-//! There is a kernel for each instruction set, chosen once at run time ([`Kernel::fastest`]); all give the same bytes.
+//! There is a kernel for each instruction set, chosen once at run time ([`Kernel::fastest`]); all
+//! give the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -23,24 +25,25 @@ mod ssse3;
 
 use std::fmt;
 
-/// One summand: a coefficient and the symbol it multiplies. A symbol that is shorter than the result counts as padded
-/// with zeros; what of it goes beyond the result is not read.
+/// One summand: a coefficient and its symbol. A shorter symbol counts as padded with zeros; bytes
+/// beyond the result are not read.
 pub type Term<'a> = (u8, &'a [u8]);
 
-/// Makes the sum of the terms. Where the flag is set the result's own bytes are a summand too.
+/// Computes the sum of the terms. If the flag is set, the previous result is also a summand.
 type Combine = fn(&mut [u8], &[Term<'_>], bool);
 
-/// Adds multiples of one symbol to several sums. Where the flag is not set what the sums held counts as zero.
+/// Adds multiples of one symbol to several sums. If the flag is not set, the previous sums count as
+/// zero.
 type Spread = fn(&mut [u8], usize, &[u8], &[u8], bool);
 
-/// What a kernel can do.
+/// The functions of a kernel.
 #[derive(Clone, Copy)]
 struct Operations {
     combine: Combine,
     spread: Spread,
 }
 
-/// A way to make linear combinations.
+/// An implementation of linear combinations.
 #[derive(Clone, Copy)]
 pub struct Kernel {
     name: &'static str,
@@ -48,7 +51,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernels that this processor can run, fastest first. The last one is `portable`, which runs everywhere.
+    /// The kernels that this processor can run, fastest first. The last one is `portable`, which
+    /// runs everywhere.
     pub fn available() -> impl Iterator<Item = Self> {
         let kernel = |name, operations: Option<Operations>| {
             Some(Self {
@@ -78,26 +82,27 @@ impl Kernel {
         Self::available().next().unwrap_or(portable)
     }
 
-    /// The instruction set it is made for.
+    /// Its instruction set.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// `result` becomes the sum of the terms.
+    /// Sets `result` to the sum of the terms.
     #[inline]
     pub fn dot(&self, result: &mut [u8], terms: &[Term<'_>]) {
         (self.operations.combine)(result, terms, false);
     }
 
-    /// `coefficient` times `symbol` is added to `result`.
+    /// Adds `coefficient` times `symbol` to `result`.
     #[inline]
     pub fn mul_add(&self, result: &mut [u8], coefficient: u8, symbol: &[u8]) {
         (self.operations.combine)(result, &[(coefficient, symbol)], true);
     }
 
-    /// The first `source.len()` bytes of each sum become the sum's coefficient times `source`; what lies behind stays as
-    /// it is. Sums begin `stride` bytes after each other and may be this long, so what of `source` goes beyond is not
-    /// taken in; there are as many as there are coefficients, as far as the memory goes.
+    /// The first `source.len()` bytes of each sum become the sum's coefficient times `source`; what
+    /// lies behind stays as it is. Sums begin `stride` bytes after each other and may be this long,
+    /// so what of `source` goes beyond is not taken in; there are as many as there are
+    /// coefficients, as far as the memory goes.
     #[inline]
     pub fn spread(&self, sums: &mut [u8], stride: usize, coefficients: &[u8], source: &[u8]) {
         self.spread_to(sums, stride, coefficients, source, false);

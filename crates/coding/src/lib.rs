@@ -1,15 +1,16 @@
 //! Random linear network coding over GF(2^8).
 //!
-//! Source packets go out as they are (the code is systematic); now and then a *repair packet* goes with them, a linear
-//! combination of the latest few. A receiver that misses a source packet works it out from a repair packet and the
-//! others. A node on the way may make further combinations of what it received (*recoding*), which plain erasure codes
-//! cannot do.
+//! Source packets pass unchanged (the code is systematic). At intervals, a *repair packet* follows:
+//! a linear combination of the latest ones. A receiver recovers a lost source packet from a repair
+//! packet and the others. An intermediate node may make further combinations of the packets that it
+//! received (*recoding*), which plain erasure codes cannot do.
 //!
-//! The code is RFC 8681's: its field, its generator of coefficients, its identifiers. [`mod@wire`] says where the packets
-//! differ from the RFC's, and why.
+//! The code is that of RFC 8681: its field, its generator of coefficients, its identifiers.
+//! [`mod@wire`] explains where the packets differ from the RFC's.
 //!
-//! This room is pure: no I/O, no clock, no packet headers. All memory is allocated when an [`Encoder`], [`Recoder`] or
-//! [`Decoder`] is made, and nothing panics whatever comes in. Start reading at [`mod@kernel`], where the time goes.
+//! This crate is pure: no I/O, no clock, no packet headers. [`Encoder`], [`Recoder`] and
+//! [`Decoder`] allocate all memory when they are made, and no input makes them panic. Start reading
+//! at [`mod@kernel`], which takes most of the time.
 
 pub mod coefficients;
 pub mod decoder;

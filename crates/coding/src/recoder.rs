@@ -1,8 +1,8 @@
-//! The recoder: new combinations of what has come, without decoding.
+//! The recoder: new combinations of received packets, without decoding.
 //!
-//! A combination of combinations is a combination of the source symbols, whose coefficients are combined in the same
-//! way. So a node that received some packets of a window can send others that are as good to a receiver as any, although
-//! it may not know a single source packet that was lost before it.
+//! A combination of combinations is a combination of the source symbols, with coefficients combined
+//! the same way. So a node that received some packets of a window can send new ones that are as
+//! useful as any, even for source packets that were lost before it.
 
 use arrayvec::ArrayVec;
 
@@ -14,11 +14,11 @@ use crate::symbol::Symbol;
 use crate::tinymt32::TinyMt32;
 use crate::wire::{self, MAX_WINDOW, RepairId};
 
-/// A packet that came: which combination it is, and its symbol.
+/// A received packet: its combination and its symbol.
 #[derive(Debug)]
 struct Received {
     first: u32,
-    /// As many as there are source symbols in it; none in an unused one.
+    /// One for each of its source symbols. Empty in an unused entry.
     coefficients: ArrayVec<u8, MAX_WINDOW>,
     symbol: Symbol,
 }
@@ -32,7 +32,8 @@ impl Received {
 
 /// Makes recoded packets.
 ///
-/// Memory, allocated by [`Recoder::new`]: `window` symbols of the longest length with 64 coefficients each.
+/// Memory, allocated by [`Recoder::new`]: `window` symbols of the longest length with 64
+/// coefficients each.
 #[derive(Debug)]
 pub struct Recoder {
     kernel: Kernel,
@@ -45,7 +46,8 @@ pub struct Recoder {
 }
 
 impl Recoder {
-    /// A recoder that combines the latest `window` packets (1 to [`MAX_WINDOW`]), of units of up to `max_len` bytes.
+    /// Makes a recoder that combines the latest `window` packets (1 to [`MAX_WINDOW`]), with units
+    /// of up to `max_len` bytes.
     pub fn new(window: usize, redundancy: Redundancy, max_len: usize) -> Self {
         let received = |symbol| Received {
             first: 0,
@@ -63,12 +65,12 @@ impl Recoder {
         }
     }
 
-    /// Goes on with another redundancy: recoded packets for each source packet.
+    /// Changes the redundancy: recoded packets for each source packet.
     pub fn tune(&mut self, redundancy: Redundancy) {
         self.credit.set(redundancy);
     }
 
-    /// Takes in a source packet whose unit is given in parts; `None` when it is too long.
+    /// Adds a source packet whose unit is given in parts. `None` if it is too long.
     pub fn source(&mut self, esi: u32, parts: &[&[u8]]) -> Option<()> {
         let received = &mut self.received[self.at];
         received.coefficients.clear();
@@ -81,7 +83,7 @@ impl Recoder {
         Some(())
     }
 
-    /// Takes in a repair packet; `None` when it is too long.
+    /// Adds a repair packet. `None` if it is too long.
     pub fn repair(&mut self, id: RepairId, symbol: &[u8]) -> Option<()> {
         let mut all = [0; MAX_WINDOW];
         let coefficients = all.get_mut(..id.count.into())?;
@@ -89,7 +91,7 @@ impl Recoder {
         self.recoded(id.first, coefficients, symbol)
     }
 
-    /// Takes in a recoded packet; `None` when it is too long or of too many source packets.
+    /// Adds a recoded packet. `None` if it is too long or has too many source packets.
     pub fn recoded(&mut self, first: u32, coefficients: &[u8], symbol: &[u8]) -> Option<()> {
         let received = &mut self.received[self.at];
         received.coefficients.clear();
@@ -103,17 +105,17 @@ impl Recoder {
         Some(())
     }
 
-    /// Makes the next recoded packet that is due, to be asked after each source packet until there is none. Its payload
-    /// is written to `out`; returns its length.
+    /// Makes the next recoded packet that is due. Call it after each source packet until it returns
+    /// `None`. Writes the payload to `out` and returns its length.
     pub fn due(&mut self, out: &mut [u8]) -> Option<usize> {
         self.due = self.due.checked_sub(1)?;
         self.combine(out)
     }
 
-    /// Makes a recoded packet of what is there, due or not. Its payload is written to `out`; returns its length, `None`
-    /// when there is nothing to combine or it does not fit.
+    /// Makes a recoded packet of the present packets, due or not. Writes the payload to `out` and
+    /// returns its length. `None` if there is nothing to combine or `out` is too short.
     ///
-    /// Combined are the latest packets that lie within [`MAX_WINDOW`] source packets of the newest.
+    /// Combines the latest packets within [`MAX_WINDOW`] source packets of the newest.
     pub fn combine(&mut self, out: &mut [u8]) -> Option<usize> {
         let latest = &self.received[self.at.checked_sub(1).unwrap_or(self.received.len() - 1)];
         let used = |received: &&Received| !received.coefficients.is_empty();

@@ -1,4 +1,4 @@
-//! How many coded packets are made for how many source packets.
+//! The ratio of coded packets to source packets.
 
 use std::num::NonZeroU32;
 
@@ -24,7 +24,7 @@ impl Redundancy {
     }
 }
 
-/// What is due of a redundancy: each source packet earns a fraction of a coded one.
+/// Coded packets that are due: each source packet earns a fraction of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
     redundancy: Redundancy,
@@ -39,7 +39,7 @@ impl Credit {
         }
     }
 
-    /// Goes on with another redundancy; what was earned is kept where it is the same.
+    /// Changes the redundancy. Earned fractions stay if it is the same.
     pub(crate) fn set(&mut self, redundancy: Redundancy) {
         if self.redundancy != redundancy {
             *self = Self::new(redundancy);
@@ -50,7 +50,7 @@ impl Credit {
         self.redundancy
     }
 
-    /// A source packet came.
+    /// Counts a source packet.
     pub(crate) fn earn(&mut self) {
         self.earned += u64::from(self.redundancy.numerator);
     }
@@ -62,7 +62,7 @@ impl Credit {
         whole.try_into().unwrap_or(usize::MAX)
     }
 
-    /// The whole packets that were earned; the fraction stays.
+    /// Takes the whole packets that were earned; the fraction stays.
     pub(crate) fn take(&mut self) -> u32 {
         let denominator = u64::from(self.redundancy.denominator.get());
         let whole = self.earned / denominator;

@@ -6,7 +6,7 @@ pub(crate) fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b)).cast_signed() < 0
 }
 
-/// The numbers from `from` up to, but not with, `to`.
+/// The numbers from `from` to before `to`.
 #[inline]
 pub(crate) fn range(from: u32, to: u32) -> impl Iterator<Item = u32> {
     (0..to.wrapping_sub(from)).map(move |i| from.wrapping_add(i))

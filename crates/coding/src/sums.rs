@@ -1,8 +1,10 @@
-//! The repair symbols of a block, summed up while its source packets come: at its end there is nothing left to compute.
+//! The repair symbols of a block, computed while its source packets arrive, so that nothing is left
+//! to compute at its end.
 //!
-//! The keys of a block's repair packets are known when it begins, and so are their coefficients, one source packet after
-//! the other. What is not known is whether the block becomes complete and how many repair packets will be asked for; so what
-//! is here is offered ([`Sums::get`]), and who asks for something else computes it from the source symbols.
+//! The keys of a block's repair packets are known when it begins, and so are their coefficients.
+//! Whether the block becomes complete, and how many repair packets are requested, is not known. So
+//! this module only offers sums ([`Sums::get`]); a caller that needs another one computes it from
+//! the source symbols.
 
 use crate::coefficients::{BATCH, Draw};
 use crate::kernel::Kernel;
@@ -45,8 +47,8 @@ impl Sums {
         }
     }
 
-    /// A block begins with source symbol `first`, whose repair packets will have `count` keys from `key` on; of more than
-    /// [`MAX_SUMS`] the first are summed up.
+    /// A block begins with source symbol `first`, whose repair packets will have `count` keys from
+    /// `key` on; of more than [`MAX_SUMS`] the first are summed up.
     pub(crate) fn begin(&mut self, key: u16, density: u8, first: u32, count: usize) {
         self.count = count.min(MAX_SUMS);
         self.not_empty = 0;

@@ -1,4 +1,4 @@
-//! A symbol in memory of its own.
+//! A symbol with its own memory.
 
 use std::ops::Range;
 
@@ -7,16 +7,19 @@ use crate::wire::{ADUI_LEN, adu, adu_information};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Whole cache lines, of zeros to begin with: vectors of this length take longer to read and write where each lies in two.
+/// Whole cache lines, of zeros to begin with: vectors of this length take longer to read and write
+/// where each lies in two.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// One line more than there is room for: who allocates bytes does not get them at the beginning of a line.
+    /// One line more than there is room for: who allocates bytes does not get them at the beginning
+    /// of a line.
     memory: Box<[u8]>,
     start: usize,
 }
 
 impl Lines {
-    /// Room for `count` pieces of `len` bytes, each of which begins with a line; and the bytes from one to the next.
+    /// Room for `count` pieces of `len` bytes, each of which begins with a line; and the bytes from
+    /// one to the next.
     pub(crate) fn new(count: usize, len: usize) -> (Self, usize) {
         let stride = len.next_multiple_of(LINE);
         let memory: Box<[u8]> = vec![0; count * stride + LINE].into();
@@ -87,7 +90,7 @@ impl Symbol {
         Some(())
     }
 
-    /// Becomes a copy of `symbol`; `None` when it is too long.
+    /// Copies `symbol`. `None` if it is too long.
     pub(crate) fn copy(&mut self, symbol: &[u8]) -> Option<()> {
         self.memory
             .get_mut(0..symbol.len())?
@@ -96,7 +99,8 @@ impl Symbol {
         Some(())
     }
 
-    /// The first `len` bytes, which become its length, to be overwritten: what they hold is of before.
+    /// The first `len` bytes, which become its length, to be overwritten: what they hold is of
+    /// before.
     pub(crate) fn overwrite(&mut self, len: usize) -> &mut [u8] {
         self.len = len.min(self.memory.room());
         self.memory.get_mut(0..self.len).unwrap_or_default()

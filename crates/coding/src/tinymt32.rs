@@ -58,8 +58,8 @@ impl TinyMt32 {
     }
 }
 
-/// Several generators side by side. Each number waits for the one before it, so one generator leaves most of the processor
-/// idle; this many take little longer than one.
+/// Several generators side by side. Each number depends on the previous one, so one generator
+/// leaves most of the processor idle; several take little longer than one.
 #[derive(Clone, Debug)]
 pub(crate) struct Lanes {
     /// The four words of the states, each of all generators.

@@ -1,12 +1,13 @@
-//! What coded packets look like on the wire: RFC 8681, with one byte more.
+//! The wire format of coded packets: RFC 8681 with one additional byte.
 //!
-//! A *source symbol* is an application data unit (ADU) behind 3 bytes of information (ADUI in RFC 8681): a flow
-//! identifier and the unit's length. Where the RFC has one encoding symbol size E, symbols here have the sizes of their
-//! units: a shorter one counts as padded with zeros, so a repair symbol has the size of the longest one of its window.
+//! A *source symbol* is an application data unit (ADU) behind 3 bytes of information (ADUI in RFC
+//! 8681): a flow identifier and the unit's length. Where the RFC has one encoding symbol size E,
+//! symbols here have the sizes of their units: a shorter one counts as padded with zeros, so a
+//! repair symbol has the size of the longest one of its window.
 //!
-//! RFC 8681 tells source from repair packets by the flow they come in. Here all share the flow of the packets they
-//! protect, so that whatever is routed or classified on the way is so for all of them; so the last byte says what a
-//! packet is:
+//! RFC 8681 distinguishes source and repair packets by their flow. Here all share the flow of the
+//! packets that they protect, so that the network routes and classifies them alike. The last byte
+//! is the type of the packet:
 //!
 //! | packet | payload |
 //! |---|---|
@@ -14,11 +15,11 @@
 //! | repair | repair key (2), density threshold (4 bits), number of source symbols (12 bits), first ESI (4), repair symbol, `0xa2` |
 //! | recoded | first ESI (4), number of source symbols (1), one coefficient (1) for each, symbol, `0xa3` |
 //!
-//! All numbers are big-endian. The first two are RFC 8681's Explicit Source FEC Payload ID (behind the unit) and Repair FEC
-//! Payload ID (before the symbol). The third is what the RFC leaves out: a combination of combinations has no key, so its
-//! coefficients travel with it.
+//! All numbers are big-endian. The first two are RFC 8681's Explicit Source FEC Payload ID (behind
+//! the unit) and Repair FEC Payload ID (before the symbol). The third is what the RFC leaves out: a
+//! combination of combinations has no key, so its coefficients travel with it.
 
-/// Most source symbols in a combination.
+/// Most source symbols of a combination.
 pub const MAX_WINDOW: usize = 64;
 /// Bytes of the information in front of an ADU.
 pub const ADUI_LEN: usize = 3;
@@ -148,8 +149,8 @@ pub fn source_trailer(esi: u32) -> [u8; SOURCE_TRAILER_LEN] {
     [e0, e1, e2, e3, SOURCE]
 }
 
-/// Writes the payload of a repair packet whose symbol of `symbol_len` bytes `fill` makes. Returns its length; `None` where
-/// `out` is too short.
+/// Writes the payload of a repair packet whose symbol of `symbol_len` bytes `fill` makes. Returns
+/// its length; `None` where `out` is too short.
 pub(crate) fn write_repair(
     out: &mut [u8],
     id: RepairId,
@@ -196,7 +197,8 @@ pub(crate) fn adu_information(len: u16) -> [u8; ADUI_LEN] {
     [0, high, low]
 }
 
-/// The ADU in a source symbol; `None` when its length does not fit or what lies behind it is no padding.
+/// The ADU in a source symbol; `None` when its length does not fit or what lies behind it is no
+/// padding.
 pub(crate) fn adu(symbol: &[u8]) -> Option<&[u8]> {
     let ([_flow, high, low], rest) = symbol.split_first_chunk()?;
     let (adu, padding) = rest.split_at_checked(u16::from_be_bytes([*high, *low]).into())?;

@@ -1,4 +1,5 @@
-//! What the decoder delivers and when: in order, after jumps of the numbers, and when packets are doubled, forged or foreign.
+//! What the decoder delivers and when: in order, after jumps of the numbers, and when packets are
+//! doubled, forged or foreign.
 
 mod common;
 

@@ -29,7 +29,8 @@ fn recode(recoder: &mut Recoder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     passed
 }
 
-/// The payload of a recoded packet: the sum of source packets from `first` on with these coefficients.
+/// The payload of a recoded packet: the sum of source packets from `first` on with these
+/// coefficients.
 fn recoded(first: u32, coefficients: &[u8]) -> Vec<u8> {
     let mut sum = Vec::new();
     for (esi, &coefficient) in (first..).zip(coefficients) {
@@ -177,8 +178,8 @@ fn a_long_stream_over_the_wrap_of_the_numbers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// As many combinations as there are source packets give them back, whichever arrive and in whatever order, as soon
-    /// as they are linearly independent.
+    /// As many combinations as there are source packets give them back, whichever arrive and in
+    /// whatever order, as soon as they are linearly independent.
     #[test]
     fn any_independent_packets_give_the_source_back(
         count in 1..=64_u8,
@@ -211,7 +212,8 @@ proptest! {
         prop_assert_eq!(&receiver.delivered, &all);
     }
 
-    /// Whatever is lost, doubled and reordered, before and behind a recoder: nothing wrong is delivered, nothing twice.
+    /// Whatever is lost, doubled and reordered, before and behind a recoder: nothing wrong is
+    /// delivered, nothing twice.
     #[test]
     fn no_way_makes_a_wrong_packet(
         first: u32,
@@ -251,7 +253,8 @@ proptest! {
         prop_assert_eq!((counters.reset, counters.corrupt, counters.oversized), (0, 0, 0));
     }
 
-    /// What is given up in order could not have been worked out: whoever waits for nothing gets no more.
+    /// What is given up in order could not have been worked out: whoever waits for nothing gets no
+    /// more.
     #[test]
     fn nothing_is_given_up_too_early(
         code in prop_oneof![(1..20_u8).prop_map(Code::Window), (1..20_u8).prop_map(Code::Block)],

@@ -18,9 +18,9 @@ pub use ipv6::{IS_TREE, Ipv6Lpm, Leaf, MAX_DEPTH, NODE, Node, Tree};
 
 use crate::prefix::{Family, Prefix};
 
-/// Prefixes of both families in one table at most.
+/// Most prefixes of both families in one table.
 pub const MAX_PREFIXES: usize = 1 << 17;
-/// What an address has that no prefix holds.
+/// The value of an address without a prefix.
 pub const NO_MATCH: u32 = 0;
 /// Values are 1 to this.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
@@ -48,9 +48,9 @@ pub enum LpmError {
     /// A value is not 1 to [`MAX_VALUE`].
     #[error("the value {value} of {prefix} is out of range: 1 to {MAX_VALUE}")]
     Value {
-        /// Whose value it is.
+        /// The prefix of the value.
         prefix: Prefix,
-        /// What was given.
+        /// The given value.
         value: u32,
     },
 }
@@ -74,7 +74,7 @@ impl LpmTables {
         })
     }
 
-    /// The value of the longest prefix that holds `address`, else [`NO_MATCH`].
+    /// The value of the longest prefix that contains `address`, or [`NO_MATCH`].
     #[inline]
     pub fn look_up(&self, address: IpAddr) -> u32 {
         match address {
@@ -83,7 +83,7 @@ impl LpmTables {
         }
     }
 
-    /// Bytes that the tables take.
+    /// Memory of the tables, bytes.
     pub fn memory(&self) -> usize {
         self.v4.memory() + self.v6.memory()
     }

@@ -26,8 +26,8 @@ pub(crate) struct IsalTerms {
 impl Isal {
     /// Loads it; the error says why not.
     pub(crate) fn load() -> Result<Self, libloading::Error> {
-        // SAFETY: ISA-L has nothing that runs when it is loaded, and these are the signatures of its header
-        // `erasure_code.h`, in all versions of the library's major number 2.
+        // SAFETY: ISA-L has nothing that runs when it is loaded, and these are the signatures of
+        // its header `erasure_code.h`, in all versions of the library's major number 2.
         unsafe {
             let library = Library::new("libisal.so.2")?;
             Ok(Self {
@@ -70,7 +70,8 @@ impl Isal {
     /// The sum of the terms.
     pub(crate) fn dot(&self, result: &mut [u8], terms: &IsalTerms) {
         assert_eq!(result.len(), terms.len);
-        // SAFETY: the symbols and the result have `len` bytes, the tables are those of as many coefficients.
+        // SAFETY: the symbols and the result have `len` bytes, the tables are those of as many
+        // coefficients.
         unsafe {
             (self.dot_product)(
                 int(terms.len),

@@ -1,9 +1,11 @@
-//! What is known of missing symbols: linear equations, kept solved as far as they can be (Gaussian elimination on the fly).
+//! Linear equations of missing symbols, kept solved as far as possible (Gaussian elimination on the
+//! fly).
 //!
-//! An equation says which combination of missing symbols is which sum. They are kept in reduced row echelon form: each
-//! has a *pivot*, the first missing symbol in it, with coefficient 1, and no other equation has that symbol. So a new
-//! equation is brought into form by one combination of sums, whose multipliers can be read off at once, and an equation
-//! that has nothing but its pivot is solved. The oldest missing symbol of all is the pivot of the only equation it is in.
+//! An equation states the sum of a combination of missing symbols. The equations are in reduced row
+//! echelon form. Each has a *pivot*, its first missing symbol, with coefficient 1, and no other
+//! equation contains that symbol. So one combination of sums, with known multipliers, brings a new
+//! equation into this form. An equation with only its pivot is solved. The oldest missing symbol is
+//! the pivot of the only equation that contains it.
 
 use std::mem;
 
@@ -16,7 +18,7 @@ use crate::serial;
 use crate::symbol::Symbol;
 use crate::wire::MAX_WINDOW;
 
-/// Most equations; when there is one more the oldest goes.
+/// Most equations. A further one replaces the oldest.
 pub(super) const MAX_ROWS: usize = 64;
 
 /// One equation.
@@ -63,7 +65,8 @@ impl Row {
         serial::range(from, next).find(|&esi| self.coefficient(esi) != 0)
     }
 
-    /// Makes the pivot's coefficient 1 by multiplying all, which lie before `next`, with its inverse, `factor`.
+    /// Makes the pivot's coefficient 1 by multiplying all, which lie before `next`, with its
+    /// inverse, `factor`.
     fn scale_coefficients(&mut self, factor: u8, next: u32) {
         // Mostly they are few and stand side by side: not all there is room for.
         let mut left = self.weight;
@@ -84,13 +87,13 @@ impl Row {
     }
 }
 
-/// What a coded packet says.
+/// The information of a coded packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     New,
     /// It follows from the equations.
     Redundant,
-    /// Of it and the equations, something is wrong.
+    /// It contradicts the equations: one of them is wrong.
     Contradiction,
 }
 
@@ -137,16 +140,17 @@ impl Equations {
         self.rank = 0;
     }
 
-    /// Whether a missing symbol may still be worked out when what is to come is about the symbols from `live` on, which it lies before: if all of
-    /// these become known, its equation must be left with nothing but itself. In this form of the equations a symbol that lies before `live` is in
-    /// none that has its pivot from `live` on, so there is no other way.
+    /// Whether a missing symbol may still be worked out when what is to come is about the symbols
+    /// from `live` on, which it lies before: if all of these become known, its equation must be
+    /// left with nothing but itself. In this form of the equations a symbol that lies before `live`
+    /// is in none that has its pivot from `live` on, so there is no other way.
     pub(super) fn may_solve(&self, esi: u32, live: u32) -> bool {
         let row = self.rows[..self.rank].iter().find(|row| row.pivot == esi);
         row.is_some_and(|row| row.first_missing(esi.wrapping_add(1), live).is_none())
     }
 
-    /// Takes in that `symbol` is the combination of the source symbols from `first` on, all of them before `next`. Returns
-    /// what that says.
+    /// Adds an equation: `symbol` is the combination of the source symbols from `first`, all before
+    /// `next`. Returns its information.
     pub(super) fn insert(
         &mut self,
         first: u32,
@@ -161,7 +165,7 @@ impl Equations {
         {
             let (rows, free) = self.rows.split_at_mut(self.rank);
             let row = &mut free[0];
-            // Filled and dropped where it is: it is too large to be moved.
+            // Filled and dropped in place, because it is too large to move.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + MAX_ROWS + 1 }> = ArrayVec::new();
             row.coefficients.fill(0);
             row.weight = 0;
@@ -216,7 +220,7 @@ impl Equations {
         News::New
     }
 
-    /// A symbol that was missing has come: it is no longer an unknown.
+    /// Removes a symbol from the unknowns after its arrival.
     pub(super) fn substitute(&mut self, esi: u32, symbol: &[u8], next: u32) {
         let mut without_pivot = None;
         for (i, row) in self.rows[..self.rank].iter_mut().enumerate() {
@@ -255,7 +259,8 @@ impl Equations {
         self.eliminate_pivot_of(i, next);
     }
 
-    /// Takes the pivot of equation `i` out of all others; all missing symbols lie before `next`.
+    /// Removes the pivot of equation `i` from all other equations. All missing symbols are before
+    /// `next`.
     fn eliminate_pivot_of(&mut self, i: usize, next: u32) {
         let (before, rest) = self.rows[..self.rank].split_at_mut(i);
         let Some((row, behind)) = rest.split_first_mut() else {
@@ -278,7 +283,8 @@ impl Equations {
         }
     }
 
-    /// The ESI of a solved symbol and its memory, to be exchanged for other; its equation goes.
+    /// Takes a solved symbol: returns its ESI and its memory for exchange, and removes its
+    /// equation.
     pub(super) fn take_solved(&mut self) -> Option<(u32, &mut Symbol)> {
         let solved = self.rows[..self.rank]
             .iter()
@@ -289,7 +295,7 @@ impl Equations {
         Some((row.pivot, &mut row.sum))
     }
 
-    /// What is known of that symbol is of no use any more.
+    /// Removes all information about that symbol.
     pub(super) fn forget(&mut self, esi: u32) {
         for i in (0..self.rank).rev() {
             if self.rows[i].coefficient(esi) != 0 {

@@ -13,11 +13,12 @@ use crate::wire::MAX_WINDOW;
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) symbol: Symbol,
-    /// The symbol is that of the place's ESI; otherwise it is missing, and what is here is of before.
+    /// The symbol is that of the place's ESI; otherwise it is missing, and what is here is of
+    /// before.
     pub(super) known: bool,
-    /// It did not come but was worked out.
+    /// Whether it was recovered.
     pub(super) recovered: bool,
-    /// When it came or was worked out.
+    /// Time of its arrival or recovery.
     pub(super) known_ns: u64,
 }
 
@@ -63,7 +64,8 @@ impl Ring {
         slot.known.then(|| slot.symbol.bytes())
     }
 
-    /// The missing ones of `count` symbols from `first` on, at most 64, the first by the lowest bit.
+    /// The missing ones of `count` symbols from `first` on, at most 64, the first by the lowest
+    /// bit.
     #[inline]
     pub(super) fn missing(&self, first: u32, count: u32) -> u64 {
         (0..count.min(u64::BITS)).fold(0, |missing, i| {
@@ -71,8 +73,8 @@ impl Ring {
         })
     }
 
-    /// Works out the symbol `at` behind `first`, the only missing one in the combination of those from `first` on, which is `symbol`. Returns its
-    /// place, in which the result stands.
+    /// Works out the symbol `at` behind `first`, the only missing one in the combination of those
+    /// from `first` on, which is `symbol`. Returns its place, in which the result stands.
     pub(super) fn work_out(
         &mut self,
         kernel: Kernel,
@@ -86,7 +88,7 @@ impl Ring {
         let mut sum = mem::take(&mut self.slot_mut(missing).symbol);
         let mut longest = symbol.len();
         {
-            // Filled where it is: it is too large to be moved.
+            // Filled in place, because it is too large to move.
             let mut terms: ArrayVec<Term<'_>, { MAX_WINDOW + 1 }> = ArrayVec::new();
             for (i, &coefficient) in coefficients.iter().enumerate().take(MAX_WINDOW) {
                 if coefficient != 0 && i != at {

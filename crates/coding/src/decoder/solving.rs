@@ -1,4 +1,4 @@
-//! Lost packets are worked out: one at once where it alone is missing, others by way of equations.
+//! Recovers lost packets: directly if one symbol is missing, with equations otherwise.
 
 use std::mem;
 
@@ -7,7 +7,8 @@ use super::{Decoder, Delivery};
 use crate::serial;
 
 impl Decoder {
-    /// Takes in that `symbol` is the combination of the symbols from `first` on, of which some are missing, the first by the lowest bit.
+    /// Takes in that `symbol` is the combination of the symbols from `first` on, of which some are
+    /// missing, the first by the lowest bit.
     pub(super) fn combination(
         &mut self,
         first: u32,
@@ -20,7 +21,7 @@ impl Decoder {
             self.counters.oversized += 1;
             return;
         }
-        // With one loss in a window, the common case, there is nothing to eliminate.
+        // One loss in a window, the common case, needs no elimination.
         let at = missing.trailing_zeros();
         if missing.is_power_of_two() && coefficients.get(at as usize).is_some_and(|&own| own != 0) {
             self.work_out(at, first, coefficients, symbol, now_ns);
@@ -40,7 +41,8 @@ impl Decoder {
         self.collect_solved(now_ns);
     }
 
-    /// Works out the symbol behind the first `at`, the only missing one in a combination: where it belongs at once, without an equation.
+    /// Works out the symbol behind the first `at`, the only missing one in a combination: where it
+    /// belongs at once, without an equation.
     fn work_out(&mut self, at: u32, first: u32, coefficients: &[u8], symbol: &[u8], now_ns: u64) {
         let kernel = self.equations.kernel();
         let esi = first.wrapping_add(at);

@@ -12,7 +12,8 @@ use crate::field::NIBBLES;
 
 kernel_of_blocks!(32 of __m256i, "avx2", "avx2");
 
-/// The products of the low and of the high nibbles, in both halves of a vector: `vpshufb` works in each half.
+/// The products of the low and of the high nibbles, in both halves of a vector: `vpshufb` works in
+/// each half.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn factor(coefficient: u8) -> [__m256i; 2] {

@@ -1,5 +1,5 @@
-//! AVX-512 with GFNI: 64 products an instruction. See [`super::gfni`] for why a matrix; the ends of symbols are masked
-//! instead of padded.
+//! AVX-512 with GFNI: 64 products an instruction. See [`super::gfni`] for why a matrix; the ends of
+//! symbols are masked instead of padded.
 
 use std::arch::x86_64::{
     __m512i, __mmask64, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
@@ -59,7 +59,8 @@ fn load_part(bytes: &[u8]) -> __m512i {
     if bytes.is_empty() {
         return zero();
     }
-    // SAFETY: the mask lets no more bytes be read than the slice has; what is masked out is not accessed.
+    // SAFETY: the mask lets no more bytes be read than the slice has; what is masked out is not
+    // accessed.
     unsafe { _mm512_maskz_loadu_epi8(mask(bytes.len()), bytes.as_ptr().cast()) }
 }
 

@@ -1,8 +1,11 @@
-//! The loops of the kernels with vectors: whole blocks in registers, then what is left, a vector at a time.
+//! The loops of the kernels with vectors: whole blocks in registers, then what is left, a vector at
+//! a time.
 
-/// Makes `detect`, `combine` and `spread` of a kernel for processors with `$features`, whose vectors of type `$type` have `$vector` bytes, from what the
-/// module says of its instructions: `zero`, `load`, `store`, the same of a part of a vector, whose other bytes are zero (`load_part`, `store_part`),
-/// `xor`, `factor` (a coefficient in the form that products are made with) and `times`.
+/// Makes `detect`, `combine` and `spread` of a kernel for processors with `$features`, whose
+/// vectors of type `$type` have `$vector` bytes, from what the module says of its instructions:
+/// `zero`, `load`, `store`, the same of a part of a vector, whose other bytes are zero
+/// (`load_part`, `store_part`), `xor`, `factor` (a coefficient in the form that products are made
+/// with) and `times`.
 ///
 /// A macro, since a function cannot be generic over what it is compiled for.
 macro_rules! kernel_of_blocks {

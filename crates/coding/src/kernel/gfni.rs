@@ -1,5 +1,6 @@
-//! GFNI on vectors of 32 bytes, for processors without AVX-512: multiplication by a coefficient is linear over the bits of
-//! the factor, so it is one product with a bit matrix. (`gf2p8mulb` would multiply modulo 0x11b, which is another field.)
+//! GFNI on vectors of 32 bytes, for processors without AVX-512: multiplication by a coefficient is
+//! linear over the bits of the factor, so it is one product with a bit matrix. (`gf2p8mulb` would
+//! multiply modulo 0x11b, which is another field.)
 
 use std::arch::x86_64::{__m256i, _mm256_gf2p8affine_epi64_epi8, _mm256_set1_epi64x};
 

@@ -3,7 +3,7 @@
 use super::{Operations, Term};
 use crate::field::PRODUCTS;
 
-/// Bytes of the result that are made at a time, so that they stay in the first cache level.
+/// Bytes of the result to compute at a time, so that they stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 pub(super) const OPERATIONS: Operations = Operations { combine, spread };

@@ -1,4 +1,4 @@
-//! Nested prefixes as a row of intervals.
+//! Converts nested prefixes to a sorted list of intervals.
 
 use crate::lpm::NO_MATCH;
 use crate::prefix::{Family, Prefix};
@@ -20,7 +20,7 @@ pub(super) fn of(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)>
         Family::V6 => u128::MAX,
     };
     let mut row = vec![(0, NO_MATCH)];
-    // Those that hold the current address, outer ones first: prefixes never overlap otherwise.
+    // Prefixes of the current address, outer ones first: prefixes nest or are disjoint.
     let mut open: Vec<(u128, u32)> = Vec::new();
     for (first, _, last, value) in ranges {
         close(&mut open, &mut row, Some(first), end);
@@ -31,7 +31,7 @@ pub(super) fn of(prefixes: &[(Prefix, u32)], family: Family) -> Vec<(u128, u32)>
     row
 }
 
-/// Ends the prefixes that end before `until`; all of them without one.
+/// Ends the prefixes that end before `until`, or all of them for `None`.
 fn close(open: &mut Vec<(u128, u32)>, row: &mut Vec<(u128, u32)>, until: Option<u128>, end: u128) {
     while let Some((last, _)) = open.pop_if(|(last, _)| until.is_none_or(|until| *last < until)) {
         if last < end {
