@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_density_is_what_was_asked_for() {
+    fn density_matches_the_threshold() {
         for density in 0..=FULL_DENSITY {
             let mut coefficients = [0; 64];
             let filled: usize = (0..1000)
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_are_the_first_of_more() {
+    fn shorter_lists_are_prefixes_of_longer_ones() {
         for density in 0..=FULL_DENSITY {
             for key in (0..=u16::MAX).step_by(997) {
                 let mut all = [0; 64];
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_at_once_and_ahead_give_what_each_gives() {
+    fn drawing_ahead_equals_drawing_each_key() {
         let (mut ahead, mut received) = (Ahead::new(), Ahead::new());
         for density in [0, 3, 14, FULL_DENSITY] {
             for first in (0..=u16::MAX).step_by(4099).chain([65_533]) {

@@ -158,7 +158,7 @@ impl Decoder {
     pub fn tune(&mut self, delivery: Delivery, timeout_ns: u64) {
         if self.delivery != delivery {
             if self.delivery == Delivery::InOrder {
-                // What is held goes out with the next packet.
+                // Stored packets leave with the next packet.
                 let held = serial::range(self.head, self.next);
                 self.recovered
                     .extend(held.filter(|&esi| self.ring.slot(esi).known));
@@ -381,7 +381,7 @@ impl Decoder {
     /// second consecutive packet comes from near there, or when packets before the ring continue.
     fn reach(&mut self, first: u32, end: u32, sink: &mut dyn FnMut(Delivered<'_>)) -> bool {
         if self.delivery == Delivery::Immediate {
-            // After a change of the order, what was held is still there.
+            // After a change of the order, stored packets remain.
             self.release(0, sink);
         }
         let capacity = self.ring.capacity();
@@ -435,7 +435,7 @@ impl Decoder {
         }
     }
 
-    /// A number leaves the ring.
+    /// Removes a number from the ring.
     fn leave(&mut self, esi: u32, sink: &mut dyn FnMut(Delivered<'_>)) {
         let is_known = self.ring.slot(esi).known;
         if self.before_first > 0 {

@@ -271,7 +271,7 @@ mod tests {
         /// Repair packets that are summed up as source packets come are those that are made of the
         /// block at its end.
         #[test]
-        fn what_is_summed_up_early_gives_the_same_packets(
+        fn early_sums_give_the_same_packets(
             block in 0..70_u8,
             numerator in 0..=6_u32,
             denominator in 1..=9_u32,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_of_a_block_all_its_repair_packets_are_there() {
+    fn all_repair_packets_are_ready_at_the_end_of_a_block() {
         for (numerator, denominator) in [(1, 4), (1, 3), (2, 7), (2, 1), (1, 50)] {
             let redundancy = Redundancy::new(numerator, NonZeroU32::new(denominator).unwrap());
             let mut encoder = Encoder::new(Code::Block(32), redundancy, LONGEST, 0);

@@ -127,7 +127,7 @@ mod tests {
 
     /// RFC 5510, section 8.1: powers of 2 are the elements, by logarithm and exponential.
     #[test]
-    fn products_are_those_of_logarithms() {
+    fn products_equal_those_of_logarithms() {
         let (mut exponential, mut logarithm) = ([0_u8; 510], [0_usize; 256]);
         let mut power = 1_u16;
         for i in 0..255 {
@@ -161,7 +161,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn the_tables_of_the_kernels_are_the_same_multiplication() {
+    fn kernel_tables_equal_the_products() {
         for c in 0..=255_u8 {
             for b in 0..=255_u8 {
                 let halves = &NIBBLES[c as usize];

@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_kernel_gives_the_sum_of_the_definition(
+        fn every_kernel_equals_the_definition(
             memory in prop::collection::vec(any::<u8>(), 2000),
             result in prop::collection::vec(any::<u8>(), 0..1600),
             terms in prop::collection::vec((coefficient(), 0..400_usize, 0..1600_usize), 0..=64),
@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_kernel_spreads_by_the_definition(
+        fn every_kernel_spreads_as_defined(
             memory in prop::collection::vec(any::<u8>(), 0..6000),
             source in prop::collection::vec(any::<u8>(), 0..800),
             stride in 1..900_usize,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_kernel_is_always_there_and_the_fastest_is_the_first() {
+    fn portable_kernel_is_last_and_fastest_is_first() {
         let names: Vec<_> = Kernel::available().map(|kernel| kernel.name()).collect();
         assert_eq!(names.last(), Some(&"portable"));
         assert_eq!(names[0], Kernel::fastest().name());

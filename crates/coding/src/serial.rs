@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_goes_on_over_the_wrap() {
+    fn order_continues_after_the_wrap() {
         assert!(before(1, 2) && !before(2, 1) && !before(2, 2));
         assert!(before(u32::MAX, 0) && !before(3, u32::MAX));
         assert_eq!(range(u32::MAX, 2).collect::<Vec<_>>(), [u32::MAX, 0, 1]);

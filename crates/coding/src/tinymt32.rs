@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn generators_side_by_side_give_what_each_gives_alone() {
+    fn parallel_generators_equal_single_ones() {
         let seeds = [0, 1, 2, 77, 0xffff, 0x1_0000, u32::MAX - 1, u32::MAX];
         let mut lanes = Lanes::new(seeds);
         let mut alone = seeds.map(TinyMt32::new);

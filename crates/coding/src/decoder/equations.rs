@@ -68,7 +68,7 @@ impl Row {
     /// Makes the pivot's coefficient 1 by multiplying all, which lie before `next`, with its
     /// inverse, `factor`.
     fn scale_coefficients(&mut self, factor: u8, next: u32) {
-        // Mostly they are few and stand side by side: not all there is room for.
+        // Usually few and adjacent, so do not multiply the whole buffer.
         let mut left = self.weight;
         for esi in serial::range(self.pivot, next) {
             if left == 0 {
@@ -234,7 +234,7 @@ impl Equations {
                 }
             }
         }
-        // A pivot is in one equation only.
+        // Only one equation contains a pivot.
         if let Some(i) = without_pivot {
             self.choose_pivot(i, esi, next);
         }
@@ -290,7 +290,7 @@ impl Equations {
             .iter()
             .position(|row| row.weight == 1);
         self.remove(solved?);
-        // Where it went.
+        // Its position after the move.
         let row = &mut self.rows[self.rank];
         Some((row.pivot, &mut row.sum))
     }
