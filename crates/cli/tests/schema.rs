@@ -72,3 +72,30 @@ fn the_examples_have_no_other_keys() {
     }
     assert!(documents >= 20, "{documents}");
 }
+
+/// Editors complete and check the examples by the schema that is committed.
+#[test]
+fn committed_schema_is_the_printed_one_and_every_example_names_it() {
+    let path = common::root().join("schema/chain.json");
+    let printed = serde_json::to_string_pretty(&printed("chain")).unwrap() + "\n";
+    if std::env::var_os("WRITE_SCHEMA").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == printed,
+        "{} is not up to date: WRITE_SCHEMA=1 writes it",
+        path.display()
+    );
+    for file in std::fs::read_dir(common::root().join("examples")).unwrap() {
+        let path = file.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "yaml")
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let modeline = "# yaml-language-server: $schema=../schema/chain.json\n";
+            assert!(text.starts_with(modeline), "{}", path.display());
+        }
+    }
+}

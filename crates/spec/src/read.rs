@@ -47,8 +47,10 @@ pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
         pairs.take_while(|(a, b)| a == b).count()
     };
     let all = flatten(KEYS, "");
+    // `max_by_key` takes the last of several, which is here the first of the file's order.
     let mappings = all
         .iter()
+        .rev()
         .filter_map(|(known, _)| match known.rsplit_once('.') {
             Some((mapping, name)) => (name == key).then_some(mapping),
             None => (known == key).then_some(""),

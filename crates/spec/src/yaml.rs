@@ -223,7 +223,10 @@ fn syntax_error(error: &Error) -> SyntaxError {
                 |key| format!("the key `{key}` is given twice"),
             ),
             "each key once in a mapping",
-            "remove one of the two, or put their values together",
+            match key.as_deref() {
+                Some("apiVersion") => "write a line `---` before it: it begins another object",
+                _ => "remove one of the two, or put their values together",
+            },
         ),
         _ => Fault::new(
             UserMessageFormatter.format_message(error),

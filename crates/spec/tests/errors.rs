@@ -1,7 +1,6 @@
-//! Bad chain files and what is said of them: `errors/NAME.yaml` and, beside it, `errors/NAME.stderr`.
+//! The most likely mistakes in chain files: `errors/NAME.yaml`, and beside it the errors, `errors/NAME.stderr`.
 //!
-//! `MYELIN_UPDATE_EXPECTED=1 cargo test -p myelin-spec --test errors` writes the expected texts anew; read the
-//! difference before you keep it.
+//! `WRITE_FIXTURES=1 cargo test -p myelin-spec --test errors` rewrites the texts; review the difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +20,10 @@ impl FileResolver for Directory {
 }
 
 #[test]
-fn every_bad_file_is_told_what_is_wrong_with_it() {
+fn each_mistake_has_its_reviewed_error() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
     let files = Directory(directory.join("files"));
-    let update = std::env::var_os("MYELIN_UPDATE_EXPECTED").is_some();
+    let update = std::env::var_os("WRITE_FIXTURES").is_some();
     let mut paths: Vec<_> = fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -34,7 +33,7 @@ fn every_bad_file_is_told_what_is_wrong_with_it() {
         })
         .collect();
     paths.sort();
-    assert!(paths.len() >= 20, "only {} files found", paths.len());
+    assert!(paths.len() >= 60, "only {} files found", paths.len());
 
     let mut different = Vec::new();
     for path in paths {

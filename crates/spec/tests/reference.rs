@@ -1,3 +1,4 @@
+//! `docs/reference/errors.md` lists the errors of `errors/*.stderr` with their remedies.
 //! `docs/reference/kinds.md` holds the descriptions of all kinds as one page.
 //!
 //! `WRITE_DOCS=1 cargo test -p myelin-spec --test reference` writes the page anew.
@@ -7,10 +8,6 @@ use std::fs;
 use std::path::PathBuf;
 
 use myelin_spec::catalogue::{self, Kind};
-
-fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kinds.md")
-}
 
 /// Text without line breaks in lines of at most 100 columns, those after the first behind `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
@@ -46,7 +43,8 @@ fn example(kind: &Kind) -> String {
     let file = kind.chain_file();
     let lines = file.lines().skip_while(|line| !line.contains("functions:"));
     let lines = lines.skip(1).take_while(|line| line.starts_with("    "));
-    lines.map(|line| format!("{}\n", &line[4..])).collect()
+    let lines: Vec<_> = lines.map(|line| &line[4..]).collect();
+    lines.join("\n") + "\n"
 }
 
 fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
@@ -106,12 +104,67 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-#[test]
-fn the_reference_is_that_of_the_descriptions() {
-    let path = path();
+/// Holds a page of docs/reference against what is made here.
+fn held(page: &str, name: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/reference")
+        .join(name);
     if std::env::var_os("WRITE_DOCS").is_some() {
-        fs::write(&path, page()).unwrap();
+        fs::write(&path, page).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page(), "{} is not up to date", path.display());
+    assert!(found == page, "{} is not up to date", path.display());
+}
+
+#[test]
+fn kinds_are_those_of_the_descriptions() {
+    held(&page(), "kinds.md");
+}
+
+/// Errors of chain files with their remedies, each once, in the order of the fixtures' names.
+fn errors_page() -> String {
+    let intro = "After this page you know what `myelin plan` says of a mistake in a chain file, and what to write instead. Every \
+                 error names file, line and column, and shows the line. The page is generated from \
+                 `crates/spec/tests/errors` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
+    let mut page = format!("# Errors of chain files\n\n{}\n", wrapped(intro, ""));
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
+    let files = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "stderr"))
+        .collect();
+    files.sort();
+    let mut listed = std::collections::HashSet::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut entries = String::new();
+        for error in text.split("\n\n") {
+            let (_, message) = error
+                .lines()
+                .next()
+                .unwrap()
+                .split_once(": error: ")
+                .unwrap();
+            let (_, help) = error.trim_end().split_once("= help: ").unwrap();
+            if listed.insert(message.to_owned()) {
+                let entry = wrapped(&format!("* {message}: *{help}*"), "  ");
+                writeln!(entries, "{entry}").unwrap();
+            }
+        }
+        if !entries.is_empty() {
+            let name = file
+                .file_stem()
+                .unwrap()
+                .to_string_lossy()
+                .replace('-', " ");
+            write!(page, "\n## {name}\n\n{entries}").unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn errors_are_listed_with_their_remedies() {
+    held(&errors_page(), "errors.md");
 }

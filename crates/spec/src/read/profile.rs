@@ -67,15 +67,17 @@ impl Of {
                 // Too large for a number, as it is for a bucket.
                 Ok(Rate::Packets(u64::MAX))
             }
-            (Self::Burst, None) if text.parse::<f64>().is_ok() => {
-                let bare = |fault: Fault| Fault {
-                    message: format!("{} and is no whole number of packets", fault.message),
+            (Self::Burst, None) => {
+                let with_packets = |fault: Fault| Fault {
+                    message: fault.message,
                     expected: format!("a whole number of packets, or {}", fault.expected),
-                    help: format!("{}, or a whole number", fault.help),
+                    help: format!("{}, or for packets a whole number such as 64", fault.help),
                 };
-                units::SIZE.parse(text).map(Rate::Bits).map_err(bare)
+                units::SIZE
+                    .parse(text)
+                    .map(Rate::Bits)
+                    .map_err(with_packets)
             }
-            (Self::Burst, None) => units::SIZE.parse(text).map(Rate::Bits),
         }
     }
 
