@@ -6,9 +6,9 @@ use crate::wire::MAX_WINDOW;
 /// The density threshold at which no coefficient is zero.
 pub const FULL_DENSITY: u8 = 15;
 
-/// Fills `coefficients` with those of `repair_key`. Each is non-zero with probability (`density` +
-/// 1) / 16; with `density` 15, all are. This is RFC 8681's `generate_coding_coefficients` for m =
-/// 8, number for number.
+/// Fills `coefficients` with those of `repair_key`. Each is non-zero with probability
+/// `(density + 1) / 16`; with `density` 15, all are. This is RFC 8681's
+/// `generate_coding_coefficients` for m = 8, number for number.
 pub fn generate(repair_key: u16, density: u8, coefficients: &mut [u8]) {
     let mut generator = TinyMt32::new(repair_key.into());
     for coefficient in coefficients {
