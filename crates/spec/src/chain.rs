@@ -364,17 +364,19 @@ fn profile(sla: &Sla, burst_packets: Option<u64>, burst_bits: Option<u64>) -> Pr
 config! {
     /// How the worker of a chain's user functions runs.
     pub struct WorkerSpec {
-        /// packets taken at once: 1 for latency, more for throughput
+        /// The most packets per batch: 1 for low delay, more for throughput.
         "batch" batch: u16 = integer(1, 256, "a number of packets").with_default("1");
-        /// what it does while no packet is there
+        /// The action without packets: spin polls and takes a whole core, sleep waits, adaptive polls for
+        /// the time `spin`, then sleeps.
         "idle" idle: Idle = Idle::KEY.with_default("adaptive");
-        /// how long it polls before it sleeps, with idle: adaptive
+        /// The time that it polls before it sleeps, with `idle: adaptive`.
         "spin" spin_ns: u64 = DURATION.with_default("50us");
-        /// the core it is bound to; in mapping `pipeline` its further processes take the allowed cores after this one in turn
+        /// The core of the worker. With `mapping: pipeline`, further processes take the next allowed cores
+        /// in turn.
         "core" core: Option<u32> = integer(0, MAX_CORE, "the number of a core");
-        /// busy polling of the socket (`SO_BUSY_POLL`)
+        /// The busy-poll time of the sockets (`SO_BUSY_POLL`).
         "busyPoll" busy_poll_ns: Option<u64> = DURATION.with_hint("20us");
-        /// whether its packet memory lies in hugepages, where its ports are DPDK's
+        /// Whether the packet memory is in hugepages. Only for ports of DPDK.
         "hugepages" hugepages: bool = BOOLEAN.with_default("false");
     }
 }

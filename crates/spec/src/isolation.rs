@@ -30,12 +30,12 @@ word_enum! {
 }
 
 config! {
-    /// What a function may use at most. What is `None` is not limited.
+    /// The limits of a function. `None` means no limit.
     #[derive(Copy)]
     pub struct Limits {
-        /// processor time
+        /// The processor time: 10m to 4096cores.
         "cpu" cpu_millicores: Option<u32> = CPU, from cpu;
-        /// memory
+        /// The memory: at least 16MiB.
         "memory" memory_bytes: Option<u64> = MEMORY, from memory;
     }
 }

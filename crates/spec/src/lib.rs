@@ -84,6 +84,11 @@ impl Source {
     }
 }
 
+/// All keys of a chain file, each with its path, for example `spec.functions[].name`.
+pub fn chain_keys() -> Vec<(String, &'static catalogue::ConfigKey)> {
+    catalogue::flatten(read::KEYS, "")
+}
+
 /// Parses a chain file: one or more objects, as YAML documents.
 ///
 /// `files` returns the files that it names. The error holds all faults.

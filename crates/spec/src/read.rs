@@ -17,6 +17,7 @@ use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
 use crate::keys::field::Field;
 use crate::keys::{ConfigKey, ValueType, flatten, keys};
+use crate::kinds::catalogue::{Kind, kinds};
 use crate::printable::Printable;
 use crate::suggest::nearest;
 use crate::yaml::Node;
@@ -28,13 +29,13 @@ const TOPOLOGY: &str = "Topology";
 keys! {
     /// Keys of a ServiceChain.
     KEYS {
-        /// the version of this form
+        /// The version of the format.
         "apiVersion" = ConfigKey::new(ValueType::Choice(&[API_VERSION])).required();
-        /// what the object is
+        /// The type of the object.
         "kind" = ConfigKey::new(ValueType::Choice(&[CHAIN])).required();
-        /// name and owner
+        /// Name and owner of the chain.
         "metadata" = ConfigKey::new(ValueType::Map(chain::METADATA_KEYS)).required();
-        /// which traffic, which functions, and what the chain is owed
+        /// Traffic, functions and contract of the chain.
         "spec" = ConfigKey::new(ValueType::Map(chain::KEYS)).required();
     }
 }
@@ -42,6 +43,11 @@ keys! {
 /// Says which mapping takes the unknown key `key` of the mapping at `path`: of several, the one that
 /// shares most of the path.
 pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
+    // A function's keys depend on its kind: a key of any kind belongs into `config`.
+    let is_config = |kind: &Kind| kind.config.iter().any(|config| config.key == key);
+    if path.starts_with("spec.functions[") && path.ends_with(']') && kinds().any(is_config) {
+        return Some("move it into `config` of the function".to_owned());
+    }
     let shared = |mapping: &str| {
         let pairs = mapping.bytes().zip(path.bytes());
         pairs.take_while(|(a, b)| a == b).count()
@@ -57,6 +63,7 @@ pub(crate) fn place_misplaced_key(path: &str, key: &str) -> Option<String> {
         });
     Some(match mappings.max_by_key(|mapping| shared(mapping))? {
         "" => "move it to the top of the object, without indentation".to_owned(),
+        "spec.functions[]" => "move it out of `config`, to the function's other keys".to_owned(),
         mapping => format!("move it into `{mapping}`"),
     })
 }

@@ -213,26 +213,56 @@ fn span(location: Location, width: usize) -> Span {
     }
 }
 
+/// Parts of the parser's messages, and what to write instead.
+const REMEDIES: &[(&str, &str)] = &[
+    ("tab", "indent with spaces: replace each tab by two spaces"),
+    (
+        "unknown value",
+        "define the anchor (`&name`) above its alias (`*name`), or write the value",
+    ),
+    (
+        "mapping values",
+        "put the value in quotes if it holds `: `, or begin the key on a new line",
+    ),
+    (
+        "',' or '}'",
+        "write a comma between the keys, or close the bracket `{` above with `}`",
+    ),
+    (
+        "',' or ']'",
+        "write a comma between the elements, or close the bracket `[` above with `]`",
+    ),
+    ("unclosed bracket", "close the bracket"),
+    ("quote", "close the quote, on the same line"),
+    (
+        "block mapping",
+        "indent the line like the other keys of its mapping",
+    ),
+    (
+        "block collection",
+        "begin the line with `- `, indented like the other elements",
+    ),
+];
+
 fn syntax_error(error: &Error) -> SyntaxError {
     let error = error.without_snippet();
     let location = error.location().unwrap_or(Location::UNKNOWN);
-    let fault = match error {
-        Error::DuplicateMappingKey { key, .. } => Fault::new(
-            key.as_ref().map_or_else(
-                || "a key is given twice".to_owned(),
-                |key| format!("the key `{key}` is given twice"),
-            ),
-            "each key once in a mapping",
-            match key.as_deref() {
-                Some("apiVersion") => "write a line `---` before it: it begins another object",
-                _ => "remove one of the two, or put their values together",
-            },
-        ),
-        _ => Fault::new(
-            UserMessageFormatter.format_message(error),
-            "well-formed YAML",
-            "check indentation (spaces, never tabs), the space after each colon, and that brackets and quotes are closed",
-        ),
+    let fault = if let Error::DuplicateMappingKey { key, .. } = error {
+        let message = key.as_ref().map_or_else(
+            || "a key is given twice".to_owned(),
+            |key| format!("the key `{key}` is given twice"),
+        );
+        let help = match key.as_deref() {
+            Some("apiVersion") => "write a line `---` before it: it begins another object",
+            _ => "remove one of the two, or put their values together",
+        };
+        Fault::new(message, "each key once in a mapping", help)
+    } else {
+        let message = UserMessageFormatter.format_message(error);
+        let remedy = REMEDIES.iter().find(|(part, _)| message.contains(part));
+        let usual = "check indentation, colons, brackets and quotes";
+        let remedy = remedy.map_or(usual, |(_, remedy)| remedy);
+        Fault::new(message, "well-formed YAML", remedy)
     };
     (span(location, 1), fault)
 }

@@ -1,3 +1,4 @@
+//! `docs/reference/chain-file.md` describes every key of a chain file.
 //! `docs/reference/errors.md` lists the errors of `errors/*.stderr` with their remedies.
 //! `docs/reference/kinds.md` holds the descriptions of all kinds as one page.
 //!
@@ -7,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use myelin_spec::catalogue::{self, Kind};
+use myelin_spec::catalogue::{self, ConfigKey, Kind, flatten};
 
 /// Text without line breaks in lines of at most 100 columns, those after the first behind `indent`.
 fn wrapped(text: &str, indent: &str) -> String {
@@ -28,9 +29,9 @@ fn wrapped(text: &str, indent: &str) -> String {
 }
 
 fn page() -> String {
-    let intro = "After this page you can write `spec.functions` of a chain file: it has every kind, its keys, what it counts, and what it \
-                 costs before `myelin calibrate`. `myelin functions KIND` prints keys and example, `myelin schema chain` a JSON Schema. The \
-                 page is made from `crates/spec/src/kinds` (`cargo test -p myelin-spec --test reference`).";
+    let intro = "After this page you can write `spec.functions` of a chain file: it lists every kind with keys, counters, and its \
+                 cost before `myelin calibrate`. `myelin functions KIND` prints keys and example, `myelin schema chain` a JSON Schema. The \
+                 page is generated from `crates/spec/src/kinds` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
     let mut page = format!("# Function kinds\n\n{}\n", wrapped(intro, ""));
     for kind in catalogue::kinds() {
         describe(kind, &mut page).unwrap();
@@ -53,7 +54,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
     let spaces = kind.spaces().map(|space| {
         let cost = kind.default_cost(space).unwrap_or_default();
         if kind.is_black_box() {
-            return format!("{space} space, at a cost that nobody knows");
+            return format!("{space} space, at an unknown cost");
         }
         let (packet, byte) = (cost.per_packet_ns, cost.per_byte_ns);
         format!("{space} space, {packet} ns a packet and {byte} ns a byte")
@@ -75,26 +76,7 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
         wrapped(&facts, ""),
         example(kind)
     )?;
-    if !kind.config.is_empty() {
-        writeln!(page, "\n| key | value | default |\n|---|---|---|")?;
-    }
-    for key in kind.config {
-        let value = key.value.to_string().replace('|', "\\|");
-        let default = match (key.required, key.default) {
-            (true, _) => "must be given".to_owned(),
-            (false, None) => "-".to_owned(),
-            (false, Some(default)) => format!("`{default}`"),
-        };
-        writeln!(page, "| `{}` | {value} | {default} |", key.key)?;
-    }
-    for (index, key) in kind.config.iter().enumerate() {
-        let before = if index == 0 { "\n" } else { "" };
-        writeln!(
-            page,
-            "{before}{}",
-            wrapped(&format!("* `{}`: {}", key.key, key.doc), "  ")
-        )?;
-    }
+    describe_keys(&flatten(kind.config, ""), page)?;
     if !kind.counters.is_empty() {
         writeln!(page, "\n| counter | packets |\n|---|---|")?;
     }
@@ -102,6 +84,57 @@ fn describe(kind: &Kind, page: &mut String) -> std::fmt::Result {
         writeln!(page, "| `{name}` | {what} |")?;
     }
     Ok(())
+}
+
+/// A table of the keys with their paths, and the meaning of each below it.
+fn describe_keys(keys: &[(String, &ConfigKey)], page: &mut String) -> std::fmt::Result {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "\n| key | value | default |\n|---|---|---|")?;
+    for (path, key) in keys {
+        let value = key.value.to_string().replace('|', "\\|");
+        let default = match (key.required, key.default) {
+            (true, _) => "required".to_owned(),
+            (false, None) => "-".to_owned(),
+            (false, Some(default)) => format!("`{default}`"),
+        };
+        writeln!(page, "| `{path}` | {value} | {default} |")?;
+    }
+    writeln!(page)?;
+    for (path, key) in keys {
+        let meaning = wrapped(&format!("* `{path}`: {}", key.doc), "  ");
+        writeln!(page, "{meaning}")?;
+    }
+    Ok(())
+}
+
+/// The keys of a chain file, a section for each mapping.
+fn chain_file_page() -> String {
+    let intro = "After this page you can write every key of a chain file. The keys of `config` are those of the kind: see \
+                 [kinds](kinds.md). `myelin init` writes a first file, `myelin schema chain` prints the JSON Schema. The page \
+                 is generated from `crates/spec/src/read` (`WRITE_DOCS=1 cargo test -p myelin-spec --test reference`).";
+    let mut page = format!("# Chain file\n\n{}\n", wrapped(intro, ""));
+    let mut sections: Vec<(&str, Vec<_>)> = Vec::new();
+    let keys = myelin_spec::chain_keys();
+    for (path, key) in &keys {
+        let (mapping, name) = path.rsplit_once('.').unwrap_or(("top of an object", path));
+        let entry = (name.to_owned(), *key);
+        match sections.iter_mut().find(|(section, _)| *section == mapping) {
+            Some((_, entries)) => entries.push(entry),
+            None => sections.push((mapping, vec![entry])),
+        }
+    }
+    for (mapping, keys) in sections {
+        write!(page, "\n## {mapping}\n").unwrap();
+        describe_keys(&keys, &mut page).unwrap();
+    }
+    page
+}
+
+#[test]
+fn chain_file_page_has_all_keys() {
+    held(&chain_file_page(), "chain-file.md");
 }
 
 /// Holds a page of docs/reference against what is made here.

@@ -1,6 +1,7 @@
 //! Reads the fields that select packets: prefixes, protocols, ports. Chains and firewall rules share
 //! them.
 
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
 use myelin_packet::five_tuple::{ICMP, ICMPV6, TCP, UDP};
@@ -27,6 +28,9 @@ keys! {
         "destinationPort" = integer(0, 65535, "a port");
     }
 }
+
+/// The remedy for a wildcard.
+const ANY: &str = "remove the key: without it, every packet matches";
 
 /// The protocols with names; a chain file gives all others as numbers.
 const PROTOCOLS: [(&str, u8); 4] = [
@@ -125,7 +129,15 @@ pub(crate) fn read_prefix(fields: &Fields<'_>, key: &str) -> Option<Prefix> {
             format!("write a length from 0 to {max}"),
         ),
         Err(PrefixError::Address { .. }) => {
-            (format!("`{shown}` is not an address"), HELP.to_owned())
+            let port = text
+                .rsplit_once(':')
+                .filter(|(address, _)| address.parse::<Ipv4Addr>().is_ok());
+            let help = match port {
+                Some((address, port)) => format!("write `{key}: {address}, {key}Port: {port}`"),
+                None if matches!(text, "*" | "any" | "all") => ANY.to_owned(),
+                None => HELP.to_owned(),
+            };
+            (format!("`{shown}` is not an address"), help)
         }
     };
     field.fault(message, EXPECTED, help);
@@ -142,10 +154,11 @@ fn read_protocol(fields: &Fields<'_>) -> Option<u8> {
     let protocol = named.map(|(_, number)| *number).or_else(number);
     if protocol.is_none() {
         let names = PROTOCOLS.map(|(name, _)| name);
-        let help = nearest(text, &names).map_or_else(
-            || "write a name of these, or the IANA number of the protocol".to_owned(),
-            |near| format!("write `{near}`"),
-        );
+        let help = match nearest(text, &names) {
+            Some(near) => format!("write `{near}`"),
+            None if matches!(text, "*" | "any" | "all") => ANY.to_owned(),
+            None => "write a name of these, or the IANA number of the protocol".to_owned(),
+        };
         let message = format!("`{}` is not a protocol", Printable(text));
         field.fault(message, expected, help);
     }

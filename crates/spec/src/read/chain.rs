@@ -14,13 +14,13 @@ use crate::units;
 keys! {
     /// Keys of `metadata`.
     METADATA_KEYS {
-        /// its name, unique on the node: a-z, 0-9 and `-`, at most 32 characters
+        /// The name of the chain, unique on the node: at most 32 of a-z, 0-9 and `-`.
         "name" = TEXT.required();
-        /// its owner
+        /// The owner of the chain. Chains of different owners share no worker.
         "namespace" = TEXT.with_default(DEFAULT_NAMESPACE);
-        /// words for others; nothing here reads them
+        /// Labels for other tools. Myelin does not read them.
         "labels" = ConfigKey::new(ValueType::AnyMap);
-        /// words for others; nothing here reads them
+        /// Annotations for other tools. Myelin does not read them.
         "annotations" = ConfigKey::new(ValueType::AnyMap);
     }
 }
@@ -28,29 +28,33 @@ keys! {
 keys! {
     /// Keys of `spec`.
     KEYS {
-        /// the traffic that the chain takes; an empty mapping takes all
+        /// The traffic of the chain. An absent key matches every packet; `match: {}` matches all.
         "match" = ConfigKey::new(ValueType::Map(matching::KEYS)).required();
-        /// the functions in order
+        /// The functions in order: 1 to 32.
         "functions" = ConfigKey::new(ValueType::Functions(function::KEYS)).required();
-        /// what the chain is owed
+        /// The contract of the chain. Without it, Myelin guarantees nothing and polices nothing.
         "sla" = ConfigKey::new(ValueType::Map(sla::KEYS));
-        /// how its functions are laid out
+        /// The processes of the functions: compact (one worker, run to completion), pipeline (a process per
+        /// user function), distributed (a sandbox per function), or auto (least predicted delay).
         "mapping" = Mapping::KEY.with_default("auto");
-        /// what each function's process stands in, with mapping distributed
+        /// The sandbox of each function with `mapping: distributed`: a process or an OCI container.
         "isolation" = Isolation::KEY.with_default("process");
-        /// how the space of a function is chosen
+        /// The rule that chooses kernel or user space: calvin by the kind's class, cost by the least
+        /// predicted cost of the chain.
         "classify" = Classify::KEY.with_default("cost");
-        /// where its packets are taken
+        /// Where the front door takes packets: xdp in the driver, tcx at traffic control, auto the cheaper
+        /// of both.
         "hook" = Hook::KEY.with_default("auto");
-        /// the interfaces that it lies between; without them it gets end hosts of its own
+        /// The two interfaces of the chain. Without them, Myelin makes two end hosts, client and server.
         "ports" = ConfigKey::new(ValueType::Map(ports::KEYS));
-        /// the chain of this file that takes the traffic of the other direction
+        /// The chain of this file for the traffic of the other direction.
         "reverse" = TEXT;
-        /// what happens to its packets when its functions cannot process them; left out: drop where a function guards something, else pass
+        /// The action on packets that the functions cannot process. Default: drop if a kind guards the
+        /// chain, else pass.
         "onFailure" = OnFailure::KEY;
-        /// how the worker of its user functions runs
+        /// The worker of the functions in user space.
         "worker" = ConfigKey::new(ValueType::Map(WorkerSpec::KEYS));
-        /// the longest that a core of this machine may take to wake while the chain is up
+        /// The longest wake-up time of the machine's cores while the chain is up. 0us keeps them awake.
         "cpuLatency" = DURATION;
     }
 }

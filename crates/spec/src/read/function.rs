@@ -15,19 +15,19 @@ use crate::yaml::{Node, Value};
 keys! {
     /// Keys of an element of `spec.functions`.
     KEYS {
-        /// its name, unique in its chain
+        /// The name of the function, unique in its chain.
         "name" = TEXT.required();
-        /// its kind; `myelin functions` lists them
+        /// The kind of the function. `myelin functions` lists them.
         "kind" = TEXT.required();
-        /// the configuration that the kind takes
+        /// The configuration. `myelin functions KIND` lists its keys.
         "config" = ConfigKey::new(ValueType::AnyMap);
-        /// where it runs; left out, where the chain costs least
+        /// The space of the function. Default: the planner chooses.
         "space" = Space::KEY;
-        /// what its process stands in, with mapping distributed; left out, as the chain says
+        /// The sandbox of the function, with `mapping: distributed`. Default: `isolation` of the chain.
         "isolation" = Isolation::KEY;
-        /// what it may use at most
+        /// The limits of the function's process.
         "limits" = ConfigKey::new(ValueType::Map(Limits::KEYS));
-        /// the directory that a container's files come from, absolute; for the kind external
+        /// The absolute path of the container's root file system. Only for the kind external.
         "rootfs" = TEXT;
     }
 }
@@ -94,12 +94,14 @@ fn kind(fields: &Fields<'_>) -> Option<&'static Kind> {
         return Some(kind);
     }
     let names: Vec<_> = catalogue::kinds().map(|kind| kind.name).collect();
-    let expected = format!("one of {}", names.join(", "));
-    let field = fields.required("kind", &expected, "forward")?;
-    let text = field.text(&expected, "write for example `forward`")?;
+    let expected = "a function kind, such as firewall; `myelin functions` lists them";
+    let field = fields.required("kind", expected, "forward")?;
+    let text = field.text(expected, "write for example `forward`")?;
     let help = match nearest(text, &names) {
         Some(near) => format!("write `{near}`"),
-        None => "`myelin functions` lists the kinds and their configuration".to_owned(),
+        None => {
+            "write a kind that `myelin functions` lists, or `external` for a program".to_owned()
+        }
     };
     let message = format!("unknown kind `{}`", Printable(text));
     field.fault(message, expected, help);

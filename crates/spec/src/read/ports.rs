@@ -7,9 +7,9 @@ use crate::keys::{ConfigKey, Readable, TEXT, ValueType, keys, name};
 use crate::printable::Printable;
 
 keys! {
-    /// Keys of a port that is no interface.
+    /// Keys of a port of DPDK.
     DPDK_KEYS {
-        /// a device of DPDK: a PCI address, or a virtual device with a number and its arguments
+        /// The DPDK device: a PCI address, or a virtual device with a number and its arguments.
         "dpdk" = TEXT.required();
     }
 }
@@ -17,9 +17,9 @@ keys! {
 keys! {
     /// Keys of `spec.ports`.
     KEYS {
-        /// the interface where its packets come in, or { dpdk: DEVICE }
+        /// The interface where packets arrive, or { dpdk: DEVICE }.
         "ingress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
-        /// the interface where they leave, or { dpdk: DEVICE }
+        /// The interface where packets depart, or { dpdk: DEVICE }.
         "egress" = ConfigKey::new(ValueType::TextOrMap(DPDK_KEYS)).required();
     }
 }

@@ -15,43 +15,45 @@ const PERCENT: ConfigKey = ConfigKey::new(ValueType::Percent);
 keys! {
     /// Keys of `spec.sla`.
     KEYS {
-        /// what the chain may send: packets or bits a second (20kpps, 100Mbit), or one of each
+        /// The rate of the profile, per second: packets (20kpps), bits (100Mbit), or a list of both.
         "rate" = QUANTITY;
-        /// what it may send at once beyond the rate: packets or a size (32, 64kbit), or one of each
+        /// The burst of the profile: packets (32), a size (64kbit), or a list of both. Default: 32 packets or
+        /// full frames, or the traffic of 1 ms if that is more.
         "burst" = QUANTITY;
-        /// what the policer lets through at once, where that is more than the burst
+        /// The burst that the policer admits, if it is larger than `burst`.
         "policingBurst" = QUANTITY;
-        /// what holds the traffic to the profile
+        /// What enforces the profile: the policer, the shaper, both or none. With auto, the policer, and the
+        /// shaper unless the chain runs in the kernel alone.
         "enforce" = Enforce::KEY.with_default("auto");
-        /// the queue of the shaper
+        /// The shaper's queue.
         "shaper" = ConfigKey::new(ValueType::Map(Shaper::KEYS));
-        /// the longest one-way delay, from the ingress port to the departure from the egress port
+        /// The longest one-way delay, from the ingress port to the departure at the egress port.
         "latency" = DURATION.with_hint("350us");
-        /// the percentile of the measured delay that `latency` applies to: above 0, at most 100
+        /// The percentile of the measured delay that `latency` limits: above 0, at most 100.
         "percentile" = TEXT.with_default("99");
-        /// the share of packets that may be lost
+        /// The largest share of lost packets.
         "loss" = PERCENT;
-        /// the longest round trip that an end host sees
+        /// The longest round-trip time between the end hosts.
         "roundTrip" = DURATION.with_hint("350us");
     }
 }
 
 config! {
-    /// What the file says of the shaper's queue.
+    /// The shaper's queue.
     struct Shaper {
-        /// packets that may wait
+        /// The most packets in the queue. Default: twice the policer's burst, from 64 to 1024.
         "queue" queue: Option<u32> = integer(1, MAX_SHAPER_QUEUE as u64, "a number of packets");
-        /// how long a packet may wait; left out: the agreed latency, else 10 ms
+        /// The longest wait of a packet. Default: `latency`, else 10ms.
         "delay" delay_ns: Option<u64> = DURATION.with_hint("2ms");
-        /// by how much a departure may be late and be made good
+        /// The largest lateness of a departure that later departures make up for.
         "tolerance" tolerance_ns: u64 = DURATION.with_hint("100us");
     }
 }
 
-/// The percentile where nothing is said.
+/// The default percentile.
 const PERCENTILE: f64 = 99.0;
 
-/// What a file need not say.
+/// The contract of a chain without `sla`.
 impl Default for Sla {
     fn default() -> Self {
         sla(&Fields::empty(&FaultLog::new("", "")))
