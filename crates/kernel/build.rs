@@ -1,10 +1,10 @@
-//! Compiles each eBPF program of `src/bpf` for each hook that it runs at; `src/object.rs` embeds the results.
+//! Compiles each eBPF program of `src/bpf` for each hook. `src/object.rs` embeds the objects.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs that run at one hook alone; all others are built for both.
+/// Programs for one hook. All others are built for both.
 const ONE_HOOK: [(&str, &str); 5] = [
     ("reentry", "XDP"),
     ("policer", "XDP"),
@@ -17,13 +17,13 @@ fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
     if let Err(problem) = build() {
-        // Not a panic: its backtrace would bury the remedy.
+        // A panic would print a backtrace before the remedy.
         eprintln!("error: {problem}");
         std::process::exit(1);
     }
 }
 
-/// Compiles each program of `src/bpf`, and lists them as Rust for `src/object.rs`.
+/// Compiles each program of `src/bpf`, and writes their list as Rust code for `src/object.rs`.
 fn build() -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR"));
     let mut names: Vec<String> = std::fs::read_dir("src/bpf")
@@ -59,10 +59,10 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
     let mut command = Command::new(&clang);
     command
         .args(["-target", "bpf", "-mcpu=v3", "-O2"])
-        // BTF describes the maps; the path of this tree has no place in it.
+        // BTF describes the maps. Keep this tree's path out of it.
         .args(["-g", "-fdebug-compilation-dir=."])
         .args(["-fno-stack-protector", "-Wall", "-Wextra"])
-        // The two hooks share signatures of which one may ignore the context.
+        // The hooks share signatures; one of them may ignore the context.
         .arg("-Wno-unused-parameter")
         .arg(format!("-DMYELIN_HOOK_{hook}"))
         .args(include_paths().iter().map(|path| format!("-I{}", path.display())))
@@ -94,8 +94,8 @@ fn compile(program: &str, hook: &str, object: &Path) -> Result<(), String> {
     ))
 }
 
-/// The headers of the libbpf that is linked, and where Debian and its kin keep `asm/`, which clang looks for only when it
-/// compiles for the machine itself.
+/// Returns the include paths: the headers of the linked libbpf, and the directory with `asm/` on
+/// Debian-like systems. Clang searches that one only for native targets.
 fn include_paths() -> Vec<PathBuf> {
     let multiarch = format!(
         "/usr/include/{}-linux-gnu",

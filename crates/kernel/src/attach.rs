@@ -1,4 +1,4 @@
-//! Front doors on interfaces. Another's program is never replaced.
+//! Attaches front doors to interfaces. Never replaces a program of another owner.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,12 +9,12 @@ use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook};
 use crate::error::io_error;
 use crate::{Error, pins};
 
-/// Where an XDP program sits.
+/// The XDP mode of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before an skb exists. Veth and most NIC drivers have it.
+    /// In the driver, before the kernel makes an skb. Veth and most NIC drivers support it.
     Native,
-    /// After the driver, on an skb: works on every interface, and costs more than tcx.
+    /// After the driver, on an skb. Works on every interface, but costs more than tcx.
     Generic,
 }
 
@@ -28,18 +28,18 @@ impl XdpMode {
     }
 }
 
-/// Which packets of an interface.
+/// The packets of an interface that a program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Those that come in.
+pub enum TrafficDirection {
+    /// Incoming packets.
     In,
-    /// Those that go out, before the interface's queueing discipline.
+    /// Outgoing packets, before the interface's queueing discipline.
     Out,
 }
 
-impl Direction {
-    /// How a program sees them that sees all: what comes in before others can take it away, and what goes out after all
-    /// others have changed it. Attach type of tcx, and flags.
+impl TrafficDirection {
+    /// Returns attach type and flags for a program that sees all packets: incoming ones before
+    /// other programs can take them, outgoing ones after all changes.
     const fn outermost(self) -> (libbpf_sys::bpf_attach_type, u32) {
         match self {
             Self::In => (libbpf_sys::BPF_TCX_INGRESS, libbpf_sys::BPF_F_BEFORE),
@@ -48,118 +48,121 @@ impl Direction {
     }
 }
 
-/// Attach type of tcx, and flags, of a front door: after the programs that are there.
+/// Attach type and flags of a front door at tcx: after the existing programs.
 const DOOR: (libbpf_sys::bpf_attach_type, u32) = (libbpf_sys::BPF_TCX_INGRESS, 0);
 
-/// The interface that a program stands on, as errors and pins name it.
+/// The interface of a program, with its names in errors and pins.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct AttachTarget {
     pub(crate) interface: String,
     pub(crate) ifindex: u32,
 }
 
-/// An attached program; detached on drop, unless it is pinned.
+/// An attached program. Dropping it detaches the program, unless it is pinned.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    kind: Kind,
+    kind: Attached,
     pin: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Attached {
     Link(OwnedFd),
     /// A filter of the clsact qdisc, on kernels without tcx (before 6.6).
     Clsact(TcHook),
-    /// What goes with its interface.
-    Left,
+    /// The program ends with its interface.
+    Unowned,
 }
 
-// SAFETY: a `TcHook` is plain numbers and the name of a qdisc, which is null here; nothing of it belongs to a thread.
-unsafe impl Send for Kind {}
+// SAFETY: a `TcHook` holds plain numbers and the name of a qdisc, which is null here; no part
+// belongs to a thread.
+unsafe impl Send for Attached {}
 
 impl Attachment {
     /// Attaches at XDP.
     pub(crate) fn xdp(
         program: BorrowedFd<'_>,
-        place: &Place,
+        target: &AttachTarget,
         mode: XdpMode,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
         let link =
-            crate::sys::link_create(program, place.ifindex, libbpf_sys::BPF_XDP, mode.flags())
-                .map_err(|cause| place.error("XDP", cause, |errno| xdp_remedy(errno, mode)))?;
+            crate::sys::link_create(program, target.ifindex, libbpf_sys::BPF_XDP, mode.flags())
+                .map_err(|cause| target.error("XDP", cause, |errno| xdp_remedy(errno, mode)))?;
         Self::link(link, pin)
     }
 
-    /// Attaches a front door at tcx; on a kernel without tcx as a clsact filter.
+    /// Attaches a front door at tcx, or as a clsact filter on a kernel without tcx.
     pub(crate) fn tc(
         program: BorrowedFd<'_>,
-        place: &Place,
+        target: &AttachTarget,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        match tcx(program, place, DOOR)? {
-            Some(link) => Self::link(link, place.pin(pin_dir, "tcx")),
-            None => Self::clsact(program, place, Direction::In, pin_dir),
+        match tcx(program, target, DOOR)? {
+            Some(link) => Self::link(link, target.pin(pin_dir, "tcx")),
+            None => Self::clsact(program, target, TrafficDirection::In, pin_dir),
         }
     }
 
-    /// The same on an interface of the calling thread's namespace that is not the plane's, where its index may be that of another
-    /// interface elsewhere: so the pin has a name of the caller's choice, and a filter of clsact is left to go with its interface.
-    pub(crate) fn tc_elsewhere(
+    /// Attaches a front door in the calling thread's namespace, if that is not the plane's. An
+    /// interface index may repeat in another namespace, so the caller names the pin. A clsact
+    /// filter stays until its interface is removed.
+    pub(crate) fn tc_in_other_namespace(
         program: BorrowedFd<'_>,
-        place: &Place,
+        target: &AttachTarget,
         pin: Option<PathBuf>,
     ) -> Result<Self, Error> {
-        if let Some(link) = tcx(program, place, DOOR)? {
+        if let Some(link) = tcx(program, target, DOOR)? {
             return Self::link(link, pin);
         }
-        // Dropped, it would look for its filter in the namespace of whoever drops it.
-        std::mem::forget(Self::clsact(program, place, Direction::In, None)?);
+        // A drop would search the filter in the namespace of the dropping thread.
+        std::mem::forget(Self::clsact(program, target, TrafficDirection::In, None)?);
         Ok(Self {
-            kind: Kind::Left,
+            kind: Attached::Unowned,
             pin: None,
         })
     }
 
-    /// Attaches a program that only looks on, outermost in its direction; at clsact on a kernel without tcx.
-    pub(crate) fn watch(
+    /// Attaches an observing program, outermost in its direction. Uses clsact on a kernel without
+    /// tcx.
+    pub(crate) fn observe(
         program: BorrowedFd<'_>,
-        place: &Place,
-        direction: Direction,
+        target: &AttachTarget,
+        direction: TrafficDirection,
     ) -> Result<Self, Error> {
-        match tcx(program, place, direction.outermost())? {
+        match tcx(program, target, direction.outermost())? {
             Some(link) => Self::link(link, None),
-            None => Self::clsact(program, place, direction, None),
+            None => Self::clsact(program, target, direction, None),
         }
     }
 
-    /// Attaches as a filter of the clsact qdisc, at a priority of the kernel's choice. The qdisc stays when the filter
-    /// goes: others may have come to use it.
+    /// Attaches a clsact filter; the kernel chooses the priority. The qdisc stays after the filter
+    /// is removed, because others may use it.
     pub(crate) fn clsact(
         program: BorrowedFd<'_>,
-        place: &Place,
-        direction: Direction,
+        target: &AttachTarget,
+        direction: TrafficDirection,
         pin_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        let fail = |cause: &libbpf_rs::Error| place.error("clsact", io_error(cause), tc_remedy);
+        let fail = |cause: &libbpf_rs::Error| target.error("clsact", io_error(cause), tc_remedy);
         let mut hook = TcHook::new(program);
-        hook.ifindex(place.ifindex.cast_signed())
+        hook.ifindex(target.ifindex.cast_signed())
             .attach_point(match direction {
-                Direction::In => TC_INGRESS,
-                Direction::Out => TC_EGRESS,
+                TrafficDirection::In => TC_INGRESS,
+                TrafficDirection::Out => TC_EGRESS,
             })
             .handle(1);
         hook.create().map_err(|cause| fail(&cause))?;
         let hook = hook.attach().map_err(|cause| fail(&cause))?;
         let mut attachment = Self {
-            kind: Kind::Clsact(hook),
+            kind: Attached::Clsact(hook),
             pin: None,
         };
         if let Some(dir) = pin_dir {
             let name = format!(
                 "{}{}-{}-{}",
                 pins::CLSACT,
-                place.ifindex,
+                target.ifindex,
                 hook.get_handle(),
                 hook.get_priority()
             );
@@ -175,22 +178,22 @@ impl Attachment {
             pins::pin(link.as_fd(), path)?;
         }
         Ok(Self {
-            kind: Kind::Link(link),
+            kind: Attached::Link(link),
             pin,
         })
     }
 
-    /// Puts another program in the place of the attached one, in one step; a filter of clsact cannot do that.
+    /// Replaces the attached program atomically. A clsact filter cannot do that.
     pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         match &self.kind {
-            Kind::Link(link) => crate::sys::link_update(link.as_fd(), program),
-            Kind::Clsact(_) | Kind::Left => Err(io::ErrorKind::Unsupported.into()),
+            Attached::Link(link) => crate::sys::link_update(link.as_fd(), program),
+            Attached::Clsact(_) | Attached::Unowned => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// Detaches, pinned or not.
+    /// Detaches the program, pinned or not.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
-        // Dropping this detaches the link itself, whatever becomes of the pin.
+        // The drop of `self` detaches the link, even if the pin cannot be removed.
         self.pin.take().map_or(Ok(()), |path| pins::unpin(&path))
     }
 }
@@ -200,17 +203,18 @@ impl Drop for Attachment {
         if self.pin.is_some() {
             return;
         }
-        // The interface may be gone, and what was attached with it.
+        // The interface may be gone, and the attachment with it.
         let _ = match &mut self.kind {
-            Kind::Link(link) => crate::sys::link_detach(link.as_fd()).ok(),
-            Kind::Clsact(hook) => hook.detach().ok(),
-            Kind::Left => None,
+            Attached::Link(link) => crate::sys::link_detach(link.as_fd()).ok(),
+            Attached::Clsact(hook) => hook.detach().ok(),
+            Attached::Unowned => None,
         };
     }
 }
 
-impl Place {
-    /// Where the link of a program at `point` is pinned; of an interface of the plane's namespace, whose index names it.
+impl AttachTarget {
+    /// Returns the pin path of a link at `point`. The interface index is unique in the plane's
+    /// namespace.
     pub(crate) fn pin(&self, dir: Option<&Path>, point: &str) -> Option<PathBuf> {
         dir.map(|dir| dir.join(format!("{}{point}-{}", pins::LINK, self.ifindex)))
     }
@@ -221,7 +225,7 @@ impl Place {
         mut cause: io::Error,
         remedy: impl Fn(i32) -> &'static str,
     ) -> Error {
-        // XDP says EINVAL then.
+        // XDP returns EINVAL if the interface does not exist.
         if crate::sys::interface_name(self.ifindex).is_err() {
             cause = io::Error::from_raw_os_error(libc::ENODEV);
         }
@@ -235,23 +239,23 @@ impl Place {
     }
 }
 
-/// A link at tcx with that attach type and those flags; none on a kernel without tcx.
+/// Makes a tcx link. Returns `None` on a kernel without tcx.
 fn tcx(
     program: BorrowedFd<'_>,
-    place: &Place,
+    target: &AttachTarget,
     (attach_type, flags): (libbpf_sys::bpf_attach_type, u32),
 ) -> Result<Option<OwnedFd>, Error> {
-    match crate::sys::link_create(program, place.ifindex, attach_type, flags) {
+    match crate::sys::link_create(program, target.ifindex, attach_type, flags) {
         Ok(link) => Ok(Some(link)),
         Err(cause) if cause.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-        Err(cause) => Err(place.error("tcx", cause, tc_remedy)),
+        Err(cause) => Err(target.error("tcx", cause, tc_remedy)),
     }
 }
 
 fn xdp_remedy(errno: i32, mode: XdpMode) -> &'static str {
     match (errno, mode) {
         (libc::EBUSY | libc::EEXIST, _) => {
-            "another XDP program is attached, which Myelin leaves alone: remove it (`ip link set dev NAME xdp off`, or stop its owner), or set `hook: tcx`"
+            "another XDP program is attached, and Myelin does not replace it: remove it (`ip link set dev NAME xdp off`, or stop its owner), or set `hook: tcx`"
         }
         (libc::ENODEV, _) => "the interface does not exist any more: check its name with `ip link`",
         (libc::EPERM, _) => "attaching needs root (CAP_NET_ADMIN and CAP_BPF)",
@@ -259,7 +263,7 @@ fn xdp_remedy(errno: i32, mode: XdpMode) -> &'static str {
             "the MTU is too large for XDP, a packet must fit in one page: lower the MTU to 3500 or less on both ends"
         }
         (libc::EOPNOTSUPP | libc::EINVAL, XdpMode::Native) => {
-            "the driver has no native XDP, or not with the offloads that are on: turn them off (`ethtool -K NAME lro off`), or set `hook: tcx`"
+            "the driver has no native XDP, or not with its present offloads: turn them off (`ethtool -K NAME lro off`), or set `hook: tcx`"
         }
         _ => "see `myelin doctor`, or set `hook: tcx`",
     }

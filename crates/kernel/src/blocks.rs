@@ -1,23 +1,23 @@
-//! Ranges of numbered places: counter lines, program slots, chain numbers.
+//! Allocates ranges of numbers: counter lines, program slots, chain numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::{Error, lock};
 
-/// Gives out contiguous ranges of `0..capacity`. The search goes on where the last one ended, so that a range is used
-/// again as late as possible: a packet in flight may still hold a number that was just given back.
+/// Allocates contiguous ranges of `0..capacity`. The search continues at the end of the last range,
+/// so a number is reused as late as possible: a packet in flight may still hold it.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     what: &'static str,
     capacity: u32,
-    /// Start and length of what is free, never two neighbours.
+    /// Start and length of the free ranges. No two of them are adjacent.
     free: BTreeMap<u32, u32>,
     cursor: u32,
 }
 
 impl Blocks {
-    /// Ranges of `first..capacity`; `what` names them in errors.
+    /// Allocates from `first..capacity`. `what` names the numbers in errors.
     pub(crate) fn new(what: &'static str, first: u32, capacity: u32) -> Arc<Mutex<Self>> {
         let free = BTreeMap::from([(first, capacity.saturating_sub(first))]);
         Arc::new(Mutex::new(Self {
@@ -30,7 +30,7 @@ impl Blocks {
 
     fn take(&mut self, count: u32) -> Option<u32> {
         let fits = |(&start, &len): (&u32, &u32)| {
-            // The free range that holds the cursor is used from the cursor on.
+            // The free range that contains the cursor is used from the cursor on.
             let from = start.max(self.cursor);
             (from < start + len && start + len - from >= count).then_some((start, from))
         };
@@ -71,7 +71,7 @@ impl Blocks {
     }
 }
 
-/// A range, given back when dropped.
+/// An allocated range. Dropping it frees the numbers.
 #[derive(Debug)]
 pub(crate) struct Block {
     blocks: Arc<Mutex<Blocks>>,
@@ -80,7 +80,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `count` places in a row.
+    /// Allocates `count` contiguous numbers.
     pub(crate) fn take(blocks: &Arc<Mutex<Blocks>>, count: u32) -> Result<Self, Error> {
         let mut inner = lock(blocks);
         let start = inner.take(count).ok_or(Error::Full {
@@ -95,12 +95,12 @@ impl Block {
         })
     }
 
-    /// The first place.
+    /// Returns the first number.
     pub(crate) fn start(&self) -> u32 {
         self.start
     }
 
-    /// The places.
+    /// Returns the numbers.
     pub(crate) fn range(&self) -> std::ops::Range<u32> {
         self.start..self.start + self.count
     }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_used_again_only_when_the_others_have_been() {
+    fn a_freed_range_is_reused_last() {
         let blocks = Blocks::new("places", 0, 4);
         let first = Block::take(&blocks, 1).unwrap().start();
         let second = Block::take(&blocks, 1).unwrap().start();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_says_so() {
+    fn an_exhausted_allocator_returns_an_error() {
         let blocks = Blocks::new("places", 1, 4);
         let error = Block::take(&blocks, 4).unwrap_err();
         assert!(
@@ -145,9 +145,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain map of who holds which place.
+        /// Compares with a plain list of owners.
         #[test]
-        fn no_place_is_given_out_twice_and_none_is_lost(steps in prop::collection::vec((1_u32..6, any::<prop::sample::Index>()), 1..200)) {
+        fn allocations_never_overlap_and_none_is_lost(steps in prop::collection::vec((1_u32..6, any::<prop::sample::Index>()), 1..200)) {
             const CAPACITY: u32 = 24;
             let blocks = Blocks::new("places", 0, CAPACITY);
             let mut held: Vec<Block> = Vec::new();
@@ -155,7 +155,7 @@ mod tests {
                 let mut taken = [false; CAPACITY as usize];
                 for block in &held {
                     for place in block.range() {
-                        prop_assert!(!taken[place as usize], "place {place} is held twice");
+                        prop_assert!(!taken[place as usize], "number {place} is allocated twice");
                         taken[place as usize] = true;
                     }
                 }
@@ -163,8 +163,8 @@ mod tests {
                 if let Ok(block) = Block::take(&blocks, count) {
                     held.push(block);
                 } else {
-                    // The cursor may cut the longest range in two, which must not hide it.
-                    prop_assert!(longest < count as usize, "{count} places were free");
+                    // The cursor may split the longest range; the allocator must still find it.
+                    prop_assert!(longest < count as usize, "{count} numbers were free");
                     held.swap_remove(which.index(held.len()));
                 }
             }

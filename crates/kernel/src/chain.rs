@@ -10,7 +10,7 @@ use myelin_packet::sojourn::Histogram;
 use myelin_spec::{FunctionInstance, OnFailure};
 
 use crate::blocks::Block;
-use crate::classifier::Target;
+use crate::classifier::ChainTarget;
 use crate::map::put;
 use crate::policer::Policer;
 use crate::segment::{LoadedSegment, Loader};
@@ -19,83 +19,86 @@ use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook, flows, lock};
 
-/// Functions of a chain at most. The kernel allows 33 tail calls; the front door's is one for each segment.
+/// Most functions of a chain. The kernel allows 33 tail calls; the front door needs one for each
+/// segment.
 pub const MAX_FUNCTIONS: u8 = 32;
 
-/// A chain's part in the kernel.
+/// The part of a chain that runs in the kernel.
 #[derive(Clone, Debug)]
 pub struct ChainConfig {
     /// Service path identifier: 24 bits, one for each chain of the plane.
     pub spi: u32,
-    /// Another one for each live change of the chain.
+    /// Generation. Each live change of the chain gets a new one.
     pub generation: u16,
-    /// Where the front door takes the chain's packets.
+    /// The hook whose front door takes the chain's packets.
     pub hook: Hook,
-    /// What happens to a packet when the function or the socket that is next is not there.
+    /// Treatment of a packet if the next function or socket is missing.
     pub on_failure: OnFailure,
-    /// What holds its packets to their profile at the front door.
+    /// Polices the packets at the front door.
     pub policer: Option<Arc<Policer>>,
-    /// Functions of the whole chain, in both spaces.
+    /// Number of functions in the whole chain, in both spaces.
     pub positions: u8,
-    /// Which space its first function is in.
-    pub entry: Entry,
-    /// Maximal runs of kernel functions, in the order of the chain.
+    /// The space of the first function.
+    pub entry: EntrySpace,
+    /// Maximal runs of kernel functions, in order.
     pub segments: Vec<KernelSegment>,
 }
 
-/// Where a chain starts.
+/// The start of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// With a kernel function.
+pub enum EntrySpace {
+    /// The first function is in the kernel.
     Kernel,
-    /// With a function in user space, behind the AF_XDP sockets of the port.
+    /// The first function is in user space, behind the AF_XDP sockets of the port.
     User,
 }
 
-/// Kernel functions in a row.
+/// A maximal run of neighbouring kernel functions.
 #[derive(Clone, Debug)]
 pub struct KernelSegment {
-    /// Position of the first one in the chain.
+    /// Index in the chain of the first function.
     pub first_position: u8,
-    /// The functions, each with the name of its state; at least one.
+    /// The functions in order, each with the name of its state. At least one.
     pub functions: Vec<FunctionInstance>,
-    /// Where packets go from the last one.
+    /// Where packets leave the segment.
     pub exit: Exit,
 }
 
-/// Where packets go from the last function of a segment.
+/// The exit of a segment.
 #[derive(Clone, Debug)]
 pub enum Exit {
-    /// Out of the chain.
+    /// Packets leave the chain.
     Egress {
         /// The interface.
         ifindex: u32,
-        /// At tcx: it is a veth whose far end is in another namespace, and packets go straight there.
+        /// At tcx: the interface is a veth whose far end is in another namespace. Packets go
+        /// directly to that end.
         peer: bool,
     },
-    /// Out of the chain, through a class of the interface's queueing discipline; at tcx only.
+    /// Packets leave the chain through a class of the interface's queueing discipline; tcx only.
     Qdisc {
         /// The interface.
         ifindex: u32,
         /// The class: major number of the discipline and minor number, as in `skb->priority`.
         class: u32,
     },
-    /// Out of the chain, by an interface that holds each packet back until its departure time (EDT); at tcx only.
+    /// Packets leave the chain through an interface that delays each until its departure time
+    /// (EDT); tcx only.
     Departure {
         /// The interface, whose queueing discipline is `fq`.
         ifindex: u32,
-        /// What tells the times.
+        /// Computes the departure times.
         shaper: Arc<Policer>,
     },
-    /// On to user space.
+    /// Packets continue in user space.
     User {
-        /// The sockets of the interface where this segment's packets come in: a port or a re-entry door.
+        /// The sockets of the segment's ingress interface: a port or a re-entry door.
         sockets: Sockets,
     },
 }
 
 impl Exit {
-    /// Whether it leads out of the chain.
+    /// Returns whether packets leave the chain here.
     fn leaves(&self) -> bool {
         !matches!(self, Self::User { .. })
     }
@@ -117,11 +120,11 @@ pub(crate) struct ChainEntry {
     more: [u8; 8],
 }
 
-/// A chain's kernel functions, loaded. Take its matches and paths away, then drop it: the programs are unloaded and their
-/// places are free for others.
+/// The loaded kernel functions of a chain. Remove its matches and paths before you drop it. The
+/// drop unloads the programs and frees their numbers.
 #[derive(Debug)]
 pub struct LoadedChain {
-    target: Arc<Target>,
+    target: Arc<ChainTarget>,
     generation: u16,
     positions: u8,
     hook: Hook,
@@ -131,14 +134,15 @@ pub struct LoadedChain {
     segments: Vec<LoadedSegment>,
     entry: ChainEntry,
     _policer: Option<Arc<Policer>>,
-    /// The generation before, as long as packets may be led to it by this one's number: its places stay taken.
-    late: Mutex<Option<Arc<Target>>>,
+    /// The previous generation while packets may still reach it by this chain's number. Keeps its
+    /// numbers allocated.
+    late: Mutex<Option<Arc<ChainTarget>>>,
 }
 
-/// What a chain is made of when its programs are loaded.
-pub(crate) struct Parts {
+/// LoadedParts of a chain that exist before its entry.
+pub(crate) struct LoadedParts {
     pub(crate) lines: Arc<Block>,
-    /// Of each section of the chain's way; none where the egress is in user space.
+    /// One for each section of the chain; empty if the egress is in user space.
     pub(crate) sojourns: Vec<Sojourn>,
     pub(crate) segments: Vec<LoadedSegment>,
 }
@@ -162,7 +166,7 @@ impl LoadedChain {
             .iter()
             .map(|segment| loader.load(segment))
             .collect::<Result<_, _>>()?;
-        let parts = Parts {
+        let parts = LoadedParts {
             lines,
             sojourns: sojourn.into_iter().collect(),
             segments,
@@ -170,13 +174,13 @@ impl LoadedChain {
         Self::assemble(shared, config, parts)
     }
 
-    /// Gives the chain a number and an entry; the segments are those of `parts`.
+    /// Gives the chain a number and writes its entry. The segments are those of `parts`.
     pub(crate) fn assemble(
         shared: &Shared,
         config: &ChainConfig,
-        parts: Parts,
+        parts: LoadedParts,
     ) -> Result<Self, Error> {
-        let Parts {
+        let LoadedParts {
             lines,
             sojourns,
             segments,
@@ -186,7 +190,7 @@ impl LoadedChain {
             .filter(|segment| segment.first_position() == 0);
         let number = Block::take(&shared.chain_numbers, 1)?;
         let places = [Some(&lines), first.map(LoadedSegment::slots)];
-        let target = Target::new(
+        let target = ChainTarget::new(
             config.spi,
             number,
             places.into_iter().flatten().cloned().collect(),
@@ -198,8 +202,8 @@ impl LoadedChain {
             generation: config.generation,
             hook: config.hook.number(),
             entry: match config.entry {
-                Entry::Kernel => 1,
-                Entry::User => 2,
+                EntrySpace::Kernel => 1,
+                EntrySpace::User => 2,
             },
             on_failure: (config.on_failure == OnFailure::Pass).into(),
             spare: [0; 3],
@@ -224,7 +228,7 @@ impl LoadedChain {
         Ok(chain)
     }
 
-    /// Where the front door of a hook sends packets whose match leads to this chain.
+    /// Writes the chain's entry for the front door of a hook.
     fn write_entry(&self, shared: &Shared, hook: Hook, entry: ChainEntry) -> Result<(), Error> {
         let number = self.target.number.start().to_ne_bytes();
         let chains = ("chains", "add a chain to");
@@ -265,46 +269,46 @@ impl LoadedChain {
         self.generation
     }
 
-    /// Where the front door takes its packets.
+    /// Returns the hook of the chain.
     pub fn hook(&self) -> Hook {
         self.hook
     }
 
-    /// Slot of the first function's program, if that is in the kernel.
+    /// Returns the slot of the first function, if that is in the kernel.
     pub(crate) fn entry_slot(&self) -> Option<u32> {
         self.segment(0).map(|segment| segment.slots().start())
     }
 
-    /// Slot of the front door's counters, for [`Counters::read`](crate::Counters::read).
+    /// Returns the counter slot of the front door, for [`Counters::read`](crate::Counters::read).
     pub fn door_slot(&self) -> u32 {
         door_line(&self.lines)
     }
 
-    /// Slot of a function's counters; all zero for a function in user space, which counts elsewhere. `None` beyond the
-    /// chain's end.
+    /// Returns the counter slot of a function; `None` beyond the chain's end. For a function in
+    /// user space, which counts elsewhere, the counters are zero.
     pub fn counter_slot(&self, position: u8) -> Option<u32> {
         (position < self.positions).then(|| function_line(&self.lines, position))
     }
 
-    /// Slot of the counters of what left by a kernel egress.
+    /// Returns the counter slot of a kernel egress.
     pub fn egress_slot(&self) -> u32 {
         egress_line(&self.lines, self.positions)
     }
 
-    /// Time from the front door (or the last black box) to a kernel egress of all packets so far; empty when the chain's egress is in user space.
+    /// Returns the sojourn of all packets so far, from the front door or the last black box to a
+    /// kernel egress. Empty if the egress is in user space.
     pub fn sojourn(&self) -> Histogram {
         self.sojourns
             .last()
             .map_or_else(Histogram::new, Sojourn::read)
     }
 
-    /// The same for each section of the way: one up to each black box, each after the first from the box before, and the
-    /// one to the egress.
+    /// Returns the sojourn of each section. A section ends at a black box or at the egress.
     pub fn sections(&self) -> Vec<Histogram> {
         self.sojourns.iter().map(Sojourn::read).collect()
     }
 
-    /// The flows that a kernel function knows; `None` for one that keeps none.
+    /// Returns the flows of a kernel function; `None` if the function keeps no flows.
     pub fn flows(&self, position: u8) -> Result<Option<Flows>, Error> {
         self.segments
             .iter()
@@ -312,26 +316,26 @@ impl LoadedChain {
             .map_or(Ok(None), flows::read)
     }
 
-    /// The program of a kernel function, for test runs.
+    /// Returns the program of a kernel function, for test runs.
     pub fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
         self.segments
             .iter()
             .find_map(|segment| segment.program(position))
     }
 
-    /// The segment that starts at a position.
+    /// Returns the segment that starts at a position.
     pub(crate) fn segment(&self, position: u8) -> Option<&LoadedSegment> {
         self.segments
             .iter()
             .find(|segment| segment.first_position() == position)
     }
 
-    pub(crate) fn target(&self) -> &Arc<Target> {
+    pub(crate) fn target(&self) -> &Arc<ChainTarget> {
         &self.target
     }
 }
 
-/// A chain's block of counter lines: the front door's, the functions', the egress's.
+/// Returns the front door's line. A chain's block of lines: front door, functions, egress.
 fn door_line(lines: &Block) -> u32 {
     lines.start()
 }
@@ -344,7 +348,7 @@ pub(crate) fn egress_line(lines: &Block, positions: u8) -> u32 {
     lines.start() + 1 + u32::from(positions)
 }
 
-/// The numbers that a chain can have.
+/// Checks the chain's path identifier and number of functions.
 pub(crate) fn check_numbers(spi: u32, positions: usize) -> Result<(), Error> {
     let fail = |problem: String| Err(Error::chain(spi, problem));
     if spi == 0 || spi > MAX_SPI {
@@ -358,7 +362,7 @@ pub(crate) fn check_numbers(spi: u32, positions: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The rules that user space must keep so that no packet takes a wrong way.
+/// Checks the rules that keep packets on the chain.
 fn check(config: &ChainConfig) -> Result<(), Error> {
     check_numbers(config.spi, config.positions.into())?;
     let fail = |problem: String| Err(Error::chain(config.spi, problem));
@@ -366,7 +370,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         .segments
         .first()
         .is_some_and(|segment| segment.first_position == 0);
-    if starts_in_kernel != (config.entry == Entry::Kernel) {
+    if starts_in_kernel != (config.entry == EntrySpace::Kernel) {
         return fail("its entry and its first segment are in different spaces".into());
     }
     let mut free_from = 0;
@@ -404,7 +408,7 @@ fn check(config: &ChainConfig) -> Result<(), Error> {
         // A function in user space lies between two segments.
         free_from = end + 1;
     }
-    if config.hook == Hook::Tcx && config.entry == Entry::User {
+    if config.hook == Hook::Tcx && config.entry == EntrySpace::User {
         return fail(
             "packets reach user space from the XDP hook only: set `hook: xdp` or `auto`".into(),
         );
@@ -419,7 +423,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn entries_lie_as_in_c() {
+    fn entries_match_their_c_layout() {
         assert_twins!(
             DOOR,
             "chain",

@@ -1,5 +1,5 @@
-//! The front doors' classifier: a table shared by all ports of a plane, and a list of masks for each port. Twin of
-//! `classify.h`; what it finds is what [`myelin_packet::classifier`] says.
+//! The front doors' classifier: a table for all ports of a plane, and a list of masks for each
+//! port. Twin of `classify.h`; matches as [`myelin_packet::classifier`] specifies.
 
 mod buckets;
 pub(crate) mod keys;
@@ -24,23 +24,23 @@ use crate::mapping::Mapping;
 #[derive(Debug)]
 struct UsedMask {
     mask: Mask,
-    /// Of this port's masks, below [`MAX_MASKS`].
+    /// Index into the port's masks, below [`MAX_MASKS`].
     number: u8,
     keys: usize,
 }
 
-/// A chain that a match leads to. What packets find by the match is not used for anything else while the match is there,
-/// even when the chain is gone.
+/// A chain as the target of a match. A match keeps the numbers of its chain allocated, even after
+/// the chain is removed.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct ChainTarget {
     pub(crate) spi: u32,
-    /// In the `chains` map.
+    /// Index in the `chains` map.
     pub(crate) number: Block,
-    /// Counter lines and slots that the entry there names; kept only to be held.
+    /// Counter lines and slots of the chain's entry. Held to keep them allocated.
     _places: Vec<Arc<Block>>,
 }
 
-impl Target {
+impl ChainTarget {
     pub(crate) fn new(spi: u32, number: Block, places: Vec<Arc<Block>>) -> Self {
         Self {
             spi,
@@ -50,7 +50,7 @@ impl Target {
     }
 }
 
-/// One port's matches.
+/// The matches of one port.
 #[derive(Debug)]
 pub(crate) struct PortMatches {
     /// Name of the interface, for errors.
@@ -61,12 +61,12 @@ pub(crate) struct PortMatches {
     active: u64,
     /// The port's number in the keys.
     port: u16,
-    /// By family, most specific first.
+    /// By family; the most specific mask is first.
     masks: [Vec<UsedMask>; 2],
-    /// The match that each key stands for, as it was given, and where it leads.
-    entries: HashMap<(Mask, Key), (Match, Arc<Target>)>,
-    /// How many of them lead to each chain, by its number.
-    leading_to: HashMap<u32, usize>,
+    /// The original match and the target of each key.
+    entries: HashMap<(Mask, Key), (Match, Arc<ChainTarget>)>,
+    /// Number of matches for each chain number.
+    match_counts: HashMap<u32, usize>,
     keep: bool,
 }
 
@@ -82,24 +82,26 @@ impl PortMatches {
             port,
             masks: [Vec::new(), Vec::new()],
             entries: HashMap::new(),
-            leading_to: HashMap::new(),
+            match_counts: HashMap::new(),
             keep: false,
         })
     }
 
-    /// Whether the matches stay in the tables when the port is dropped: its front door may outlive the process.
+    /// Sets whether the matches stay in the tables after the drop: a pinned front door outlives the
+    /// process.
     pub(crate) fn keep_on_drop(&mut self, keep: bool) {
         self.keep = keep;
     }
 
-    /// The port's list of masks.
+    /// Returns the map of the port's masks.
     pub(crate) fn map(&self) -> &MapHandle {
         &self.map
     }
 
-    /// Leads `rule` to `target`. The same match of the same chain is led to the new target in one step; any other that is
-    /// equally specific and takes the same packets is a tie. On an error nothing has changed.
-    pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
+    /// Redirects the packets of `rule` to `target`. Replaces the target of the same match of the
+    /// same chain atomically. Any other match of the same packets with equal specificity is a tie.
+    /// An error changes nothing.
+    pub(crate) fn insert(&mut self, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
         let key = Key::of(rule);
         let masks = masks_of(rule);
         if masks.is_empty() {
@@ -124,7 +126,7 @@ impl PortMatches {
         for (i, mask) in masks.iter().enumerate() {
             if let Err(error) = self.put(*mask, rule, target) {
                 for mask in &masks[..i] {
-                    // As far as the kernel lets us: the error that made it necessary is the one to report.
+                    // A failure to restore is ignored: the first error is the one to report.
                     let _ = match &before {
                         Some(before) => self.put(*mask, rule, before),
                         None => self.take_out(*mask, rule).map(drop),
@@ -141,13 +143,13 @@ impl PortMatches {
         Error::Classifier { interface, cause }
     }
 
-    fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<Target>) -> Result<(), Error> {
+    fn put(&mut self, mask: Mask, rule: &Match, target: &Arc<ChainTarget>) -> Result<(), Error> {
         let (family, key) = (mask.family, Key::of(rule));
         let used = &mut self.masks[family as usize];
         let at = used.binary_search_by(|u| mask.fields.cmp(&u.mask.fields));
         let number = match at {
             Ok(at) => used[at].number,
-            // Some number is free: there are fewer masks than numbers.
+            // A number is free: there are fewer masks than numbers.
             Err(_) => (0..MAX_MASKS as u8)
                 .find(|n| used.iter().all(|u| u.number != *n))
                 .unwrap_or(0),
@@ -158,14 +160,14 @@ impl PortMatches {
         let before = self
             .entries
             .insert((mask, key), (*rule, Arc::clone(target)));
-        *self.leading_to.entry(target.number.start()).or_default() += 1;
+        *self.match_counts.entry(target.number.start()).or_default() += 1;
         if let Some((_, before)) = before {
             self.leave(&before);
         }
         let used = &mut self.masks[family as usize];
         match at {
             Ok(at) => used[at].keys += usize::from(is_new),
-            // Only now, when its first key is there, are packets looked up under the mask.
+            // Add the mask after its first key, so look-ups under the mask find the key.
             Err(at) => {
                 used.insert(
                     at,
@@ -181,7 +183,7 @@ impl PortMatches {
         Ok(())
     }
 
-    /// Takes `rule` out; false when it was not there.
+    /// Removes `rule`. Returns false if it does not exist.
     pub(crate) fn remove(&mut self, rule: &Match) -> Result<bool, Error> {
         let mut removed = false;
         for mask in masks_of(rule) {
@@ -217,7 +219,7 @@ impl PortMatches {
         Ok(true)
     }
 
-    /// Takes all matches out.
+    /// Removes all matches.
     pub(crate) fn clear(&mut self) {
         let entries: Vec<(Mask, Match)> = self
             .entries
@@ -225,28 +227,29 @@ impl PortMatches {
             .map(|((mask, _), (rule, _))| (*mask, *rule))
             .collect();
         for (mask, rule) in entries {
-            // Nobody is left to tell; a key that stays behind belongs to a port number that is used again late.
+            // No caller gets this error. A remaining key belongs to a port number that is reused
+            // late.
             let _ = self.take_out(mask, &rule);
         }
     }
 
-    /// One match less leads to a chain.
-    fn leave(&mut self, target: &Target) {
+    /// Counts one match less for a chain.
+    fn leave(&mut self, target: &ChainTarget) {
         let number = target.number.start();
-        if let Some(left) = self.leading_to.get_mut(&number) {
+        if let Some(left) = self.match_counts.get_mut(&number) {
             *left -= 1;
             if *left == 0 {
-                self.leading_to.remove(&number);
+                self.match_counts.remove(&number);
             }
         }
     }
 
-    /// Whether any match leads to the chain of this number.
-    pub(crate) fn leads_to(&self, number: u32) -> bool {
-        self.leading_to.contains_key(&number)
+    /// Returns whether a match has this chain number as its target.
+    pub(crate) fn has_match(&self, number: u32) -> bool {
+        self.match_counts.contains_key(&number)
     }
 
-    /// Writes the masks into the bank that no reader uses, then makes it the one they use.
+    /// Writes the masks into the inactive bank, then activates it.
     fn publish(&mut self) {
         let next = 1 - self.active;
         let mut bank = vec![0_u64; BANK_WORDS];

@@ -1,5 +1,6 @@
-//! The conformance monitor: does what passes an interface keep to a profile? It stands on its own, without a plane or an
-//! agent, and shares no code with the policer. Twin of `Meter`, a fixture of `packet`.
+//! The conformance monitor: checks whether the traffic of an interface conforms to a profile. It
+//! needs no plane and no agent, and shares no code with the policer. Twin of `Meter`, a fixture of
+//! `packet`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,30 +9,31 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use myelin_packet::traffic::{Bucket, CREDIT, Level, Profile};
 use myelin_packet::{Family, Match};
 
-use crate::attach::{Attachment, Direction, Place};
+use crate::attach::{AttachTarget, Attachment, TrafficDirection};
 use crate::classifier::keys::{Words, comparison};
 use crate::object::CONFORM;
 use crate::{Error, Hook};
 
-/// Violations that are kept, of all that there were.
+/// Violations that the monitor keeps.
 const KEPT: usize = 32;
 
-/// What a monitor shall look for.
+/// The configuration of a conformance monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
-    /// What the traffic is to keep to.
+pub struct ConformConfig {
+    /// The profile of the traffic.
     pub profile: Profile,
-    /// By how much a packet may seem early, ns: what is below `rate * (t + tolerance) + burst` is no violation. For the
-    /// jitter of clocks and schedulers between the place that is judged and the interface.
+    /// Tolerance for early packets, ns. Traffic below `rate * (t + tolerance) + burst` is no
+    /// violation. Covers the jitter of clocks and schedulers between the policed port and the
+    /// interface.
     pub tolerance_ns: u64,
-    /// The packets that count; all where there is none.
+    /// The packets to count; `None` counts all.
     pub filter: Option<Match>,
-    /// After so many packets nothing is counted any more.
+    /// The monitor stops counting after so many packets.
     pub most_packets: Option<u64>,
 }
 
-/// A monitor at an interface; gone when it is dropped or its process ends. On a kernel without tcx (before 6.6) a killed
-/// process leaves a filter of clsact behind, which does nothing but count.
+/// A monitor at an interface. It ends with its drop or its process. Without tcx (before Linux 6.6)
+/// a killed process leaves a clsact filter behind, which only counts.
 #[derive(Debug)]
 pub struct Conformance {
     map: MapHandle,
@@ -39,101 +41,102 @@ pub struct Conformance {
     _attachment: Option<Attachment>,
 }
 
-/// How full a bucket of the monitor got: `struct level`.
+/// Level of a monitor's bucket: `struct level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct Fill {
-    /// Now, and at most.
+pub struct BucketLevel {
+    /// The present level and the maximum.
     pub level: Level,
-    /// When it was fullest, ns of `CLOCK_MONOTONIC`.
+    /// Time of the maximum, ns of `CLOCK_MONOTONIC`.
     pub most_ns: u64,
 }
 
-impl Fill {
-    /// Whether it got so full that it can count no further: the burst was this or more.
+impl BucketLevel {
+    /// Returns whether the level reached the end of its range. The burst is at least that.
     pub fn is_saturated(&self) -> bool {
         self.level.most == u64::MAX
     }
 
-    /// The most that it was above a bucket's burst, in units of 1 / [`CREDIT`].
+    /// Returns the largest excess over the bucket's burst, in units of 1 / [`CREDIT`].
     pub fn over(&self, bucket: Bucket) -> u64 {
         self.level.most.saturating_sub(bucket.full())
     }
 
-    /// The least tolerance with which everything would have conformed, ns: how long the bucket's rate takes for what was
-    /// above its burst.
+    /// Returns the smallest tolerance without violations, ns: the time in which the bucket's rate
+    /// drains the excess.
     pub fn least_tolerance_ns(&self, bucket: Bucket) -> u64 {
         self.over(bucket).div_ceil(bucket.rate())
     }
 }
 
-/// Packets on end that are beyond the profile, tolerance and all: `struct violation`.
+/// Consecutive packets beyond the profile and the tolerance: `struct violation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Violation {
-    /// When the first of them came, ns of `CLOCK_MONOTONIC`.
+    /// Time of the first packet, ns of `CLOCK_MONOTONIC`.
     pub from_ns: u64,
-    /// When the last one came.
+    /// Time of the last packet.
     pub to_ns: u64,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// The most that the bucket of packets was above its burst, in units of 1 / [`CREDIT`] of a packet.
+    /// Largest excess of the packet bucket over its burst, in units of 1 / [`CREDIT`] of a packet.
     pub packets_over: u64,
-    /// The most that the bucket of bits was above its burst, in units of 1 / [`CREDIT`] of a bit.
+    /// Largest excess of the bit bucket over its burst, in units of 1 / [`CREDIT`] of a bit.
     pub bits_over: u64,
 }
 
-/// What a monitor has seen so far. Segments of a packet that is segmented later count as packets with headers of their own.
+/// The results of a monitor. Each segment of a GSO packet counts as a packet with its own headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ConformReport {
     /// Packets.
     pub packets: u64,
-    /// Bytes of their frames, from the Ethernet header on; without preamble and frame check sequence.
+    /// Bytes of their frames, with the Ethernet header, without preamble and frame check sequence.
     pub bytes: u64,
-    /// When the first one came, ns of `CLOCK_MONOTONIC`; 0 without packets.
+    /// Time of the first packet, ns of `CLOCK_MONOTONIC`; 0 without packets.
     pub first_ns: u64,
-    /// When the last one came.
+    /// Time of the last packet.
     pub last_ns: u64,
-    /// Packets with which the traffic did not conform.
+    /// Packets above the profile.
     pub above: u64,
-    /// Those of them that the tolerance does not excuse: 0 says that the traffic conforms.
+    /// Packets above the profile and the tolerance. The traffic conforms if this is 0.
     pub beyond: u64,
-    /// The bucket of packets, where the profile has one.
-    pub of_packets: Option<Fill>,
-    /// The bucket of bits, likewise.
-    pub of_bits: Option<Fill>,
-    /// How many violations there were.
+    /// The packet bucket, if the profile has one.
+    pub of_packets: Option<BucketLevel>,
+    /// The bit bucket, if the profile has one.
+    pub of_bits: Option<BucketLevel>,
+    /// Number of violations.
     pub violations: u64,
-    /// The first ones, in their order.
+    /// The first violations, in order.
     pub first_violations: Vec<Violation>,
 }
 
 impl Conformance {
-    /// Attaches to an interface of the calling thread's network namespace; on a kernel without tcx it must also be dropped
-    /// there. Nothing is pinned.
+    /// Attaches to an interface of the calling thread's network namespace. Without tcx, drop it in
+    /// the same namespace. Pins nothing.
     ///
     /// # Errors
-    /// The interface does not exist, the rights are missing, or the kernel does not take the program.
+    /// The interface does not exist, a capability is missing, or the kernel refuses the program.
     pub fn attach(
         interface: &str,
         ifindex: u32,
-        direction: Direction,
-        watch: &Watch,
+        direction: TrafficDirection,
+        watch: &ConformConfig,
     ) -> Result<Self, Error> {
         Self::attached(watch, |program| {
-            Attachment::watch(program, &place(interface, ifindex), direction)
+            Attachment::observe(program, &place(interface, ifindex), direction)
         })
     }
 
-    /// Attaches as a filter of clsact even where there is tcx; to be dropped in the same network namespace.
+    /// Attaches as a clsact filter even if the kernel has tcx. Drop it in the same network
+    /// namespace.
     ///
     /// # Errors
     /// As [`Conformance::attach`].
     pub fn attach_clsact(
         interface: &str,
         ifindex: u32,
-        direction: Direction,
-        watch: &Watch,
+        direction: TrafficDirection,
+        watch: &ConformConfig,
     ) -> Result<Self, Error> {
         Self::attached(watch, |program| {
             Attachment::clsact(program, &place(interface, ifindex), direction, None)
@@ -141,7 +144,7 @@ impl Conformance {
     }
 
     fn attached(
-        watch: &Watch,
+        watch: &ConformConfig,
         attach: impl FnOnce(BorrowedFd<'_>) -> Result<Attachment, Error>,
     ) -> Result<Self, Error> {
         let (program, map) = load(watch, false)?;
@@ -152,11 +155,12 @@ impl Conformance {
         })
     }
 
-    /// A monitor that stands nowhere, and its program for test runs: it takes the time from the packets.
+    /// Returns an unattached monitor and its program for test runs. The program reads the time from
+    /// the packets.
     ///
     /// # Errors
-    /// The kernel does not take the program or its map.
-    pub fn detached(watch: &Watch) -> Result<(OwnedFd, Self), Error> {
+    /// The kernel refuses the program or its map.
+    pub fn detached(watch: &ConformConfig) -> Result<(OwnedFd, Self), Error> {
         let (program, map) = load(watch, true)?;
         let monitor = Self {
             map,
@@ -166,45 +170,46 @@ impl Conformance {
         Ok((program, monitor))
     }
 
-    /// What it has seen so far: one moment's figures.
+    /// Returns a consistent snapshot of the results.
     ///
     /// # Errors
-    /// The kernel does not give them.
-    pub fn read(&self) -> Result<Seen, Error> {
+    /// The kernel refuses to read the map.
+    pub fn read(&self) -> Result<ConformReport, Error> {
         read(&self.map, &self.profile)
     }
 }
 
-fn place(interface: &str, ifindex: u32) -> Place {
-    Place {
+fn place(interface: &str, ifindex: u32) -> AttachTarget {
+    AttachTarget {
         interface: interface.to_owned(),
         ifindex,
     }
 }
 
-/// Loads the program with a map of its own. `trial`: packets bring their time with them.
-fn load(watch: &Watch, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
+/// Loads the program with its own map. `trial`: the program reads the time from the packets.
+fn load(watch: &ConformConfig, trial: bool) -> Result<(OwnedFd, MapHandle), Error> {
     let map = CONFORM.declared_map(MAP, 1)?;
-    let instance = Instance::new(watch, trial);
+    let instance = ConformInstance::new(watch, trial);
     let maps = [(MAP, map.as_fd())];
     let program = CONFORM.load(Hook::Tcx, bytemuck::bytes_of(&instance), &maps)?;
     Ok((program, map))
 }
 
-/// What the program has left in its map.
-fn read(map: &MapHandle, profile: &Profile) -> Result<Seen, Error> {
-    // Under the program's lock, so that the figures belong together.
+/// Reads the results from the program's map.
+fn read(map: &MapHandle, profile: &Profile) -> Result<ConformReport, Error> {
+    // Takes the program's lock, for a consistent snapshot.
     let bytes = map
         .lookup(&0_u32.to_ne_bytes(), MapFlags::LOCK)
         .map_err(|cause| Error::map(MAP, "read", &cause))?
         .unwrap_or_default();
-    let entry = bytemuck::try_pod_read_unaligned::<Entry>(&bytes).map_err(|_| Error::Map {
-        map: MAP,
-        action: "read",
-        cause: std::io::ErrorKind::InvalidData.into(),
-    })?;
+    let entry =
+        bytemuck::try_pod_read_unaligned::<ConformEntry>(&bytes).map_err(|_| Error::Map {
+            map: MAP,
+            action: "read",
+            cause: std::io::ErrorKind::InvalidData.into(),
+        })?;
     let kept = KEPT.min(usize::try_from(entry.violations).unwrap_or(KEPT));
-    Ok(Seen {
+    Ok(ConformReport {
         packets: entry.packets,
         bytes: entry.bytes,
         first_ns: entry.first_ns,
@@ -224,7 +229,7 @@ const MAP: &str = "conformance";
 /// `struct limit`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Limit {
+struct LeakyBucket {
     rate: u64,
     full: u64,
     wide: u64,
@@ -232,7 +237,7 @@ struct Limit {
     each: u64,
 }
 
-impl Limit {
+impl LeakyBucket {
     fn new(bucket: Option<Bucket>, tolerance_ns: u64) -> Self {
         bucket.map_or_else(Self::zeroed, |bucket| Self {
             rate: bucket.rate(),
@@ -249,9 +254,9 @@ impl Limit {
 /// `struct watch`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Instance {
-    of_packets: Limit,
-    of_bits: Limit,
+struct ConformInstance {
+    of_packets: LeakyBucket,
+    of_bits: LeakyBucket,
     most_packets: u64,
     families: u32,
     trial: u32,
@@ -259,11 +264,11 @@ struct Instance {
     want: [Words; 2],
 }
 
-impl Instance {
-    fn new(watch: &Watch, trial: bool) -> Self {
+impl ConformInstance {
+    fn new(watch: &ConformConfig, trial: bool) -> Self {
         let mut instance = Self {
-            of_packets: Limit::new(watch.profile.packets, watch.tolerance_ns),
-            of_bits: Limit::new(watch.profile.bits, watch.tolerance_ns),
+            of_packets: LeakyBucket::new(watch.profile.packets, watch.tolerance_ns),
+            of_bits: LeakyBucket::new(watch.profile.bits, watch.tolerance_ns),
             most_packets: watch.most_packets.unwrap_or(0),
             trial: trial.into(),
             ..Self::zeroed()
@@ -282,7 +287,7 @@ impl Instance {
 /// `struct conformance`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Entry {
+struct ConformEntry {
     lock: u32,
     violating: u32,
     first_ns: u64,
@@ -292,8 +297,8 @@ struct Entry {
     above: u64,
     beyond: u64,
     violations: u64,
-    of_packets: Fill,
-    of_bits: Fill,
+    of_packets: BucketLevel,
+    of_bits: BucketLevel,
     kept: [Violation; KEPT],
 }
 
@@ -305,11 +310,11 @@ mod tests {
     use crate::tests::{assert_twins, layout};
 
     #[test]
-    fn it_lies_as_in_c() {
+    fn structures_match_their_c_layout() {
         assert_twins!(
             CONFORM,
             "limit",
-            Limit {
+            LeakyBucket {
                 rate,
                 full,
                 wide,
@@ -320,7 +325,7 @@ mod tests {
         assert_twins!(
             CONFORM,
             "watch",
-            Instance {
+            ConformInstance {
                 of_packets,
                 of_bits,
                 most_packets,
@@ -331,14 +336,14 @@ mod tests {
             }
         );
         let members = [
-            ("now", offset_of!(Fill, level.now)),
-            ("most", offset_of!(Fill, level.most)),
-            ("most_ns", offset_of!(Fill, most_ns)),
+            ("now", offset_of!(BucketLevel, level.now)),
+            ("most", offset_of!(BucketLevel, level.most)),
+            ("most_ns", offset_of!(BucketLevel, most_ns)),
         ];
         let members = members.map(|(name, offset)| (name.to_owned(), offset));
         assert_eq!(
             layout(&CONFORM, "level"),
-            (size_of::<Fill>(), members.into())
+            (size_of::<BucketLevel>(), members.into())
         );
         assert_twins!(
             CONFORM,
@@ -354,7 +359,7 @@ mod tests {
         assert_twins!(
             CONFORM,
             "conformance",
-            Entry {
+            ConformEntry {
                 lock,
                 violating,
                 first_ns,

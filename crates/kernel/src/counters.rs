@@ -12,53 +12,55 @@ use crate::blocks::{Block, Blocks};
 use crate::map::mapped;
 use crate::mapping::Mapping;
 
-/// The programs' name of the map.
+/// The map's name in the programs.
 pub(crate) const COUNTERS: &str = ".data.counters";
 /// 64-bit words of a line: one cache line, `struct myelin_line`.
 const WORDS: usize = 8;
 
-/// Fewest lines a CPU that are of any use.
+/// Fewest useful lines per CPU.
 const LEAST_LINES: u32 = 256;
 
-/// Parts of a map in which each of `cpus` CPUs has its own: a power of two, so that a mask keeps a program within it.
+/// Returns the number of per-CPU parts of a map: a power of two, so a mask keeps a program within
+/// it.
 pub(crate) fn parts(cpus: usize) -> usize {
     cpus.next_power_of_two()
 }
 
-/// One more than the highest number of a CPU that is plugged in.
+/// Returns one more than the highest number of a present CPU.
 fn present_cpus() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/present").ok()?;
     last_of_list(&text).map(|last| last + 1)
 }
 
-/// The last number of a list as the kernel writes it: `0-3,5`.
+/// Returns the last number of a list in the kernel's format: `0-3,5`.
 fn last_of_list(text: &str) -> Option<usize> {
     text.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
-/// What one station of a chain has counted, summed over the CPUs. The order of the fields is that of `struct myelin_line`.
+/// Counters of a front door, function or egress, summed over the CPUs. The fields have the order of
+/// `struct myelin_line`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct CounterLine {
-    /// Packets that came in (at the egress: went out); a GSO packet counts as its segments.
+    /// Packets that arrived (at the egress: left). A GSO packet counts as its segments.
     pub packets: u64,
     /// Their bytes, Ethernet header included.
     pub bytes: u64,
-    /// Packets that were dropped here.
+    /// Packets dropped here.
     pub drops: u64,
-    /// When the last packet was counted: CLOCK_MONOTONIC, nanoseconds; 0 where that is not kept (functions).
+    /// Time of the last packet: CLOCK_MONOTONIC, ns; 0 for functions, which do not record it.
     pub last_ns: u64,
-    /// Time spent in the sampled runs of a function, nanoseconds, each with the cost of one clock reading.
+    /// Time of the sampled runs of a function, ns, each with the cost of one clock reading.
     pub sampled_ns: u64,
     /// Sampled runs: one packet in 1024.
     pub samples: u64,
-    /// At the front door: packets that the policer dropped; not among `drops`.
+    /// At the front door: packets that the policer dropped; not part of `drops`.
     pub policed: u64,
     /// Their bytes on the wire.
     pub policed_bytes: u64,
 }
 
-/// `struct counting`: where each CPU's part of a map lies.
+/// `struct counting`: layout of the per-CPU parts of a map.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Counting {
@@ -66,7 +68,7 @@ pub(crate) struct Counting {
     last_cpu: u32,
 }
 
-/// All counters of a plane: line `cpu * lines + slot`, one writer each.
+/// All counters of a plane. Line `cpu * lines + slot` has one writer.
 #[derive(Debug)]
 pub struct Counters {
     map: MapHandle,
@@ -77,9 +79,9 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// At least `lines` lines for each CPU that this machine may ever have. Before Linux 6.7 an element of a map has 4 MiB at most:
-    /// where that does not suffice, for each CPU that it has now, and as many as fit; one that is plugged in later then shares the
-    /// lines of another, and counts of the two may be lost.
+    /// Makes at least `lines` lines for each possible CPU. Before Linux 6.7 a map element has at
+    /// most 4 MiB. If that is too small, makes as many lines as fit for each present CPU. A CPU
+    /// that is added later then shares the lines of another one, and both may lose counts.
     pub(crate) fn of_machine(lines: u32) -> Result<Self, Error> {
         let possible = libbpf_rs::num_possible_cpus()
             .map_err(|cause| Error::map("counters", "size", &cause))?;
@@ -93,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// At least `lines` lines a CPU, or as many as the kernel takes.
+    /// Makes at least `lines` lines per CPU, or as many as the kernel accepts.
     fn new(lines: u32, cpus: usize) -> Result<Self, Error> {
         let mut lines = lines.next_power_of_two();
         let size = |lines: u32| parts(cpus) * lines as usize * WORDS * 8;
@@ -112,12 +114,12 @@ impl Counters {
         })
     }
 
-    /// CPUs that have lines of their own.
+    /// Returns the number of CPUs with their own lines.
     pub(crate) fn cpus(&self) -> usize {
         self.cpus
     }
 
-    /// The counters of a slot; all zero for one that does not exist.
+    /// Returns the counters of a slot; all zero if it does not exist.
     pub fn read(&self, slot: u32) -> CounterLine {
         let mut sum = CounterLine::default();
         for cpu in 0..self.cpus {
@@ -144,7 +146,7 @@ impl Counters {
         }
     }
 
-    /// What programs need to find a line.
+    /// Returns the layout that programs need to find a line.
     pub(crate) fn counting(&self) -> Counting {
         Counting {
             lines: self.lines,
@@ -152,10 +154,10 @@ impl Counters {
         }
     }
 
-    /// `count` lines in a row, all zero.
+    /// Allocates `count` contiguous lines, all zero.
     pub(crate) fn take(&self, count: u32) -> Result<Block, Error> {
         let block = Block::take(&self.blocks, count)?;
-        // Now, not when they were given back: packets in flight may have counted since.
+        // Clear the lines now, not when they are freed: packets in flight may have counted since.
         for cpu in 0..self.cpus {
             for slot in block.range() {
                 let at = (cpu * self.lines as usize + slot as usize) * WORDS * 8;
@@ -179,14 +181,14 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn the_last_cpu_is_found_in_a_list() {
+    fn last_of_list_returns_the_last_cpu() {
         let lists = ["0\n", "0-1\n", "0-3,5,8-11\n", "", "none"];
         let found = [Some(0), Some(1), Some(11), None, None];
         assert_eq!(lists.map(last_of_list), found);
     }
 
     #[test]
-    fn lines_lie_as_in_c() {
+    fn lines_match_their_c_layout() {
         assert_twins!(
             DOOR,
             "myelin_line",

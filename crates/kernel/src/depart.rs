@@ -1,4 +1,4 @@
-//! The way out of a chain whose traffic the egress interface's queueing discipline shapes.
+//! The exit of a chain whose egress interface shapes the traffic by its queueing discipline.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -9,12 +9,12 @@ use crate::hop::Hop;
 #[repr(C)]
 pub(crate) struct Depart {
     pub(crate) hop: Hop,
-    /// The class: major number of the discipline and minor number, as `skb->priority` has them.
+    /// The class: major number of the discipline and minor number, as in `skb->priority`.
     pub(crate) class: u32,
-    /// Number of the shaper that tells the departure time, where the interface waits for that; else 0.
+    /// Number of the shaper that computes the departure time; 0 if the class shapes.
     pub(crate) shaper: u32,
 }
 
-// As the compiler lays it out in C: no padding, the class behind the hop.
+// The C layout: no padding, the class after the hop.
 const _: () = assert!(std::mem::offset_of!(Depart, class) == size_of::<Hop>());
 const _: () = assert!(size_of::<Depart>() == size_of::<Hop>() + 8);

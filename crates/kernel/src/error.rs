@@ -1,4 +1,4 @@
-//! What can go wrong between user space and the kernel.
+//! Errors of the kernel crate.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use myelin_packet::classifier::ClassifierError;
 
 use crate::Hook;
 
-/// Why something was not done; names the object, the cause and the remedy.
+/// An error, with the object, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,13 +18,13 @@ pub enum Error {
         load_remedy(cause)
     )]
     Load {
-        /// Its name, as `bpftool prog` shows it without the prefix.
+        /// The program's name, as `bpftool prog` shows it without the prefix.
         program: &'static str,
-        /// The hook it was built for.
+        /// The hook of the program.
         hook: Hook,
         /// libbpf's error.
         cause: libbpf_rs::Error,
-        /// What libbpf and the verifier had to say, if anything.
+        /// Messages of libbpf and the verifier; may be empty.
         log: String,
     },
     /// An operation on a map failed.
@@ -32,12 +32,12 @@ pub enum Error {
     Map {
         /// The map.
         map: &'static str,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The kernel's error.
         cause: io::Error,
     },
-    /// A front door could not be attached.
+    /// The kernel did not attach a front door.
     #[error("cannot attach to {interface} at {point}: {cause}: {remedy}")]
     Attach {
         /// The interface.
@@ -46,19 +46,19 @@ pub enum Error {
         point: &'static str,
         /// The kernel's error.
         cause: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Something could not be pinned or unpinned.
+    /// The kernel did not pin or unpin an object.
     #[error("cannot {action} {}: {cause}{remedy}", path.display())]
     Pin {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// Where.
+        /// The pin.
         path: PathBuf,
         /// The kernel's error.
         cause: io::Error,
-        /// What to do about it, with a leading colon; may be empty.
+        /// The remedy, with a leading colon; may be empty.
         remedy: &'static str,
     },
     /// A table of the plane is full.
@@ -66,40 +66,40 @@ pub enum Error {
         "no room for {wanted} more {what}: the plane was made for {capacity}; remove chains, or start the agent with a larger capacity"
     )]
     Full {
-        /// What there is too much of.
+        /// The entries of the table.
         what: &'static str,
-        /// How many were asked for.
+        /// Number of requested entries.
         wanted: u32,
-        /// How many there can be.
+        /// The table's capacity.
         capacity: u32,
     },
-    /// A match cannot be taken in.
+    /// The classifier refused a match.
     #[error("interface {interface}: {cause}")]
     Classifier {
         /// The port.
         interface: String,
-        /// Why.
+        /// The cause.
         cause: ClassifierError,
     },
-    /// A chain that cannot be built.
+    /// The chain is invalid.
     #[error("chain with path identifier {spi}: {problem}")]
     Chain {
         /// Its service path identifier.
         spi: u32,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The kernel does not tell when its programs have ended.
-    #[error("cannot wait until no packet is in a program any more (membarrier): {0}")]
+    /// The kernel cannot wait for the end of running programs.
+    #[error("cannot wait for packets in running programs (membarrier): {0}")]
     GracePeriod(io::Error),
-    /// A function that cannot be loaded where it is.
+    /// The kernel cannot load a function.
     #[error("{what} at position {position}: {problem}")]
     Function {
         /// Its kind, or `function`.
         what: &'static str,
         /// Its position in its chain.
         position: u8,
-        /// Why, and what to do about it.
+        /// The cause and the remedy.
         problem: String,
     },
     /// A test run of a program failed.
@@ -116,7 +116,7 @@ impl Error {
         }
     }
 
-    /// The kernel wants a smaller map.
+    /// Returns whether the kernel asks for a smaller map.
     pub(crate) fn is_too_big(&self) -> bool {
         matches!(self, Self::Map { cause, .. } if cause.raw_os_error() == Some(libc::E2BIG))
     }
@@ -137,7 +137,7 @@ impl Error {
     }
 }
 
-/// The operating system's error behind a libbpf one, as far as libbpf-rs shows it.
+/// Returns the operating system's error of a libbpf error, if libbpf-rs shows it.
 pub(crate) fn io_error(error: &libbpf_rs::Error) -> io::Error {
     let errno = match error.kind() {
         ErrorKind::PermissionDenied => libc::EPERM,
@@ -159,11 +159,11 @@ fn load_remedy(cause: &libbpf_rs::Error) -> &'static str {
 fn errno_remedy(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         Some(libc::EPERM) => {
-            ": run as root (CAP_BPF and CAP_NET_ADMIN), and see that no lockdown or security module forbids eBPF"
+            ": run as root (CAP_BPF and CAP_NET_ADMIN), and check that no lockdown or security module forbids eBPF"
         }
         Some(libc::ENOMEM) => ": free memory, or raise the memory limit of the agent's cgroup",
         Some(libc::EINVAL | libc::ENOSYS) => {
-            ": the kernel may be too old, 6.1 is needed; `myelin doctor` tells what it lacks"
+            ": the kernel may be too old, Linux 6.1 is required; `myelin doctor` lists missing features"
         }
         _ => "",
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             Error::map("counters", "create", &cause).to_string(),
             "cannot create the eBPF map counters: Operation not permitted (os error 1): run as root (CAP_BPF and \
-             CAP_NET_ADMIN), and see that no lockdown or security module forbids eBPF"
+             CAP_NET_ADMIN), and check that no lockdown or security module forbids eBPF"
         );
         let load = Error::Load {
             program: "xor",

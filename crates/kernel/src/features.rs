@@ -1,4 +1,4 @@
-//! What this kernel can do of what chains need, found out by trying.
+//! Tests which features of the running kernel chains can use.
 
 use std::fmt;
 use std::io;
@@ -13,47 +13,48 @@ use myelin_linux::netlink::Netlink;
 use myelin_linux::netns::Netns;
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
 
-use crate::attach::{Attachment, Place};
+use crate::attach::{AttachTarget, Attachment};
 use crate::error::io_error;
 use crate::{
-    Capacity, ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, PortConfig, XdpMode, sys,
+    Capacity, ChainConfig, EntrySpace, Error, Exit, Hook, KernelSegment, Plane, PortConfig,
+    XdpMode, sys,
 };
 
-/// Whether a feature is there.
+/// The state of a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was tried and works.
+    /// A test succeeded.
     Yes,
-    /// It was tried and does not; why.
+    /// A test failed, with the cause.
     No(String),
-    /// It could not be tried; why.
+    /// The test could not run, with the cause.
     Unknown(String),
 }
 
-/// One feature.
+/// One kernel feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Its name.
+    /// The feature's name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// The feature's state.
     pub state: State,
-    /// Without it no chain runs in the kernel.
+    /// Whether every chain in the kernel needs it.
     pub required: bool,
-    /// What follows when it is not there.
+    /// The consequence of a missing feature.
     pub consequence: &'static str,
 }
 
-/// All of them.
+/// All features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
     /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// In the order in which a packet meets them.
+    /// In the order in which a packet needs them.
     pub all: Vec<Feature>,
 }
 
 impl Features {
-    /// Whether chains can run in the kernel, as far as is known.
+    /// Returns whether chains can run in the kernel, as far as known.
     pub fn usable(&self) -> bool {
         self.all
             .iter()
@@ -71,7 +72,7 @@ impl fmt::Display for State {
     }
 }
 
-/// Room for one chain of one port.
+/// Capacity for one chain of one port.
 const SMALL: Capacity = Capacity {
     lines: 64,
     programs: 4,
@@ -81,8 +82,8 @@ const SMALL: Capacity = Capacity {
     queues: 1,
 };
 
-/// Tries everything out. Takes some ten milliseconds, needs root for most of it, and touches no interface of this machine:
-/// attaching is tried in a network namespace that is made for it and gone afterwards.
+/// Tests all features. Takes tens of milliseconds and mostly needs root. It touches no interface of
+/// this machine: it attaches programs in a temporary network namespace.
 pub fn features() -> Features {
     let release = machine::release();
     let plane = Plane::create(None, SMALL);
@@ -97,7 +98,7 @@ pub fn features() -> Features {
             "Linux 6.1 or newer",
             true,
             recent(&release),
-            "older kernels are not tested: what follows tells what works",
+            "older kernels are not tested: see the other lines",
         ),
         feature(
             "eBPF maps in memory",
@@ -172,7 +173,7 @@ fn feature(name: &'static str, required: bool, state: State, consequence: &'stat
     }
 }
 
-/// Without the right to try nothing is known.
+/// A test without permission gives no result.
 fn of_io(error: &io::Error) -> State {
     if error.kind() == io::ErrorKind::PermissionDenied {
         State::Unknown("needs root to try".into())
@@ -184,7 +185,7 @@ fn of_io(error: &io::Error) -> State {
 fn state_of(error: &Error) -> State {
     match error {
         Error::Map { cause, .. } | Error::Attach { cause, .. } => of_io(cause),
-        // The verifier too says that it does not permit what it cannot prove.
+        // The verifier also returns "not permitted" for a program that it cannot prove safe.
         Error::Load { cause, .. } if !is_root() => of_io(&io_error(cause)),
         _ => State::No(error.to_string()),
     }
@@ -194,11 +195,11 @@ fn recent(release: &str) -> State {
     match machine::version(release) {
         Some(version) if version >= (6, 1) => State::Yes,
         Some(_) => State::No(format!("this is {release}")),
-        None => State::Unknown(format!("{release} is no release that can be read")),
+        None => State::Unknown(format!("{release} is not a readable release")),
     }
 }
 
-/// A front door, a loop over a payload, a table of programs.
+/// Loads a front door, a loop over a payload and a program table.
 fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
     plane.load_chain(&ChainConfig {
         spi: 1,
@@ -207,7 +208,7 @@ fn load(plane: &Plane, hook: Hook) -> Result<(), Error> {
         on_failure: OnFailure::Drop,
         policer: None,
         positions: 1,
-        entry: Entry::Kernel,
+        entry: EntrySpace::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
             functions: vec![FunctionConfig::Xor(XorConfig { key: 1 }).into()],
@@ -230,7 +231,7 @@ fn port(plane: &Plane) -> Result<crate::Port, Error> {
     })
 }
 
-/// The loopback interface's index, in every namespace.
+/// The index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
 fn jit() -> State {
@@ -241,7 +242,7 @@ fn jit() -> State {
     }
 }
 
-/// Tries something in a network namespace of its own.
+/// Runs a test in a temporary network namespace.
 fn in_scratch(
     name: &'static str,
     consequence: &'static str,
@@ -296,7 +297,7 @@ fn try_veth(plane: &Plane) -> State {
         Ok(program) => program,
         Err(error) => return State::Unknown(error.to_string()),
     };
-    let place = Place {
+    let place = AttachTarget {
         interface: veth.name,
         ifindex: veth.index,
     };
@@ -336,11 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn what_this_kernel_has_is_found_and_its_interfaces_are_left_alone() {
+    fn tests_find_the_kernel_features_and_leave_interfaces_alone() {
         let features = features();
         for feature in &features.all {
             assert!(!feature.consequence.is_empty());
-            // Without root most of it cannot be known; with it, this suite runs only where all that is required is there.
+            // Without root most results are unknown. With root the suite runs only if all required
+            // features exist.
             if feature.required && is_root() {
                 assert_eq!(feature.state, State::Yes, "{}", feature.name);
             }

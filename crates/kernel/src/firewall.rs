@@ -1,5 +1,5 @@
-//! A firewall's rule tables in the form of `firewall.bpf.c`: end to end in the one element of an array, with their
-//! places in the read-only data.
+//! The rule tables of a firewall in the layout of `firewall.bpf.c`: concatenated in the single
+//! element of an array. The read-only data holds their offsets.
 
 use bytemuck::{NoUninit, Pod, Zeroable};
 use libbpf_rs::MapHandle;
@@ -51,7 +51,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Appends an array; its offset, a multiple of eight.
+    /// Appends an array. Returns its offset, a multiple of eight.
     fn push<T: NoUninit>(&mut self, array: &[T]) -> u32 {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytemuck::cast_slice(array));
@@ -76,8 +76,8 @@ impl Layout {
         }
     }
 
-    /// Filled up to a power of two with intervals that start at the last address, of the last one's class, so that a search
-    /// need not look where the table ends.
+    /// Pads the table to a power of two with intervals that start at the last address and have the
+    /// last class. So a search needs no check of the table's end.
     fn push_v6(&mut self, table: &Ipv6Table) -> Table {
         let count = table.starts.len().next_power_of_two();
         let (mut starts, mut classes) = (table.starts.clone(), table.classes.clone());
@@ -99,7 +99,7 @@ impl Layout {
     }
 }
 
-/// A firewall ready to be loaded: its read-only data, to which the hop is still to be added, and its tables.
+/// The tables of a firewall before the load, and its read-only data without the hop.
 pub(crate) struct Tables {
     instance: Instance,
     bytes: Vec<u8>,
@@ -140,7 +140,7 @@ impl Tables {
         }
     }
 
-    /// A map that holds the tables.
+    /// Makes a map of the tables.
     pub(crate) fn map(&self) -> Result<MapHandle, Error> {
         filled("tables", self.bytes.len(), &self.bytes)
     }
@@ -153,7 +153,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn instances_lie_as_in_c() {
+    fn instances_match_their_c_layout() {
         assert_twins!(
             FIREWALL,
             "table",

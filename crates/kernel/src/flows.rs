@@ -1,4 +1,4 @@
-//! The tables in which kernel functions keep flows: their maps, and how they are read.
+//! The flow tables of kernel functions: makes their maps, and reads them.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +23,7 @@ struct Totals {
 /// `struct flow` of the load balancer.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-struct Balanced {
+struct BalancedFlow {
     address: [u32; 4],
     packets: u64,
     bytes: u64,
@@ -66,7 +66,7 @@ impl TrackerInstance {
 const FLOWS: &str = "flows";
 const TOTALS: &str = "flow_totals";
 
-/// The maps of a `monitor`.
+/// Returns the maps of a `monitor`.
 pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
     maps(
         MapType::LruPercpuHash,
@@ -75,17 +75,17 @@ pub(crate) fn monitor(config: MonitorConfig) -> [MapShape; 2] {
     )
 }
 
-/// The maps of a `flow-tracker`.
+/// Returns the maps of a `flow-tracker`.
 pub(crate) fn tracker(config: FlowTrackerConfig) -> [MapShape; 2] {
     maps(MapType::LruHash, size_of::<TrackedFlow>(), config.flows)
 }
 
-/// The tables of a `load-balancer`'s flows.
+/// Returns the maps of a `load-balancer`'s flows.
 pub(crate) fn balancer(config: &LoadBalancerConfig) -> [MapShape; 2] {
-    maps(MapType::LruHash, size_of::<Balanced>(), config.flows)
+    maps(MapType::LruHash, size_of::<BalancedFlow>(), config.flows)
 }
 
-/// A table of so many flows with values of that size, and what is counted of it.
+/// Returns the shapes of a flow table and of its totals.
 fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     let flows = MapShape {
         name: FLOWS,
@@ -106,13 +106,14 @@ fn maps(kind: MapType, value: usize, entries: u32) -> [MapShape; 2] {
     [flows, totals]
 }
 
-/// Reads the table of a function; `None` when it keeps none. The function goes on meanwhile: a flow that comes or goes may
-/// be missing.
+/// Reads the flow table of a function; `None` if it keeps none. The function runs meanwhile, so a
+/// flow that starts or ends may be missing.
 pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     let (Some(flows), Some(totals)) = (state.map(FLOWS), state.map(TOTALS)) else {
         return Ok(None);
     };
-    // First: a flow that begins meanwhile may be among the records, but must not count as put out.
+    // Read the totals first: a flow that begins meanwhile may be among the records, but must not
+    // count as evicted.
     let mut sum = Totals::default();
     let of_cpus = totals
         .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
@@ -124,7 +125,7 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
         sum.outside += one.outside;
     }
     let mut records = Vec::new();
-    // Each kind of table has entries of a kind or size of its own.
+    // The map type and the entry size identify the kind of the table.
     let record: fn(FlowKey, &[u8]) -> FlowRecord = if flows.map_type() == MapType::LruPercpuHash {
         by_cpu
     } else if flows.value_size() as usize == size_of::<TrackedFlow>() {
@@ -141,7 +142,7 @@ pub(crate) fn read(state: &State) -> Result<Option<Flows>, Error> {
     Ok(Some(Flows { records, totals }))
 }
 
-/// The sum of what the CPUs counted.
+/// Returns the sum of the values of all CPUs.
 fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
     let mut record = FlowRecord::new(key);
     for value in values.chunks_exact(size_of::<FlowCounts>()) {
@@ -160,9 +161,9 @@ fn by_cpu(key: FlowKey, values: &[u8]) -> FlowRecord {
     record
 }
 
-/// A flow that a `load-balancer` keeps with its backend.
+/// Converts a flow of a `load-balancer`.
 fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
-    let flow: Balanced = bytemuck::pod_read_unaligned(value);
+    let flow: BalancedFlow = bytemuck::pod_read_unaligned(value);
     let mut record = FlowRecord::new(key);
     record.packets = flow.packets;
     record.bytes = flow.bytes;
@@ -171,14 +172,15 @@ fn balanced(key: FlowKey, value: &[u8]) -> FlowRecord {
     record
 }
 
-/// A flow that a `flow-tracker` follows.
+/// Converts a flow of a `flow-tracker`.
 fn tracked(key: FlowKey, value: &[u8]) -> FlowRecord {
     bytemuck::pod_read_unaligned::<TrackedFlow>(value).record(key)
 }
 
-/// Hands every element of a hash map to `take`, with its values of all CPUs where it has several.
+/// Calls `take` for every element of a hash map, with its values of all CPUs.
 ///
-/// libbpf-rs reads in batches too, but takes a batch that is not full for the last one, which the kernel does not promise.
+/// libbpf-rs also reads in batches, but treats a batch that is not full as the last one. The kernel
+/// does not guarantee that.
 fn for_each(map: &MapHandle, mut take: impl FnMut(FlowKey, &[u8])) -> Result<(), Error> {
     const BATCH: usize = 512;
     let failed = |cause| Error::Map {
@@ -218,7 +220,7 @@ mod tests {
     use crate::tests::{assert_twins, layout};
 
     #[test]
-    fn tables_lie_as_in_c() {
+    fn tables_match_their_c_layout() {
         assert_twins!(
             MONITOR,
             "flow_totals",
@@ -253,7 +255,7 @@ mod tests {
         assert_twins!(
             LOAD_BALANCER,
             "flow",
-            Balanced {
+            BalancedFlow {
                 address,
                 packets,
                 bytes,
@@ -265,9 +267,9 @@ mod tests {
             }
         );
         assert_ne!(
-            size_of::<Balanced>(),
+            size_of::<BalancedFlow>(),
             size_of::<TrackedFlow>(),
-            "told apart by it"
+            "the size identifies the table"
         );
         assert_twins!(
             FLOW_TRACKER,
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_the_sum_of_what_the_cpus_saw() {
+    fn a_flow_is_the_sum_over_the_cpus() {
         let counts = |packets, first_ns, last_ns| FlowCounts {
             packets,
             bytes: packets * 100,

@@ -1,21 +1,21 @@
-//! The two places where a front door may stand.
+//! The two hooks of a front door.
 
 use std::fmt;
 
-/// Where a program runs.
+/// The hook of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
-    /// In the driver (or right behind it), before the kernel makes an skb.
+    /// In or directly after the driver, before the kernel makes an skb.
     Xdp,
     /// At traffic control, ingress, on the skb: tcx, or clsact before Linux 6.6.
     Tcx,
 }
 
 impl Hook {
-    /// Both.
+    /// Both hooks.
     pub const ALL: [Self; 2] = [Self::Xdp, Self::Tcx];
 
-    /// `enum hook` of the eBPF side.
+    /// Returns the value of `enum hook`.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Xdp => 1,
@@ -23,7 +23,7 @@ impl Hook {
         }
     }
 
-    /// The verdict that lets a packet go its way: `XDP_PASS`, `TC_ACT_UNSPEC` (which is `TCX_NEXT`).
+    /// Returns the verdict that passes a packet: `XDP_PASS`, `TC_ACT_UNSPEC` (equal to `TCX_NEXT`).
     pub const fn pass(self) -> u32 {
         match self {
             Self::Xdp => 2,
@@ -31,7 +31,7 @@ impl Hook {
         }
     }
 
-    /// The verdict that drops it: `XDP_DROP`, `TC_ACT_SHOT`.
+    /// Returns the verdict that drops a packet: `XDP_DROP`, `TC_ACT_SHOT`.
     pub const fn drop(self) -> u32 {
         match self {
             Self::Xdp => 1,
@@ -39,7 +39,7 @@ impl Hook {
         }
     }
 
-    /// The verdict that sends it elsewhere: `XDP_REDIRECT`, `TC_ACT_REDIRECT`.
+    /// Returns the verdict that redirects a packet: `XDP_REDIRECT`, `TC_ACT_REDIRECT`.
     pub const fn redirect(self) -> u32 {
         match self {
             Self::Xdp => 4,

@@ -1,4 +1,4 @@
-//! Where a packet goes after a kernel function: the head of each function's read-only data.
+//! The exit of a kernel function: the first part of each function's read-only data.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -9,7 +9,7 @@ use crate::counters::Counting;
 #[repr(C)]
 pub(crate) struct Hop {
     counting: Counting,
-    /// The function's line.
+    /// The function's counter line.
     pub(crate) line: u32,
     exit: u32,
     next: u32,
@@ -18,23 +18,24 @@ pub(crate) struct Hop {
     fallback: u32,
 }
 
-/// Where a packet goes after a kernel function.
+/// The exit of a kernel function.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum HopExit {
     /// To the kernel function in this slot.
     Next { slot: u32 },
-    /// Out at an interface, or straight to its peer; `line` is the egress's.
+    /// Transmits at an interface, or directly at its peer. `line` is the egress's.
     Out { ifindex: u32, peer: bool, line: u32 },
     /// To the AF_XDP socket of the receive queue, and there to the function at `position`.
     User { position: u8 },
     /// Over a link to a function in another namespace.
     Link { ifindex: u32 },
-    /// As [`Self::Out`] or [`Self::Link`], from a function's namespace, to the interface at that place of its `devices`.
+    /// Like [`Self::Out`] or [`Self::Link`], from the namespace of a function. `device` is the
+    /// index of the interface in `devices`.
     Across { device: u32, out: Option<u32> },
 }
 
-impl Way {
-    /// The same way from another namespace; `device` is the place of its interface.
+impl HopExit {
+    /// Returns the same exit from another namespace. `device` is the index of its interface.
     pub(crate) fn across(self, device: u32) -> Self {
         match self {
             Self::Out { line, .. } => Self::Across {
@@ -48,8 +49,8 @@ impl Way {
 }
 
 impl Hop {
-    /// `fallback` is the hook's verdict when the next function or the socket is not there.
-    pub(crate) fn new(counting: Counting, line: u32, way: Way, fallback: u32) -> Self {
+    /// `fallback` is the hook's verdict if the next function or socket is missing.
+    pub(crate) fn new(counting: Counting, line: u32, way: HopExit, fallback: u32) -> Self {
         let hop = Self {
             counting,
             line,
@@ -57,12 +58,12 @@ impl Hop {
             ..Self::zeroed()
         };
         match way {
-            Way::Next { slot } => Self {
+            HopExit::Next { slot } => Self {
                 exit: 1,
                 next: slot,
                 ..hop
             },
-            Way::Out {
+            HopExit::Out {
                 ifindex,
                 peer,
                 line,
@@ -72,17 +73,17 @@ impl Hop {
                 egress_line: line,
                 ..hop
             },
-            Way::User { position } => Self {
+            HopExit::User { position } => Self {
                 exit: 4,
                 next: position.into(),
                 ..hop
             },
-            Way::Link { ifindex } => Self {
+            HopExit::Link { ifindex } => Self {
                 exit: 5,
                 ifindex,
                 ..hop
             },
-            Way::Across { device, out } => Self {
+            HopExit::Across { device, out } => Self {
                 exit: if out.is_some() { 7 } else { 6 },
                 next: device,
                 egress_line: out.unwrap_or_default(),
@@ -99,7 +100,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn hops_lie_as_in_c() {
+    fn hops_match_their_c_layout() {
         assert_twins!(
             FORWARD,
             "hop",

@@ -1,17 +1,19 @@
-//! Members of a program's instance as operands of its instructions: `IMMEDIATE` of `next.h`.
+//! Writes members of a program's instance into its instructions as operands: `IMMEDIATE` of
+//! `instance.h`.
 //!
-//! The compiler writes a 64-bit constant, [`MARK`] and the member's offset, wherever the member is used; here the member's value takes its
-//! place, before the program is loaded. So the verifier knows it, and the program reads no memory for it.
+//! For each use of a member the compiler emits a 64-bit constant: [`MARK`] and the member's offset.
+//! This module replaces the constant by the member's value before the load. So the verifier knows
+//! the value, and the program reads no memory for it.
 
-/// `IMMEDIATE_MARK`, its upper half: what no other constant of the programs has.
+/// Upper half of `IMMEDIATE_MARK`. No other constant of the programs has it.
 const MARK: u32 = 0x4d79_656c;
-/// Bytes of an instruction; one that loads 64 bits takes two.
+/// Bytes of an instruction. A load of 64 bits takes two instructions.
 const INSTRUCTION: usize = 8;
 /// `BPF_LD | BPF_IMM | BPF_DW`.
 const LOAD: u8 = 0x18;
 
-/// The object with the 32-bit members of `instance` in their places. An offset that lies outside of the instance is left, and
-/// fails the tests.
+/// Returns the object with the 32-bit members of `instance`. Leaves an offset outside of the
+/// instance unchanged; a test finds it.
 pub fn filled(object: &[u8], instance: &[u8]) -> Vec<u8> {
     let mut object = object.to_vec();
     for at in (0..object.len().saturating_sub(2 * INSTRUCTION - 1)).step_by(INSTRUCTION) {
@@ -51,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_constants_become_the_members_and_others_stay() {
+    fn marked_constants_become_members_and_others_stay() {
         let instance: Vec<u8> = [7_u32, 0x8000_0001].map(u32::to_ne_bytes).concat();
         let map = load(0x12, 4, MARK);
         let object = [

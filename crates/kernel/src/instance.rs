@@ -1,4 +1,5 @@
-//! One kernel function of one chain: a program of its own, whose read-only data says where the packet goes next.
+//! Loads one kernel function of one chain. Each is its own program, whose read-only data names the
+//! next hop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,11 +12,11 @@ use crate::object::{FIREWALL, FLOW_TRACKER, LOAD_BALANCER, MONITOR, NAT, Program
 use crate::state::{State, States};
 use crate::{Error, Hook, firewall, flows, load_balancer, nat, router};
 
-/// A loaded function. Its slot is to be emptied before it is dropped.
+/// A loaded function. Empty its slot before you drop it.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) fd: OwnedFd,
-    /// Kept so that the next generation finds it.
+    /// Held for the next generation.
     pub(crate) state: Option<Arc<State>>,
 }
 
@@ -26,7 +27,8 @@ impl From<OwnedFd> for Instance {
     }
 }
 
-/// Loads the function at `position`; `maps` are those that every function has, `states` where it finds its own.
+/// Loads the function at `position`. `maps` are the common maps; `states` holds the maps of the
+/// function.
 pub(crate) fn load(
     hook: Hook,
     position: u8,
@@ -87,7 +89,7 @@ pub(crate) fn load(
         FunctionConfig::External(_) => Err(Error::function(
             "function",
             position,
-            "a black box is a program of its own; write `mapping: distributed`, or leave it out",
+            "a black box is a separate program; write `mapping: distributed`, or leave it out",
         )),
         config => {
             let kind = config.kind().name;
@@ -110,7 +112,7 @@ pub(crate) fn load(
     Ok(Instance { fd, state })
 }
 
-/// Maps that every function has, and those of one.
+/// Returns the common maps and those of one function.
 fn with<'m>(
     maps: &[(&'static str, BorrowedFd<'m>)],
     own: impl IntoIterator<Item = (&'static str, BorrowedFd<'m>)>,

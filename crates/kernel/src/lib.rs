@@ -1,19 +1,20 @@
-//! The kernel's part of a chain.
+//! The part of Myelin that runs in the kernel.
 //!
-//! eBPF programs in C (`src/bpf`) and their typed loader. A [`Port`] is an interface with a *front door*: one program for
-//! each hook that parses, classifies, counts and stamps what comes in and hands it to a chain. A [`LoadedChain`] is a
-//! chain's kernel functions, each a program of its own, chained by tail calls that the JIT makes direct jumps, because
-//! the slot of the next one is read-only data known when the program is loaded. A [`Reentry`] is the door by which packets
-//! come back from user space. A [`FunctionLink`] is a function in a network namespace of its own, with the service function
-//! forwarder at its near end. All of them share the maps of one [`Plane`], among them the counters, which are read
-//! without a system call.
+//! Holds eBPF programs in C (`src/bpf`) and their typed loader. A [`Port`] is an interface with a
+//! *front door*: one program for each hook that parses, classifies, counts, polices and stamps
+//! packets and forwards them to a chain. A [`LoadedChain`] holds the kernel functions of a chain,
+//! each its own program. Tail calls connect them. The slot of the next function is read-only data,
+//! so the JIT makes each tail call a direct jump. A [`Reentry`] is the door for packets that come
+//! back from user space. A [`FunctionLink`] is a function in its own network namespace, with the
+//! service function forwarder at its near end. All share the maps of one [`Plane`], among them the
+//! counters, which user space reads without a system call.
 //!
-//! Programs are written once and built for both hooks ([`Hook`]); what they do to a packet is what `myelin-packet` and
-//! `myelin-functions` do in user space, byte for byte, and both are tested on the same frames. The oldest kernel is 6.1:
-//! [`features()`] tells what the running one lacks.
+//! Each program is written once and built for both hooks ([`Hook`]). It changes a packet exactly as
+//! `myelin-packet` and `myelin-functions` do in user space; the same frames test both. The oldest
+//! supported kernel is 6.1: [`features()`] lists what the running kernel lacks.
 //!
 //! ```no_run
-//! use myelin_kernel::{Capacity, ChainConfig, Entry, Exit, Hook, KernelSegment, Plane, PortConfig};
+//! use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment, Plane, PortConfig};
 //! use myelin_spec::{FunctionConfig, OnFailure};
 //!
 //! let plane = Plane::create(None, Capacity::default())?;
@@ -25,7 +26,7 @@
 //!     on_failure: OnFailure::Drop,
 //!     policer: None,
 //!     positions: 1,
-//!     entry: Entry::Kernel,
+//!     entry: EntrySpace::Kernel,
 //!     segments: vec![KernelSegment {
 //!         first_position: 0,
 //!         functions: vec![FunctionConfig::Forward.into()],
@@ -75,9 +76,9 @@ pub mod test_run;
 #[cfg(test)]
 mod tests;
 
-pub use attach::{Direction, XdpMode};
-pub use chain::{ChainConfig, Entry, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
-pub use conform::{Conformance, Fill, Seen, Violation, Watch};
+pub use attach::{TrafficDirection, XdpMode};
+pub use chain::{ChainConfig, EntrySpace, Exit, KernelSegment, LoadedChain, MAX_FUNCTIONS};
+pub use conform::{BucketLevel, ConformConfig, ConformReport, Conformance, Violation};
 pub use counters::{CounterLine, Counters};
 pub use error::Error;
 pub use features::{Feature, Features, State, features};
@@ -94,7 +95,7 @@ pub use sockets::Sockets;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A lock held through a panic elsewhere guards tables that are still whole: every change is made in one step.
+/// A panic leaves no partial update in these tables, so a poisoned lock is safe to use.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

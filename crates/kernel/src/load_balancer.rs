@@ -1,5 +1,5 @@
-//! A load balancer in the form of `load_balancer.bpf.c`: its backends and hash tables, an array each, and the tables of its
-//! flows, which it shares with other generations and with its reply side.
+//! A load balancer in the layout of `load_balancer.bpf.c`: arrays of its backends and hash tables.
+//! Its flow tables are shared with other generations and with its reply side.
 
 use std::sync::Arc;
 
@@ -35,10 +35,10 @@ impl Instance {
     }
 }
 
-/// `struct place`.
+/// `struct backend_key`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Place {
+struct BackendKey {
     address: [u8; 16],
     is_ipv6: u32,
 }
@@ -49,7 +49,7 @@ const REPLY: usize = 24;
 /// Bytes of `struct table`.
 const TABLE: usize = TABLE_SIZE.next_multiple_of(4) * size_of::<u16>();
 
-/// The tables of its flows. Backends and timeout may change under them.
+/// Returns its flow tables. Backends and timeout may change while the tables live.
 pub(crate) fn state(
     states: &States,
     function: &FunctionInstance,
@@ -66,7 +66,7 @@ pub(crate) fn state(
     states.get(function.state.as_ref(), &shape, &maps)
 }
 
-/// The maps of its configuration.
+/// Returns the maps of its configuration.
 pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
     let mut tables = Vec::with_capacity(2 * TABLE);
     for (family, table) in config.tables().iter().enumerate() {
@@ -77,18 +77,18 @@ pub(crate) fn maps(config: &LoadBalancerConfig) -> Result<[Named; 3], Error> {
     let numbers = create(
         "numbers",
         MapType::Hash,
-        size_of::<Place>(),
+        size_of::<BackendKey>(),
         size_of::<u32>(),
         list.len().max(1) as u32,
         0,
     )?;
     for (number, backend) in (0_u32..).zip(&list) {
-        let place = Place {
+        let key = BackendKey {
             address: backend.address,
             is_ipv6: backend.is_ipv6.into(),
         };
-        let (place, number) = (bytemuck::bytes_of(&place), number.to_ne_bytes());
-        put(&numbers, ("numbers", "add a backend to"), place, &number)?;
+        let (key, number) = (bytemuck::bytes_of(&key), number.to_ne_bytes());
+        put(&numbers, ("numbers", "add a backend to"), key, &number)?;
     }
     let backends = bytemuck::cast_slice(&list);
     Ok([
@@ -108,7 +108,7 @@ mod tests {
     use crate::tests::{assert_twins, layout};
 
     #[test]
-    fn structures_lie_as_in_c() {
+    fn structures_match_their_c_layout() {
         assert_twins!(
             LOAD_BALANCER,
             "load_balancer",
@@ -129,7 +129,11 @@ mod tests {
                 is_ipv6
             }
         );
-        assert_twins!(LOAD_BALANCER, "place", Place { address, is_ipv6 });
+        assert_twins!(
+            LOAD_BALANCER,
+            "backend_key",
+            BackendKey { address, is_ipv6 }
+        );
         for (name, bytes) in [("reply", REPLY), ("table", TABLE)] {
             assert_eq!(layout(&LOAD_BALANCER, name).0, bytes, "struct {name}");
         }

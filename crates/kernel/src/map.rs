@@ -1,4 +1,4 @@
-//! eBPF maps made by hand, because several programs share them.
+//! Makes eBPF maps that several programs share.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,15 +7,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use crate::Error;
 use crate::mapping::Mapping;
 
-/// A map by the name that programs give it.
+/// A map with its name in the programs.
 pub(crate) type Named = (&'static str, MapHandle);
 
-/// The same as programs are loaded with them.
+/// Returns names and descriptors, for the load of a program.
 pub(crate) fn fds(maps: &[Named]) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
     maps.iter().map(|(name, map)| (*name, map.as_fd()))
 }
 
-/// A map with these sizes in bytes.
+/// Makes a map; sizes in bytes.
 pub(crate) fn create(
     name: &'static str,
     kind: MapType,
@@ -34,7 +34,7 @@ pub(crate) fn create(
         .map_err(|cause| Error::map(name, "create", &cause))
 }
 
-/// Makes or overwrites an element; `action` says in errors what that means.
+/// Inserts or overwrites an element. `action` describes this in errors.
 pub(crate) fn put(
     map: &MapHandle,
     (name, action): (&'static str, &'static str),
@@ -45,7 +45,7 @@ pub(crate) fn put(
         .map_err(|cause| Error::map(name, action, &cause))
 }
 
-/// An array map of so many elements of that many bytes, a multiple of eight, mapped into memory.
+/// Makes an array map and maps it into memory. The element size in bytes is a multiple of eight.
 pub(crate) fn mapped(
     name: &'static str,
     element: usize,
@@ -58,8 +58,8 @@ pub(crate) fn mapped(
     Ok((map, mapping))
 }
 
-/// An array map of elements of that many bytes, a multiple of eight, filled end to end with `bytes`; at least one element, for
-/// an array cannot be empty.
+/// Makes an array map and fills it with `bytes`, without gaps. The element size in bytes is a
+/// multiple of eight. The map has at least one element, because an array cannot be empty.
 pub(crate) fn filled(name: &'static str, element: usize, bytes: &[u8]) -> Result<MapHandle, Error> {
     let (map, mapping) = mapped(name, element, bytes.len().div_ceil(element).max(1))?;
     mapping.write(0, bytes);

@@ -1,4 +1,4 @@
-//! A memory-mapped eBPF array: counters are read, and tables written, without a system call.
+//! Memory-mapped eBPF arrays: reads counters and writes tables without a system call.
 
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
@@ -10,8 +10,8 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::Error;
 
-/// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel. Seen as 64-bit words, since
-/// the kernel pads every element to a multiple of eight bytes.
+/// The elements of an array map with `BPF_F_MMAPABLE`, shared with the kernel. Consists of 64-bit
+/// words: the kernel pads every element to a multiple of eight bytes.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<AtomicU64>,
@@ -46,7 +46,7 @@ impl Mapping {
         })
     }
 
-    /// All words.
+    /// Returns all words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, `words` long, and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }

@@ -1,4 +1,4 @@
-//! A `nat` in the form of `nat.bpf.c`: its read-only data, and the maps of its mappings.
+//! A `nat` in the layout of `nat.bpf.c`: its read-only data and maps.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub(crate) struct Instance {
     v6: [[u8; 16]; MAX_ADDRESSES],
 }
 
-/// Mappings of a table that is swept in one go: some 100 us, once a second at most.
+/// Largest table that is swept at once: about 100 us, at most once a second.
 const SMALL: u32 = 4096;
-/// Longest time that mappings live: in the kernel, the end of a time may not wrap around.
+/// Longest lifetime of a mapping: the expiry time must not wrap around.
 const LONGEST_NS: u64 = u64::MAX / 2;
 
 impl Instance {
@@ -48,7 +48,7 @@ impl Instance {
             small: (config.flows <= SMALL).into(),
             ..Self::zeroed()
         };
-        // The spec lets no more through than there is room for.
+        // The spec allows at most this many.
         for address in config.addresses.iter().take(MAX_ADDRESSES) {
             match address {
                 IpAddr::V4(address) => {
@@ -77,7 +77,7 @@ struct Sweep {
 const ENDPOINT: usize = 20;
 const MAPPING: usize = 32;
 
-/// The maps of its mappings. How long mappings live may change under them.
+/// Returns the maps of its mappings. The lifetimes may change while the maps live.
 pub(crate) fn state(
     states: &States,
     function: &FunctionInstance,
@@ -114,7 +114,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn instances_lie_as_in_c() {
+    fn instances_match_their_c_layout() {
         assert_twins!(
             NAT,
             "nat",

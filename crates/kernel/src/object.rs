@@ -1,4 +1,4 @@
-//! The compiled eBPF programs and how one instance of them is loaded.
+//! The compiled eBPF programs, and the load of an instance.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapHandle, MapInfo, ObjectBuilder, PrintLevel, set_prin
 
 use crate::{Error, Hook, immediate};
 
-/// One source, built for each hook that it runs at.
+/// One source, built for each of its hooks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     name: &'static str,
@@ -18,24 +18,24 @@ pub(crate) struct Program {
     tc: &'static [u8],
 }
 
-/// All of them, as `build.rs` finds them in `src/bpf`.
+/// All programs, as `build.rs` lists them from `src/bpf`.
 pub(crate) const ALL: &[Program] = include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
 /// The front door.
 pub(crate) const DOOR: Program = program("door");
-/// The door back into the kernel.
+/// The re-entry door.
 pub(crate) const REENTRY: Program = program("reentry");
-/// The forwarder between functions in namespaces of their own.
+/// The forwarder between functions in their own namespaces.
 pub(crate) const SFF: Program = program("sff");
-/// The way out behind a distributed chain's last function, when that is in user space.
+/// The exit after a distributed chain's last function, if that is in user space.
 pub(crate) const LEAVE: Program = program("leave");
 /// Declares the map of policers; its program is for tests.
 pub(crate) const POLICER: Program = program("policer");
-/// The way out of a chain that the egress interface shapes.
+/// The exit of a chain that the egress interface shapes.
 pub(crate) const DEPART: Program = program("depart");
 /// The conformance monitor.
 pub(crate) const CONFORM: Program = program("conform");
-/// What stands in the slot of a function that is gone.
+/// Replaces the program of a removed function.
 pub(crate) const CLOSED: Program = program("closed");
 /// Kernel function `forward`.
 #[cfg(test)]
@@ -53,7 +53,7 @@ pub(crate) const MONITOR: Program = program("monitor");
 /// Kernel function `flow-tracker`.
 pub(crate) const FLOW_TRACKER: Program = program("flow_tracker");
 
-/// The program of that name; without one the build fails.
+/// Returns the program of that name. Fails the build if there is none.
 const fn program(name: &str) -> Program {
     let mut i = 0;
     while i < ALL.len() {
@@ -73,25 +73,25 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
     i == one.len() && i == other.len()
 }
 
-/// The section that every program's read-only data lies in.
+/// The section of every program's read-only data.
 const INSTANCE: &str = ".rodata.instance";
-/// How the names of maps begin that programs see as variables.
+/// Prefix of the names of maps that programs use as variables.
 const DATA: &str = ".data.";
 
 impl Program {
-    /// The program of a kind of function.
+    /// Returns the program of a function kind.
     pub(crate) fn of_kind(kind: &str) -> Option<Self> {
         let name = kind.replace('-', "_");
         ALL.iter().find(|program| program.name == name).copied()
     }
 
-    /// Its name.
+    /// Returns the program's name.
     #[cfg(test)]
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The objects for the hooks that it runs at.
+    /// Returns the objects for its hooks.
     #[cfg(test)]
     pub(crate) fn objects(&self) -> impl Iterator<Item = &'static [u8]> {
         [self.xdp, self.tc]
@@ -99,7 +99,7 @@ impl Program {
             .filter(|object| !object.is_empty())
     }
 
-    /// One of its objects: what all of them declare alike can be read from it.
+    /// Returns one of its objects, to read common declarations.
     pub(crate) fn any(&self) -> &'static [u8] {
         if self.xdp.is_empty() {
             self.tc
@@ -108,8 +108,8 @@ impl Program {
         }
     }
 
-    /// Loads an instance: `instance` becomes its read-only data, and its maps are those of `maps`, by name. The maps
-    /// live on in the program.
+    /// Loads an instance. `instance` becomes its read-only data; `maps` are its maps by name. The
+    /// program keeps the maps alive.
     pub(crate) fn load(
         &self,
         hook: Hook,
@@ -126,7 +126,8 @@ impl Program {
             })
     }
 
-    /// Makes a map of `entries` elements as the program declares it, with the type information that a lock in it needs.
+    /// Makes a map of `entries` elements as the program declares it, with the BTF that its lock
+    /// needs.
     pub(crate) fn declared_map(
         &self,
         name: &'static str,
@@ -177,7 +178,8 @@ impl Program {
             debug_assert!(shared.is_some(), "{} uses the map {name}", self.name);
             if let Some((_, fd)) = shared {
                 if name.starts_with(DATA) {
-                    // libbpf has memory for the section's contents, and frees as much as the shared map is large.
+                    // libbpf allocates memory for the section, but frees as much as the shared
+                    // map's size.
                     map.set_value_size(MapInfo::new(*fd)?.info.value_size)?;
                 }
                 map.reuse_fd(*fd)?;
@@ -191,11 +193,11 @@ impl Program {
     }
 }
 
-/// What libbpf would print on standard error.
+/// Captures the messages that libbpf would print on standard error.
 mod messages {
     use super::{Once, PrintLevel, RefCell, set_print};
 
-    /// A verifier's log can be megabytes; the cause is at its end.
+    /// A verifier log can be megabytes; the cause is at its end.
     const KEPT: usize = 4096;
 
     thread_local! {
@@ -216,7 +218,7 @@ mod messages {
         });
     }
 
-    /// The messages of this thread since the last call, on lines of their own.
+    /// Returns the messages of this thread since the last call, each on its own line.
     pub(super) fn take() -> String {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {

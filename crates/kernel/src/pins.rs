@@ -1,4 +1,4 @@
-//! What outlives the process: names in a bpffs.
+//! Pins in a bpffs: objects that outlive the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,14 +9,14 @@ use myelin_linux::bpffs::is_bpffs;
 
 use crate::{Error, sys};
 
-/// Beginnings of the names that a plane gives; nothing else is ever removed.
+/// Prefixes of a plane's pins. No other file is ever removed.
 const PREFIXES: [&str; 4] = ["programs-", "counters", LINK, CLSACT];
 /// Name of a pinned link: `link-xdp-7` on the interface with index 7.
 pub(crate) const LINK: &str = "link-";
 /// Name of a program pinned to remember its clsact filter: `clsact-7-1-49152`, interface index, handle, priority.
 pub(crate) const CLSACT: &str = "clsact-";
 
-/// Makes the directory; refuses one in which a plane is, or was and left pins.
+/// Makes the directory. Refuses one that holds the pins of a plane.
 pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     let fail = |action, remedy| {
         move |cause| Error::Pin {
@@ -48,7 +48,8 @@ pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
 /// Pins an object.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     let pinned = match sys::pin(object, path) {
-        // The directory is this process' own: what is there is a pin that could not be removed when its object went.
+        // The directory belongs to this process. An existing pin is one whose removal failed
+        // earlier.
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {
             unpin(path)?;
             sys::pin(object, path)
@@ -63,7 +64,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Removes one pin; it is no error when it is gone.
+/// Removes a pin. A missing pin is no error.
 pub(crate) fn unpin(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Error::Pin {
@@ -90,7 +91,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let mut names = ours(dir).map_err(fail("list"))?;
-    // Detach before the programs behind the doors go.
+    // Detach the links before the programs are freed.
     names.sort_by_key(|name| !name.starts_with(LINK) && !name.starts_with(CLSACT));
     for name in names {
         let path = dir.join(&name);
@@ -99,20 +100,20 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
         } else if name.starts_with(LINK)
             && let Ok(link) = sys::pinned(&path)
         {
-            // Its interface may be gone.
+            // The interface may be gone.
             let _ = sys::link_detach(link.as_fd());
         }
         unpin(&path)?;
     }
     match std::fs::remove_dir(dir) {
-        // Not ours alone.
+        // The directory holds files of others.
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
         result => result.map_err(fail("remove")),
     }
 }
 
-/// Removes the filter at `place` if it still runs the program pinned at `path`; the interface may be gone by now, or its
-/// filter another's.
+/// Removes the filter at `place` if it still runs the program pinned at `path`. The interface may
+/// be gone, or the filter replaced.
 fn detach_clsact(path: &Path, place: &str) {
     let numbers: Vec<u32> = place
         .split('-')

@@ -1,4 +1,4 @@
-//! The kernel's part of an agent: makes ports, chains and what they share.
+//! The kernel part of an agent: makes ports, chains and their shared maps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -23,15 +23,16 @@ use crate::sojourn::Sojourn;
 use crate::state::States;
 use crate::{Error, Hook, pins, sff, sys};
 
-/// The kernel's part of an agent: one for a network namespace.
+/// The kernel part of an agent; one per network namespace.
 #[derive(Debug)]
 pub struct Plane {
     shared: Arc<Shared>,
 }
 
 impl Plane {
-    /// Makes the shared maps. With `pin_dir`, a directory of a bpffs of which nobody else makes use, they and the
-    /// attachments of the ports outlive the process: kernel chains go on forwarding until [`Plane::remove_pins`].
+    /// Makes the shared maps. `pin_dir` is a directory of a bpffs that no other program uses. With
+    /// it, maps and attachments outlive the process: kernel chains keep forwarding until
+    /// [`Plane::remove_pins`].
     pub fn create(pin_dir: Option<&Path>, capacity: Capacity) -> Result<Self, Error> {
         if let Some(dir) = pin_dir {
             pins::prepare(dir)?;
@@ -49,7 +50,7 @@ impl Plane {
             )
         };
         let slots = || Blocks::new("kernel functions", 0, capacity.programs);
-        // Number 0 is no chain.
+        // Number 0 means: no chain.
         let chains = || {
             create(
                 "chains",
@@ -66,7 +67,7 @@ impl Plane {
             chains: [chains()?, chains()?],
             chain_numbers: Blocks::new("chains", 1, capacity.chains + 1),
             port_numbers: Blocks::new("ports", 0, u32::from(capacity.ports)),
-            // Number 0 is no policer; a chain has one, and a shaper.
+            // Number 0 means: no policer. A chain has one policer and one shaper.
             policers: POLICER.declared_map("policers", 2 * capacity.chains + 1)?,
             policer_numbers: Blocks::new("policers", 1, 2 * capacity.chains + 1),
             paths: create(
@@ -91,8 +92,8 @@ impl Plane {
             capacity,
         };
         if let Some(dir) = pin_dir {
-            // What programs use lives as long as they do; but an array of programs is emptied when user space lets go of
-            // it, and the counters are for whoever comes next.
+            // Programs keep their maps alive. Two maps need a pin: the kernel empties a program
+            // array when user space closes it, and the next process reads the counters.
             let [xdp, tcx] = &shared.programs;
             for (name, map) in [
                 ("programs-xdp", xdp.as_fd()),
@@ -107,54 +108,57 @@ impl Plane {
         })
     }
 
-    /// The counters of all ports and chains.
+    /// Returns the counters of all ports and chains.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// What the plane was made for.
+    /// Returns the capacity of the plane.
     pub fn capacity(&self) -> Capacity {
         self.shared.capacity
     }
 
-    /// Makes an interface a port. Nothing is attached yet.
+    /// Makes an interface a port. Attaches nothing yet.
     pub fn add_port(&self, config: PortConfig) -> Result<Port, Error> {
         Port::new(&self.shared, config)
     }
 
-    /// A policer for the packets of a chain, with a full bucket. Where neither packets nor bits are limited there is none.
+    /// Makes a policer for a chain, with a full bucket. Returns `None` for a profile without
+    /// limits.
     pub fn policer(&self, profile: &Profile) -> Result<Option<Arc<Policer>>, Error> {
         let policer = || Policer::new(&self.shared, profile).map(Arc::new);
         (!profile.is_unlimited()).then(policer).transpose()
     }
 
-    /// A shaper for packets that an interface holds back until their departure time, `limit_ns` at most; with a full bucket.
+    /// Makes a shaper with a full bucket, for an interface that delays packets until their
+    /// departure time. The longest delay is `limit_ns`.
     pub fn shaper(&self, profile: &Profile, limit_ns: u64) -> Result<Arc<Policer>, Error> {
         Policer::shaper(&self.shared, profile, limit_ns).map(Arc::new)
     }
 
-    /// What a shaper did.
+    /// Returns the counters of a shaper.
     pub fn departures(&self, shaper: &Policer) -> Result<crate::Departures, Error> {
         shaper.departures(&self.shared)
     }
 
-    /// The map of policers.
+    /// Returns the map of policers.
     pub(crate) fn policers(&self) -> BorrowedFd<'_> {
         self.shared.policers.as_fd()
     }
 
-    /// Makes the receiving end of an internal link a door back into the kernel. Nothing is attached yet.
+    /// Makes the receiving end of an internal link a re-entry door. Attaches nothing yet.
     pub fn add_reentry(&self, ifindex: u32) -> Result<Reentry, Error> {
         Reentry::new(&self.shared, ifindex)
     }
 
-    /// Loads the kernel functions of a chain. No packet reaches them before [`Port::insert`].
+    /// Loads the kernel functions of a chain. They get no packet before [`Port::insert`].
     pub fn load_chain(&self, config: &ChainConfig) -> Result<LoadedChain, Error> {
         LoadedChain::load(&self.shared, config)
     }
 
-    /// Loads a chain of functions in namespaces of their own, and the programs of each function's link. No packet reaches
-    /// them before both ends of all links are attached and the chain has its matches.
+    /// Loads a chain of functions in their own namespaces, and the programs of each function's
+    /// link. They get no packet before both ends of all links are attached and the chain has its
+    /// matches.
     pub fn load_distributed(
         &self,
         config: &DistributedConfig,
@@ -162,27 +166,27 @@ impl Plane {
         sff::load(&self.shared, config)
     }
 
-    /// Prepares `new`, a generation that takes the place of `old`, for the packets that are between the two hooks of a port at
-    /// the moment when the match is led to it: the XDP door has let them pass because `old` takes packets at tcx, where
-    /// they would then find a chain of the other hook. They go on to `old`, until [`drop_old_entry`](Self::drop_old_entry). To be
-    /// called before [`Port::insert`].
+    /// Prepares the redirect from `old` to `new`, the next generation, at the other hook. Packets
+    /// may be between the two hooks of a port: the XDP door has passed them, because `old` takes
+    /// packets at tcx. They continue in `old` until [`drop_old_entry`](Self::drop_old_entry). Call
+    /// it before [`Port::insert`].
     pub fn keep_old_entry(&self, new: &LoadedChain, old: &LoadedChain) -> Result<(), Error> {
         new.keep_old_entry(&self.shared, old)
     }
 
-    /// The end of [`keep_old_entry`](Self::keep_old_entry): no packet of the generation before is left.
+    /// Ends [`keep_old_entry`](Self::keep_old_entry), when no packet of the old generation is left.
     pub fn drop_old_entry(&self, new: &LoadedChain) -> Result<(), Error> {
         new.drop_old_entry(&self.shared)
     }
 
-    /// Waits until every packet that was in a program when this was called has left it: from then on none takes a way
-    /// that was closed before the call. Takes some 10 ms.
+    /// Waits until every packet has left the programs that run now. Afterwards no packet uses an
+    /// entry that was removed before the call. Takes about 10 ms.
     pub fn wait_for_packets(&self) -> Result<(), Error> {
         sys::grace_period().map_err(Error::GracePeriod)
     }
 
-    /// Undoes what a plane pinned in `dir` has left behind: detaches its front doors and frees its maps, then removes the
-    /// directory. Does nothing when it does not exist.
+    /// Removes the pins of a former plane in `dir`: detaches its front doors, frees its maps, then
+    /// removes the directory. Does nothing if `dir` does not exist.
     pub fn remove_pins(dir: &Path) -> Result<(), Error> {
         pins::remove(dir)
     }

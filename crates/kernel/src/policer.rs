@@ -1,4 +1,4 @@
-//! Policers of the front door: one for a chain, kept over its live changes.
+//! Policers of the front door: one for each chain, kept over live changes.
 
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::{MapCore, MapFlags};
@@ -9,30 +9,31 @@ use crate::blocks::Block;
 use crate::map::put;
 use crate::shared::Shared;
 
-/// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Its place is free for others when it is dropped.
+/// The policer of a chain; see [`Plane::policer`](crate::Plane::policer). Dropping it frees its
+/// number.
 #[derive(Debug)]
 pub struct Policer {
     number: Block,
     profile: Profile,
 }
 
-/// What a shaper made of packets.
+/// The counters of a shaper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Departures {
-    /// Had to wait.
+    /// Packets that waited.
     pub delayed: u64,
-    /// Dropped: would have waited too long.
+    /// Packets dropped because their delay would exceed the limit.
     pub late: u64,
-    /// Dropped: larger than the burst.
+    /// Packets dropped because they are larger than the burst.
     pub big: u64,
-    /// The latest departure that it gave a packet, on the clock of `bpf_ktime_get_ns` (CLOCK_MONOTONIC), ns; 0 if it gave none.
+    /// The latest departure time, CLOCK_MONOTONIC (`bpf_ktime_get_ns`), ns; 0 without packets.
     pub latest_ns: u64,
 }
 
 /// `struct bucket`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-struct Limit {
+struct BucketEntry {
     rate: u64,
     full: u64,
     fill_ns: u64,
@@ -42,19 +43,19 @@ struct Limit {
 /// `struct policer`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct PolicerEntry {
     lock: u32,
     spare: u32,
     last_ns: u64,
     packets: u64,
     bits: u64,
-    /// Of a shaper: packets delayed, too late, too big; how long one may wait, ns.
+    /// Of a shaper: packets delayed, too late, too big; longest delay, ns.
     more: [u64; 4],
-    of_packets: Limit,
-    of_bits: Limit,
+    of_packets: BucketEntry,
+    of_bits: BucketEntry,
 }
 
-impl Limit {
+impl BucketEntry {
     fn new(bucket: Option<Bucket>) -> Self {
         bucket.map_or_else(Self::zeroed, |bucket| Self {
             rate: bucket.rate(),
@@ -65,9 +66,9 @@ impl Limit {
     }
 }
 
-impl Entry {
+impl PolicerEntry {
     pub(crate) fn new(profile: &Profile) -> Self {
-        let (of_packets, of_bits) = (Limit::new(profile.packets), Limit::new(profile.bits));
+        let [of_packets, of_bits] = [profile.packets, profile.bits].map(BucketEntry::new);
         Self {
             packets: of_packets.full,
             bits: of_bits.full,
@@ -80,17 +81,17 @@ impl Entry {
 
 impl Policer {
     pub(crate) fn new(shared: &Shared, profile: &Profile) -> Result<Self, Error> {
-        Self::with(shared, profile, Entry::new(profile))
+        Self::with(shared, profile, PolicerEntry::new(profile))
     }
 
-    /// A shaper: the same bucket, whose packets may wait so long.
+    /// Makes a shaper: a policer whose packets may wait up to `limit_ns`.
     pub(crate) fn shaper(shared: &Shared, profile: &Profile, limit_ns: u64) -> Result<Self, Error> {
-        let mut entry = Entry::new(profile);
+        let mut entry = PolicerEntry::new(profile);
         entry.more[3] = limit_ns;
         Self::with(shared, profile, entry)
     }
 
-    fn with(shared: &Shared, profile: &Profile, entry: Entry) -> Result<Self, Error> {
+    fn with(shared: &Shared, profile: &Profile, entry: PolicerEntry) -> Result<Self, Error> {
         let number = Block::take(&shared.policer_numbers, 1)?;
         let (key, value) = (number.start().to_ne_bytes(), bytemuck::bytes_of(&entry));
         put(
@@ -105,19 +106,21 @@ impl Policer {
         })
     }
 
-    /// What it lets through.
+    /// Returns the profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// What it did, as a shaper.
+    /// Returns the counters of a shaper.
     pub(crate) fn departures(&self, shared: &Shared) -> Result<Departures, Error> {
         let value = shared
             .policers
             .lookup(&self.number.start().to_ne_bytes(), MapFlags::ANY)
             .map_err(|cause| Error::map("policers", "read a shaper of", &cause))?;
-        let entry = value.filter(|bytes| bytes.len() == size_of::<Entry>());
-        let entry = entry.map_or_else(Entry::zeroed, |bytes| bytemuck::pod_read_unaligned(&bytes));
+        let entry = value.filter(|bytes| bytes.len() == size_of::<PolicerEntry>());
+        let entry: PolicerEntry = entry.map_or_else(Zeroable::zeroed, |bytes| {
+            bytemuck::pod_read_unaligned(&bytes)
+        });
         let [delayed, late, big, _] = entry.more;
         Ok(Departures {
             delayed,
@@ -139,11 +142,11 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn entries_lie_as_in_c() {
+    fn entries_match_their_c_layout() {
         assert_twins!(
             POLICER,
             "bucket",
-            Limit {
+            BucketEntry {
                 rate,
                 full,
                 fill_ns,
@@ -153,7 +156,7 @@ mod tests {
         assert_twins!(
             POLICER,
             "policer",
-            Entry {
+            PolicerEntry {
                 lock,
                 spare,
                 last_ns,

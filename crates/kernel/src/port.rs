@@ -1,12 +1,13 @@
 //! An interface with a front door.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::{Match, Unparsed};
 
-use crate::attach::{Attachment, Direction, Place, XdpMode};
+use crate::attach::{AttachTarget, Attachment, TrafficDirection, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::classifier::PortMatches;
@@ -16,42 +17,44 @@ use crate::shared::Shared;
 use crate::sockets::Sockets;
 use crate::{Error, Hook, lock};
 
-/// The interface that unmatched traffic goes to.
+/// The interface that gets unmatched traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opposite {
-    /// Its index.
+    /// The interface's index.
     pub ifindex: u32,
-    /// It is a veth, and packets go straight to its far end, in another namespace.
+    /// The interface is a veth whose far end is in another namespace. Packets go directly to that
+    /// end.
     pub peer: bool,
 }
 
-/// What a port is made from.
+/// The configuration of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Name of the interface, for errors.
     pub name: String,
-    /// Its index.
+    /// The interface's index.
     pub ifindex: u32,
-    /// Where unmatched traffic goes; `None` is the host's stack.
+    /// The interface for unmatched traffic; `None` is the host's stack.
     pub opposite: Option<Opposite>,
-    /// It has one receive queue. A driver's hook then runs on one CPU at a time, and a policer there needs no lock.
+    /// Whether the interface has one receive queue. At most one CPU then runs a driver's hook, and
+    /// a policer there needs no lock.
     pub single_queue: bool,
 }
 
-/// Packets that came in at a port and no chain took. A packet is counted here only at the tc hook, which sees what the
+/// Packets at a port without a chain. Only the tc hook counts them; it gets all packets that the
 /// XDP hook passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Parsed, and no match fitted; at a port where no chain enters, all frames.
+    /// Parsed packets without a match. At a port without chains: all frames.
     pub unmatched: CounterLine,
-    /// Not parsed, in the order of [`Unparsed::ALL`].
+    /// Unparsed frames, in the order of [`Unparsed::ALL`].
     pub unparsed: [CounterLine; Unparsed::ALL.len()],
-    /// Matched, but the driver gives XDP no room for metadata.
+    /// Matched packets for which the driver gives XDP no room for metadata.
     pub lost: CounterLine,
 }
 
 impl PortCounters {
-    /// Frames not parsed for this reason.
+    /// Returns the counters of frames that were not parsed for `reason`.
     pub fn unparsed(&self, reason: Unparsed) -> CounterLine {
         self.unparsed[usize::from(reason.code()) - 1]
     }
@@ -76,25 +79,25 @@ struct Door {
 /// `NO_SLOT`.
 const NO_SLOT: u32 = u32::MAX;
 
-/// A front door's program and where it is attached.
+/// A front door's programs and attachments.
 #[derive(Debug, Default)]
 struct Doors {
     programs: [Option<Arc<OwnedFd>>; 2],
     attachments: [Option<Attachment>; 2],
-    /// The door at XDP stands behind the driver, where several CPUs may be at a time.
+    /// The XDP door runs after the driver, where several CPUs may run it at a time.
     generic: bool,
     /// The chain that each door jumps to directly.
-    likely: [Option<Likely>; 2],
+    likely: [Option<FastPath>; 2],
 }
 
-/// A chain that a door is made for.
+/// The chain of a direct jump.
 #[derive(Debug, Clone, Copy)]
-struct Likely {
+struct FastPath {
     number: u32,
     slot: u32,
 }
 
-/// An interface with a front door: its matches, its AF_XDP sockets, and the programs that look at what comes in.
+/// An interface with a front door: its matches, AF_XDP sockets and programs.
 ///
 /// Dropping it detaches them, unless the plane is pinned: then they stay until [`Port::detach`] or
 /// [`Plane::remove_pins`](crate::Plane::remove_pins).
@@ -125,18 +128,18 @@ impl Port {
         })
     }
 
-    /// What the port was made from.
+    /// Returns the configuration.
     pub fn config(&self) -> &PortConfig {
         &self.config
     }
 
-    /// Attaches the front door at tcx (clsact before Linux 6.6). It is what passes unmatched traffic on and counts it, so
-    /// every port has it. Nothing happens when it is attached already.
+    /// Attaches the front door at tcx (clsact before Linux 6.6). Every port needs it: it forwards
+    /// and counts unmatched traffic. Does nothing if it is attached.
     pub fn attach_tcx(&self) -> Result<(), Error> {
         self.attach(Hook::Tcx, Attachment::tc)
     }
 
-    /// Attaches the front door at XDP, for chains of that hook. Nothing happens when it is attached already.
+    /// Attaches the front door at XDP, for chains of that hook. Does nothing if it is attached.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         if mode == XdpMode::Generic {
             let mut doors = lock(&self.doors);
@@ -148,24 +151,24 @@ impl Port {
         })
     }
 
-    /// Attaches the tc front door as a clsact filter even where there is tcx.
+    /// Attaches the tc front door as a clsact filter even if the kernel has tcx.
     #[doc(hidden)]
     pub fn attach_clsact(&self) -> Result<(), Error> {
         self.attach(Hook::Tcx, |program, place, pin_dir| {
-            Attachment::clsact(program, place, Direction::In, pin_dir)
+            Attachment::clsact(program, place, TrafficDirection::In, pin_dir)
         })
     }
 
     fn attach(
         &self,
         hook: Hook,
-        attach: impl Fn(BorrowedFd<'_>, &Place, Option<&std::path::Path>) -> Result<Attachment, Error>,
+        attach: impl Fn(BorrowedFd<'_>, &AttachTarget, Option<&Path>) -> Result<Attachment, Error>,
     ) -> Result<(), Error> {
         let program = self.program(hook)?;
         let mut doors = lock(&self.doors);
         let slot = &mut doors.attachments[hook as usize];
         if slot.is_none() {
-            let place = Place {
+            let place = AttachTarget {
                 interface: self.config.name.clone(),
                 ifindex: self.config.ifindex,
             };
@@ -178,14 +181,14 @@ impl Port {
         Ok(())
     }
 
-    /// Detaches from the XDP hook alone, when the last of its chains is gone.
+    /// Detaches only the XDP door, after the last chain of that hook is removed.
     pub fn detach_xdp(&self) -> Result<(), Error> {
         lock(&self.doors).attachments[Hook::Xdp as usize]
             .take()
             .map_or(Ok(()), Attachment::detach)
     }
 
-    /// Detaches both front doors, pinned or not, and forgets all matches.
+    /// Detaches both front doors, pinned or not, and removes all matches.
     pub fn detach(&self) -> Result<(), Error> {
         lock(&self.matches).clear();
         let [xdp, tc] = std::mem::take(&mut lock(&self.doors).attachments);
@@ -193,7 +196,7 @@ impl Port {
         results.into_iter().collect()
     }
 
-    /// The front door's program for a hook, loaded when first asked for; for test runs.
+    /// Returns the front door's program for a hook, for test runs. Loads it if needed.
     pub fn program(&self, hook: Hook) -> Result<Arc<OwnedFd>, Error> {
         let mut doors = lock(&self.doors);
         let (likely, alone) = (doors.likely[hook as usize], self.is_alone(&doors));
@@ -206,12 +209,12 @@ impl Port {
         Ok(program)
     }
 
-    /// In a driver a queue is served by one CPU at a time (NAPI).
+    /// In a driver one CPU at a time serves a queue (NAPI).
     fn is_alone(&self, doors: &Doors) -> bool {
         self.config.single_queue && !doors.generic
     }
 
-    fn load(&self, hook: Hook, likely: Option<Likely>, alone: bool) -> Result<OwnedFd, Error> {
+    fn load(&self, hook: Hook, likely: Option<FastPath>, alone: bool) -> Result<OwnedFd, Error> {
         let door = Door {
             counting: self.shared.counters.counting(),
             line: self.lines.start(),
@@ -237,24 +240,24 @@ impl Port {
         DOOR.load(hook, bytemuck::bytes_of(&door), &maps)
     }
 
-    /// Makes the door of a chain's hook anew so that it jumps to this chain directly, unless it does so for another one that
-    /// is still led to.
+    /// Reloads the front door of the chain's hook so that it jumps to this chain directly. Keeps a
+    /// direct jump to another chain that still has a match.
     pub fn set_fast_path(&self, chain: &LoadedChain) {
         let hook = chain.hook();
         let Some(slot) = chain.entry_slot() else {
             return;
         };
-        let likely = Likely {
+        let likely = FastPath {
             number: chain.target().number.start(),
             slot,
         };
         let mut doors = lock(&self.doors);
         let held = doors.likely[hook as usize];
-        if held.is_some_and(|held| lock(&self.matches).leads_to(held.number)) {
+        if held.is_some_and(|held| lock(&self.matches).has_match(held.number)) {
             return;
         }
         if doors.programs[hook as usize].is_some() {
-            // The door that is there does the same, only slower: no error.
+            // The present door does the same, but slower: not an error.
             let Ok(program) = self.load(hook, Some(likely), self.is_alone(&doors)) else {
                 return;
             };
@@ -268,32 +271,34 @@ impl Port {
         doors.likely[hook as usize] = Some(likely);
     }
 
-    /// The AF_XDP sockets of this interface.
+    /// Returns the AF_XDP sockets of this interface.
     pub fn sockets(&self) -> Sockets {
         self.sockets.clone()
     }
 
-    /// Leads the packets that `rule` takes, and no more specific match of this port, into `chain`. The same match with
-    /// the same service path is led to this generation in one step: no packet sees neither. Another match that takes the same
-    /// packets and is equally specific is an error.
+    /// Redirects the packets of `rule` to `chain`, except those of a more specific match. If the
+    /// service path already has this match, the redirect changes atomically: every packet reaches
+    /// one of the two generations. Another match of the same packets with equal specificity is an
+    /// error.
     pub fn insert(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
-        self.lead(rule, chain)?;
+        self.redirect(rule, chain)?;
         self.set_fast_path(chain);
         Ok(())
     }
 
-    /// As [`insert`](Self::insert), but leaves the door as it is: to load it anew takes milliseconds, which the exchange of two
-    /// generations need not wait for. [`set_fast_path`](Self::set_fast_path) does it afterwards.
-    pub fn lead(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
+    /// Like [`insert`](Self::insert), but keeps the door's program. A reload takes milliseconds,
+    /// which a live change need not wait for. [`set_fast_path`](Self::set_fast_path) reloads it
+    /// afterwards.
+    pub fn redirect(&self, rule: &Match, chain: &LoadedChain) -> Result<(), Error> {
         lock(&self.matches).insert(rule, chain.target())
     }
 
-    /// Takes a match out; false when it was not there.
+    /// Removes a match. Returns false if it does not exist.
     pub fn remove(&self, rule: &Match) -> Result<bool, Error> {
         lock(&self.matches).remove(rule)
     }
 
-    /// What came in and no chain took.
+    /// Returns the counters of packets without a chain.
     pub fn counters(&self) -> PortCounters {
         let read = |line: u32| self.shared.counters.read(self.lines.start() + line);
         PortCounters {
@@ -310,7 +315,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn instances_lie_as_in_c() {
+    fn instances_match_their_c_layout() {
         assert_twins!(
             DOOR,
             "door",

@@ -1,4 +1,4 @@
-//! The door back into the kernel, on the receiving end of an internal link.
+//! The re-entry door on the receiving end of an internal link.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapCore;
 
-use crate::attach::{Attachment, Place, XdpMode};
+use crate::attach::{AttachTarget, Attachment, XdpMode};
 use crate::blocks::Block;
 use crate::chain::LoadedChain;
 use crate::counters::{CounterLine, Counting};
@@ -42,27 +42,27 @@ const LINES: u32 = 3;
 /// Frames that a re-entry door dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReentryCounters {
-    /// Without Myelin's encapsulation: what the kernel itself sends on a new link.
+    /// Frames without Myelin's encapsulation: the kernel sends some on a new link.
     pub foreign: CounterLine,
-    /// With an inner frame that cannot be parsed.
+    /// Frames whose inner frame cannot be parsed.
     pub unparsed: CounterLine,
-    /// On a path at whose position no kernel function waits.
+    /// Frames on a path without a kernel function at their position.
     pub unknown: CounterLine,
 }
 
-/// The end of an internal link where packets come back from user space; the worker sends them at the other end behind
-/// Ethernet and NSH (see [`myelin_packet::nsh`]).
+/// The end of an internal link where packets come back from user space. The worker sends them at
+/// the other end behind Ethernet and NSH (see [`myelin_packet::nsh`]).
 ///
 /// Dropping it detaches the program, unless the plane is pinned: then it stays until [`Reentry::detach`].
 #[derive(Debug)]
 pub struct Reentry {
     attachment: Mutex<Option<Attachment>>,
     program: Arc<OwnedFd>,
-    /// With the slots that they lead to, which are not used for anything else while the path is there.
+    /// The slots of each path. A path keeps them allocated.
     paths: Mutex<HashMap<PathKey, Arc<Block>>>,
     sockets: Sockets,
     lines: Block,
-    place: Place,
+    place: AttachTarget,
     shared: Arc<Shared>,
 }
 
@@ -81,12 +81,12 @@ impl Reentry {
             paths: Mutex::default(),
             sockets: shared.sockets()?,
             lines,
-            place: Place { interface, ifindex },
+            place: AttachTarget { interface, ifindex },
             shared: Arc::clone(shared),
         })
     }
 
-    /// Attaches the door. Nothing happens when it is attached already.
+    /// Attaches the door. Does nothing if it is attached.
     pub fn attach_xdp(&self, mode: XdpMode) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
         if attachment.is_none() {
@@ -104,21 +104,22 @@ impl Reentry {
             .map_or(Ok(()), Attachment::detach)
     }
 
-    /// The door's program, for test runs.
+    /// Returns the door's program, for test runs.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
 
-    /// The AF_XDP sockets of this end of the link.
+    /// Returns the AF_XDP sockets of this end of the link.
     pub fn sockets(&self) -> Sockets {
         self.sockets.clone()
     }
 
-    /// Lets packets of `chain` that come back from user space at `position` go on to the kernel segment that starts there.
+    /// Adds a path: packets of `chain` that come back from user space at `position` continue at the
+    /// kernel segment there.
     pub fn insert(&self, position: u8, chain: &LoadedChain) -> Result<(), Error> {
         let segment = chain.segment(position).ok_or_else(|| {
             let problem = format!(
-                "no kernel segment starts at position {position}, where a packet shall re-enter"
+                "no kernel segment starts at position {position}: a packet cannot re-enter there"
             );
             Error::chain(chain.spi(), problem)
         })?;
@@ -130,7 +131,7 @@ impl Reentry {
         Ok(())
     }
 
-    /// Takes the path away; false when it was not there.
+    /// Removes a path. Returns false if it does not exist.
     pub fn remove(&self, position: u8, chain: &LoadedChain) -> Result<bool, Error> {
         let key = PathKey::new(chain, position);
         if lock(&self.paths).remove(&key).is_none() {
@@ -143,7 +144,7 @@ impl Reentry {
         Ok(true)
     }
 
-    /// What was dropped.
+    /// Returns the counters of dropped frames.
     pub fn counters(&self) -> ReentryCounters {
         let read = |line: u32| self.shared.counters.read(self.lines.start() + line);
         ReentryCounters {
@@ -157,7 +158,7 @@ impl Reentry {
 impl Drop for Reentry {
     fn drop(&mut self) {
         for key in lock(&self.paths).keys() {
-            // Harmless when it stays: its slot is empty once the chain is gone.
+            // A remaining path is harmless: its slot is empty after the chain is removed.
             let _ = self.shared.paths.delete(bytemuck::bytes_of(key));
         }
     }
@@ -191,7 +192,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn paths_and_instances_lie_as_in_c() {
+    fn paths_and_instances_match_their_c_layout() {
         assert_twins!(
             REENTRY,
             "path_key",

@@ -1,4 +1,4 @@
-//! A router's tables in the form of `router.bpf.c`: an array each, filled one to one.
+//! The tables of a router in the layout of `router.bpf.c`: one array each, copied unchanged.
 
 use bytemuck::{NoUninit, Pod, Zeroable};
 use myelin_packet::lpm::{BLOCK, LpmError, Tree};
@@ -17,7 +17,7 @@ pub(crate) struct Instance {
     first: Tree,
 }
 
-/// A router ready to be loaded.
+/// The tables of a router before the load.
 pub(crate) struct Tables(RouteTables);
 
 impl Tables {
@@ -32,7 +32,7 @@ impl Tables {
         }
     }
 
-    /// Maps that hold the tables.
+    /// Makes maps of the tables.
     pub(crate) fn maps(&self) -> Result<[Named; 6], Error> {
         let RouteTables { lpm, hops } = &self.0;
         let (v4, v6) = (&lpm.v4, &lpm.v6);
@@ -47,10 +47,10 @@ impl Tables {
     }
 }
 
-/// An array map of `items`, so many in an element.
+/// Makes an array map of `items`, `in_element` in each element.
 fn array<T: NoUninit>(name: &'static str, in_element: usize, items: &[T]) -> Result<Named, Error> {
     let element = in_element * size_of::<T>();
-    debug_assert!(element.is_multiple_of(8), "{name} would not lie end to end");
+    debug_assert!(element.is_multiple_of(8), "{name} would have gaps");
     Ok((name, filled(name, element, bytemuck::cast_slice(items))?))
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn structures_lie_as_in_c() {
+    fn structures_match_their_c_layout() {
         assert_twins!(ROUTER, "router", Instance { hop, first });
         assert_twins!(
             ROUTER,

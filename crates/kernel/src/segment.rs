@@ -1,4 +1,4 @@
-//! A run of kernel functions, loaded.
+//! A loaded segment of kernel functions.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use myelin_spec::OnFailure;
 use crate::blocks::Block;
 use crate::chain::{ChainConfig, Exit, KernelSegment, egress_line, function_line};
 use crate::depart::Depart;
-use crate::hop::{Hop, Way};
+use crate::hop::{Hop, HopExit};
 use crate::instance::{self, Instance};
 use crate::object::DEPART;
 use crate::shared::Shared;
@@ -16,7 +16,7 @@ use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::State;
 use crate::{Error, Hook};
 
-/// What the segments of a chain have in common.
+/// The common context of a chain's segments.
 pub(crate) struct Loader<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) config: &'a ChainConfig,
@@ -40,7 +40,7 @@ impl Loader<'_> {
         };
         let functions = segment.functions.len() as u32;
         let slots = Block::take(shared.slots(hook), functions + u32::from(shaped.is_some()))?;
-        // Made at once, so that a failure half-way empties the slots that were filled.
+        // Made first, so that a failure later empties the filled slots.
         let mut loaded = LoadedSegment {
             hook,
             first_position: segment.first_position,
@@ -50,17 +50,17 @@ impl Loader<'_> {
         };
         let mut maps = Vec::new();
         let mut way = match &segment.exit {
-            Exit::Egress { ifindex, peer } => Way::Out {
+            Exit::Egress { ifindex, peer } => HopExit::Out {
                 ifindex: *ifindex,
                 peer: *peer && hook == Hook::Tcx,
                 line: egress_line(lines, config.positions),
             },
-            Exit::Qdisc { .. } | Exit::Departure { .. } => Way::Next {
+            Exit::Qdisc { .. } | Exit::Departure { .. } => HopExit::Next {
                 slot: loaded.slots.start() + functions,
             },
             Exit::User { sockets } => {
                 maps.push(("sockets", sockets.0.as_fd()));
-                Way::User {
+                HopExit::User {
                     position: segment.first_position + segment.functions.len() as u8,
                 }
             }
@@ -69,7 +69,7 @@ impl Loader<'_> {
         maps.extend(shared.maps(hook));
         if let Some((ifindex, class, shaper)) = shaped {
             let last = segment.first_position + functions as u8 - 1;
-            let out = Way::Out {
+            let out = HopExit::Out {
                 ifindex,
                 peer: false,
                 line: egress_line(lines, config.positions),
@@ -84,8 +84,8 @@ impl Loader<'_> {
             shared.set_slot(hook, slot, program.as_fd())?;
             loaded.programs.push(program.into());
         }
-        // From the last one on, so that each finds the next one in its slot: the JIT then writes the jump once, and no
-        // code is patched afterwards.
+        // Load the last function first, so each finds its successor in the slot. The JIT then
+        // writes the jump once, without patching code later.
         for (i, function) in segment.functions.iter().enumerate().rev() {
             let position = segment.first_position + i as u8;
             let line = function_line(lines, position);
@@ -99,14 +99,14 @@ impl Loader<'_> {
             let slot = loaded.slots.start() + i as u32;
             shared.set_slot(hook, slot, program.fd.as_fd())?;
             loaded.programs.insert(0, program);
-            way = Way::Next { slot };
+            way = HopExit::Next { slot };
         }
         Ok(loaded)
     }
 }
 
-/// The verdict when the next function or the socket is not there. A packet that came back from user space has no place in
-/// the host's stack: it would come in at the internal link.
+/// Returns the verdict if the next function or the socket is missing. A packet from user space
+/// never goes to the host's stack: it would arrive there from the internal link.
 fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
     match (config.on_failure, config.hook) {
         (OnFailure::Pass, hook) if segment.first_position == 0 => hook.pass(),
@@ -114,7 +114,7 @@ fn fallback(config: &ChainConfig, segment: &KernelSegment) -> u32 {
     }
 }
 
-/// Programs in slots of their own; unloaded on drop.
+/// Programs in their own slots. Dropping it unloads them.
 #[derive(Debug)]
 pub(crate) struct LoadedSegment {
     hook: Hook,
@@ -126,7 +126,7 @@ pub(crate) struct LoadedSegment {
 }
 
 impl LoadedSegment {
-    /// One program, where a chain begins.
+    /// Loads one program at the start of a chain.
     pub(crate) fn entry(
         shared: &Arc<Shared>,
         hook: Hook,
@@ -147,18 +147,18 @@ impl LoadedSegment {
         self.first_position
     }
 
-    /// Where it is entered. Who keeps a copy keeps the slots from being used for anything else.
+    /// Returns the segment's slots. A copy keeps them allocated.
     pub(crate) fn slots(&self) -> &Arc<Block> {
         &self.slots
     }
 
-    /// The state of the function at a position, if it is one of these and has any.
+    /// Returns the state of the function at a position of this segment, if it has one.
     pub(crate) fn state(&self, position: u8) -> Option<&State> {
         let at = position.checked_sub(self.first_position)?;
         self.programs.get(usize::from(at))?.state.as_deref()
     }
 
-    /// The program of the function at a position, if it is one of these.
+    /// Returns the program of the function at a position of this segment.
     pub(crate) fn program(&self, position: u8) -> Option<BorrowedFd<'_>> {
         let at = position.checked_sub(self.first_position)?;
         self.programs

@@ -1,27 +1,31 @@
-//! The service function forwarder (RFC 7665) of a chain whose functions stand in network namespaces of their own
-//! (CALVIN's distributed mapping).
+//! The service function forwarder (RFC 7665) of a chain whose functions run in their own network
+//! namespaces (CALVIN's distributed mapping).
 //!
-//! Each function has a link, a veth pair: the *near* end is in the plane's namespace, the *inner* end in the function's. A
-//! small program in the chain's first slot redirects packets over the first link; a function in the kernel is a program at
-//! the inner end that redirects them over the next link itself, or out of the chain, by a map of interfaces of the plane's
-//! namespace: so a function costs one passage of a link. One in user space has an AF_XDP socket at the inner end; the
-//! forwarder at the near end sends what comes back over the next link, or out of the chain. A link belongs to one position
-//! of one chain, so every way is a constant of its program.
+//! Each function has a link, a veth pair. The *near* end is in the plane's namespace, the *inner*
+//! end in the function's. A small program in the chain's first slot redirects packets over the
+//! first link. A kernel function is a program at the inner end. It redirects packets over the next
+//! link, or out of the chain, by a map of interfaces of the plane's namespace. So a function costs
+//! one link. A function in user space has an AF_XDP socket at the inner end. The forwarder at the
+//! near end sends its packets over the next link, or out of the chain. A link belongs to one
+//! position of one chain, so every exit is a constant of its program.
 //!
-//! The metadata area survives redirects, not AF_XDP transmit: a worker puts it into an NSH header. Behind the
-//! last function it does not: that worker records the sojourn, and a program at tc hands its packets on as they are.
+//! The metadata area survives redirects, but not AF_XDP transmit. So a worker writes it into an NSH
+//! header. After the last function it needs none: that worker records the sojourn, and a program at
+//! tc forwards its packets unchanged.
 //!
-//! That is so at the XDP hook, where packets wait at each link until the batch of receive work that brought them is done. A chain whose
-//! functions are all in the kernel may stand at tcx instead: there each redirect leads to the other end of a link at once
-//! (`bpf_redirect_peer`), so a packet goes through all functions and out before the next one is looked at, whatever else comes
-//! in with it. The function's own redirect ends at the near end, whose forwarder goes on. Stamp and offsets travel in `skb->cb`; a tag
-//! in `skb->priority`, which a veth clears, tells such packets from what is sent over the link. A forwarder checks it at either end; at the inner
-//! one it calls the function, in a slot.
+//! At the XDP hook packets wait at each link until the NAPI batch is done. A chain with all
+//! functions in the kernel may run at tcx instead. There each redirect (`bpf_redirect_peer`)
+//! processes the packet at the other end of the link at once. A packet passes all functions before
+//! the next packet starts. The function's redirect ends at the near end, whose forwarder continues.
+//! Stamp and offsets travel in `skb->cb`. A tag in `skb->priority`, which a veth clears, separates
+//! these packets from others on the link. A forwarder checks the tag at each end; at the inner end
+//! it calls the function in a slot.
 //!
-//! Through a *black box*, a program that nothing is known of, nothing survives. It has two links: packets go in over the
-//! first and come out over the second, whose near end stamps them anew. So the chain falls into sections, each with a
-//! sojourn histogram of its own; the way into the box ends one of them. What the box sends back over the first link goes
-//! to the sender, out of the chain's ingress.
+//! A *black box* is an unknown program that preserves no metadata. It has two links. Packets enter
+//! over the first and leave over the second, whose near end stamps them again. So the chain has
+//! several sections, each with its own sojourn histogram; the entry of a black box ends a section.
+//! Packets that the box sends back over the first link go to the sender, out of the chain's
+//! ingress.
 
 mod programs;
 
@@ -32,9 +36,9 @@ use std::sync::{Arc, Mutex};
 use myelin_packet::Flows;
 use myelin_spec::{FunctionInstance, OnFailure};
 
-use self::programs::{Carrier, Loader, Source, boxes_in};
-use crate::attach::{Attachment, Place, XdpMode};
-use crate::chain::{ChainConfig, Entry, LoadedChain, Parts, check_numbers};
+use self::programs::{Carrier, Loader, PacketSource, boxes_in};
+use crate::attach::{AttachTarget, Attachment, XdpMode};
+use crate::chain::{ChainConfig, EntrySpace, LoadedChain, LoadedParts, check_numbers};
 use crate::instance::Instance;
 use crate::policer::Policer;
 use crate::segment::LoadedSegment;
@@ -43,55 +47,58 @@ use crate::sockets::Sockets;
 use crate::sojourn::Sojourn;
 use crate::{Error, Hook, flows, lock};
 
-/// A chain of functions in namespaces of their own.
+/// The configuration of a chain with functions in their own namespaces.
 #[derive(Clone, Debug)]
 pub struct DistributedConfig {
-    /// Where its packets are taken; tcx only where all functions are in the kernel.
+    /// The hook of the chain. Tcx requires that all functions are in the kernel.
     pub hook: Hook,
     /// Service path identifier: 24 bits, one for each chain of the plane.
     pub spi: u32,
-    /// Another one for each live change of the chain.
+    /// Generation. Each live change of the chain gets a new one.
     pub generation: u16,
-    /// What holds its packets to their profile at the front door.
+    /// Polices the packets at the front door.
     pub policer: Option<Arc<Policer>>,
-    /// What the front door does with a packet when the chain's first program is gone. One that is under way to a function
-    /// that is gone is dropped.
+    /// Treatment of packets at the front door if the chain's first program is missing. Packets on a
+    /// link to a missing function are dropped.
     pub on_failure: OnFailure,
     /// The functions in order.
     pub functions: Vec<DistributedFunction>,
-    /// Index of the interface where packets come in: there leaves what a function in user space sends back to their sender.
+    /// Index of the ingress interface. Replies of a function in user space to the sender leave
+    /// there.
     pub ingress: u32,
-    /// Index of the interface where packets leave the chain.
+    /// Index of the egress interface.
     pub egress: u32,
-    /// At tcx: the egress is a veth whose far end is in another namespace, and packets go straight there.
+    /// At tcx: the egress is a veth whose far end is in another namespace. Packets go directly to
+    /// that end.
     pub peer: bool,
 }
 
 /// A function at the end of a link.
 #[derive(Clone, Debug)]
 pub struct DistributedFunction {
-    /// Index of the near end of the link that leads to it, in the plane's namespace.
+    /// Index of the near end of its link, in the plane's namespace.
     pub near: u32,
-    /// Index of its inner end, in the function's namespace; a black box's does not matter.
+    /// Index of the inner end, in the function's namespace; unused for a black box.
     pub inner: u32,
-    /// What stands there.
+    /// The kind of function.
     pub occupant: Occupant,
 }
 
-/// What stands at the end of a function's link.
+/// The kind of function at the end of a link.
 #[derive(Clone, Debug)]
 pub enum Occupant {
     /// A kernel function.
     Kernel(FunctionInstance),
-    /// A worker's AF_XDP socket. What it transmits comes back behind an NSH header.
+    /// A worker's AF_XDP socket. The worker transmits packets behind an NSH header.
     Worker,
-    /// A worker's AF_XDP socket behind the last function. What it transmits leaves the chain as it is, and the worker has
-    /// recorded that.
+    /// A worker's AF_XDP socket after the last function. Packets leave the chain unchanged; the
+    /// worker has recorded their sojourn.
     LastWorker {
-        /// The egress is a veth whose far end is in another namespace, and packets go straight there.
+        /// The egress is a veth whose far end is in another namespace. Packets go directly to that
+        /// end.
         peer: bool,
     },
-    /// A program that nothing is known of, between two links.
+    /// An unknown program between two links.
     BlackBox,
 }
 
@@ -100,37 +107,37 @@ pub enum Occupant {
 /// Dropping it detaches them, unless the plane is pinned: then they stay until [`FunctionLink::detach`].
 #[derive(Debug)]
 pub struct FunctionLink {
-    near: End,
-    /// Of a black box, the near end of the link that leads to it.
-    far: End,
-    /// At tcx, the function that the inner end calls.
+    near: LinkEnd,
+    /// For a black box: the near end of its ingress link.
+    far: LinkEnd,
+    /// At tcx: the function that the inner end calls.
     called: Option<LoadedSegment>,
     sockets: Option<Sockets>,
     black_box: Option<BlackBoxSlots>,
 }
 
-/// Slots of what a black box sent, for [`Counters::read`](crate::Counters::read). What went into it counts as the packets of its
-/// function.
+/// Counter slots of packets from a black box, for [`Counters::read`](crate::Counters::read). The
+/// counters of its function hold the packets into the box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlackBoxSlots {
-    /// Of what came out and went on.
+    /// Packets that left the box and continue.
     pub out: u32,
-    /// Of what it sent back to the senders.
+    /// Packets that the box sent back to the senders.
     pub back: u32,
 }
 
 /// One end of a link.
 #[derive(Debug)]
-struct End {
+struct LinkEnd {
     hook: Hook,
-    /// In the function's namespace.
+    /// Whether this end is in the function's namespace.
     elsewhere: bool,
     attachment: Mutex<Option<Attachment>>,
     program: Instance,
     pin: Option<PathBuf>,
 }
 
-/// Loads the chain, and for each function the programs of its link.
+/// Loads the chain, and the programs of each function's link.
 pub(crate) fn load(
     shared: &Arc<Shared>,
     config: &DistributedConfig,
@@ -169,8 +176,8 @@ pub(crate) fn load(
         .map(|(position, function)| loader.link(position, function))
         .collect::<Result<_, _>>()?;
     let source = match config.hook {
-        Hook::Xdp => Source::METADATA,
-        Hook::Tcx => Source::of(Carrier::Door),
+        Hook::Xdp => PacketSource::METADATA,
+        Hook::Tcx => PacketSource::of(Carrier::Door),
     };
     let entry = loader.forwarder(0, source, loader.way_to(0), None)?;
     let segments = vec![LoadedSegment::entry(shared, config.hook, entry)?];
@@ -181,10 +188,10 @@ pub(crate) fn load(
         on_failure: config.on_failure,
         policer: config.policer.clone(),
         positions,
-        entry: Entry::Kernel,
+        entry: EntrySpace::Kernel,
         segments: Vec::new(),
     };
-    let parts = Parts {
+    let parts = LoadedParts {
         lines,
         sojourns,
         segments,
@@ -193,28 +200,30 @@ pub(crate) fn load(
 }
 
 impl FunctionLink {
-    /// Attaches the forwarder to the near end of the link, of a black box to that of its egress link.
+    /// Attaches the forwarder to the near end of the link; for a black box, to that of its egress
+    /// link.
     pub fn attach_near(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.near.attach(name, ifindex)
     }
 
-    /// Attaches the function, or the way to its sockets, to the inner end of the link: to be called by a thread that is in
-    /// the function's namespace. Of a black box it is the forwarder at the near end of the ingress link.
+    /// Attaches the function, or the redirect to its sockets, to the inner end of the link. Call it
+    /// from a thread in the function's namespace. For a black box it attaches the forwarder at the
+    /// near end of the ingress link.
     pub fn attach_inner(&self, name: &str, ifindex: u32) -> Result<(), Error> {
         self.far.attach(name, ifindex)
     }
 
-    /// Counters of what a black box sent; `None` for any other function.
+    /// Returns the counter slots of packets from a black box; `None` for any other function.
     pub fn black_box(&self) -> Option<BlackBoxSlots> {
         self.black_box
     }
 
-    /// The AF_XDP sockets of the inner end; a kernel function has none.
+    /// Returns the AF_XDP sockets of the inner end; `None` for a kernel function.
     pub fn sockets(&self) -> Option<Sockets> {
         self.sockets.clone()
     }
 
-    /// The flows that the function knows; `None` for one that keeps none, or is in user space.
+    /// Returns the flows of the function; `None` if it keeps none or is in user space.
     pub fn flows(&self) -> Result<Option<Flows>, Error> {
         let state = match &self.called {
             Some(called) => called.state(0),
@@ -223,17 +232,18 @@ impl FunctionLink {
         state.map_or(Ok(None), flows::read)
     }
 
-    /// The forwarder, for test runs.
+    /// Returns the forwarder, for test runs.
     pub fn near_program(&self) -> BorrowedFd<'_> {
         self.near.program.fd.as_fd()
     }
 
-    /// The program at the inner end, of a black box at the near end of its ingress link, for test runs.
+    /// Returns the program at the inner end, for test runs. For a black box: at the near end of its
+    /// ingress link.
     pub fn inner_program(&self) -> BorrowedFd<'_> {
         self.far.program.fd.as_fd()
     }
 
-    /// The function that the inner end calls at tcx, for test runs.
+    /// Returns the function that the inner end calls at tcx, for test runs.
     pub fn called_program(&self) -> Option<BorrowedFd<'_>> {
         self.called.as_ref()?.program(0)
     }
@@ -248,9 +258,9 @@ impl FunctionLink {
     }
 }
 
-impl End {
+impl LinkEnd {
     fn attach(&self, name: &str, ifindex: u32) -> Result<(), Error> {
-        let place = Place {
+        let place = AttachTarget {
             interface: name.to_owned(),
             ifindex,
         };
@@ -258,9 +268,9 @@ impl End {
         let attachment = match self.hook {
             Hook::Xdp => Attachment::xdp(program, &place, XdpMode::Native, self.pin.clone()),
             Hook::Tcx if self.elsewhere => {
-                Attachment::tc_elsewhere(program, &place, self.pin.clone())
+                Attachment::tc_in_other_namespace(program, &place, self.pin.clone())
             }
-            // The near ends are all in one namespace, so the interface's index names the pin.
+            // The near ends share one namespace, so the interface index names the pin.
             Hook::Tcx => {
                 let dir = self.pin.as_deref().and_then(Path::parent);
                 Attachment::tc(program, &place, dir)

@@ -1,4 +1,4 @@
-//! The maps that all front doors and all chains of an agent share.
+//! The maps that all front doors and chains of an agent share.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -15,20 +15,22 @@ use crate::sojourn::{SOJOURN, Sojourn};
 use crate::state::States;
 use crate::{Error, Hook};
 
-/// How much a plane holds. All of it is allocated at once, for the default some 5 MB and 1 MB a CPU.
+/// The capacity of a plane. All memory is allocated at once: by default about 5 MB, and 1 MB per
+/// CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Counter lines a CPU, 64 bytes each: a chain takes two more than it has functions, a port and a re-entry door eight.
+    /// Counter lines per CPU, 64 bytes each. A chain takes two more than its functions, a port and
+    /// a re-entry door eight.
     pub lines: u32,
     /// Kernel functions at a time, for each hook.
     pub programs: u32,
-    /// Chains at a time; a live change needs two for a moment.
+    /// Chains at a time; a live change needs two.
     pub chains: u32,
     /// Matches at a time on all ports, for each address family.
     pub matches: u32,
     /// Ports at a time.
     pub ports: u16,
-    /// AF_XDP sockets a port: receive queues.
+    /// AF_XDP sockets of a port: its receive queues.
     pub queues: u32,
 }
 
@@ -45,13 +47,13 @@ impl Default for Capacity {
     }
 }
 
-/// What ports and chains reach of their plane.
+/// The part of a plane that ports and chains use.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) capacity: Capacity,
     pub(crate) counters: Counters,
     pub(crate) tables: Arc<Tables>,
-    /// By hook: during a change of the hook both generations of a chain take packets, each at its own.
+    /// By hook. While a chain changes its hook, both generations take packets, each at its hook.
     pub(crate) chains: [MapHandle; 2],
     pub(crate) chain_numbers: Arc<Mutex<Blocks>>,
     pub(crate) port_numbers: Arc<Mutex<Blocks>>,
@@ -62,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) programs: [MapHandle; 2],
     pub(crate) closed: [OwnedFd; 2],
     pub(crate) slots: [Arc<Mutex<Blocks>>; 2],
-    /// Stand in where a program's map has no use: a chain without a kernel egress, a hook without sockets.
+    /// Placeholders for unused maps: a chain without a kernel egress, a hook without sockets.
     pub(crate) no_sojourn: Sojourn,
     pub(crate) no_sockets: Sockets,
     pub(crate) no_devices: MapHandle,
@@ -70,22 +72,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The functions of a hook, by slot.
+    /// Returns the program array of a hook, by slot.
     pub(crate) fn programs(&self, hook: Hook) -> &MapHandle {
         &self.programs[hook as usize]
     }
 
-    /// Where chains start, by their number, as the front door of a hook sees them.
+    /// Returns the chain entries for the front door of a hook, by number.
     pub(crate) fn chains(&self, hook: Hook) -> &MapHandle {
         &self.chains[hook as usize]
     }
 
-    /// The slots of a hook.
+    /// Returns the slot allocator of a hook.
     pub(crate) fn slots(&self, hook: Hook) -> &Arc<Mutex<Blocks>> {
         &self.slots[hook as usize]
     }
 
-    /// Puts a program into a slot.
+    /// Writes a program into a slot.
     pub(crate) fn set_slot(
         &self,
         hook: Hook,
@@ -97,17 +99,19 @@ impl Shared {
         put(self.programs(hook), action, &slot.to_ne_bytes(), &program)
     }
 
-    /// Takes the programs out of a segment's slots. The first one is empty then, and whoever comes by it does what
-    /// `onFailure` says; in the others, to which only programs of the same segment jump, stands one that drops.
+    /// Removes the programs of a segment. Empties the first slot: packets that reach it follow
+    /// `onFailure`. Only programs of the same segment jump to the other slots, so those get a
+    /// program that drops.
     pub(crate) fn close_slots(&self, hook: Hook, slots: std::ops::Range<u32>) {
-        // Nobody is left to tell of an error. A slot that a failed load has not filled is empty already.
+        // No caller gets this error. A slot that a failed load did not fill is already empty.
         let _ = self.programs(hook).delete(&slots.start.to_ne_bytes());
         for slot in slots.skip(1) {
             let _ = self.set_slot(hook, slot, self.closed[hook as usize].as_fd());
         }
     }
 
-    /// The maps that every program names. Some have no use for a histogram or sockets; who has puts its own first.
+    /// Returns the maps that every program names. A program with its own histogram or sockets
+    /// replaces the placeholders.
     pub(crate) fn maps(&self, hook: Hook) -> Vec<(&'static str, BorrowedFd<'_>)> {
         vec![
             (COUNTERS, self.counters.as_fd()),
@@ -118,13 +122,13 @@ impl Shared {
         ]
     }
 
-    /// A place for the AF_XDP sockets of an interface.
+    /// Makes a map for the AF_XDP sockets of an interface.
     pub(crate) fn sockets(&self) -> Result<Sockets, Error> {
         Sockets::new(self.capacity.queues)
     }
 }
 
-/// A map of interfaces of this namespace, by place.
+/// Makes a map of interfaces of this namespace, by index.
 pub(crate) fn devices(interfaces: &[u32]) -> Result<MapHandle, Error> {
     let number = size_of::<u32>();
     let count = interfaces.len().max(1) as u32;

@@ -1,4 +1,4 @@
-//! The sojourn histogram of a chain, recorded by the program that sends its packets out. Twin of `sojourn.h`.
+//! The sojourn histogram of a chain. The program at the egress records it. Twin of `sojourn.h`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -11,14 +11,14 @@ use crate::counters::parts;
 use crate::map::mapped;
 use crate::mapping::Mapping;
 
-/// The programs' name of the map.
+/// The map's name in the programs.
 pub(crate) const SOJOURN: &str = ".data.sojourn";
-/// 64-bit words of one CPU's part: sum, minimum, maximum, five spare ones, the buckets.
+/// 64-bit words of one CPU's part: sum, minimum, maximum, five spare words, the buckets.
 const WORDS: usize = HEADER_WORDS + BUCKETS;
 const HEADER_WORDS: usize = 8;
 const MINIMUM: usize = 1;
 
-/// One part a CPU, mapped into memory.
+/// One part per CPU, mapped into memory.
 #[derive(Debug)]
 pub(crate) struct Sojourn {
     map: MapHandle,
@@ -34,7 +34,7 @@ impl Sojourn {
         Ok(Self { map, mapping })
     }
 
-    /// What was recorded so far, on all CPUs.
+    /// Returns the sum over all CPUs.
     pub(crate) fn read(&self) -> Histogram {
         let mut all = Histogram::new();
         for part in self.mapping.words().chunks_exact(WORDS) {
@@ -64,7 +64,7 @@ mod tests {
     use crate::tests::layout;
 
     #[test]
-    fn histograms_lie_as_in_c() {
+    fn histograms_match_their_c_layout() {
         let (size, members) = layout(&FORWARD, "myelin_sojourn");
         assert_eq!(
             ["sum_ns", "min_ns", "max_ns"].map(|name| members[name]),

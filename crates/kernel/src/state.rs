@@ -1,22 +1,22 @@
-//! State maps of kernel functions: what a stateful function remembers, kept by whose it is.
+//! State maps of stateful kernel functions.
 //!
-//! A state is one or more eBPF maps. They belong to a function of a chain ([`StateKey`]) and not to a
-//! program, so these find the same maps: the programs of the old and of the new generation of a chain
-//! that is changed; the programs at both hooks; the program of a function in the reverse chain that
-//! undoes another one's work (`reverseOf`), whose instance carries the *key of the function it undoes*
-//! and [`Side::Reply`](myelin_spec::Side::Reply). The maps are freed with the last program that uses them.
+//! A state is one or more eBPF maps. It belongs to a function of a chain ([`StateKey`]), not to a
+//! program. These programs share it: those of the old and the new generation during a live change;
+//! those at both hooks; that of the reverse function (`reverseOf`) in the reverse chain. The
+//! instance of a reverse function carries the *key of the function that it undoes* and
+//! [`Side::Reply`](myelin_spec::Side::Reply). The maps are freed with their last program.
 //!
-//! How a stateful kind is loaded (in `instance.rs`):
+//! Steps to load a stateful kind (in `instance.rs`):
 //!
-//! 1. List its maps as [`MapShape`]s under the names they have in the eBPF object.
-//! 2. `states.get(key, shape, &maps)`: `shape` is the part of the configuration that the state depends on; let it be
-//!    the whole configuration with every key that may change under a living state set to its default. When a new
-//!    generation's shape differs, it starts with new maps, and the old ones go with the old programs.
-//! 3. Hand [`State::maps`] to `Program::load` beside the shared maps.
-//! 4. Return the `Arc<State>` with the program: the segment holds it, and with it the state.
+//! 1. List its maps as [`MapShape`]s with their names in the eBPF object.
+//! 2. Call `states.get(key, shape, &maps)`. `shape` is the configuration, with every key that may
+//!    change under a living state set to its default. If the shape of a new generation differs, it
+//!    starts with new maps; the old ones are freed with the old programs.
+//! 3. Pass [`State::maps`] to `Program::load` with the shared maps.
+//! 4. Return the `Arc<State>` with the program: the segment keeps the state alive.
 //!
-//! A state survives the death of the agent as long as its programs do: they hold the maps. The next agent does not find
-//! it. The twin in user space is `state.rs` of the functions room.
+//! A state survives the death of the agent while its programs live, because they hold the maps. The
+//! next agent does not find it. The twin in user space is `state.rs` of the crate `functions`.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -30,7 +30,7 @@ use crate::{Error, lock};
 /// One map of a state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapShape {
-    /// Its name in the eBPF object.
+    /// The name in the eBPF object.
     pub(crate) name: &'static str,
     pub(crate) kind: MapType,
     /// Bytes of a key.
@@ -66,33 +66,34 @@ impl State {
         })
     }
 
-    /// The maps by name, as a program is loaded with them.
+    /// Returns the maps by name, for the load of a program.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         fds(&self.maps)
     }
 
-    /// One of the maps, to read and fill.
+    /// Returns one of the maps, to read and fill.
     pub(crate) fn map(&self, name: &str) -> Option<&MapHandle> {
         let (_, map) = self.maps.iter().find(|(own, _)| *own == name)?;
         Some(map)
     }
 }
 
-/// The living states of a plane, by whose they are.
+/// The states of a plane by key.
 #[derive(Debug, Default)]
 pub(crate) struct States {
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Vec<StateEntry>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StateEntry {
     key: StateKey,
     shape: FunctionConfig,
     state: Weak<State>,
 }
 
 impl States {
-    /// The state of `key`, if it lives and has that shape, else a new one; without a key one that nobody else gets.
+    /// Returns the state of `key` if it lives and has that shape, else a new one. Without a key the
+    /// state is private.
     pub(crate) fn get(
         &self,
         key: Option<&StateKey>,
@@ -113,7 +114,7 @@ impl States {
         }
         let state = Arc::new(State::new(maps)?);
         if let Some(key) = key {
-            entries.push(Entry {
+            entries.push(StateEntry {
                 key: key.clone(),
                 shape: shape.clone(),
                 state: Arc::downgrade(&state),

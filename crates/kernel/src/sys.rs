@@ -1,4 +1,4 @@
-//! The calls for which libbpf-rs has no safe form.
+//! System calls that libbpf-rs does not wrap safely.
 
 use std::ffi::CString;
 use std::io;
@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Attaches a program to an interface by a link, which detaches it when its last reference goes.
-/// `attach_type` and `flags` as the kernel numbers them.
+/// Attaches a program to an interface by a link. The kernel detaches it after the last reference is
+/// closed. `attach_type` and `flags` are the kernel's numbers.
 pub(crate) fn link_create(
     program: BorrowedFd<'_>,
     ifindex: u32,
@@ -32,7 +32,7 @@ pub(crate) fn link_create(
     owned(fd)
 }
 
-/// Replaces the program of a link in one step.
+/// Replaces the program of a link atomically.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are open for the call, and no options are given.
     check(unsafe {
@@ -40,7 +40,7 @@ pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     })
 }
 
-/// Detaches a link now; to let go of it would do so some time later when it is pinned.
+/// Detaches a link now. A close would detach a pinned link later.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
@@ -54,14 +54,14 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     check(result)
 }
 
-/// The pinned object at a path.
+/// Opens the pinned object at a path.
 pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string that lives through the call.
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// The name of an interface of this network namespace.
+/// Returns the name of an interface of this network namespace.
 pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the IF_NAMESIZE bytes that the call may write.
@@ -75,32 +75,33 @@ pub(crate) fn interface_name(ifindex: u32) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Whether a socket of the family AF_XDP can be opened.
+/// Returns whether the kernel can open an AF_XDP socket.
 pub(crate) fn af_xdp() -> io::Result<()> {
     // SAFETY: opens a descriptor, no memory is involved.
     owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }).map(drop)
 }
 
-/// Waits for an RCU grace period: every program that ran when this was called has ended.
+/// Waits for an RCU grace period: all programs that run at the call have ended.
 pub(crate) fn grace_period() -> io::Result<()> {
-    /// `MEMBARRIER_CMD_GLOBAL` of `linux/membarrier.h`: the one that is such a period and not only interrupts to the CPUs.
+    /// `MEMBARRIER_CMD_GLOBAL` of `linux/membarrier.h`: the only command that waits for a grace
+    /// period.
     const GLOBAL: libc::c_int = 1;
     // SAFETY: the call takes three numbers and touches no memory.
     check(unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) } as i32)
 }
 
-/// What goes into `BPF_PROG_TEST_RUN` and comes back.
+/// Input and output of `BPF_PROG_TEST_RUN`.
 pub(crate) struct RunBuffers<'a> {
     pub(crate) data_in: &'a [u8],
-    /// Its length is set to what the program left.
+    /// The call sets its length to the program's output.
     pub(crate) data_out: Option<&'a mut Vec<u8>>,
     pub(crate) context_in: &'a [u8],
-    /// Its length is set to what the kernel wrote.
+    /// The call sets its length to the kernel's output.
     pub(crate) context_out: &'a mut Vec<u8>,
     pub(crate) repeat: u32,
 }
 
-/// Runs a program on data: its return value and the mean time of a run, nanoseconds.
+/// Runs a program on data. Returns its return value and the mean time of a run, ns.
 pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::Result<(u32, u32)> {
     let RunBuffers {
         data_in,
@@ -134,11 +135,11 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, buffers: RunBuffers<'_>) -> io::
     Ok((options.retval, options.duration))
 }
 
-/// Reads the next elements of a hash map, `most` at most, into `keys` and `values`; how many these are, and whether there may
-/// be more. `cursor` is `None` at first.
+/// Reads the next elements of a hash map, at most `most`, into `keys` and `values`. Returns their
+/// number, and whether more may follow. `cursor` is `None` at first.
 ///
 /// # Panics
-/// When the buffers do not hold `most` elements.
+/// The buffers hold fewer than `most` elements.
 pub(crate) fn lookup_batch(
     map: BorrowedFd<'_>,
     cursor: &mut Option<[u8; 64]>,
@@ -174,7 +175,7 @@ pub(crate) fn lookup_batch(
             *cursor = Some(next);
             Ok((count as usize, true))
         }
-        // The end; what was read before it is there.
+        // The end of the map. The elements read before are valid.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok((count as usize, false)),
         Err(error) => Err(error),
     }

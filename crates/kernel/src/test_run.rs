@@ -1,4 +1,4 @@
-//! Programs run on data of one's own (`BPF_PROG_TEST_RUN`): for tests and for measuring what they cost.
+//! Runs programs on given data (`BPF_PROG_TEST_RUN`), for tests and to measure their cost.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -9,12 +9,14 @@ use myelin_spec::{FunctionConfig, OnFailure};
 
 use crate::object::POLICER;
 use crate::sys::{self, RunBuffers};
-use crate::{ChainConfig, Entry, Error, Exit, Hook, KernelSegment, Plane, Policer, PortConfig};
+use crate::{
+    ChainConfig, EntrySpace, Error, Exit, Hook, KernelSegment, Plane, Policer, PortConfig,
+};
 
-/// The loopback interface: no packet of a test run reaches it.
+/// The loopback interface. No packet of a test run reaches it.
 const OUT: u32 = 1;
 
-/// A port that only test runs reach.
+/// Returns a port that only test runs reach.
 pub fn port() -> PortConfig {
     PortConfig {
         name: "lo".to_owned(),
@@ -24,7 +26,7 @@ pub fn port() -> PortConfig {
     }
 }
 
-/// A chain of kernel functions that ends in a redirect to where no packet of a test run gets.
+/// Returns a chain of kernel functions that ends in a redirect. No packet of a test run leaves it.
 pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig {
     ChainConfig {
         spi,
@@ -33,7 +35,7 @@ pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig 
         on_failure: OnFailure::Drop,
         policer: None,
         positions: functions.len() as u8,
-        entry: Entry::Kernel,
+        entry: EntrySpace::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
             functions: functions.iter().cloned().map(Into::into).collect(),
@@ -45,12 +47,12 @@ pub fn chain(hook: Hook, spi: u32, functions: &[FunctionConfig]) -> ChainConfig 
     }
 }
 
-/// What a program runs on.
+/// The input of a test run.
 #[derive(Clone, Copy, Debug)]
 pub struct TestRun<'a> {
     /// The frame, of at least 14 bytes.
     pub frame: &'a [u8],
-    /// The metadata that the front door would have left; the tc hook carries stamp, offsets and flags of it.
+    /// The metadata of the front door. The tc hook carries only stamp, offsets and flags.
     pub meta: Option<Meta>,
     /// Segments of a GSO packet; tc only.
     pub gso_segs: u32,
@@ -58,9 +60,9 @@ pub struct TestRun<'a> {
     pub gso_size: u32,
     /// The packet's priority; tc only.
     pub priority: u32,
-    /// When the packet arrived, ns; tc only, for programs that take the time from it.
+    /// Arrival time, ns; tc only, for programs that read the time from the packet.
     pub arrival_ns: u64,
-    /// Runs, one after another on the same frame; at least 1.
+    /// Number of runs on the same frame; at least 1.
     pub repeat: u32,
 }
 
@@ -79,20 +81,21 @@ impl<'a> TestRun<'a> {
     }
 }
 
-/// What came of it.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The program's verdict, as its hook numbers them; see [`Hook::drop`], [`Hook::pass`] and [`Hook::redirect`].
+    /// The program's verdict, a number of its hook; see [`Hook::drop`], [`Hook::pass`] and
+    /// [`Hook::redirect`].
     pub verdict: u32,
-    /// The frame as the program left it; empty when there was more than one run.
+    /// The frame after the run; empty after several runs.
     pub frame: Vec<u8>,
-    /// The metadata as the program left it; of the tc hook, the path identifier, generation and position are 0.
+    /// The metadata after the run. At the tc hook path identifier, generation and position are 0.
     pub meta: Option<Meta>,
-    /// The packet's priority as the program left it; tc only.
+    /// The packet's priority after the run; tc only.
     pub priority: u32,
-    /// When the packet may leave, CLOCK_MONOTONIC, ns, as the program left it; 0 for at once; tc only.
+    /// The departure time after the run, CLOCK_MONOTONIC, ns; 0 for immediately; tc only.
     pub departs_ns: u64,
-    /// Mean time of a run, nanoseconds.
+    /// Mean time of a run, ns.
     pub mean_ns: u32,
 }
 
@@ -128,13 +131,13 @@ const _: () = assert!(std::mem::offset_of!(SkbContext, tstamp) == 152);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_segs) == 164);
 const _: () = assert!(std::mem::offset_of!(SkbContext, gso_size) == 176);
 
-/// The place in [`SkbContext::before_cb`].
+/// Index in [`SkbContext::before_cb`].
 const PRIORITY: usize = 32 / 4;
 
-/// The kernel wants room for all of its `struct __sk_buff`, 192 bytes today.
+/// The kernel requires room for all of its `struct __sk_buff`, 192 bytes today.
 const SKB_CONTEXT_ROOM: usize = 512;
 
-/// Room for what a program may put in front of a frame.
+/// Room for headers that a program writes before a frame.
 const HEADROOM: usize = 256;
 
 /// Runs a program of that hook.
@@ -146,8 +149,9 @@ pub fn run(program: BorrowedFd<'_>, hook: Hook, test: &TestRun<'_>) -> Result<Ou
     .map_err(Error::TestRun)
 }
 
-/// A program for XDP that runs a policer, or as a shaper where it `shapes`, over the arrivals that its frame lists (`struct
-/// arrival` of `policer.bpf.c`); `alone`: as where only one CPU at a time is at the door.
+/// Loads an XDP program that runs a policer over the arrivals in its frame (`struct arrival` of
+/// `policer.bpf.c`). `shapes`: runs it as a shaper. `alone`: assumes that one CPU at a time runs
+/// the door.
 pub fn policer(
     plane: &Plane,
     policer: &Policer,
@@ -160,7 +164,7 @@ pub fn policer(
     POLICER.load(Hook::Xdp, bytemuck::bytes_of(&instance), &maps)
 }
 
-/// Room for what a program leaves of a frame of so many bytes; several runs leave none.
+/// Returns a buffer for the frame after a single run; several runs return no frame.
 fn room(test: &TestRun<'_>, bytes: usize) -> Option<Vec<u8>> {
     (test.repeat <= 1).then(|| vec![0; bytes + HEADROOM])
 }

@@ -1,5 +1,5 @@
-//! Structures that eBPF programs and this crate share: their layout is compared with what the compiled programs say of
-//! theirs in their BTF.
+//! Compares the layout of structures that this crate shares with the eBPF programs, by the BTF of
+//! the compiled programs.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use libbpf_rs::btf::types::{MemberAttr, Struct};
 
 use crate::object::Program;
 
-/// Size of a C structure and the offsets of its members, bytes.
+/// Returns the size of a C structure and the offsets of its members, bytes.
 pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, usize>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), program.any()).unwrap();
@@ -32,7 +32,8 @@ pub(crate) fn layout(program: &Program, name: &str) -> (usize, BTreeMap<String, 
     (structure.size(), members.collect())
 }
 
-/// The fields of `$rust` lie where the members of the same names of `struct $c` lie, and there are no others.
+/// Checks that the fields of `$rust` have the offsets of the equally named members of `struct $c`,
+/// and that there are no others.
 macro_rules! assert_twins {
     ($program:expr, $c:literal, $rust:ty { $($field:ident),+ $(,)? }) => {{
         let (size, members) = $crate::tests::layout(&$program, $c);

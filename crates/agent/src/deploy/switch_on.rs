@@ -133,7 +133,7 @@ fn lead(plane: &Plane, running: &Running, from: &Form, to: &Form) -> Result<Inst
     let door = ingress.door();
     let _urgent = Urgent::begin();
     let since = Instant::now();
-    door.lead(&to.chain.matches, new)
+    door.redirect(&to.chain.matches, new)
         .map_err(|error| match_error(to, &error))?;
     if to.chain.matches == from.chain.matches {
         return Ok(since);

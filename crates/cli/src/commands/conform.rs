@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use myelin_api::{ApiError, RunDir};
-use myelin_kernel::{Conformance, Direction, Seen, Watch};
+use myelin_kernel::{ConformConfig, ConformReport, Conformance, TrafficDirection};
 use myelin_linux::capability;
 use myelin_linux::link::Link;
 use myelin_linux::netlink::Netlink;
@@ -82,7 +82,7 @@ pub(crate) fn execute(run_dir: &RunDir, arguments: &Arguments) -> Result<ExitCod
     let burst = arguments.burst.as_deref();
     let sla = arguments::profile(&arguments.rate, burst).map_err(ApiError::usage)?;
     let filter = arguments.filter.as_deref().map(arguments::packets);
-    let watch = Watch {
+    let watch = ConformConfig {
         profile: sla.profile(),
         tolerance_ns: u64::try_from(arguments.tolerance.as_nanos()).unwrap_or(u64::MAX),
         filter: filter.transpose().map_err(ApiError::usage)?,
@@ -131,13 +131,17 @@ fn nothing_seen(arguments: &Arguments) -> String {
 }
 
 /// In the interface's namespace: attaches, waits for the end, reads.
-fn look_on(arguments: &Arguments, netns: Option<&str>, watch: &Watch) -> Result<Seen, ApiError> {
+fn look_on(
+    arguments: &Arguments,
+    netns: Option<&str>,
+    watch: &ConformConfig,
+) -> Result<ConformReport, ApiError> {
     let mut netlink = Netlink::open().map_err(ApiError::failed)?;
     let link = find(&mut netlink, &arguments.interface, netns)?;
     let interrupted = interrupt::catch()?;
     let direction = match arguments.direction.as_str() {
-        "out" => Direction::Out,
-        _ => Direction::In,
+        "out" => TrafficDirection::Out,
+        _ => TrafficDirection::In,
     };
     let monitor =
         Conformance::attach(&link.name, link.index, direction, watch).map_err(ApiError::failed)?;

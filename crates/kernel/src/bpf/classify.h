@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): one look-up a mask, most specific
- * mask first, until one hits. The table is an array of buckets, one or two cache lines each, that
- * are searched in line: a look-up is neither a call nor more than these lines, whether it finds
- * something or not, so that neither the number of masks nor the number of chains weighs much. What
- * does not fit into its bucket is in a hash table, which the bucket tells.
+ * The classifier: tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999). It looks the
+ * packet up once for each mask, the most specific mask first, until one hits. The table is an array
+ * of buckets of one or two cache lines each. A look-up searches its bucket inline, without a call,
+ * so the numbers of masks and chains cost little. A hash table holds the keys that do not fit into
+ * their bucket; `more` in the bucket counts them.
  */
 #ifndef MYELIN_CLASSIFY_H
 #define MYELIN_CLASSIFY_H
@@ -13,16 +13,15 @@
 
 #define MAX_MASKS 64
 /*
- * In the mask field of the key of a packet without ports. A mask that names a port keeps it, so
- * that no key in the table matches: a test of the packet's flags in the loop would be one more
- * branch.
+ * Bit of the mask field in the key of a packet without ports. A mask that names a port keeps the
+ * bit, so no key in the table matches. This saves a branch on the packet's flags in the loop.
  */
 #define NO_PORTS 0x80
 
 /* Twin: myelin_kernel::classifier::MaskEntry. */
 struct mask {
 	__u64 keep[sizeof(union key) / sizeof(__u64)]; /* two words for IPv4, five for IPv6 */
-	__u64 tag; /* the mask's number, where `fields.mask` lies in its word */
+	__u64 tag; /* the mask's number, at the position of `fields.mask` in its word */
 };
 
 struct masks {
@@ -32,14 +31,14 @@ struct masks {
 	struct mask v6[MAX_MASKS];
 };
 
-/* Readers use the bank that `active` tells; the writer changes the other one, then `active`. */
+/* Readers use the bank `active`. The writer changes the other bank, then `active`. */
 struct mask_banks {
 	__u32 active;
 	__u32 spare;
 	struct masks banks[2];
 };
 
-/* One port's masks. */
+/* The masks of one port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -49,9 +48,9 @@ struct {
 } masks SEC(".maps");
 
 /*
- * From key to the number of a chain, for all ports. User space writes an entry's number after its
- * key, makes it 0 to free the entry, and gives the entry to another key only when no program can be
- * comparing any more. Twin: myelin_kernel::classifier::buckets.
+ * Maps a key to the number of a chain, for all ports. User space writes the number of an entry
+ * after its key. It writes 0 to free the entry, and reuses the entry after a grace period, when no
+ * program still compares its key. Twin: myelin_kernel::classifier::buckets.
  */
 #define BUCKETS 16384
 
@@ -100,7 +99,7 @@ struct {
 	__uint(max_entries, 1);
 } matches6 SEC(".maps");
 
-/* Where a chain starts; twin: myelin_kernel::chain::ChainEntry. Never changes while in use. */
+/* Start of a chain; twin: myelin_kernel::chain::ChainEntry. Never changes while in use. */
 struct chain {
 	__u32 spi;
 	__u32 line; /* the front door's counters, first of the chain's block */
@@ -126,7 +125,7 @@ enum on_failure {
 	ON_FAILURE_PASS = 1,
 };
 
-/* Number 0 is no chain. */
+/* Number 0 means: no chain. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -140,8 +139,8 @@ static __always_inline __u64 mix(__u64 hash, __u64 word)
 	return hash ^ hash >> 32;
 }
 
-/* The number of the chain that the packet's key leads to under a mask; 0: none. */
-static __always_inline __u32 look4(const struct mask *mask, const union key *key)
+/* Returns the number of the chain that matches under a mask; 0: none. */
+static __always_inline __u32 lookup_mask4(const struct mask *mask, const union key *key)
 {
 	const __u64 masked[2] = {
 		key->words[0] & mask->keep[0],
@@ -164,7 +163,7 @@ static __always_inline __u32 look4(const struct mask *mask, const union key *key
 	return number ? *number : 0;
 }
 
-static __always_inline __u32 look6(const struct mask *mask, const union key *key)
+static __always_inline __u32 lookup_mask6(const struct mask *mask, const union key *key)
 {
 	const __u64 masked[5] = {
 		key->words[0] & mask->keep[0],
@@ -195,46 +194,45 @@ static __always_inline __u32 look6(const struct mask *mask, const union key *key
 	return number ? *number : 0;
 }
 
-/* A search under way. */
+/* State of a search over the masks. */
 struct search {
 	const struct masks *masks;
 	const union key *key;
 	__u32 found;
 };
 
-/* Looks under mask `i` + 1; 1 ends the search. */
-static long further4(__u32 i, struct search *search)
+/* Searches under mask `i` + 1. Returns 1 to end the search. */
+static long search_next_mask4(__u32 i, struct search *search)
 {
 	if (++i >= search->masks->count4 || i >= MAX_MASKS)
 		return 1;
-	search->found = look4(&search->masks->v4[i], search->key);
+	search->found = lookup_mask4(&search->masks->v4[i], search->key);
 	return search->found != 0;
 }
 
-static long further6(__u32 i, struct search *search)
+static long search_next_mask6(__u32 i, struct search *search)
 {
 	if (++i >= search->masks->count6 || i >= MAX_MASKS)
 		return 1;
-	search->found = look6(&search->masks->v6[i], search->key);
+	search->found = lookup_mask6(&search->masks->v6[i], search->key);
 	return search->found != 0;
 }
 
 /*
- * The loop over the masks behind the first is bpf_loop, whose body the verifier looks at once: as a
- * plain loop it makes loading a door several times slower. Apart, so that each call has one
- * callback and is inlined.
+ * Searches the masks after the first with bpf_loop: the verifier checks its body once. A plain loop
+ * makes the load of a front door several times slower. A function of its own gives each call one
+ * callback, so the kernel inlines it.
  */
-static __noinline void search4(struct search *search)
+static __noinline void search_masks4(struct search *search)
 {
-	bpf_loop(MAX_MASKS, further4, search, 0);
+	bpf_loop(MAX_MASKS, search_next_mask4, search, 0);
 }
 
-static __noinline void search6(struct search *search)
+static __noinline void search_masks6(struct search *search)
 {
-	bpf_loop(MAX_MASKS, further6, search, 0);
+	bpf_loop(MAX_MASKS, search_next_mask6, search, 0);
 }
 
-/* The port's masks. */
 static __always_inline const struct masks *active_masks(void)
 {
 	__u32 zero = 0;
@@ -243,7 +241,7 @@ static __always_inline const struct masks *active_masks(void)
 	return both ? &both->banks[both->active & 1] : NULL;
 }
 
-/* The chain that takes a packet which came in by `port`. */
+/* Returns the chain of a packet that arrived at `port`. */
 static __always_inline const struct chain *
 classify(const struct masks *active, const struct headers *headers, union key *key, __u16 port)
 {
@@ -254,17 +252,17 @@ classify(const struct masks *active, const struct headers *headers, union key *k
 		key->v6.fields.port = port;
 		key->v6.fields.mask = without_ports;
 		if (active->count6) {
-			search.found = look6(&active->v6[0], key);
+			search.found = lookup_mask6(&active->v6[0], key);
 			if (!search.found && active->count6 > 1)
-				search6(&search);
+				search_masks6(&search);
 		}
 	} else {
 		key->v4.fields.port = port;
 		key->v4.fields.mask = without_ports;
 		if (active->count4) {
-			search.found = look4(&active->v4[0], key);
+			search.found = lookup_mask4(&active->v4[0], key);
 			if (!search.found && active->count4 > 1)
-				search4(&search);
+				search_masks4(&search);
 		}
 	}
 	if (!search.found)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The conformance monitor: a leaky bucket that every packet fills and the rate drains, in packets
- * and in bits at once. It looks on and says nothing of a packet's way, and shares no code with the
- * policer, which it is there to check. Twin of myelin_packet::fixtures::Meter: a packet or a bit is
- * 10^9 of level, of which a rate of one a second drains one a nanosecond. tc only, both directions.
+ * The conformance monitor: a leaky bucket in packets and one in bits. Every packet fills them; the
+ * rate drains them. The monitor passes every packet unchanged. It shares no code with the policer,
+ * which it checks. Twin of myelin_packet::fixtures::Meter: a packet or a bit is 10^9 units of
+ * level; a rate of one per second drains one unit per nanosecond. tc only, both directions.
  */
 #include "instance.h"
 #include "parse.h"
 
 #define KEY_WORDS  (sizeof(union key) / sizeof(__u64))
-#define VIOLATIONS 32  /* kept, of all that there were; a power of two */
-#define HEADERS	   512 /* bytes of a frame that are looked at for its headers */
+#define VIOLATIONS 32  /* violations that are kept; a power of two */
+#define HEADERS	   512 /* bytes of a frame that may hold its headers */
 #define VLAN_TAG   4
-/* In the mask field of the key of a packet without ports, which a filter by ports keeps. */
+/* Bit of the mask field in the key of a packet without ports. A filter by ports keeps it. */
 #define NO_PORTS 0x80
 
 enum {
@@ -20,44 +20,43 @@ enum {
 	FAMILY_V6 = 1,
 };
 
-/* Twin: myelin_kernel::conform::Limit. All zero where the profile has no such bucket. */
+/* Twin: myelin_kernel::conform::LeakyBucket. All zero if the profile has no such bucket. */
 struct limit {
 	__u64 rate;
-	__u64 full;	/* a level above it does not conform */
-	__u64 wide;	/* nor does one above it, with the tolerance */
-	__u64 drain_ns; /* in more time than this, any level drains; rate times it fits in 64 bits
-			 */
+	__u64 full;	/* highest conforming level */
+	__u64 wide;	/* highest conforming level with the tolerance */
+	__u64 drain_ns; /* drains any level; rate * drain_ns fits in 64 bits */
 	__u64 each;	/* level of one packet or bit */
 };
 
-/* Twin: myelin_kernel::conform::Instance. */
+/* Twin: myelin_kernel::conform::ConformInstance. */
 const volatile struct watch {
 	struct limit of_packets;
 	struct limit of_bits;
-	__u64 most_packets; /* the count ends with them; 0: it does not */
-	__u32 families;	    /* that the filter takes, as a set; 0: there is no filter */
-	__u32 trial;	    /* the time is the one that the packet brings: a test run */
+	__u64 most_packets; /* number of packets after which the count ends; 0: no end */
+	__u32 families;	    /* set of families that the filter matches; 0: no filter */
+	__u32 trial;	    /* test run: read the time from the packet */
 	__u64 keep[2][KEY_WORDS];
 	__u64 want[2][KEY_WORDS];
 } INSTANCE INSTANCE_SECTION;
 
-/* How full a bucket is and ever was. */
+/* The level of a bucket and its maximum. */
 struct level {
 	__u64 now;
 	__u64 most;
-	__u64 most_ns; /* when it was */
+	__u64 most_ns; /* time of the maximum */
 };
 
-/* Packets on end that do not conform, tolerance and all. */
+/* Consecutive packets that do not conform even with the tolerance. */
 struct violation {
 	__u64 from_ns;
 	__u64 to_ns;
 	__u64 packets;
-	__u64 packets_over; /* the most that the levels were above the bursts */
+	__u64 packets_over; /* largest excess of the levels over the bursts */
 	__u64 bits_over;
 };
 
-/* Twin: myelin_kernel::conform::Entry. */
+/* Twin: myelin_kernel::conform::ConformEntry. */
 struct conformance {
 	struct bpf_spin_lock lock;
 	__u32 violating; /* the last packet did not conform */
@@ -65,8 +64,8 @@ struct conformance {
 	__u64 last_ns;
 	__u64 packets;
 	__u64 bytes;
-	__u64 above;  /* packets that do not conform */
-	__u64 beyond; /* those that the tolerance does not excuse either */
+	__u64 above;  /* packets above the profile */
+	__u64 beyond; /* packets above the profile and the tolerance */
 	__u64 violations;
 	struct level of_packets;
 	struct level of_bits;
@@ -80,12 +79,12 @@ struct {
 	__uint(max_entries, 1);
 } conformance SEC(".maps");
 
-/* What comes at one time: a packet, or the segments that a GSO packet stands for. */
+/* One arrival: a packet, or all segments of a GSO packet. */
 struct arrival {
 	__u64 now_ns;
 	__u32 segments;
-	__u32 each_bytes; /* of every segment but the last, which may be shorter */
-	__u32 bytes;	  /* of all */
+	__u32 each_bytes; /* of every segment except the last, which may be shorter */
+	__u32 bytes;	  /* of all segments */
 };
 
 static __always_inline __u64 drained(const volatile struct limit *limit, __u64 level,
@@ -99,9 +98,9 @@ static __always_inline __u64 drained(const volatile struct limit *limit, __u64 l
 	return level > gone ? level - gone : 0;
 }
 
-/* How many of the segments, which come to `total`, fit below `full`. */
-static __always_inline __u32 fitting(const struct arrival *arrival, __u64 level, __u64 full,
-				     __u64 each, __u64 total)
+/* Returns how many of the segments, of cost `total` together, fit below `full`. */
+static __always_inline __u32 fitting_segments(const struct arrival *arrival, __u64 level,
+					      __u64 full, __u64 each, __u64 total)
 {
 	__u64 room = full > level ? full - level : 0;
 
@@ -124,14 +123,14 @@ static __always_inline void fill(struct level *level, __u64 now, __u64 cost, __u
 	}
 }
 
-static __always_inline __u64 over(const volatile struct limit *limit, const struct level *level)
+static __always_inline __u64 excess(const volatile struct limit *limit, const struct level *level)
 {
 	return level->now > limit->full ? level->now - limit->full : 0;
 }
 
-/* Writes down that so many packets are beyond the profile: a new violation, or more of the last. */
-static __always_inline void violate(struct conformance *seen, const struct arrival *arrival,
-				    __u32 beyond)
+/* Records packets beyond the profile: starts a violation or extends the last one. */
+static __always_inline void record_violation(struct conformance *seen,
+					     const struct arrival *arrival, __u32 beyond)
 {
 	bool begins = !seen->violating;
 
@@ -146,8 +145,8 @@ static __always_inline void violate(struct conformance *seen, const struct arriv
 		return;
 
 	struct violation *violation = &seen->kept[number & (VIOLATIONS - 1)];
-	__u64 packets_over = over(&INSTANCE.of_packets, &seen->of_packets);
-	__u64 bits_over = over(&INSTANCE.of_bits, &seen->of_bits);
+	__u64 packets_over = excess(&INSTANCE.of_packets, &seen->of_packets);
+	__u64 bits_over = excess(&INSTANCE.of_bits, &seen->of_bits);
 
 	if (begins)
 		violation->from_ns = arrival->now_ns;
@@ -159,7 +158,7 @@ static __always_inline void violate(struct conformance *seen, const struct arriv
 		violation->bits_over = bits_over;
 }
 
-static __always_inline void see(struct conformance *seen, const struct arrival *arrival)
+static __always_inline void update_monitor(struct conformance *seen, const struct arrival *arrival)
 {
 	const volatile struct limit *packets = &INSTANCE.of_packets, *bits = &INSTANCE.of_bits;
 	__u64 packet_cost = arrival->segments * packets->each;
@@ -172,15 +171,16 @@ static __always_inline void see(struct conformance *seen, const struct arrival *
 		return;
 	}
 
-	/* Another CPU, with a later reading of the clock, may have been first. */
+	/* Another CPU with a later clock reading may have updated the monitor first. */
 	__u64 elapsed_ns = arrival->now_ns > seen->last_ns ? arrival->now_ns - seen->last_ns : 0;
 	__u64 in_packets = drained(packets, seen->of_packets.now, elapsed_ns);
 	__u64 in_bits = drained(bits, seen->of_bits.now, elapsed_ns);
-	__u32 fit_packets = fitting(arrival, in_packets, packets->full, packets->each, packet_cost);
-	__u32 fit_bits = fitting(arrival, in_bits, bits->full, each_cost, bit_cost);
+	__u32 fit_packets =
+		fitting_segments(arrival, in_packets, packets->full, packets->each, packet_cost);
+	__u32 fit_bits = fitting_segments(arrival, in_bits, bits->full, each_cost, bit_cost);
 	__u32 near_packets =
-		fitting(arrival, in_packets, packets->wide, packets->each, packet_cost);
-	__u32 near_bits = fitting(arrival, in_bits, bits->wide, each_cost, bit_cost);
+		fitting_segments(arrival, in_packets, packets->wide, packets->each, packet_cost);
+	__u32 near_bits = fitting_segments(arrival, in_bits, bits->wide, each_cost, bit_cost);
 	__u32 beyond = arrival->segments - (near_packets < near_bits ? near_packets : near_bits);
 
 	if (!seen->packets)
@@ -192,11 +192,11 @@ static __always_inline void see(struct conformance *seen, const struct arrival *
 	seen->beyond += beyond;
 	fill(&seen->of_packets, in_packets, packet_cost, arrival->now_ns);
 	fill(&seen->of_bits, in_bits, bit_cost, arrival->now_ns);
-	violate(seen, arrival, beyond);
+	record_violation(seen, arrival, beyond);
 	bpf_spin_unlock(&seen->lock);
 }
 
-static __always_inline bool wanted(const struct headers *headers, union key *key)
+static __always_inline bool matches_filter(const struct headers *headers, union key *key)
 {
 	__u32 family = headers->flags & FLAG_IPV6 ? FAMILY_V6 : FAMILY_V4;
 	bool same = IMMEDIATE(families) >> family & 1;
@@ -226,7 +226,7 @@ int myelin_conform(hook_ctx *ctx)
 		.now_ns = IMMEDIATE(trial) ? ctx->tstamp : bpf_ktime_get_ns(),
 		.segments = hook_arriving_segments(ctx),
 	};
-	/* The tag that the stack took out of the frame was part of it, and will be. */
+	/* The stack has removed the tag from the frame and will add it again. */
 	__u32 length = hook_length(ctx) + hook_stripped_tags(ctx) * VLAN_TAG, first = 0;
 	struct conformance *seen = bpf_map_lookup_elem(&conformance, &first);
 	struct headers headers = {};
@@ -242,22 +242,22 @@ int myelin_conform(hook_ctx *ctx)
 			__builtin_memset(&key, 0, sizeof(key));
 			why = parse(ctx, &headers, &key);
 		}
-		if (IMMEDIATE(families) && (why || !wanted(&headers, &key)))
+		if (IMMEDIATE(families) && (why || !matches_filter(&headers, &key)))
 			return HOOK_PASS;
-		/* Segments of what was not parsed: where their headers end is not known. */
+		/* The payload offset of an unparsed packet is unknown. */
 		if (why)
 			headers.payload = 0;
 	}
 
-	/* Each segment has headers of its own. A packet from another machine may not say how many
-	 * there are. */
+	/* Each segment has its own headers. A packet from another machine may carry no segment
+	 * count. */
 	__u32 own = headers.payload + hook_stripped_tags(ctx) * VLAN_TAG;
 
 	if (ctx->gso_size && !ctx->gso_segs && length > own)
 		arrival.segments = (length - own + ctx->gso_size - 1) / ctx->gso_size;
 	arrival.bytes = length + (arrival.segments - 1) * own;
 	arrival.each_bytes = arrival.segments > 1 ? own + ctx->gso_size : arrival.bytes;
-	see(seen, &arrival);
+	update_monitor(seen, &arrival);
 	return HOOK_PASS;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Counters that user space reads through mmap. A plain array, because a per-CPU array cannot be
- * mapped: line `cpu * lines + line` has one writer, so increments need no atomic operation, and a
- * cache line of its own.
+ * Counters that user space reads through mmap. A per-CPU array cannot be mapped, so this is a plain
+ * array. Line `cpu * lines + line` has one writer and a cache line of its own, so increments need
+ * no atomic operation.
  */
 #ifndef MYELIN_COUNTERS_H
 #define MYELIN_COUNTERS_H
@@ -25,23 +25,23 @@ struct myelin_line {
 _Static_assert(sizeof(struct myelin_line) == 64, "one cache line");
 
 /*
- * One element of the size that the loader gives it: programs then know its address, and a line is a
- * sum instead of a look-up.
+ * The loader sets the size. Programs know the array's address, so a line needs an addition instead
+ * of a look-up.
  */
 struct myelin_line counters[1] SEC(".data.counters");
 
-/* This CPU's line `line`, which the loader wrote into the program. */
+/* Returns this CPU's line `line`. The loader wrote `line` into the program. */
 static __always_inline struct myelin_line *counter_line(__u32 line)
 {
 	__u32 first = (bpf_get_smp_processor_id() & COUNTING(last_cpu)) * COUNTING(lines);
 	struct myelin_line *lines = counters;
 
-	/* What the array is in truth, the compiler does not know. */
+	/* The compiler must not assume an array of one element. */
 	asm("" : "+r"(lines));
 	return lines + (first + line);
 }
 
-/* This CPU's line `line`, which the program read from a map. */
+/* Returns this CPU's line `line`. The program read `line` from a map. */
 static __always_inline struct myelin_line *counter_line_of(__u32 line)
 {
 	return counter_line(line & (COUNTING(lines) - 1));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Behind the last function of a chain whose traffic the egress interface shapes: counts the packet
- * out and hands it to its class of the interface's queueing discipline, which finds it by the
- * priority, or tells the discipline when it may leave. Not to the far end of a veth, which would go
- * past every queue. tc only.
+ * Runs after the last function of a chain if the egress interface shapes the traffic. Counts the
+ * packet. Then it sets the packet's class of the queueing discipline (the priority), or its
+ * departure time. It does not redirect to the far end of a veth, because that path bypasses every
+ * queue. tc only.
  */
 #include "departure.h"
 #include "next.h"
@@ -11,11 +11,11 @@
 const volatile struct {
 	struct hop hop;
 	__u32 class;
-	__u32 shaper; /* number; 0: none, the class shapes */
+	__u32 shaper; /* number; 0: the class shapes */
 } INSTANCE INSTANCE_SECTION;
 
-/* The sojourn ends when the packet may leave, so the wait is in it. */
-static __always_inline int leave_in_time(hook_ctx *ctx)
+/* The sojourn ends at the departure time, so it includes the delay. */
+static __always_inline int set_departure_time(hook_ctx *ctx)
 {
 	__u32 number = IMMEDIATE(shaper);
 	struct policer *shaper = bpf_map_lookup_elem(&policers, &number);
@@ -23,7 +23,7 @@ static __always_inline int leave_in_time(hook_ctx *ctx)
 
 	if (!shaper)
 		return hop_drop(ctx, counter_line(HOP(line)));
-	departs_ns = departure(shaper, bpf_ktime_get_ns(), hook_segments(ctx), hook_length(ctx));
+	departs_ns = departure_ns(shaper, bpf_ktime_get_ns(), hook_segments(ctx), hook_length(ctx));
 	if (!departs_ns || !hop_count_out_at(ctx, departs_ns))
 		return HOOK_DROP;
 	bpf_skb_set_tstamp(ctx, departs_ns, BPF_SKB_TSTAMP_DELIVERY_MONO);
@@ -34,7 +34,7 @@ HOOK_SECTION
 int myelin_depart(hook_ctx *ctx)
 {
 	if (IMMEDIATE(shaper))
-		return leave_in_time(ctx);
+		return set_departure_time(ctx);
 	if (!hop_count_out(ctx))
 		return HOOK_DROP;
 	ctx->priority = IMMEDIATE(class);

@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The shaper where the interface holds packets back until their departure time (EDT): the same
- * bucket as the policer's, from which a packet takes its credit ahead, at the time when it may
- * leave. Twin of TokenBucket::eligible_ns in myelin_packet::traffic.
+ * The shaper of an interface that delays each packet until its departure time (EDT). It uses the
+ * bucket of the policer. A packet takes its credit in advance, for the time when it may leave. Twin
+ * of TokenBucket::eligible_ns in myelin_packet::traffic.
  */
 #ifndef MYELIN_DEPARTURE_H
 #define MYELIN_DEPARTURE_H
 
 #include "policer.h"
 
-/* The words that a policer has to spare. */
+/* Indices into `more` of `struct policer`. */
 enum shaper_word {
 	SHAPER_DELAYED,
 	SHAPER_LATE,
 	SHAPER_BIG,
-	SHAPER_LIMIT_NS, /* how long a packet may wait */
+	SHAPER_LIMIT_NS, /* longest delay of a packet */
 };
 
-/* How long from the latest departure until there is credit for `cost`, which is not above `full`.
+/*
+ * Returns the time from the latest departure until the credit suffices for `cost`. `cost` is at
+ * most `full`.
  */
 static __always_inline __u64 wait_ns(const struct bucket *bucket, __u64 credit, __u64 cost)
 {
 	if (cost <= credit)
 		return 0;
-	/* One without a rate asks for no credit. */
+	/* A bucket without a rate has cost 0, so this does not divide by zero. */
 	return (cost - credit - 1) / bucket->rate + 1;
 }
 
-/* When a packet that comes now may leave, ns; 0 if it never conforms or would wait too long. */
-static __always_inline __u64 departure(struct policer *shaper, __u64 now_ns, __u64 packets,
-				       __u64 bytes)
+/* Returns the departure time of a packet that arrives now, ns. Returns 0 if the packet never
+ * conforms or its delay exceeds the limit. */
+static __always_inline __u64 departure_ns(struct policer *shaper, __u64 now_ns, __u64 packets,
+					  __u64 bytes)
 {
 	__u64 packet_cost = packets * shaper->of_packets.each;
 	__u64 bit_cost = bytes * 8 * shaper->of_bits.each;
@@ -56,8 +59,9 @@ static __always_inline __u64 departure(struct policer *shaper, __u64 now_ns, __u
 	} else if (departs_ns > now_ns) {
 		shaper->more[SHAPER_DELAYED] += packets;
 	}
-	shaper->packets = filled(&shaper->of_packets, shaper->packets, elapsed_ns) - packet_cost;
-	shaper->bits = filled(&shaper->of_bits, shaper->bits, elapsed_ns) - bit_cost;
+	shaper->packets =
+		refilled_credit(&shaper->of_packets, shaper->packets, elapsed_ns) - packet_cost;
+	shaper->bits = refilled_credit(&shaper->of_bits, shaper->bits, elapsed_ns) - bit_cost;
 	shaper->last_ns = departs_ns;
 out:
 	bpf_spin_unlock(&shaper->lock);

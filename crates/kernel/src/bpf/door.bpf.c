@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The front door of a port: parse, classify, count, police, stamp, hand on. Both hooks of a port
- * run this source. A chain belongs to one hook and is counted there; the XDP door passes on
- * whatever is not its own, so what no chain takes is seen, and counted, by the tc door.
+ * The front door of a port: parses, classifies, counts, polices, stamps and forwards packets. Both
+ * hooks of a port run this source. A chain belongs to one hook, which counts it. The XDP door
+ * passes all other packets, so the tc door counts the packets without a chain.
  */
 #include "classify.h"
 #include "next.h"
@@ -12,7 +12,7 @@
 enum port_line {
 	PORT_UNMATCHED = 0,
 	/* 1 to 6: not parsed, by enum unparsed. */
-	PORT_LOST = 7, /* matched, but the metadata found no room */
+	PORT_LOST = 7, /* matched, but no room for the metadata */
 };
 
 #define NO_SLOT	 0xffffffff
@@ -23,13 +23,13 @@ const volatile struct door {
 	struct counting counting;
 	__u32 line;	/* first of the port's block */
 	__u32 port;	/* the port's number in the classifier */
-	__u32 opposite; /* interface for what no chain takes; 0: the host's stack */
+	__u32 opposite; /* interface for packets without a chain; 0: the host's stack */
 	__u32 opposite_is_peer;
 	__u32 alone;  /* only one CPU at a time runs this program */
-	__u32 likely; /* slot where most packets go on; NO_SLOT: not known */
+	__u32 likely; /* slot that most packets continue at; NO_SLOT: unknown */
 } INSTANCE INSTANCE_SECTION;
 
-static __always_inline void count_at(const hook_ctx *ctx, __u32 line)
+static __always_inline void count_port_packet(const hook_ctx *ctx, __u32 line)
 {
 	struct myelin_line *at = counter_line_of(IMMEDIATE(line) + line);
 
@@ -37,27 +37,27 @@ static __always_inline void count_at(const hook_ctx *ctx, __u32 line)
 	at->bytes += hook_length(ctx);
 }
 
-static __always_inline int unmatched(hook_ctx *ctx, __u32 line)
+static __always_inline int forward_unmatched(hook_ctx *ctx, __u32 line)
 {
 	if (THIS_HOOK == HOOK_XDP)
 		return HOOK_PASS;
-	count_at(ctx, line);
+	count_port_packet(ctx, line);
 	if (!IMMEDIATE(opposite))
 		return HOOK_PASS;
 	return hook_redirect(IMMEDIATE(opposite), IMMEDIATE(opposite_is_peer));
 }
 
-/* A packet of a chain that cannot be handed on. */
-static __always_inline int failed(hook_ctx *ctx, const struct chain *chain)
+/* Handles a packet of a chain that cannot continue. */
+static __always_inline int handle_failure(hook_ctx *ctx, const struct chain *chain)
 {
 	if (chain->on_failure == ON_FAILURE_PASS)
-		return unmatched(ctx, PORT_UNMATCHED);
+		return forward_unmatched(ctx, PORT_UNMATCHED);
 	counter_line_of(chain->line)->drops += hook_arriving_segments(ctx);
 	return HOOK_DROP;
 }
 
-/* Bytes on the wire: each segment of a GSO packet has headers of its own, and a VLAN tag is part
- * of the frame wherever it lies. */
+/* Returns the bytes on the wire. Each segment of a GSO packet has its own headers. A VLAN tag
+ * counts even if the stack has removed it from the frame. */
 static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct headers *headers,
 					 __u32 packets)
 {
@@ -65,7 +65,7 @@ static __always_inline __u32 wire_length(const hook_ctx *ctx, const struct heade
 	       packets * hook_stripped_tags(ctx) * VLAN_TAG;
 }
 
-/* Whether the packet keeps to the chain's profile; counts it if not. */
+/* Returns whether the packet conforms to the chain's profile. Counts it if not. */
 static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *chain,
 				     const struct headers *headers, __u64 now_ns,
 				     struct myelin_line *line)
@@ -87,8 +87,8 @@ static __always_inline bool conforms(const hook_ctx *ctx, const struct chain *ch
 	return false;
 }
 
-static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
-				 const struct headers *headers)
+static __always_inline int enter_chain(hook_ctx *ctx, const struct chain *chain,
+				       const struct headers *headers)
 {
 	struct myelin_line *line = counter_line_of(chain->line);
 	const struct myelin_meta meta = {
@@ -105,23 +105,23 @@ static __always_inline int enter(hook_ctx *ctx, const struct chain *chain,
 	line->packets += hook_arriving_segments(ctx);
 	line->bytes += hook_length(ctx);
 	line->last_ns = meta.stamp_ns;
-	/* Before anything is spent on it. */
+	/* Police first: a dropped packet costs no more than this. */
 	if (chain->policer && !conforms(ctx, chain, headers, meta.stamp_ns, line))
 		return HOOK_DROP;
 	if (!hook_save(ctx, &meta)) {
-		count_at(ctx, PORT_LOST);
-		return failed(ctx, chain);
+		count_port_packet(ctx, PORT_LOST);
+		return handle_failure(ctx, chain);
 	}
 #if defined(MYELIN_HOOK_XDP)
 	if (chain->entry == ENTRY_USER)
-		return to_user(ctx) ? XDP_REDIRECT : failed(ctx, chain);
+		return redirect_to_socket(ctx) ? XDP_REDIRECT : handle_failure(ctx, chain);
 #endif
-	/* The JIT makes a jump to a slot that the verifier knows direct; any other one is indirect,
-	 * which retpolines make dear. */
+	/* The JIT makes a direct jump to a slot that the verifier knows. Any other jump is
+	 * indirect, and expensive with retpolines. */
 	if (IMMEDIATE(likely) != NO_SLOT && chain->slot == IMMEDIATE(likely))
 		bpf_tail_call(ctx, &programs, IMMEDIATE(likely));
 	bpf_tail_call(ctx, &programs, chain->slot);
-	return failed(ctx, chain);
+	return handle_failure(ctx, chain);
 }
 
 HOOK_SECTION
@@ -131,31 +131,31 @@ int myelin_door(hook_ctx *ctx)
 	struct headers headers = {};
 	union key key = {};
 
-	/* No chain enters at this port: what its frames are is nobody's question. */
+	/* No chain uses this port: skip parsing. */
 	if (!active || !(active->count4 | active->count6))
-		return unmatched(ctx, PORT_UNMATCHED);
+		return forward_unmatched(ctx, PORT_UNMATCHED);
 
 	enum unparsed why = parse(ctx, &headers, &key);
 
 #if defined(MYELIN_HOOK_TC)
 	if (why == PARSE_PULL) {
 		if (!hook_pull(ctx, ctx->len))
-			return unmatched(ctx, UNPARSED_TRUNCATED);
+			return forward_unmatched(ctx, UNPARSED_TRUNCATED);
 		why = parse(ctx, &headers, &key);
 	}
 #endif
 	if (why)
-		return unmatched(ctx, why);
+		return forward_unmatched(ctx, why);
 
 	const struct chain *chain = classify(active, &headers, &key, IMMEDIATE(port));
 
 	if (!chain)
-		return unmatched(ctx, PORT_UNMATCHED);
+		return forward_unmatched(ctx, PORT_UNMATCHED);
 	if (chain->hook == THIS_HOOK)
-		return enter(ctx, chain, &headers);
-	/* The XDP door comes first and keeps what is its own: what gets past it could not be handed
-	 * on. */
-	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : failed(ctx, chain);
+		return enter_chain(ctx, chain, &headers);
+	/* The XDP door runs first and takes the packets of its chains. A packet of an XDP chain at
+	 * the tc door cannot continue. */
+	return THIS_HOOK == HOOK_XDP ? HOOK_PASS : handle_failure(ctx, chain);
 }
 
 char LICENSE[] SEC("license") = "GPL";

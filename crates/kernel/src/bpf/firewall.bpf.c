@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Drops what its rules deny: aggregated bit vectors (Baboescu, Varghese, SIGCOMM 2001) over the
- * tables of myelin_packet::rules, copied one to one into the single element of an array. Where each
- * table starts and how long it is, is read-only data, so that the verifier can check every access.
+ * Drops packets that the rules deny: aggregated bit vectors (Baboescu, Varghese, SIGCOMM 2001) over
+ * the tables of myelin_packet::rules. The loader copies the tables unchanged into the single
+ * element of an array. The read-only data holds each table's offset and length, so the verifier can
+ * check every access.
  */
 #include "protocol.h"
 #include "next.h"
@@ -43,7 +44,7 @@ const volatile struct firewall {
 	struct table protocol;
 	struct table source_port;
 	struct table destination_port;
-	__u32 allow; /* WORDS u64: bit r tells whether rule r allows */
+	__u32 allow; /* WORDS u64: bit r is set if rule r allows */
 	__u32 default_allow;
 	__u32 drops_fragments;
 	__u32 spare;
@@ -91,15 +92,15 @@ static __always_inline const struct class_vector *by_address4(const void *base, 
 	return vector_of(base, table, entry);
 }
 
-/* Whether a - b - borrow is below zero: the carry of a subtractor, without a branch. */
+/* Returns whether a - b - borrow is below zero: the carry of a subtractor, without a branch. */
 static __always_inline __u64 borrows(__u64 a, __u64 b, __u64 borrow)
 {
 	return ((~a & b) | ((~a | b) & (a - b - borrow))) >> 63;
 }
 
 /*
- * Binary search without branches: the verifier would follow each way through it by itself, and the
- * CPU could not foretell them.
+ * Binary search without branches. With branches the verifier would follow each path separately, and
+ * the CPU could not predict them.
  */
 static __always_inline const struct class_vector *by_address6(const void *base, table *table,
 							      const struct in6_addr *address)
@@ -114,7 +115,7 @@ static __always_inline const struct class_vector *by_address6(const void *base, 
 		const __u64 *start = base + table->starts + (at + step) * 2 * sizeof(__u64);
 		__u64 below = borrows(high, start[0], borrows(low, start[1], 0));
 
-		/* Or the compiler makes it a branch after all. */
+		/* Prevents the compiler from making a branch. */
 		barrier_var(below);
 		at += step & (below - 1);
 	}
@@ -128,15 +129,15 @@ static __always_inline const struct class_vector *by_value(const void *base, tab
 			 *(const __u16 *)(base + table->entries + value * sizeof(__u16)));
 }
 
-/* A packet without ports is of class 0. */
+/* A packet without ports is in class 0. */
 static __always_inline const struct class_vector *by_port(const void *base, table *table,
 							  const __be16 *port)
 {
 	return port ? by_value(base, table, bpf_ntohs(*port)) : vector_of(base, table, 0);
 }
 
-/* Number of the lowest bit of a non-zero 16-bit set: how many bits are below it. */
-static __always_inline __u32 lowest(__u32 set)
+/* Returns the number of the lowest bit of a non-zero 16-bit set: how many bits are below it. */
+static __always_inline __u32 lowest_bit(__u32 set)
 {
 	__u32 below = (set & -set) - 1;
 
@@ -154,8 +155,8 @@ struct vectors {
 	const struct class_vector *destination_port;
 };
 
-/* What the first rule that fits says. */
-static __always_inline bool first_common(const void *base, const struct vectors *of)
+/* Returns the verdict of the first matching rule. */
+static __always_inline bool first_match_allows(const void *base, const struct vectors *of)
 {
 	const __u64 *allow = base + INSTANCE.allow;
 	__u32 candidates = of->source->summary & of->destination->summary & of->protocol->summary &
@@ -163,7 +164,7 @@ static __always_inline bool first_common(const void *base, const struct vectors 
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < WORDS && candidates; i++) {
-		__u32 word = lowest(candidates);
+		__u32 word = lowest_bit(candidates);
 		__u64 common = of->source->words[word] & of->destination->words[word] &
 			       of->protocol->words[word] & of->source_port->words[word] &
 			       of->destination_port->words[word];
@@ -228,7 +229,7 @@ static __always_inline bool allowed(hook_ctx *ctx)
 		by_port(base, &INSTANCE.destination_port, ports ? ports + 1 : NULL);
 	if (!vectors.destination_port)
 		return false;
-	return first_common(base, &vectors);
+	return first_match_allows(base, &vectors);
 }
 
 HOOK_SECTION

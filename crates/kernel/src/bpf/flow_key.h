@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The key of every table of flows. */
+/* The key of all flow tables. */
 #ifndef MYELIN_FLOW_KEY_H
 #define MYELIN_FLOW_KEY_H
 
 #include "protocol.h"
 
 /*
- * Twin: myelin_packet::FlowKey. Addresses and ports in network order; an IPv4 address takes the
- * first four bytes of its field, the others are zero. Hash maps compare all bytes.
+ * Twin: myelin_packet::FlowKey. Addresses and ports in network order. An IPv4 address takes the
+ * first four bytes of its field; the others are zero. Hash maps compare all bytes.
  */
 struct flow_key {
 	__be32 source[4];
@@ -21,7 +21,7 @@ struct flow_key {
 
 _Static_assert(sizeof(struct flow_key) == 40, "the layout is shared with user space");
 
-/* The flow that the packet belongs to. */
+/* Reads the flow key of a packet. */
 static __always_inline bool read_flow_key(hook_ctx *ctx, const struct headers *headers,
 					  struct flow_key *key)
 {

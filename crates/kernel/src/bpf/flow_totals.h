@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What a function counts of its table of flows. */
+/* Totals of a function's flow table. */
 #ifndef MYELIN_FLOW_TOTALS_H
 #define MYELIN_FLOW_TOTALS_H
 
 #include "flow_key.h"
 
 /*
- * What a function counts of its table; one element a CPU, one writer each. Evicted is what began
- * and is neither there nor was replaced: the kernel does not tell of it. Twin:
+ * Totals of a flow table: one element for each CPU, one writer each. The kernel does not report
+ * evictions. Evicted flows are those inserted, less those replaced and those in the table. Twin:
  * myelin_kernel::flows::Totals.
  */
 struct flow_totals {
 	__u64 inserted;
-	__u64 begun_again; /* flows that began in the entry of an older one of the same key */
-	__u64 outside;	   /* packets of no flow */
+	__u64 begun_again; /* flows that replaced an expired flow with the same key */
+	__u64 outside;	   /* packets without a flow */
 };
 
 struct {

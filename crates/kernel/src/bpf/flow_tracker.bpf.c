@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Follows flows from their first packet to their last. The rules are those of
+ * Tracks flows from their first packet to their last. Follows the rules of
  * myelin_functions::flow_tracker and myelin_packet::flow_marks.
  *
- * The two directions of a flow may be on different CPUs, so its counters are added to atomically,
- * and what moves it on are marks that are only ever set.
+ * The two directions of a flow may run on different CPUs. So the program adds to counters
+ * atomically, and the state of a flow is a set of marks that it never clears.
  */
 #include "flow_totals.h"
 #include "next.h"
@@ -40,7 +40,7 @@ enum {
 	TCP_FLAGS_AT = 13,
 };
 
-/* By end. Twin: myelin_packet::TrackedFlow. */
+/* Arrays are indexed by end. Twin: myelin_packet::TrackedFlow. */
 struct tracked {
 	__u64 packets[2];
 	__u64 bytes[2];
@@ -58,7 +58,7 @@ struct {
 	__uint(max_entries, 1);
 } flows SEC(".maps");
 
-/* What is to be known of a packet. */
+/* The properties of a packet that tracking needs. */
 struct event {
 	struct flow_key key;
 	__u64 now_ns;
@@ -67,8 +67,8 @@ struct event {
 	__u8 flags;
 };
 
-/* Names the ends of the flow in an order that does not depend on who sent the packet. */
-static __always_inline __u32 orient(struct flow_key *key)
+/* Orders the ends of the flow independently of the packet's direction. */
+static __always_inline __u32 order_ends(struct flow_key *key)
 {
 	const __u64 *source = (void *)key->source, *destination = (void *)key->destination;
 	bool second;
@@ -108,11 +108,11 @@ static __always_inline bool read_event(hook_ctx *ctx, struct event *event)
 			return false;
 		event->flags = tcp[TCP_FLAGS_AT];
 	}
-	event->from_second = orient(&event->key);
+	event->from_second = order_ends(&event->key);
 	return true;
 }
 
-static __always_inline bool opens(const struct event *event)
+static __always_inline bool opens_flow(const struct event *event)
 {
 	const __u8 all = TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN;
 
@@ -137,13 +137,13 @@ static __always_inline __u64 lifetime_ns(const struct event *event, __u32 marks)
 	return marks & ACKNOWLEDGED ? INSTANCE.tcp_established_ns : INSTANCE.tcp_new_ns;
 }
 
-/* That its sender is done. */
+/* Returns the mark that the sender is done. */
 static __always_inline __u32 done_mark(const struct event *event)
 {
 	return event->from_second ? SECOND_DONE : FIRST_DONE;
 }
 
-/* What the packet adds to the marks. */
+/* Returns the marks that the packet adds. */
 static __always_inline __u32 marks_of(const struct event *event, __u32 marks)
 {
 	__u32 added = 0;
@@ -168,8 +168,8 @@ static __always_inline void count_packet(const hook_ctx *ctx, const struct event
 	__sync_fetch_and_add(&flow->bytes[end], hook_length(ctx));
 }
 
-/* The flow as its first packet makes it. */
-static __always_inline struct tracked first_of(const hook_ctx *ctx, const struct event *event)
+/* Returns the flow of a first packet. */
+static __always_inline struct tracked new_flow(const hook_ctx *ctx, const struct event *event)
 {
 	struct tracked flow = {
 		.first_ns = event->now_ns,
@@ -187,14 +187,14 @@ static __always_inline struct tracked first_of(const hook_ctx *ctx, const struct
 	return flow;
 }
 
-/* Whether the packet belongs to a flow, or begins one. */
+/* Returns whether the packet belongs to a flow or begins one. */
 static __always_inline bool track(const hook_ctx *ctx, const struct event *event,
 				  struct flow_totals *totals)
 {
 	struct tracked *flow = bpf_map_lookup_elem(&flows, &event->key);
 
-	if (!flow && opens(event)) {
-		struct tracked first = first_of(ctx, event);
+	if (!flow && opens_flow(event)) {
+		struct tracked first = new_flow(ctx, event);
 
 		if (bpf_map_update_elem(&flows, &event->key, &first, BPF_NOEXIST) == 0) {
 			totals->inserted++;
@@ -213,7 +213,7 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 	bool lives =
 		event->now_ns <= last_ns || event->now_ns - last_ns <= lifetime_ns(event, marks);
 
-	if (lives && !(over && opens(event))) {
+	if (lives && !(over && opens_flow(event))) {
 		__u32 added = marks_of(event, marks) & ~marks;
 
 		if (added)
@@ -224,10 +224,10 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 			flow->last_ns = event->now_ns;
 		return true;
 	}
-	if (!opens(event))
+	if (!opens_flow(event))
 		return false;
 
-	struct tracked first = first_of(ctx, event);
+	struct tracked first = new_flow(ctx, event);
 
 	if (bpf_map_update_elem(&flows, &event->key, &first, BPF_EXIST))
 		return false;
@@ -235,8 +235,8 @@ static __always_inline bool track(const hook_ctx *ctx, const struct event *event
 	return true;
 }
 
-/* Whether the packet goes on. */
-static __always_inline bool admitted(hook_ctx *ctx)
+/* Returns whether the packet continues. */
+static __always_inline bool is_admitted(hook_ctx *ctx)
 {
 	__u32 zero = 0;
 	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
@@ -251,8 +251,8 @@ static __always_inline bool admitted(hook_ctx *ctx)
 	if (track(ctx, &event, totals))
 		return true;
 	totals->outside += hook_segments(ctx);
-	/* What opens a flow for which no room can be made is not to blame. */
-	return opens(&event) || !INSTANCE.drops_invalid;
+	/* A packet that opens a flow in a full table is not invalid. */
+	return opens_flow(&event) || !INSTANCE.drops_invalid;
 }
 
 HOOK_SECTION
@@ -261,7 +261,7 @@ int myelin_flow_tracker(hook_ctx *ctx)
 	struct myelin_line *line = counter_line(HOP(line));
 
 	__u64 entered = hop_enter(ctx, line);
-	bool goes_on = admitted(ctx);
+	bool goes_on = is_admitted(ctx);
 
 	hop_leave(line, entered);
 	return goes_on ? hop_exit(ctx) : hop_drop(ctx, line);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Frames that grow at their tail.
+ * Grows frames at their tail.
  *
- * hook_grow() makes a frame of `length` bytes longer by `growth`, MAX_GROWTH at most; the new bytes
- * are undefined, and packet pointers must be taken anew. False when there is no room.
+ * hook_grow() makes a frame of `length` bytes longer by `growth`, at most MAX_GROWTH. The new bytes
+ * are undefined. Read packet pointers again afterwards. Returns false without room.
  */
 #ifndef MYELIN_GROW_H
 #define MYELIN_GROW_H
@@ -12,10 +12,10 @@
 
 #if defined(MYELIN_HOOK_XDP)
 
-/* Most bytes that a frame grows by. */
+/* Most bytes of growth. */
 #define MAX_GROWTH 16
 
-/* Longest frame that grows: an MTU of 1500 behind an Ethernet header with two tags. */
+/* Longest frame that grows: MTU 1500, an Ethernet header and two VLAN tags. */
 #define MAX_MOVED 1536
 
 #define MOVE(type, to)                                        \
@@ -24,7 +24,7 @@
 		(to) += sizeof(type);                         \
 	} while (0)
 
-/* Moves `length` bytes to the front of the frame, from MAX_GROWTH bytes behind it. */
+/* Moves `length` bytes from offset MAX_GROWTH to the start of the frame. */
 static __always_inline bool move_to_front(const hook_ctx *ctx, __u32 length)
 {
 	volatile __u8 *to = (void *)(long)ctx->data;
@@ -62,8 +62,8 @@ static __always_inline bool move_to_front(const hook_ctx *ctx, __u32 length)
 }
 
 /*
- * A frame that the driver has just copied (veth) may have no room at its tail, but always some in
- * front: then everything moves.
+ * A frame that the driver has just copied (veth) may have no room at its tail. It always has
+ * headroom, so the program moves the whole frame.
  */
 static __always_inline bool hook_grow(hook_ctx *ctx, __u32 length, __u32 growth)
 {
@@ -77,8 +77,8 @@ static __always_inline bool hook_grow(hook_ctx *ctx, __u32 length, __u32 growth)
 #elif defined(MYELIN_HOOK_TC)
 
 /*
- * The frame is contiguous afterwards, and a sum that the NIC had made of all of it
- * (CHECKSUM_COMPLETE) is forgotten.
+ * Makes the frame contiguous. The kernel discards the checksum of a NIC over the whole frame
+ * (CHECKSUM_COMPLETE).
  */
 static __always_inline bool hook_grow(hook_ctx *ctx, __u32 length, __u32 growth)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The two hooks under one set of names. Every program is compiled twice: with MYELIN_HOOK_XDP,
- * where the metadata lies in front of the frame, and with MYELIN_HOOK_TC (tcx or clsact), where it
- * lies in skb->cb: stamp low, stamp high, l3 | l4 << 16, payload | end << 16, flags | segments
- * << 16.
+ * One interface for both hooks. Each program is compiled twice. With MYELIN_HOOK_XDP the metadata
+ * lies in front of the frame. With MYELIN_HOOK_TC (tcx or clsact) it lies in skb->cb: stamp low,
+ * stamp high, l3 | l4 << 16, payload | end << 16, flags | segments << 16.
  */
 #ifndef MYELIN_HOOK_H
 #define MYELIN_HOOK_H
@@ -24,7 +23,7 @@ enum hook {
 	HOOK_TC = 2,
 };
 
-/* Offsets in a frame are below this; it lets the verifier bound `packet + offset`. */
+/* Offsets in a frame are below this limit, so the verifier can bound `packet + offset`. */
 #define MAX_OFFSET 0x7fff
 
 #if defined(MYELIN_HOOK_XDP)
@@ -36,25 +35,25 @@ enum hook {
 
 typedef struct xdp_md hook_ctx;
 
-/* Bytes of the whole frame. */
+/* Returns the length of the whole frame, bytes. */
 static __always_inline __u32 hook_length(const hook_ctx *ctx)
 {
 	return ctx->data_end - ctx->data;
 }
 
-/* Packets the frame stands for, before `hook_save`. */
+/* Returns the number of packets in the frame, before `hook_save`. */
 static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 {
 	return 1;
 }
 
-/* The same afterwards. */
+/* Returns the number of packets in the frame, after `hook_save`. */
 static __always_inline __u32 hook_segments(const hook_ctx *ctx)
 {
 	return 1;
 }
 
-/* VLAN tags that the frame carries outside of its bytes. */
+/* Returns the number of VLAN tags that the stack has removed from the frame. */
 static __always_inline __u32 hook_stripped_tags(const hook_ctx *ctx)
 {
 	return 0;
@@ -62,7 +61,8 @@ static __always_inline __u32 hook_stripped_tags(const hook_ctx *ctx)
 
 static __always_inline bool hook_save(hook_ctx *ctx, const struct myelin_meta *meta)
 {
-	/* A frame redirected here from another front door still has that one's metadata. */
+	/* A frame that another front door redirected here still carries the metadata of that door.
+	 */
 	int present = ctx->data - ctx->data_meta;
 
 	if (bpf_xdp_adjust_meta(ctx, present - (int)sizeof(*meta)))
@@ -100,7 +100,7 @@ static __always_inline bool hook_headers(const hook_ctx *ctx, struct headers *he
 	return true;
 }
 
-/* User space finds its function by the position in the metadata. */
+/* User space selects the function by the position in the metadata. */
 static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position)
 {
 	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
@@ -111,7 +111,7 @@ static __always_inline bool hook_set_position(const hook_ctx *ctx, __u8 position
 	return true;
 }
 
-/* A function changed where the payload ends. */
+/* Sets the end of the payload, after a function changed it. */
 static __always_inline bool hook_set_end(const hook_ctx *ctx, __u16 end)
 {
 	struct myelin_meta *meta = (void *)(long)ctx->data_meta;
@@ -122,13 +122,13 @@ static __always_inline bool hook_set_end(const hook_ctx *ctx, __u16 end)
 	return true;
 }
 
-/* An XDP frame is contiguous and writable as it is. */
+/* An XDP frame is always contiguous and writable. */
 static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 {
 	return true;
 }
 
-/* `peer`: straight to the far end of a veth, past this end's transmit path; tc only. */
+/* `peer`: directly to the far end of a veth, without its transmit path; tc only. */
 static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 {
 	return bpf_redirect(ifindex, 0);
@@ -138,7 +138,7 @@ static __always_inline int hook_redirect(__u32 ifindex, bool peer)
 
 #define THIS_HOOK    HOOK_TC
 #define HOOK_SECTION SEC("tc")
-/* TCX_NEXT: the next program, then the stack; under clsact the same number means "no verdict". */
+/* TCX_NEXT: the next program, then the stack. Under clsact the same number means "no verdict". */
 #define HOOK_PASS    TC_ACT_UNSPEC
 #define HOOK_DROP    TC_ACT_SHOT
 
@@ -155,7 +155,7 @@ static __always_inline __u32 hook_arriving_segments(const hook_ctx *ctx)
 
 	if (segments)
 		return segments;
-	/* Those of a virtual machine need not say how many they are. Rather one too many. */
+	/* A packet from a virtual machine may carry no segment count. Rather count one too many. */
 	return size ? (ctx->len + size - 1) / size : 1;
 }
 
@@ -164,7 +164,7 @@ static __always_inline __u32 hook_segments(const hook_ctx *ctx)
 	return ctx->cb[4] >> 16;
 }
 
-/* The stack takes the outer tag out of the frame before tc sees it. */
+/* The stack removes the outer tag from the frame before tc runs. */
 static __always_inline __u32 hook_stripped_tags(const hook_ctx *ctx)
 {
 	return ctx->vlan_present ? 1 : 0;
@@ -204,7 +204,7 @@ static __always_inline bool hook_set_end(hook_ctx *ctx, __u16 end)
 	return true;
 }
 
-/* Makes the first `length` bytes contiguous; packet pointers must be taken anew afterwards. */
+/* Makes the first `length` bytes contiguous. Read packet pointers again afterwards. */
 static __always_inline bool hook_pull(hook_ctx *ctx, __u32 length)
 {
 	if (ctx->data_end - ctx->data >= length)

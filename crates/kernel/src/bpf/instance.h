@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What one instance of a program has of its own: INSTANCE, read-only data that the loader fills.
+ * INSTANCE: read-only data of one instance of a program. The loader fills it.
  */
 #ifndef MYELIN_INSTANCE_H
 #define MYELIN_INSTANCE_H
@@ -10,13 +10,13 @@
 #define INSTANCE_SECTION SEC(".rodata.instance")
 
 /*
- * A 32-bit member of INSTANCE as an operand of an instruction, which the loader writes there. Read
- * from the map it would be one more cache line, and in a long chain more: the data of all programs
- * lie at the start of a page of their own and so compete for the same few lines of the first cache.
+ * A 32-bit member of INSTANCE as an immediate operand, which the loader writes into the
+ * instruction. A read from the map costs one more cache line. In a long chain it costs more: the
+ * data of each program starts at a page, so they compete for the same few lines of the L1 cache.
  * Twin: myelin_kernel::immediate.
  */
 #define IMMEDIATE_MARK 0x4d79656c00000000ULL
-/* Volatile, so that it stands where it is used instead of in a register that must be saved. */
+/* Volatile: loads the constant where it is used instead of in a register that must be saved. */
 #define IMMEDIATE_AT(offset)                                                                \
 	({                                                                                  \
 		__u64 value_;                                                               \
@@ -25,10 +25,10 @@
 	})
 #define IMMEDIATE(member) IMMEDIATE_AT(__builtin_offsetof(typeof(INSTANCE), member))
 
-/* Where this machine keeps what every CPU counts for itself. Every INSTANCE starts with it. */
+/* Layout of the per-CPU counters on this machine. Every INSTANCE starts with it. */
 struct counting {
 	__u32 lines;	/* counter lines a CPU; a power of two */
-	__u32 last_cpu; /* number of parts, less one; a power of two, less one */
+	__u32 last_cpu; /* number of CPU parts less one; a power of two less one */
 };
 
 #define COUNTING(member) IMMEDIATE_AT(__builtin_offsetof(struct counting, member))

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * At the near end of the link of a chain's last function, when that is in user space and the chain
- * is distributed: what comes is what its worker has sent off, counted and recorded as it leaves the
- * chain. So there is nothing left to do but to hand it on, and at tc that needs no copy of the skb
- * that AF_XDP has made. tc only.
+ * Runs at the near end of the link of a distributed chain's last function, if that function is in
+ * user space. The worker has already counted the packet and recorded its sojourn, so this program
+ * only redirects it. At tc this needs no copy of the skb that AF_XDP made. tc only.
  */
 #include "next.h"
 

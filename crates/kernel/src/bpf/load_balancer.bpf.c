@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Spreads flows over backends by Maglev hashing, and keeps each flow with its backend. The rules
- * are written in myelin_functions::load_balancer; the same packets go to the same backends here.
+ * Distributes flows over backends by Maglev hashing, and keeps each flow at its backend. Follows
+ * the rules of myelin_functions::load_balancer and chooses the same backends.
  *
- * Two tables that put out what was used longest ago, or nearly so: `flows` by what the clients
- * send, `replies` by what the backends answer. They lose entries independently, so the flow writes
- * its entry for the replies again once a second.
+ * Two LRU tables: `flows` by the key of client packets, `replies` by the key of backend packets.
+ * They lose entries independently, so a flow rewrites its entry in `replies` once a second.
  */
 #include "flow_totals.h"
 #include "nat.h"
@@ -24,35 +23,35 @@ struct backend {
 	__u8 is_ipv6;
 };
 
-/* Twin: myelin_packet::maglev::MaglevTable, filled up to a multiple of eight bytes. */
+/* Twin: myelin_packet::maglev::MaglevTable, padded to a multiple of eight bytes. */
 struct table {
 	__u16 entries[(TABLE_SIZE + 3) & ~3];
 };
 
-/* Twin: myelin_kernel::load_balancer::Place. */
-struct place {
+/* Twin: myelin_kernel::load_balancer::BackendKey. */
+struct backend_key {
 	__u32 address[4];
 	__u32 is_ipv6;
 };
 
 /*
- * What is known of a flow; twin: myelin_kernel::flows::Balanced. Its counters are for people: of
- * packets that two CPUs handle at once one may be missing.
+ * State of a flow; twin: myelin_kernel::flows::BalancedFlow. Its counters are for reports only:
+ * they may miss one of two packets that two CPUs handle at the same time.
  */
 struct flow {
-	__u32 address[4]; /* the backend's */
+	__u32 address[4]; /* of the backend */
 	__u64 packets;
 	__u64 bytes;
 	__u64 first_ns;
 	__u64 last_ns;
-	__u64 confirmed_ns; /* when its entry in `replies` was last written */
+	__u64 confirmed_ns; /* time of the last write to its entry in `replies` */
 	__u32 backend;	    /* its number, in the configuration of that time */
 	__u32 spare;
 };
 
-/* What is known of its replies. */
+/* State of the replies of a flow. */
 struct reply {
-	__u32 address[4]; /* what the client had sent to */
+	__u32 address[4]; /* the client's original destination */
 	__u64 last_ns;
 };
 
@@ -60,7 +59,7 @@ struct reply {
 const volatile struct load_balancer {
 	struct hop hop;
 	__u64 timeout_ns;
-	__u32 reply; /* the side: 0 sends to backends, 1 takes their answers back */
+	__u32 reply; /* the side: 0 translates to backends, 1 translates their replies back */
 	__u32 spare;
 } INSTANCE INSTANCE_SECTION;
 
@@ -79,7 +78,7 @@ struct {
 	__uint(max_entries, 1);
 } replies SEC(".maps");
 
-/* That of IPv4, then that of IPv6. */
+/* The first element is for IPv4, the second for IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -96,10 +95,10 @@ struct {
 	__uint(max_entries, 1);
 } backends SEC(".maps");
 
-/* Number of the backend at an address. */
+/* Maps an address to the number of its backend. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct place);
+	__type(key, struct backend_key);
 	__type(value, __u32);
 	__uint(max_entries, 1);
 } numbers SEC(".maps");
@@ -128,8 +127,9 @@ static __always_inline __u32 flow_hash(const struct flow_key *key)
 	return hash * 0xbf58476d1ce4e5b9ULL >> 32;
 }
 
-/* Notes what the replies of a flow are to come from; false when they would look like another's. */
-static __noinline bool confirm(const struct flow_key *key, const struct backend *backend, __u64 now)
+/* Writes the entry of a flow's replies. Returns false if the replies would match another flow. */
+static __noinline bool write_reply_entry(const struct flow_key *key, const struct backend *backend,
+					 __u64 now)
 {
 	if (!key || !backend)
 		return false;
@@ -157,7 +157,7 @@ static __noinline bool confirm(const struct flow_key *key, const struct backend 
 
 		if (error != -EEXIST)
 			return !error;
-		/* Another CPU was quicker, perhaps for another flow. */
+		/* Another CPU was faster, perhaps for another flow. */
 		taken = bpf_map_lookup_elem(&replies, &answers);
 	}
 	if (taken && !same_address(taken->address, reply.address) && is_alive(now, taken->last_ns))
@@ -165,7 +165,7 @@ static __noinline bool confirm(const struct flow_key *key, const struct backend 
 	return !bpf_map_update_elem(&replies, &answers, &reply, BPF_ANY);
 }
 
-/* The backend of a flow, if it is still there. */
+/* Returns the backend of a flow, if it still exists. */
 static __always_inline const struct backend *backend_of(struct flow *flow, bool is_ipv6)
 {
 	__u32 number = flow->backend;
@@ -175,11 +175,11 @@ static __always_inline const struct backend *backend_of(struct flow *flow, bool 
 		return backend;
 
 	/* The configuration has changed. */
-	struct place place = {.is_ipv6 = is_ipv6};
+	struct backend_key backend_key = {.is_ipv6 = is_ipv6};
 
-	__builtin_memcpy(place.address, flow->address, sizeof(place.address));
+	__builtin_memcpy(backend_key.address, flow->address, sizeof(backend_key.address));
 
-	const __u32 *found = bpf_map_lookup_elem(&numbers, &place);
+	const __u32 *found = bpf_map_lookup_elem(&numbers, &backend_key);
 
 	if (!found)
 		return NULL;
@@ -188,12 +188,13 @@ static __always_inline const struct backend *backend_of(struct flow *flow, bool 
 	return bpf_map_lookup_elem(&backends, &number);
 }
 
-/* Notes a flow that begins, in the place of `old` if it is there. */
-static __always_inline void begin(const struct flow_key *key, const struct flow *flow, bool old)
+/* Inserts a new flow; replaces the entry of its key if `old`. */
+static __always_inline void insert_flow(const struct flow_key *key, const struct flow *flow,
+					bool old)
 {
 	__u32 zero = 0;
 	struct flow_totals *totals = bpf_map_lookup_elem(&flow_totals, &zero);
-	/* It fails when another CPU was faster, which chose the same backend. */
+	/* The update fails if another CPU was faster; that CPU chose the same backend. */
 	bool added = !bpf_map_update_elem(&flows, key, flow, old ? BPF_ANY : BPF_NOEXIST);
 
 	if (!totals || !added)
@@ -204,9 +205,9 @@ static __always_inline void begin(const struct flow_key *key, const struct flow 
 		totals->inserted++;
 }
 
-/* A backend for a flow that has none; `old`: there is an entry of its key. */
-static __always_inline const struct backend *assign(hook_ctx *ctx, const struct flow_key *key,
-						    bool is_ipv6, __u64 now, bool old)
+/* Chooses a backend for a flow without one. `old`: the table has an entry for its key. */
+static __always_inline const struct backend *
+assign_backend(hook_ctx *ctx, const struct flow_key *key, bool is_ipv6, __u64 now, bool old)
 {
 	__u32 which = is_ipv6;
 	const struct table *table = bpf_map_lookup_elem(&maglev, &which);
@@ -214,7 +215,7 @@ static __always_inline const struct backend *assign(hook_ctx *ctx, const struct 
 	if (!table)
 		return NULL;
 
-	/* The hash as a fraction of the table. */
+	/* Uses the hash as a fraction of the table. */
 	__u64 at = (__u64)flow_hash(key) * TABLE_SIZE >> 32;
 	__u32 number = table->entries[at];
 
@@ -223,7 +224,7 @@ static __always_inline const struct backend *assign(hook_ctx *ctx, const struct 
 
 	const struct backend *backend = bpf_map_lookup_elem(&backends, &number);
 
-	if (!backend || !confirm(key, backend, now))
+	if (!backend || !write_reply_entry(key, backend, now))
 		return NULL;
 
 	struct flow flow = {
@@ -236,12 +237,12 @@ static __always_inline const struct backend *assign(hook_ctx *ctx, const struct 
 	};
 
 	__builtin_memcpy(flow.address, backend->address, sizeof(flow.address));
-	begin(key, &flow, old);
+	insert_flow(key, &flow, old);
 	return backend;
 }
 
-static __always_inline const struct backend *choose(hook_ctx *ctx, const struct flow_key *key,
-						    __u64 now)
+static __always_inline const struct backend *choose_backend(hook_ctx *ctx,
+							    const struct flow_key *key, __u64 now)
 {
 	bool is_ipv6 = key->flags & FLAG_IPV6;
 	struct flow *flow = bpf_map_lookup_elem(&flows, key);
@@ -249,9 +250,9 @@ static __always_inline const struct backend *choose(hook_ctx *ctx, const struct 
 		flow && is_alive(now, flow->last_ns) ? backend_of(flow, is_ipv6) : NULL;
 
 	if (!backend)
-		return assign(ctx, key, is_ipv6, now, flow);
+		return assign_backend(ctx, key, is_ipv6, now, flow);
 	if (now > flow->confirmed_ns && now - flow->confirmed_ns >= CONFIRM_NS) {
-		if (!confirm(key, backend, now))
+		if (!write_reply_entry(key, backend, now))
 			return NULL;
 		flow->confirmed_ns = now;
 	}
@@ -261,10 +262,10 @@ static __always_inline const struct backend *choose(hook_ctx *ctx, const struct 
 	return backend;
 }
 
-static __always_inline bool send(hook_ctx *ctx, const struct flow_key *key,
-				 const struct nat_packet *packet, __u64 now)
+static __always_inline bool translate_request(hook_ctx *ctx, const struct flow_key *key,
+					      const struct nat_packet *packet, __u64 now)
 {
-	const struct backend *backend = choose(ctx, key, now);
+	const struct backend *backend = choose_backend(ctx, key, now);
 	struct endpoint new = packet->old;
 
 	if (!backend)
@@ -282,8 +283,8 @@ static __always_inline bool send(hook_ctx *ctx, const struct flow_key *key,
 	return true;
 }
 
-static __always_inline bool answer(hook_ctx *ctx, const struct flow_key *key,
-				   const struct nat_packet *packet, __u64 now)
+static __always_inline bool translate_reply(hook_ctx *ctx, const struct flow_key *key,
+					    const struct nat_packet *packet, __u64 now)
 {
 	struct reply *reply = bpf_map_lookup_elem(&replies, key);
 	struct endpoint new = packet->old;
@@ -306,7 +307,8 @@ static __always_inline bool balance(hook_ctx *ctx)
 	    !(headers.flags & FLAG_PORTS) || !nat_read(ctx, !INSTANCE.reply, &packet) ||
 	    !read_flow_key(ctx, &headers, &key))
 		return false;
-	return INSTANCE.reply ? answer(ctx, &key, &packet, now) : send(ctx, &key, &packet, now);
+	return INSTANCE.reply ? translate_reply(ctx, &key, &packet, now)
+			      : translate_request(ctx, &key, &packet, now);
 }
 
 HOOK_SECTION

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What travels with a packet from the front door through its chain. Twin: myelin_packet::Meta.
+ * The metadata of a packet, from the front door to the end of its chain. Twin: myelin_packet::Meta.
  */
 #ifndef MYELIN_META_H
 #define MYELIN_META_H
@@ -19,24 +19,24 @@ struct myelin_meta {
 	__u64 stamp_ns; /* CLOCK_MONOTONIC at the front door */
 	__u32 spi;	/* service path identifier, 24 bits */
 	__u16 generation;
-	__u8 position; /* index of the function that is next */
+	__u8 position; /* index of the next function */
 	__u8 flags;
 	__u16 l3;
 	__u16 l4;
-	__u16 payload; /* equals l4 when no UDP or TCP header was parsed */
-	__u16 end;     /* of the IP packet, or of the UDP datagram where that is shorter */
+	__u16 payload; /* equals l4 if no UDP or TCP header was parsed */
+	__u16 end;     /* of the IP packet, or of a shorter UDP datagram */
 };
 
 _Static_assert(sizeof(struct myelin_meta) == 24, "the layout is shared with user space");
 
-/* The part of the metadata that tells where the headers are. */
+/* The offsets of the headers, as part of the metadata. */
 struct headers {
 	__u16 l3;
 	__u16 l4;
 	__u16 payload;
 	__u16 end;
 	__u8 flags;
-	__u8 protocol; /* known to the parser only; it does not travel */
+	__u8 protocol; /* known to the parser only; not part of the metadata */
 };
 
 #endif

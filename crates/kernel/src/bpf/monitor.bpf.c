@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Counts packets and bytes by five-tuple and hands every packet on unchanged.
+ * Counts packets and bytes by five-tuple. Forwards every packet unchanged.
  *
- * The table is an LRU hash with values per CPU: the kernel puts out a flow that was not used of
- * late when room is needed, and each counter has one writer. A packet counts as its segments.
+ * The table is an LRU hash with values per CPU. The kernel evicts the least recently used flow if
+ * it needs room, and each counter has one writer. A GSO packet counts as its segments.
  */
 #include "flow_totals.h"
 #include "next.h"
@@ -28,7 +28,7 @@ struct {
 	__uint(max_entries, 1);
 } flows SEC(".maps");
 
-/* The entry of a flow, made where there is none. */
+/* Returns the entry of a flow; inserts it if it is missing. */
 static __always_inline struct flow_counts *entry_of(const struct flow_key *key,
 						    struct flow_totals *totals)
 {
@@ -39,7 +39,7 @@ static __always_inline struct flow_counts *entry_of(const struct flow_key *key,
 
 	struct flow_counts none = {};
 
-	/* It fails when another CPU was faster, too. */
+	/* This also fails if another CPU was faster. */
 	if (bpf_map_update_elem(&flows, key, &none, BPF_NOEXIST) == 0)
 		totals->inserted++;
 	return bpf_map_lookup_elem(&flows, key);

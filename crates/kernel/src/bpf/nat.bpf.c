@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Source NAT with port translation. The rules are written in myelin_functions::nat and
- * myelin_functions::nat::mappings; the same packets get the same ports here.
+ * Source NAT with port translation. Follows the rules of myelin_functions::nat and
+ * myelin_functions::nat::mappings, and chooses the same ports.
  *
- * Two hash maps: `outward` from the inside endpoint to the external one, with the time at which the
- * mapping expires, and `inward` back. What keeps several CPUs apart:
+ * Two hash maps: `outward` maps the inside endpoint to the external one and the mapping's expiry
+ * time; `inward` maps back. Rules for several CPUs:
  *
- * - A port belongs to whoever put it into `inward`: the kernel lets one of all insertions succeed.
- * - A mapping that has expired belongs to whoever changed its time to GONE by compare-and-swap, be
- *   it to remove it or to go on with it. Who has removed it from both maps has freed its port.
- * - A port whose mapping is not in `outward` is being taken or freed right now: not free.
+ * - The CPU that inserts a port into `inward` owns it: the kernel lets one of several insertions
+ *   succeed.
+ * - The CPU that changes the time of an expired mapping by compare-and-swap owns the mapping. It
+ *   removes or renews it. GONE marks removal. The port is free after the removal from both maps.
+ * - A port without a mapping in `outward` is not free: another CPU is taking or freeing it.
  *
- * Errors of map operations are kept as `int`: before Linux 6.4 their upper half is undefined.
+ * Errors of map operations are `int`: before Linux 6.4 the upper half of the `long` is undefined.
  */
 #include "nat.h"
 #include "next.h"
@@ -24,12 +25,12 @@ const volatile struct nat {
 	__u64 timeout_ns;
 	__u64 tcp_timeout_ns;
 	__u64 tcp_transitory_ns;
-	__u32 reply; /* the side: 0 translates what goes out, 1 what comes back */
+	__u32 reply; /* the side: 0 translates outgoing packets, 1 incoming replies */
 	__u32 first_port;
 	__u32 port_count;
 	__u32 count_v4;
 	__u32 count_v6;
-	__u32 small; /* the table is swept in one go */
+	__u32 small; /* sweep the whole table at once */
 	__u32 v4[MAX_ADDRESSES][4];
 	__u32 v6[MAX_ADDRESSES][4];
 } INSTANCE INSTANCE_SECTION;
@@ -54,10 +55,10 @@ struct {
 	__uint(max_entries, 1);
 } inward SEC(".maps");
 
-/* How far the sweep of a full table has come. Twin: myelin_kernel::nat::Sweep. */
+/* State of the sweep of a full table. Twin: myelin_kernel::nat::Sweep. */
 struct sweep {
-	__u64 next_ns; /* from when on the next one may begin, CLOCK_MONOTONIC */
-	__u64 swept;   /* external endpoints looked at by the one under way; 0: none is */
+	__u64 next_ns; /* earliest start of the next sweep, CLOCK_MONOTONIC */
+	__u64 swept;   /* external endpoints checked by the current sweep; 0: no sweep */
 };
 
 struct {
@@ -67,20 +68,21 @@ struct {
 	__uint(max_entries, 1);
 } sweeps SEC(".maps");
 
-/* Ports that are looked at besides the inside port. */
+/* Ports to try after the inside port. */
 #define TRIES 128
 
 #define SWEEP_EVERY_NS 1000000000ULL
-/* External endpoints that one packet looks at, so that none waits for a sweep of the whole table.
+/*
+ * External endpoints that one packet checks, so no packet waits for a sweep of the whole table.
  */
 #define PIECE 1024
-/* UDP, TCP, and the echoes of one family. */
+/* UDP, TCP, and the echoes of one address family. */
 #define PROTOCOLS 3
 
-/* The time of a mapping that somebody removes. */
+/* Expiry time of a mapping that a CPU removes. */
 #define GONE 0
 
-/* Removes a mapping that has expired, with its port; false when another CPU does, or it goes on. */
+/* Removes an expired mapping and its port. Returns false if another CPU removes or renews it. */
 static __always_inline bool remove_expired(struct mapping *mapping, const struct endpoint *inner,
 					   __u64 now)
 {
@@ -96,8 +98,8 @@ static __always_inline bool remove_expired(struct mapping *mapping, const struct
 }
 
 /*
- * A small table is swept in one go. A hash map cannot be walked piece by piece, so for a large one
- * all external endpoints are looked up instead, a piece with each new flow.
+ * A small table is swept at once. A program cannot iterate a hash map in pieces. So for a large
+ * table each new flow looks up the next piece of all external endpoints.
  */
 static long sweep_mapping(void *map, const struct endpoint *inner, struct mapping *mapping,
 			  __u64 *now)
@@ -114,7 +116,7 @@ struct piece {
 	__u64 now;
 };
 
-/* The external endpoint of that number; false beyond the last one. */
+/* Writes the n-th external endpoint. Returns false beyond the last one. */
 static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
 {
 	__u64 port = n / PROTOCOLS, address = port / INSTANCE.port_count;
@@ -142,7 +144,7 @@ static __always_inline bool nth_endpoint(__u64 n, struct endpoint *outer)
 	return true;
 }
 
-/* Looks at one external endpoint; 1 ends the sweep. */
+/* Checks one external endpoint. Returns 1 to end the sweep. */
 static long sweep_one(__u32 n, struct piece *piece)
 {
 	struct endpoint outer = {};
@@ -163,7 +165,7 @@ static long sweep_one(__u32 n, struct piece *piece)
 	return 0;
 }
 
-/* Removes what has expired in the next piece; whether there may be room now. */
+/* Removes expired mappings in the next piece. Returns whether the table may have room now. */
 static __noinline bool sweep(__u64 now)
 {
 	__u32 zero = 0;
@@ -231,14 +233,14 @@ static __always_inline enum claim claim(struct search *search)
 		search->full = error == -E2BIG;
 		return error ? NO_ROOM : CLAIMED;
 	}
-	/* Room was made; another CPU may have been quicker to use it. */
+	/* The sweep made room; another CPU may have used it first. */
 	error = bpf_map_update_elem(&inward, &search->outer, &search->inner, BPF_NOEXIST);
 	if (!error)
 		return CLAIMED;
 	return error == -EEXIST ? TAKEN : NO_ROOM;
 }
 
-/* Tries a port; 1 ends the search. */
+/* Tries a port. Returns 1 to end the search. */
 static __always_inline long try_offset(struct search *search, __u32 offset)
 {
 	search->outer.port = INSTANCE.first_port + offset;
@@ -254,7 +256,7 @@ static long try_next(__u32 n, struct search *search)
 	return try_offset(search, (search->start + n * search->step) % INSTANCE.port_count);
 }
 
-/* Finds an external endpoint for search->inner. */
+/* Finds a free external endpoint for `search->inner`. */
 static __noinline bool find_free(struct search *search)
 {
 	__u32 address_hash = endpoint_address_hash(&search->inner);
@@ -288,8 +290,8 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 {
 	struct search search = {.inner = *inner, .now = now};
 
-	/* The sweep is called from here, not from where the table is found full: older kernels give
-	 * all nested calls together 512 bytes of stack. */
+	/* Call the sweep here, not where the table is full: older kernels limit all nested calls
+	 * together to 512 bytes of stack. */
 	if (!find_free(&search) && !(search.full && sweep(now) && find_free(&search)))
 		return false;
 
@@ -307,7 +309,7 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 	if (error != -EEXIST)
 		return false;
 
-	/* Another packet of the flow was quicker on another CPU. */
+	/* Another CPU mapped another packet of the flow first. */
 	const struct mapping *theirs = bpf_map_lookup_elem(&outward, inner);
 
 	if (!theirs)
@@ -317,9 +319,9 @@ static __noinline bool allocate(const struct endpoint *inner, __u64 now, __u64 e
 }
 
 /*
- * Keeps a mapping alive; false when it is being removed. Stamps of two CPUs differ: in the instant
- * in which a mapping expires, one may find it alive and the other remove it. The packet of the one
- * then leaves by the old port, and the next one of its flow gets a new mapping.
+ * Renews a mapping. Returns false if a CPU is removing it. The stamps of two CPUs differ: at the
+ * time of expiry one CPU may renew a mapping that the other removes. The packet of the first CPU
+ * then leaves with the old port, and the next packet of its flow gets a new mapping.
  */
 static __always_inline bool refresh(struct mapping *mapping, __u64 now, __u64 expires)
 {

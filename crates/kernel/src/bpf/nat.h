@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Where address and port of one end of a packet lie, and how they are replaced. Follows
- * myelin_functions::nat: its files `endpoint.rs` and `rewrite.rs` have the rules.
+ * Finds and rewrites address and port of one end of a packet. Follows the rules of `endpoint.rs`
+ * and `rewrite.rs` in myelin_functions::nat.
  */
 #ifndef MYELIN_NAT_H
 #define MYELIN_NAT_H
@@ -12,7 +12,7 @@
 
 #include "protocol.h"
 
-/* An ICMP or ICMPv6 echo; linux/icmp.h would bring in the C library's socket headers. */
+/* An ICMP or ICMPv6 echo; linux/icmp.h includes the C library's socket headers. */
 struct echo {
 	__u8 type;
 	__u8 code;
@@ -30,8 +30,8 @@ enum {
 
 /* Twin: myelin_functions::nat::Endpoint. */
 struct endpoint {
-	__u32 address[4]; /* network order; IPv4 has the first one, the others are zero */
-	__u16 port;	  /* host order; of an ICMP echo the identifier */
+	__u32 address[4]; /* network order; IPv4 uses the first word, the others are zero */
+	__u16 port;	  /* host order; the identifier of an ICMP echo */
 	__u8 protocol;
 	__u8 is_ipv6;
 };
@@ -72,13 +72,13 @@ static __always_inline __u32 endpoint_hash(const struct endpoint *endpoint, __u3
 						  endpoint->is_ipv6);
 }
 
-/* What is known of a packet that is translated. */
+/* A packet to translate. */
 struct nat_packet {
-	struct endpoint old; /* what the fields hold */
+	struct endpoint old; /* current values of the fields */
 	__u16 l3;
 	__u16 l4;
 	bool closes; /* a TCP segment with FIN or RST */
-	bool opens;  /* one with SYN and neither of them */
+	bool opens;  /* a TCP segment with SYN, without FIN and RST */
 	bool has_checksum;
 };
 
@@ -91,9 +91,9 @@ static __always_inline __u32 nat_fold(__u64 sum)
 }
 
 /*
- * Whether an authentication header is among the extension headers from `at` to `end`, of which the
- * first is of type `next`. It covers the addresses (RFC 4302, section 3.3.3), so whoever gets the
- * packet with others throws it away. A global function, as walk_extensions is.
+ * Returns whether the extension headers from `at` to `end` include an authentication header. `next`
+ * is the type of the first header. It covers the addresses (RFC 4302, section 3.3.3), so a receiver
+ * drops the packet after translation. A global function, like walk_extensions.
  */
 __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 {
@@ -116,7 +116,8 @@ __noinline int is_authenticated(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 	return false;
 }
 
-/* Reads the source, or for the reply side the destination; false when it is not translated. */
+/* Reads the source, or the destination on the reply side. Returns false if the packet is not
+ * translated. */
 static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packet *packet)
 {
 	struct headers headers;
@@ -186,10 +187,10 @@ static __always_inline bool nat_read(hook_ctx *ctx, bool reply, struct nat_packe
 	return protocol == IPPROTO_ICMP && icmp->type == (reply ? ECHO_REPLY : ECHO_REQUEST);
 }
 
-/* What a field that stays as it is grows by; ones' complement counts modulo 0xffff. */
+/* Checksum growth of an unchanged field; ones' complement counts modulo 0xffff. */
 #define UNCHANGED (2 * 0xffff)
 
-/* By how much the sum of an address grows, in native order; never 0. */
+/* Returns the growth of an address's sum, in native order; never 0. */
 static __always_inline __u32 address_growth(const struct endpoint *old, const struct endpoint *new)
 {
 	__u64 was = 0, is = 0;
@@ -202,13 +203,13 @@ static __always_inline __u32 address_growth(const struct endpoint *old, const st
 	return nat_fold(is) + UNCHANGED - nat_fold(was);
 }
 
-static __always_inline __u16 grown(__u16 checksum, __u32 growth)
+static __always_inline __u16 adjusted_checksum(__u16 checksum, __u32 growth)
 {
 	return ~nat_fold((__u16)~checksum + (__u64)growth);
 }
 
 /* Replaces one 16-bit field. */
-static __always_inline bool put16(hook_ctx *ctx, __u32 offset, __u16 value)
+static __always_inline bool replace_field16(hook_ctx *ctx, __u32 offset, __u16 value)
 {
 	__u16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
 
@@ -219,44 +220,46 @@ static __always_inline bool put16(hook_ctx *ctx, __u32 offset, __u16 value)
 }
 
 #if defined(MYELIN_HOOK_XDP)
-/* The checksum at `offset`, after addresses grew by `address` and the rest by `rest`. */
-static __always_inline bool fix_l4(hook_ctx *ctx, __u32 offset, __u32 address, __u32 rest,
-				   const struct endpoint *new)
+/* Corrects the checksum at `offset` after addresses grew by `address` and other fields by `rest`.
+ */
+static __always_inline bool correct_l4_checksum(hook_ctx *ctx, __u32 offset, __u32 address,
+						__u32 rest, const struct endpoint *new)
 {
 	__u16 *field = (void *)(long)ctx->data + (offset & MAX_OFFSET);
 
 	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
 		return false;
 
-	__u16 sum = grown(*field, address + rest);
+	__u16 sum = adjusted_checksum(*field, address + rest);
 
 	*field = new->protocol == IPPROTO_UDP && !sum ? 0xffff : sum;
 	return true;
 }
 
-/* Nothing in the packet made up for what grew. */
-static __always_inline void csum_grew(hook_ctx *ctx, __u32 growth)
+/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE); an XDP frame has none. */
+static __always_inline void correct_nic_sum(hook_ctx *ctx, __u32 growth)
 {
 }
 #else
-/* Corrects what the NIC summed (CHECKSUM_COMPLETE), if it did. */
-static __always_inline void csum_grew(hook_ctx *ctx, __u32 growth)
+/* Corrects the NIC's sum of the packet (CHECKSUM_COMPLETE), if it has one. */
+static __always_inline void correct_nic_sum(hook_ctx *ctx, __u32 growth)
 {
 	bpf_csum_update(ctx, growth);
 }
 
-static __always_inline bool fix_l4(hook_ctx *ctx, __u32 offset, __u32 address, __u32 rest,
-				   const struct endpoint *new)
+static __always_inline bool correct_l4_checksum(hook_ctx *ctx, __u32 offset, __u32 address,
+						__u32 rest, const struct endpoint *new)
 {
 	__u64 mangled = new->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 
 	if (address) {
-		/* One that is yet to be filled in holds the addresses alone (CHECKSUM_PARTIAL). */
+		/* A checksum that the NIC will complete (CHECKSUM_PARTIAL) covers only the
+		 * addresses. */
 		if (bpf_l4_csum_replace(ctx, offset, 0, address, mangled | BPF_F_PSEUDO_HDR))
 			return false;
-		/* The helper takes it that the IP header's checksum makes up for them. */
+		/* The helper assumes that the IP header's checksum compensates the addresses. */
 		if (new->is_ipv6)
-			csum_grew(ctx, address);
+			correct_nic_sum(ctx, address);
 		if (rest == UNCHANGED)
 			return true;
 	}
@@ -290,29 +293,31 @@ static __always_inline bool nat_write(hook_ctx *ctx, bool reply, const struct na
 		else
 			ip->saddr = new->address[0];
 		/* Header and checksum together add nothing to a sum over the whole packet. */
-		ip->check = grown(ip->check, address);
+		ip->check = adjusted_checksum(ip->check, address);
 	}
 
 	__be16 value = bpf_htons(new->port);
 
 	switch (protocol) {
 	case IPPROTO_UDP:
-		if (!put16(ctx, l4 + (reply ? 2 : 0), value))
+		if (!replace_field16(ctx, l4 + (reply ? 2 : 0), value))
 			return false;
 		if (packet->has_checksum)
-			return fix_l4(ctx, l4 + offsetof(struct udphdr, check), address, port, new);
-		csum_grew(ctx, new->is_ipv6 ? address + port : port);
+			return correct_l4_checksum(ctx, l4 + offsetof(struct udphdr, check),
+						   address, port, new);
+		correct_nic_sum(ctx, new->is_ipv6 ? address + port : port);
 		return true;
 	case IPPROTO_TCP:
-		return put16(ctx, l4 + (reply ? 2 : 0), value) &&
-		       fix_l4(ctx, l4 + offsetof(struct tcphdr, check), address, port, new);
+		return replace_field16(ctx, l4 + (reply ? 2 : 0), value) &&
+		       correct_l4_checksum(ctx, l4 + offsetof(struct tcphdr, check), address, port,
+					   new);
 	case IPPROTO_ICMP:
-		/* The one checksum that covers no addresses. */
+		/* The ICMP checksum covers no addresses. */
 		address = 0;
 		break;
 	}
-	return put16(ctx, l4 + offsetof(struct echo, id), value) &&
-	       fix_l4(ctx, l4 + offsetof(struct echo, checksum), address, port, new);
+	return replace_field16(ctx, l4 + offsetof(struct echo, id), value) &&
+	       correct_l4_checksum(ctx, l4 + offsetof(struct echo, checksum), address, port, new);
 }
 
 #endif

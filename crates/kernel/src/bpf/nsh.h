@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What a worker puts in front of a packet that goes back into the kernel: Ethernet and NSH (RFC
- * 8300), with the metadata in the context header. Twin: myelin_packet::nsh. XDP only.
+ * The header of a packet from a worker back into the kernel: Ethernet and NSH (RFC 8300), with the
+ * metadata in the context header. Twin: myelin_packet::nsh. XDP only.
  */
 #ifndef MYELIN_NSH_H
 #define MYELIN_NSH_H
 
 #include "parse.h"
 
-/* Version 0, no OAM bit, 6 words, MD type 1, Ethernet inside; the time to live may be any but 0. */
+/* Version 0, no OAM bit, 6 words, MD type 1, next protocol Ethernet. The TTL may be any value
+ * except 0. */
 #define NSH_BASE      ((6u << 16) | (1 << 8) | 3)
 #define NSH_BASE_MASK 0xe03f0fffu
 #define NSH_TTL_MASK  (63u << 22)
@@ -27,7 +28,7 @@ struct encapsulation {
 
 _Static_assert(sizeof(struct encapsulation) == 38, "the layout is shared with user space");
 
-/* Reads the header into `meta`, all but the offsets. */
+/* Reads the header into `meta`, except the offsets. */
 static __always_inline bool read_encapsulation(const hook_ctx *ctx, struct myelin_meta *meta)
 {
 	const struct encapsulation *outer = (void *)(long)ctx->data;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * From the bytes of a frame to the places of its headers. Follows myelin_packet::parse to the
- * letter: the rules are written there.
+ * Finds the headers of a frame. Follows the rules of myelin_packet::parse exactly.
  */
 #ifndef MYELIN_PARSE_H
 #define MYELIN_PARSE_H
@@ -17,7 +16,7 @@
 
 #include "hook.h"
 
-/* Why a frame was not parsed; twin: myelin_packet::Unparsed. */
+/* Reasons for an unparsed frame; twin: myelin_packet::Unparsed. */
 enum unparsed {
 	PARSED = 0,
 	UNPARSED_NOT_IP = 1,
@@ -26,27 +25,28 @@ enum unparsed {
 	UNPARSED_BAD_LENGTH = 4,
 	UNPARSED_TOO_MANY_TAGS = 5,
 	UNPARSED_TOO_MANY_EXTENSIONS = 6,
-	/* Not an answer: a header lies beyond the linear part of the skb. */
+	/* Internal: a header lies beyond the linear part of the skb. */
 	PARSE_PULL = 7,
 };
 
 #define MAX_TAGS       2
 #define MAX_EXTENSIONS 8
 
-/* Numbers of the IPv6 extension headers that are walked, as a set. */
+/* Set of the IPv6 extension headers that the parser walks. */
 #define EXTENSIONS                                                                      \
 	(1ULL << IPPROTO_HOPOPTS | 1ULL << IPPROTO_ROUTING | 1ULL << IPPROTO_FRAGMENT | \
 	 1ULL << IPPROTO_AH | 1ULL << IPPROTO_DSTOPTS)
 
 /*
- * What the classifier looks at, in network order. Packed so that a masked key is a few 64-bit
- * words; ports are 0 where the packet has none. Twins: myelin_kernel::classifier::{Key4, Key6}.
+ * The fields that the classifier compares, in network order. Packed, so a masked key is a few
+ * 64-bit words. Ports are 0 in a packet without ports. Twins: myelin_kernel::classifier::{Key4,
+ * Key6}.
  */
 struct fields {
 	__be16 source_port;
 	__be16 destination_port;
 	__u8 protocol;
-	__u8 mask;  /* number of the mask the key was made with */
+	__u8 mask;  /* number of the mask of this key */
 	__u16 port; /* number of the ingress port */
 };
 
@@ -73,7 +73,7 @@ struct vlan_tag {
 	__be16 ethertype;
 };
 
-/* The smallest part of an extension header: next header, length, 6 bytes more. */
+/* The smallest part of an extension header: next header, length, 6 more bytes. */
 struct extension {
 	__u8 next;
 	__u8 length;
@@ -88,8 +88,9 @@ struct packet {
 	__u32 tags;
 };
 
-/* Why `size` bytes at `offset` of the frame, found to lie beyond data_end, are not there. */
-static __always_inline enum unparsed missing(const struct packet *packet, __u32 offset, __u32 size)
+/* Returns why `size` bytes at `offset` lie beyond data_end. */
+static __always_inline enum unparsed truncation_reason(const struct packet *packet, __u32 offset,
+						       __u32 size)
 {
 #if defined(MYELIN_HOOK_TC)
 	if (offset + size <= packet->length)
@@ -105,7 +106,7 @@ static __always_inline enum unparsed parse_ethernet(const struct packet *packet,
 	__u32 at = sizeof(*ethernet), tags = packet->tags;
 
 	if ((const void *)(ethernet + 1) > packet->data_end)
-		return missing(packet, 0, sizeof(*ethernet));
+		return truncation_reason(packet, 0, sizeof(*ethernet));
 	*ethertype = ethernet->h_proto;
 #pragma unroll
 	for (int i = 0; i <= MAX_TAGS; i++) {
@@ -117,7 +118,7 @@ static __always_inline enum unparsed parse_ethernet(const struct packet *packet,
 		const struct vlan_tag *tag = packet->data + at;
 
 		if ((const void *)(tag + 1) > packet->data_end)
-			return missing(packet, at, sizeof(*tag));
+			return truncation_reason(packet, at, sizeof(*tag));
 		*ethertype = tag->ethertype;
 		at += sizeof(*tag);
 		tags++;
@@ -126,7 +127,7 @@ static __always_inline enum unparsed parse_ethernet(const struct packet *packet,
 	return PARSED;
 }
 
-/* UDP and TCP: ports, start of the payload, end of the datagram. */
+/* Parses UDP and TCP: ports, start of the payload, end of the datagram. */
 static __always_inline enum unparsed parse_transport(const struct packet *packet, __u32 l4,
 						     __u32 *payload, __u32 *end,
 						     struct headers *headers, struct fields *fields)
@@ -138,7 +139,7 @@ static __always_inline enum unparsed parse_transport(const struct packet *packet
 		if (l4 + sizeof(*udp) > *end)
 			return UNPARSED_TRUNCATED;
 		if ((const void *)(udp + 1) > packet->data_end)
-			return missing(packet, l4, sizeof(*udp));
+			return truncation_reason(packet, l4, sizeof(*udp));
 
 		__u32 length = bpf_ntohs(udp->len);
 
@@ -155,7 +156,7 @@ static __always_inline enum unparsed parse_transport(const struct packet *packet
 		if (l4 + sizeof(*tcp) > *end)
 			return UNPARSED_TRUNCATED;
 		if ((const void *)(tcp + 1) > packet->data_end)
-			return missing(packet, l4, sizeof(*tcp));
+			return truncation_reason(packet, l4, sizeof(*tcp));
 
 		__u32 length = tcp->doff * 4;
 
@@ -169,8 +170,8 @@ static __always_inline enum unparsed parse_transport(const struct packet *packet
 	return PARSED;
 }
 
-static __always_inline enum unparsed finish(struct headers *headers, __u32 l3, __u32 l4,
-					    __u32 payload, __u32 end)
+static __always_inline enum unparsed finish_headers(struct headers *headers, __u32 l3, __u32 l4,
+						    __u32 payload, __u32 end)
 {
 	/* The metadata holds 16-bit offsets. */
 	if (end > 0xffff)
@@ -188,7 +189,7 @@ static __always_inline enum unparsed parse_ipv4(const struct packet *packet, __u
 	const struct iphdr *ip = packet->data + l3;
 
 	if ((const void *)(ip + 1) > packet->data_end)
-		return missing(packet, l3, sizeof(*ip));
+		return truncation_reason(packet, l3, sizeof(*ip));
 
 	__u32 header_length = ip->ihl * 4, total = bpf_ntohs(ip->tot_len);
 
@@ -215,10 +216,10 @@ static __always_inline enum unparsed parse_ipv4(const struct packet *packet, __u
 		if (why)
 			return why;
 	}
-	return finish(headers, l3, l4, payload, end);
+	return finish_headers(headers, l3, l4, payload, end);
 }
 
-/* What a walk over extension headers found, in one number. */
+/* Result of a walk over extension headers, in one number. */
 #define WALK(why, fragment, protocol, at) \
 	((__u64)(why) << 32 | (__u64)(fragment) << 24 | (__u64)(protocol) << 16 | (at))
 #define WALK_WHY(walk)	    ((__u32)((walk) >> 32))
@@ -226,16 +227,16 @@ static __always_inline enum unparsed parse_ipv4(const struct packet *packet, __u
 #define WALK_PROTOCOL(walk) ((__u8)((walk) >> 16))
 #define WALK_AT(walk)	    ((__u16)(walk))
 
-/* Whether `next` is an extension header that is walked. */
+/* Returns whether the parser walks the extension header `next`. */
 static __always_inline bool is_extension(__u32 next)
 {
 	return next < 64 && EXTENSIONS >> next & 1;
 }
 
 /*
- * Walks extension headers from `at` on, of which the first is of type `next`; `end` is where the
- * IPv6 packet ends. A global function: the verifier looks at it once, whatever it knows of the
- * packet at the call, instead of at each way through the loop times each way to it.
+ * Walks extension headers from `at`. `next` is the type of the first; `end` is the end of the IPv6
+ * packet. A global function: the verifier checks it once, independent of its callers, instead of
+ * once for each path through the loop and each caller.
  */
 __noinline __u64 walk_extensions(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 {
@@ -258,7 +259,7 @@ __noinline __u64 walk_extensions(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 		if (at + sizeof(*header) > end)
 			return WALK(UNPARSED_TRUNCATED, 0, 0, 0);
 		if ((const void *)(header + 1) > packet.data_end)
-			return WALK(missing(&packet, at, sizeof(*header)), 0, 0, 0);
+			return WALK(truncation_reason(&packet, at, sizeof(*header)), 0, 0, 0);
 
 		__u32 kind = next;
 
@@ -271,7 +272,7 @@ __noinline __u64 walk_extensions(hook_ctx *ctx, __u32 at, __u32 end, __u32 next)
 			at += (header->length + 1) * 8;
 		if (at > end)
 			return WALK(UNPARSED_TRUNCATED, 0, 0, 0);
-		/* Neither offset nor "more fragments": a whole packet (RFC 6946). */
+		/* No offset and no "more fragments": a whole packet (RFC 6946). */
 		if (kind == IPPROTO_FRAGMENT && (header->fragment & bpf_htons(0xfff9)))
 			return WALK(PARSED, 1, next, at);
 	}
@@ -284,7 +285,7 @@ static __always_inline enum unparsed parse_ipv6(hook_ctx *ctx, const struct pack
 	const struct ipv6hdr *ip = packet->data + l3;
 
 	if ((const void *)(ip + 1) > packet->data_end)
-		return missing(packet, l3, sizeof(*ip));
+		return truncation_reason(packet, l3, sizeof(*ip));
 	if (ip->version != 6)
 		return UNPARSED_BAD_IP_HEADER;
 
@@ -318,10 +319,10 @@ static __always_inline enum unparsed parse_ipv6(hook_ctx *ctx, const struct pack
 		if (why)
 			return why;
 	}
-	return finish(headers, l3, l4, payload, end);
+	return finish_headers(headers, l3, l4, payload, end);
 }
 
-/* Fills `headers` and `key`, which must be zero at first. */
+/* Fills `headers` and `key`, which the caller sets to zero. */
 static __always_inline enum unparsed parse(hook_ctx *ctx, struct headers *headers, union key *key)
 {
 	const struct packet packet = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Makes the map of policers, whose lock needs the type information of an object; and a program, for
- * tests, that runs one of them over a trace.
+ * Declares the map of policers, whose lock needs the BTF of an object. The program runs one policer
+ * over a trace, for tests.
  */
 #include "hook.h"
 #include "instance.h"
@@ -9,16 +9,16 @@
 
 /* Twin: myelin_kernel::test_run::policer::Instance. */
 const volatile struct trial {
-	__u32 number; /* the policer's */
+	__u32 number; /* of the policer */
 	__u32 alone;
-	__u32 shapes; /* tells when each may leave instead */
+	__u32 shapes; /* return departure times instead of verdicts */
 } INSTANCE INSTANCE_SECTION;
 
-/* What the test run's frame is made of; twin: myelin_kernel::test_run::policer::Arrival. */
+/* Element of the test run's frame; twin: myelin_kernel::test_run::policer::Arrival. */
 struct arrival {
-	__u64 at_ns; /* 0: now; the time that was read, or of the departure, is left here */
+	__u64 at_ns; /* 0: now; the program stores the clock reading or the departure time */
 	__u32 packets;
-	__u32 bytes; /* 1 when they conform, 0 when not, is left here */
+	__u32 bytes; /* the program stores 1 if the packets conform, else 0 */
 };
 
 _Static_assert(sizeof(struct arrival) == 16, "the layout is shared with user space");
@@ -44,7 +44,7 @@ int myelin_policer(hook_ctx *ctx)
 		arrival->at_ns = now_ns;
 		if (IMMEDIATE(shapes)) {
 			arrival->at_ns =
-				departure(policer, now_ns, arrival->packets, arrival->bytes);
+				departure_ns(policer, now_ns, arrival->packets, arrival->bytes);
 			continue;
 		}
 		if (IMMEDIATE(alone))

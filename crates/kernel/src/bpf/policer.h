@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The policer: a token bucket in packets, in bits, or in both at once. Twin of
- * myelin_packet::traffic::TokenBucket, which tells what the figures mean: a packet or a bit is 10^9
- * of credit, and a rate of one a second earns one of credit a nanosecond, so that nothing is
- * rounded.
+ * The policer: a token bucket in packets, in bits, or both. Twin of
+ * myelin_packet::traffic::TokenBucket, which defines the units: a packet or a bit is 10^9 units of
+ * credit; a rate of one per second earns one unit per nanosecond. So the program rounds nothing.
  */
 #ifndef MYELIN_POLICER_H
 #define MYELIN_POLICER_H
@@ -14,16 +13,16 @@
 
 #include <bpf/bpf_helpers.h>
 
-/* One bucket; all zero where the profile has none, so that everything conforms. */
+/* One bucket; all zero if the profile has none, so every packet conforms. */
 struct bucket {
 	__u64 rate;
 	__u64 full;
-	__u64 fill_ns; /* after so long it is full, whatever was in it */
+	__u64 fill_ns; /* after this time the bucket is full */
 	__u64 each;    /* credit of one packet or bit */
 };
 
-/* Twin: myelin_kernel::policer::Entry. What every packet writes is on one line, what it only reads
- * on the other. */
+/* Twin: myelin_kernel::policer::PolicerEntry. The first cache line holds the fields that every
+ * packet writes, the second the constants. */
 struct policer {
 	struct bpf_spin_lock lock;
 	__u32 spare;
@@ -37,7 +36,7 @@ struct policer {
 
 _Static_assert(sizeof(struct policer) == 128, "two cache lines");
 
-/* Number 0 is no policer. */
+/* Number 0 means: no policer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -45,7 +44,8 @@ struct {
 	__uint(max_entries, 1);
 } policers SEC(".maps");
 
-static __always_inline __u64 filled(const struct bucket *bucket, __u64 credit, __u64 elapsed_ns)
+static __always_inline __u64 refilled_credit(const struct bucket *bucket, __u64 credit,
+					     __u64 elapsed_ns)
 {
 	if (elapsed_ns >= bucket->fill_ns)
 		return bucket->full;
@@ -54,8 +54,8 @@ static __always_inline __u64 filled(const struct bucket *bucket, __u64 credit, _
 }
 
 /*
- * Whether so many packets of together so many bytes conform; if so they are taken out of the
- * bucket. `alone`: no other CPU can be here at the same time.
+ * Returns whether `packets` of `bytes` together conform, and takes their credit if so. `alone`: no
+ * other CPU runs this at the same time.
  */
 static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 packets,
 				   __u64 bytes, bool alone)
@@ -66,13 +66,13 @@ static __always_inline bool police(struct policer *policer, __u64 now_ns, __u64 
 	if (!alone)
 		bpf_spin_lock(&policer->lock);
 
-	/* Another CPU, with a later reading of the clock, may have been first. */
+	/* Another CPU with a later clock reading may have updated the policer first. */
 	__u64 elapsed_ns = now_ns > policer->last_ns ? now_ns - policer->last_ns : 0;
-	__u64 packet_credit = filled(&policer->of_packets, policer->packets, elapsed_ns);
-	__u64 bit_credit = filled(&policer->of_bits, policer->bits, elapsed_ns);
+	__u64 packet_credit = refilled_credit(&policer->of_packets, policer->packets, elapsed_ns);
+	__u64 bit_credit = refilled_credit(&policer->of_bits, policer->bits, elapsed_ns);
 	bool conforms = packet_credit >= packet_cost && bit_credit >= bit_cost;
 
-	/* What is turned down writes nothing: the same is earned later. */
+	/* A dropped packet writes nothing: the bucket earns the same credit later. */
 	if (conforms) {
 		policer->packets = packet_credit - packet_cost;
 		policer->bits = bit_credit - bit_cost;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The IP protocol of a packet that the front door has parsed. */
+/* Reads the IP protocol of a packet that the front door has parsed. */
 #ifndef MYELIN_PROTOCOL_H
 #define MYELIN_PROTOCOL_H
 
 #include "parse.h"
 
 /*
- * It does not travel with the packet: it is a byte of the IP header, save behind IPv6 extension
- * headers, which are walked again.
+ * The metadata does not hold the protocol. It is a byte of the IP header; behind IPv6 extension
+ * headers the program walks them again.
  */
 static __always_inline bool read_protocol(hook_ctx *ctx, const struct headers *headers,
 					  __u8 *protocol)

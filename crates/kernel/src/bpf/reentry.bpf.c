@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The door back into the kernel: a worker sends a packet over an internal link behind Ethernet and
- * NSH (RFC 8300); here they come off, the metadata goes back in front of the frame, and the packet
- * goes on to the kernel function its path names. XDP only.
+ * The re-entry door: takes packets from a worker back into the kernel. A worker sends a packet over
+ * an internal link behind Ethernet and NSH (RFC 8300). The door removes these headers, restores the
+ * metadata in front of the frame, and continues at the kernel function of the path. XDP only.
  */
 #include "nsh.h"
 #include "next.h"
@@ -15,7 +15,7 @@ struct path_key {
 	__u8 spare;
 };
 
-/* From path to the slot of the kernel function that goes on. */
+/* Maps a path to the slot of the kernel function. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct path_key);
@@ -25,9 +25,9 @@ struct {
 
 /* Lines of the block of counters; twin: myelin_kernel::reentry. */
 enum reentry_line {
-	REENTRY_FOREIGN = 0, /* not one of Myelin's encapsulated frames */
+	REENTRY_FOREIGN = 0, /* without Myelin's encapsulation */
 	REENTRY_UNPARSED = 1,
-	REENTRY_UNKNOWN = 2, /* no kernel function waits at the end of this path */
+	REENTRY_UNKNOWN = 2, /* no kernel function on this path */
 };
 
 /* Twin: myelin_kernel::reentry::Instance. */
@@ -37,7 +37,7 @@ const volatile struct reentry {
 	__u32 spare;
 } INSTANCE INSTANCE_SECTION;
 
-static __always_inline int refuse(const hook_ctx *ctx, enum reentry_line line)
+static __always_inline int drop_and_count(const hook_ctx *ctx, enum reentry_line line)
 {
 	count(ctx, counter_line(IMMEDIATE(line) + line));
 	return XDP_DROP;
@@ -52,9 +52,9 @@ int myelin_reentry(hook_ctx *ctx)
 
 	if (!read_encapsulation(ctx, &meta) ||
 	    bpf_xdp_adjust_head(ctx, sizeof(struct encapsulation)))
-		return refuse(ctx, REENTRY_FOREIGN);
+		return drop_and_count(ctx, REENTRY_FOREIGN);
 	if (parse(ctx, &headers, &key))
-		return refuse(ctx, REENTRY_UNPARSED);
+		return drop_and_count(ctx, REENTRY_UNPARSED);
 	meta_set_headers(&meta, &headers);
 
 	const struct path_key path = {
@@ -66,7 +66,7 @@ int myelin_reentry(hook_ctx *ctx)
 
 	if (slot && hook_save(ctx, &meta))
 		bpf_tail_call(ctx, &programs, *slot);
-	return refuse(ctx, REENTRY_UNKNOWN);
+	return drop_and_count(ctx, REENTRY_UNKNOWN);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Sends packets to the next hop that the longest matching prefix names: looks the destination up in
- * the tables of myelin_packet::routes, copied one to one into arrays, counts the time to live (hop
- * limit) down and writes the next hop's Ethernet address.
+ * Forwards packets to the next hop of the longest matching prefix. Looks up the destination in the
+ * tables of myelin_packet::routes, which the loader copies unchanged into arrays. Decrements the
+ * TTL (hop limit) and writes the next hop's Ethernet address.
  *
- * A packet without a route is dropped, and so is one whose time to live is used up: no message to
- * its sender is made here.
+ * Drops a packet without a route or with an expired TTL. It sends no ICMP message to the sender.
  */
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -15,9 +14,9 @@
 
 #include "next.h"
 
-/* Set in an entry that is the number of a block, or of a tree, and not that of a next hop. */
+/* Set in an entry that holds the number of a block or a tree, not of a next hop. */
 #define IS_TABLE 0x80000000u
-/* Levels of a tree at most. */
+/* Most levels of a tree. */
 #define MAX_DEPTH 7
 #define KEYS	  8
 
@@ -108,17 +107,17 @@ static __always_inline __u32 look_up4(__be32 address)
 	return entry;
 }
 
-/* Whether a < b, without a branch: the carry of a subtractor. */
+/* Returns whether a < b, without a branch: the carry of a subtractor. */
 static __always_inline __u32 below(__u64 a, __u64 b)
 {
 	__u64 borrow = ((~a & b) | ((~a | b) & (a - b))) >> 63;
 
-	/* Or the compiler makes it a branch after all, and the verifier follows each way. */
+	/* Prevents a branch: the verifier would follow each path. */
 	barrier_var(borrow);
 	return borrow;
 }
 
-/* The entry of the interval that `address` lies in. */
+/* Returns the entry of the interval that contains `address`. */
 static __always_inline __u32 search(__u32 root, __u32 depth, __u32 leaf, __u32 inner, __u64 address)
 {
 	__u32 node = 0;
@@ -165,12 +164,12 @@ static __always_inline __u32 look_up6(const struct in6_addr *address)
 	return tree ? search(tree->root, tree->depth, tree->leaf, tree->inner, low) : 0;
 }
 
-/* One less in the time to live, and in the sum that the header's checksum is of (RFC 1624). */
+/* Decrements the TTL and corrects the header's checksum (RFC 1624). */
 static __always_inline void count_down4(struct iphdr *ip)
 {
 	__u32 sum = (__u16)~ip->check;
 
-	/* Protocol and time to live are one word; ones' complement works in either byte order. */
+	/* Protocol and TTL are one word. Ones' complement works in either byte order. */
 	sum += (__u16) ~(ip->ttl | ip->protocol << 8);
 	ip->ttl--;
 	sum += (__u16)(ip->ttl | ip->protocol << 8);
@@ -184,7 +183,7 @@ static __always_inline void count_down6(hook_ctx *ctx, struct ipv6hdr *ip)
 #if defined(MYELIN_HOOK_TC)
 	__u32 sum = (__u16) ~(ip->nexthdr | ip->hop_limit << 8);
 
-	/* Nothing in the packet makes up for it: correct what the NIC summed, if it did. */
+	/* No field compensates the change: correct the NIC's sum, if it has one. */
 	sum += (__u16)(ip->nexthdr | (ip->hop_limit - 1) << 8);
 	bpf_csum_update(ctx, (sum >> 16) + (sum & 0xffff));
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Histogram of the time from the front door to the egress, one per chain. Layout and bucket rule
- * are those of myelin_packet::sojourn: 32 buckets an octave, values of 2^36 ns and more in the last
- * one.
+ * Histogram of the time from the front door to the egress, one per chain. Layout and buckets follow
+ * myelin_packet::sojourn: 32 buckets per octave; values from 2^36 ns are in the last bucket.
  */
 #ifndef MYELIN_SOJOURN_H
 #define MYELIN_SOJOURN_H
@@ -16,13 +15,13 @@
 
 struct myelin_sojourn {
 	__u64 sum_ns;
-	__u64 min_ns; /* user space starts it at the largest number */
+	__u64 min_ns; /* user space initialises it to the maximum */
 	__u64 max_ns;
 	__u64 spare[5];
 	__u64 buckets[SOJOURN_BUCKETS];
 };
 
-/* A part for each CPU; of the size that the loader gives it, as `counters`. */
+/* One part per CPU. The loader sets the size, as for `counters`. */
 struct myelin_sojourn sojourn[1] SEC(".data.sojourn");
 
 static __always_inline __u32 sojourn_bucket(__u64 ns)
@@ -30,7 +29,9 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 	if (ns >= SOJOURN_LIMIT)
 		return SOJOURN_BUCKETS - 1;
 
-	/* The machine has no "count leading zeros": bit length of `high` by halving. */
+	/* The instruction set has no "count leading zeros": compute the bit length of `high` by
+	 * halving.
+	 */
 	__u32 high = ns >> SOJOURN_SUB_BITS, octave = 0;
 
 	if (high >> 16) {
@@ -51,7 +52,7 @@ static __always_inline __u32 sojourn_bucket(__u64 ns)
 	}
 	/* `high` is 0 to 3 here, and 0 only below 32 ns: 0, 1, 2, 2 more bits. */
 	octave += high - (high == 3);
-	/* Octave 0 is the linear part; it and octave 1 have buckets of 1 ns. */
+	/* Octave 0 is linear. Octaves 0 and 1 have buckets of 1 ns. */
 	if (octave == 0)
 		return ns;
 	return (octave - 1) * (1 << SOJOURN_SUB_BITS) + (__u32)(ns >> (octave - 1));
@@ -62,7 +63,7 @@ static __always_inline void sojourn_record(__u64 ns)
 	__u32 cpu = bpf_get_smp_processor_id() & COUNTING(last_cpu);
 	struct myelin_sojourn *at = sojourn;
 
-	/* What the array is in truth, the compiler does not know. */
+	/* The compiler must not assume an array of one element. */
 	asm("" : "+r"(at));
 	at += cpu;
 	at->sum_ns += ns;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Appends to the UDP payload when the packet came (the front door's stamp) and when it goes, and
+ * Appends the arrival time (the front door's stamp) and the departure time to the UDP payload, and
  * corrects lengths and checksums: the ATS of CALVIN.
  *
- * A packet that cannot grow is dropped: not UDP, a fragment, longer than the MTU or the buffer
- * allows, more behind its datagram (RFC 9868), a GSO skb. Ethernet padding is used up before the
- * frame grows. All sums are in native byte order (RFC 1071, section 2B).
+ * Drops a packet that cannot grow: not UDP, a fragment, beyond the MTU or the buffer, data behind
+ * its datagram (RFC 9868), a GSO skb. Uses the Ethernet padding before the frame grows. All sums
+ * are in native byte order (RFC 1071, section 2B).
  */
 #include <linux/udp.h>
 
@@ -25,7 +25,7 @@ struct stamps {
 	__be64 sent_ns;
 };
 
-_Static_assert(sizeof(struct stamps) == 16, "what the user-space twin appends");
+_Static_assert(sizeof(struct stamps) == 16, "the layout is shared with user space");
 
 static __always_inline __u16 fold(__u64 sum)
 {
@@ -35,8 +35,8 @@ static __always_inline __u16 fold(__u64 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* What the stamps add to the sum of a datagram of `length` bytes; a byte behind an odd one is the
- * other half of its word. */
+/* Returns the sum that the stamps add to a datagram of `length` bytes. After an odd length the
+ * first byte is the other half of its word. */
 static __always_inline __u16 stamps_sum(const struct stamps *stamps, __u32 length)
 {
 	__u16 sum = fold((stamps->received_ns >> 32) + (__u32)stamps->received_ns +
@@ -45,7 +45,7 @@ static __always_inline __u16 stamps_sum(const struct stamps *stamps, __u32 lengt
 	return length & 1 ? __builtin_bswap16(sum) : sum;
 }
 
-/* The length in the IP header, and where it starts to count; NULL when it is not there. */
+/* Returns the length field of the IP header and its start offset; NULL if it is missing. */
 static __always_inline __be16 *ip_length(hook_ctx *ctx, const struct headers *headers, __u32 *from)
 {
 	void *l3 = (void *)(long)ctx->data + (headers->l3 & MAX_OFFSET);
@@ -83,7 +83,8 @@ static __always_inline bool lengthen_ip(hook_ctx *ctx, const struct headers *hea
 	return true;
 }
 
-/* The datagram grew by 16 bytes of that sum; its length counts in the pseudo-header too. */
+/* Corrects the UDP header: the datagram grew by 16 bytes with sum `sum`. The length is also in the
+ * pseudo-header. */
 static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *headers, __u16 sum)
 {
 	struct udphdr *udp = (void *)(long)ctx->data + (headers->l4 & MAX_OFFSET);
@@ -92,7 +93,7 @@ static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *he
 	if ((void *)(udp + 1) > (void *)(long)ctx->data_end)
 		return false;
 	udp->len = bpf_htons(bpf_ntohs(udp->len) + sizeof(struct stamps));
-	/* There is no checksum. */
+	/* The datagram has no checksum. */
 	if (!udp->check)
 		return true;
 #if defined(MYELIN_HOOK_XDP)
@@ -103,8 +104,8 @@ static __always_inline bool lengthen_udp(hook_ctx *ctx, const struct headers *he
 #else
 	__u32 field = headers->l4 + offsetof(struct udphdr, check);
 
-	/* Where the checksum is yet to be filled in (CHECKSUM_PARTIAL), only the pseudo-header is
-	 * summed in the field. */
+	/* If the NIC completes the checksum (CHECKSUM_PARTIAL), the field holds the sum of the
+	 * pseudo-header only. */
 	return bpf_l4_csum_replace(ctx, field, 0, (__u32)sum + growth, BPF_F_MARK_MANGLED_0) == 0 &&
 	       bpf_l4_csum_replace(ctx, field, 0, growth,
 				   BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0) == 0;

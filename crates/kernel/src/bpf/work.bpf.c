@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Keeps the core busy for given cycles a packet and a byte: steps of an exclusive or and a
- * multiplication, each of which waits for the one before. The loop's own instructions depend on
- * neither and run beside them. Twin: myelin_functions::work.
+ * Uses the core for a given number of cycles per packet and per byte. Each step is an exclusive or
+ * and a multiplication that depend on the step before. The loop's instructions do not depend on
+ * them and run in parallel. Twin: myelin_functions::work.
  */
 #include "next.h"
 
 #define CYCLES_PER_STEP 4
 #define MAX_CYCLES	200000
-/* Steps between two looks at whether enough is done. */
+/* Steps between two checks of the remaining work. */
 #define BLOCK	   10
 #define MAX_BLOCKS (MAX_CYCLES / CYCLES_PER_STEP / BLOCK)
 
@@ -20,7 +20,7 @@ const volatile struct {
 
 #define STEP(value) (value = (value ^ 0x5555555555555555) * 0x9e3779b97f4a7c15)
 
-/* `value` is unknown to the verifier, so that all rounds look alike to it. */
+/* The verifier does not know `value`, so all iterations look alike to it. */
 static __always_inline __u64 work(__u64 value, __u32 steps)
 {
 	__u32 blocks = steps / BLOCK, rest = steps % BLOCK;
@@ -53,7 +53,7 @@ int myelin_work(hook_ctx *ctx)
 	if (cycles > MAX_CYCLES)
 		cycles = MAX_CYCLES;
 	length = work(length, (cycles + CYCLES_PER_STEP - 1) / CYCLES_PER_STEP);
-	/* Or the compiler would leave the work out. */
+	/* Prevents the compiler from removing the work. */
 	asm volatile("" : : "r"(length));
 	hop_leave(line, entered);
 	return hop_exit(ctx);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * XORs every byte of the UDP or TCP payload with a key and keeps the checksum right in the same
- * pass.
+ * XORs every byte of the UDP or TCP payload with a key and corrects the checksum in the same pass.
  *
- * A word w becomes w ^ K, which grows it by K - 2 * (w & K) in every bit and so in every 16-bit
- * lane: the checksum's sum grows by n * K - 2 * sum(w & K). All sums are in native byte order, in
- * which ones' complement sums are as good as in network order (RFC 1071, section 2B).
+ * A word w becomes w ^ K. It grows by K - 2 * (w & K) in every bit and so in every 16-bit lane: the
+ * checksum's sum grows by n * K - 2 * sum(w & K). All sums are in native byte order; ones'
+ * complement sums are equivalent in both orders (RFC 1071, section 2B).
  *
- * A packet that cannot be transformed is dropped: neither UDP nor TCP, a fragment, a payload above
- * MAX_PAYLOAD, a GSO skb (its segments' checksums do not exist yet).
+ * Drops a packet that it cannot transform: neither UDP nor TCP, a fragment, a payload above
+ * MAX_PAYLOAD, a GSO skb (the checksums of its segments do not exist yet).
  */
 #include <linux/tcp.h>
 #include <linux/udp.h>
@@ -16,7 +15,7 @@
 #include "protocol.h"
 #include "next.h"
 
-/* What fits in an MTU of 1500. */
+/* Fits in an MTU of 1500. */
 #define MAX_PAYLOAD 1500
 #define BLOCK	    64
 #define MAX_BLOCKS  (MAX_PAYLOAD / BLOCK)
@@ -27,8 +26,8 @@ const volatile struct xor {
 } INSTANCE INSTANCE_SECTION;
 
 /*
- * What the key picks of a payload, summed in the fewest instructions: whole 64-bit words, from
- * which carries are lost, and their upper halves. The lower halves are the difference.
+ * Sums of the payload bits that the key selects, with the fewest instructions: whole 64-bit words,
+ * which lose carries, and their upper halves. The lower halves are the difference.
  */
 struct picked {
 	__u64 words;
@@ -48,7 +47,7 @@ static __always_inline void pick(struct picked *picked, __u64 bits)
 	picked->upper += bits >> 32;
 }
 
-/* Two words at once, where no sum of two bytes can carry into the next one. */
+/* Adds two words at once: no sum of two bytes can carry into the next lane. */
 static __always_inline void pick_two(struct picked *picked, __u64 key, __u64 one, __u64 other)
 {
 	if (key & 0x80) {
@@ -59,7 +58,7 @@ static __always_inline void pick_two(struct picked *picked, __u64 key, __u64 one
 	}
 }
 
-/* Transforms the word at `at` and gives what the key picks of it. */
+/* Transforms the word at `at` and returns the bits that the key selects. */
 #define XOR(type, at, key)                       \
 	({                                       \
 		type *word = (void *)(at);       \
@@ -79,7 +78,7 @@ static __always_inline __u32 fold(__u64 sum)
 	return (sum >> 16) + (sum & 0xffff);
 }
 
-/* The one byte that is left of `key` in the last word of an odd length. */
+/* Returns the byte of `key` in the last word of an odd length. */
 static __always_inline __u32 odd_lane(__u64 key)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -89,7 +88,8 @@ static __always_inline __u32 odd_lane(__u64 key)
 #endif
 }
 
-/* XORs `length` bytes at `at`; false when they are not all there. `growth` is never 0. */
+/* XORs `length` bytes at `at`. Returns false if they are not all in the frame. `growth` is never 0.
+ */
 static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length, __u64 key,
 					__u32 *growth)
 {
@@ -108,7 +108,8 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 		XOR_TWO(at + 48, key, picked);
 		at += BLOCK;
 	}
-	/* Not how far the loop came, or the verifier would go through the rest for every length. */
+	/* Compute `at` from `length`, not from the loop: otherwise the verifier follows the rest
+	 * for each length. */
 	at = start + (length & (MAX_OFFSET & ~(BLOCK - 1)));
 	if (length & 32) {
 		if ((void *)at + 32 > end)
@@ -149,19 +150,19 @@ static __always_inline bool xor_payload(__u8 *at, const void *end, __u32 length,
 			return false;
 
 		__u32 lane = odd_lane(key);
-		/* The byte sits where it would in a word of which the other byte is zero. */
+		/* The byte has its position in a word whose other byte is zero. */
 		__u32 byte = *at & (__u8)key;
 
 		picked.words += odd_lane(byte | byte << 8);
 		*at ^= (__u8)key;
 		added += lane;
 	}
-	/* Ones' complement: less by s is more by 0xffff - s. */
+	/* Ones' complement: subtracting s equals adding 0xffff - s. */
 	*growth = fold(added + 2 * (0xffff - fold(sum_of(&picked))));
 	return true;
 }
 
-/* The checksum at `offset` of the frame after the sum it covers grew by `growth`. */
+/* Corrects the checksum at `offset` after the covered sum grew by `growth`. */
 static __always_inline bool fix_checksum(hook_ctx *ctx, __u32 offset, __u32 growth, bool udp)
 {
 #if defined(MYELIN_HOOK_XDP)
@@ -182,15 +183,13 @@ static __always_inline bool fix_checksum(hook_ctx *ctx, __u32 offset, __u32 grow
 	if ((void *)(field + 1) > (void *)(long)ctx->data_end)
 		return false;
 	if (udp && !*field) {
-		/* Nothing in the packet makes up for the payload: correct what the NIC summed, if
-		 * it did. */
+		/* No field compensates the payload: correct the NIC's sum, if it has one. */
 		bpf_csum_update(ctx, growth);
 		return true;
 	}
 	/*
-	 * Does nothing when the checksum is yet to be filled in (CHECKSUM_PARTIAL), and need not
-	 * touch a sum over the whole packet (CHECKSUM_COMPLETE), to which payload and field
-	 * together add nothing.
+	 * Does nothing if the NIC completes the checksum (CHECKSUM_PARTIAL). A sum over the whole
+	 * packet (CHECKSUM_COMPLETE) stays valid: payload and checksum together add nothing.
 	 */
 	return bpf_l4_csum_replace(ctx, offset, 0, growth, udp ? BPF_F_MARK_MANGLED_0 : 0) == 0;
 #endif

@@ -1,9 +1,9 @@
-//! The table that a front door searches without a call: an array of buckets of a few keys each. Twin of `struct bucket4` and
-//! `struct bucket6`.
+//! The table that a front door searches inline: an array of buckets of a few keys each. Twin of
+//! `struct bucket4` and `struct bucket6`.
 //!
-//! Programs read while it is written. An entry's number is written after its key and is 0 while the entry is free. A freed
-//! entry keeps its key, and is given to another one only after a grace period, when no program can be between comparing the
-//! old key and reading the number.
+//! Programs read it during writes. The writer stores an entry's number after its key; the number of
+//! a free entry is 0. A freed entry keeps its key. It is reused only after a grace period, when no
+//! program is between the comparison of the old key and the read of the number.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,10 @@ use crate::map::mapped;
 use crate::mapping::Mapping;
 use crate::{Error, sys};
 
-/// Buckets of each family, `BUCKETS`: one key in three hundred finds its bucket full when 10 000 IPv4 keys are in.
+/// Buckets of each family, `BUCKETS`. With 10 000 IPv4 keys one key in 300 finds its bucket full.
 pub(super) const BUCKETS: usize = 1 << 14;
 
-/// How a family's buckets are laid out, in 64-bit words.
+/// Layout of a family's buckets, in 64-bit words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) name: &'static str,
@@ -53,7 +53,7 @@ pub(super) struct Buckets {
     family: Family,
     map: MapHandle,
     mapping: Mapping,
-    /// Freed since the last grace period: bucket and entry.
+    /// Bucket and entry of those freed since the last grace period.
     freed: HashSet<(usize, usize)>,
 }
 
@@ -74,14 +74,15 @@ impl Buckets {
         (self.layout.name, &self.map)
     }
 
-    /// Whether a key has an entry.
+    /// Returns whether a key has an entry.
     pub(super) fn holds(&self, key: &Words) -> bool {
         let bucket = self.bucket(key);
         self.find(bucket, key)
             .is_some_and(|entry| self.number(bucket, entry) != 0)
     }
 
-    /// What a front door reads: the number in the key's entry, and how many keys are elsewhere.
+    /// Reads like a front door: the number of the key, and how many keys of its bucket are in the
+    /// hash table.
     #[cfg(test)]
     pub(super) fn look(&self, key: &Words) -> (Option<u32>, u32) {
         let bucket = self.bucket(key);
@@ -91,7 +92,7 @@ impl Buckets {
         (number, self.number(bucket, self.layout.entries))
     }
 
-    /// Leads a key to a chain, in one step for readers; false when its bucket is full.
+    /// Sets the chain number of a key atomically. Returns false if its bucket is full.
     pub(super) fn put(&mut self, key: &Words, number: u32) -> bool {
         let bucket = self.bucket(key);
         if let Some(entry) = self.find(bucket, key) {
@@ -113,7 +114,7 @@ impl Buckets {
         true
     }
 
-    /// Frees a key's entry; false when it has none.
+    /// Frees a key's entry. Returns false if it has none.
     pub(super) fn take_out(&mut self, key: &Words) -> bool {
         let bucket = self.bucket(key);
         let Some(entry) = self
@@ -127,18 +128,18 @@ impl Buckets {
         true
     }
 
-    /// Tells readers how many keys of this key's bucket are elsewhere.
+    /// Sets how many keys of this key's bucket are in the hash table.
     pub(super) fn set_more(&self, key: &Words, more: u32) {
         let entries = self.layout.entries;
         self.set_half(self.bucket(key), entries, more);
     }
 
-    /// The bucket of a key, which the programs compute too.
+    /// Returns the bucket of a key. The programs compute the same.
     pub(super) fn bucket(&self, key: &Words) -> usize {
         hash(self.family, key) as usize % BUCKETS
     }
 
-    /// The entry that programs take for the key's: the first with its bits, free or not.
+    /// Returns the first entry with the key's bits, free or not. Programs use the same entry.
     fn find(&self, bucket: usize, key: &Words) -> Option<usize> {
         let words = self.mapping.words();
         (0..self.layout.entries).find(|entry| {
@@ -150,7 +151,7 @@ impl Buckets {
         })
     }
 
-    /// An entry that no program can be reading for another key.
+    /// Returns an entry that no program can be reading for another key.
     fn free_entry(&mut self, bucket: usize) -> Option<usize> {
         let free: Vec<usize> = (0..self.layout.entries)
             .filter(|entry| self.number(bucket, *entry) == 0)
@@ -175,12 +176,13 @@ impl Buckets {
         self.set_half(bucket, entry, number);
     }
 
-    /// The word that holds the number of an entry, or, for the entry behind the last, how many keys are elsewhere.
+    /// Returns the word with the number of an entry. The entry after the last holds the count of
+    /// keys in the hash table.
     fn half(&self, bucket: usize, entry: usize) -> usize {
         bucket * self.layout.words + self.layout.entries * self.layout.key + entry / 2
     }
 
-    /// Writes half a word; nobody else writes, and readers read halves.
+    /// Writes half a word. There is one writer, and readers read halves.
     fn set_half(&self, bucket: usize, entry: usize, value: u32) {
         let word = &self.mapping.words()[self.half(bucket, entry)];
         let mut halves: [u32; 2] = bytemuck::cast(word.load(Ordering::Relaxed));

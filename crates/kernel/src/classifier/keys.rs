@@ -1,16 +1,16 @@
-//! How keys and masks lie in the maps: `parse.h` and `classify.h`.
+//! Layout of keys and masks in the maps: `parse.h` and `classify.h`.
 
 use bytemuck::{Pod, Zeroable};
 use myelin_packet::classifier::{Key, MAX_MASKS, Mask};
 use myelin_packet::{Family, Match};
 
-/// Set in the mask field of a packet's key when it has no ports; a mask that names a port keeps it, and then no key
-/// matches. `NO_PORTS`.
+/// Bit of the mask field in the key of a packet without ports: `NO_PORTS`. A mask that names a port
+/// keeps it, so no key matches.
 const NO_PORTS: u8 = 0x80;
 /// 64-bit words of the longest key.
 const KEY_WORDS: usize = 5;
 
-/// `struct fields`: the part of a key that both families have. Ports in network order.
+/// `struct fields`: the common part of both families' keys. Ports in network order.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Fields {
@@ -39,7 +39,7 @@ struct Key6 {
     fields: Fields,
 }
 
-/// The words of a `struct key4` or `struct key6`; what is not used is zero.
+/// The words of a `struct key4` or `struct key6`; unused words are zero.
 pub(crate) type Words = [u64; KEY_WORDS];
 
 /// `struct mask`.
@@ -51,7 +51,8 @@ pub(super) struct MaskEntry {
 }
 
 impl MaskEntry {
-    /// `number` is below [`MAX_MASKS`]; it is part of the keys, so that equal bits under different masks are different keys.
+    /// `number` is below [`MAX_MASKS`]. It is part of the keys, so equal bits under different masks
+    /// are different keys.
     pub(super) fn new(mask: Mask, number: u8) -> Self {
         let all = |counts: bool| if counts { [0xff; 2] } else { [0; 2] };
         let looks_at = mask.fields;
@@ -88,8 +89,8 @@ fn prefix_bytes(len: u8) -> [u8; 16] {
         .to_be_bytes()
 }
 
-/// What a packet's key is compared with where there is one match only: the words that count, and what they shall be.
-/// `None` when no packet of the family has it.
+/// Returns the mask and the value that a packet's key is compared with, if there is only one match.
+/// Returns `None` if no packet of the family matches.
 pub(crate) fn comparison(rule: &Match, family: Family) -> Option<(Words, Words)> {
     let mask = Mask::of(rule, family)?;
     let want = key_words(family, &Key::of(rule), 0, 0);
@@ -102,7 +103,7 @@ pub(super) const MASK_WORDS: usize = size_of::<MaskEntry>() / 8;
 /// `struct mask_banks`, in words: the active bank's number, then the banks.
 pub(super) const BANKS_WORDS: usize = 1 + 2 * BANK_WORDS;
 
-/// Bytes of a key of this family in its table.
+/// Returns the bytes of a key of this family.
 pub(super) fn key_len(family: Family) -> usize {
     match family {
         Family::V4 => size_of::<Key4>(),
@@ -110,7 +111,7 @@ pub(super) fn key_len(family: Family) -> usize {
     }
 }
 
-/// Lays out a key; of IPv4 addresses the first four bytes count.
+/// Returns the words of a key. An IPv4 address uses its first four bytes.
 fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fields) -> Words {
     let mut words = [0; KEY_WORDS];
     let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
@@ -136,7 +137,7 @@ fn words(family: Family, source: &[u8; 16], destination: &[u8; 16], fields: Fiel
     words
 }
 
-/// The key of what is left under a mask, at a port.
+/// Returns the words of a masked key at a port.
 pub(super) fn key_words(family: Family, key: &Key, mask: u8, port: u16) -> Words {
     let fields = Fields {
         source_port: key.source_port.to_be_bytes(),
@@ -148,7 +149,7 @@ pub(super) fn key_words(family: Family, key: &Key, mask: u8, port: u16) -> Words
     words(family, &key.source, &key.destination, fields)
 }
 
-/// What a key's bucket is chosen by: `mix` over its words.
+/// Returns the hash that selects a key's bucket: `mix` over its words.
 pub(super) fn hash(family: Family, key: &Words) -> u64 {
     let words = key_len(family) / 8;
     key[..words].iter().fold(0_u64, |hash, word| {
@@ -167,7 +168,7 @@ mod tests {
     use crate::tests::{assert_twins, layout};
 
     #[test]
-    fn keys_and_masks_lie_as_in_c() {
+    fn keys_and_masks_match_their_c_layout() {
         assert_twins!(
             DOOR,
             "fields",
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn banks_lie_as_in_c() {
+    fn banks_match_their_c_layout() {
         let (size, members) = layout(&DOOR, "masks");
         let v6 = 8 * (1 + MAX_MASKS * MASK_WORDS);
         assert_eq!(

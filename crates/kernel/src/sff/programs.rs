@@ -1,4 +1,4 @@
-//! The programs of a distributed chain: the forwarders at the ends of its functions' links, and its kernel functions.
+//! The programs of a distributed chain: forwarders at the ends of the links, and kernel functions.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -8,10 +8,12 @@ use bytemuck::{Pod, Zeroable};
 use libbpf_rs::MapHandle;
 use myelin_spec::FunctionInstance;
 
-use super::{BlackBoxSlots, DistributedConfig, DistributedFunction, End, FunctionLink, Occupant};
+use super::{
+    BlackBoxSlots, DistributedConfig, DistributedFunction, FunctionLink, LinkEnd, Occupant,
+};
 use crate::blocks::Block;
 use crate::chain::{egress_line, function_line};
-use crate::hop::{Hop, Way};
+use crate::hop::{Hop, HopExit};
 use crate::instance::{self, Instance};
 use crate::object::{LEAVE, SFF};
 use crate::segment::LoadedSegment;
@@ -20,7 +22,7 @@ use crate::sockets::Sockets;
 use crate::sojourn::{SOJOURN, Sojourn};
 use crate::{Error, Hook, pins};
 
-/// What the end of a link in its function's namespace is called.
+/// Name of the link's end in the function's namespace.
 const INNER: &str = "inner";
 
 /// `struct sff`.
@@ -47,28 +49,28 @@ pub(super) enum Carrier {
     Door = 5,
 }
 
-/// What the programs of a chain have in common.
+/// The common context of a chain's programs.
 pub(super) struct Loader<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) config: &'a DistributedConfig,
-    /// The near ends by position, and the egress.
+    /// The near ends by position, then the egress.
     pub(super) devices: &'a MapHandle,
     pub(super) lines: &'a Block,
     /// One for each section.
     pub(super) sojourns: &'a [Sojourn],
 }
 
-/// Where a forwarder's packets come from.
+/// The source of a forwarder's packets.
 #[derive(Clone, Copy)]
-pub(super) struct Source {
+pub(super) struct PacketSource {
     carrier: Carrier,
-    /// Of a black box's packets.
+    /// Counts the packets from a black box.
     out_line: u32,
-    /// Black boxes that they have passed behind the function before.
+    /// Number of black boxes between the previous function and this point.
     passed: usize,
 }
 
-impl Source {
+impl PacketSource {
     pub(super) const METADATA: Self = Self::of(Carrier::Metadata);
 
     pub(super) const fn of(carrier: Carrier) -> Self {
@@ -108,19 +110,19 @@ impl Loader<'_> {
         maps.insert(0, ("devices", self.devices.as_fd()));
         let states = &self.shared.states;
         let inner = instance::load(Hook::Xdp, position, function, hop, &maps, states)?;
-        // Nothing comes back here but what the namespace itself sends.
-        let near = self.forwarder(position, Source::METADATA, way, None)?;
+        // Only packets of the namespace itself arrive here.
+        let near = self.forwarder(position, PacketSource::METADATA, way, None)?;
         Ok(self.function_link(position, near, (inner, INNER)))
     }
 
-    /// A kernel function at tcx; `inner`: index of the link's end in its namespace.
+    /// Loads a kernel function at tcx. `inner`: index of the link's end in its namespace.
     fn called_function(
         &self,
         position: u8,
         inner: u32,
         function: &FunctionInstance,
     ) -> Result<FunctionLink, Error> {
-        let back = self.hop(position, Way::Link { ifindex: inner });
+        let back = self.hop(position, HopExit::Link { ifindex: inner });
         let maps = self.maps(self.section(position), None);
         let program = instance::load(
             Hook::Tcx,
@@ -131,8 +133,8 @@ impl Loader<'_> {
             &self.shared.states,
         )?;
         let called = LoadedSegment::entry(self.shared, Hook::Tcx, program)?;
-        let tagged = Source::of(Carrier::Tag);
-        let way = Way::Next {
+        let tagged = PacketSource::of(Carrier::Tag);
+        let way = HopExit::Next {
             slot: called.slots().start(),
         };
         let inner = self.forwarder(position, tagged, way, None)?;
@@ -143,16 +145,16 @@ impl Loader<'_> {
         })
     }
 
-    /// `last` of a chain's last function: whether packets go straight to the far end of the egress.
+    /// `last`, for the last function: whether packets go directly to the far end of the egress.
     fn worker(&self, position: u8, last: Option<bool>) -> Result<FunctionLink, Error> {
         let sockets = self.shared.sockets()?;
-        let way = Way::User { position };
-        let inner = self.forwarder(position, Source::METADATA, way, Some(&sockets))?;
+        let way = HopExit::User { position };
+        let inner = self.forwarder(position, PacketSource::METADATA, way, Some(&sockets))?;
         let near = if let Some(peer) = last {
             self.leave(position, peer)?
         } else {
             let way = self.way_to(position + 1);
-            self.forwarder(position, Source::of(Carrier::Nsh), way, None)?
+            self.forwarder(position, PacketSource::of(Carrier::Nsh), way, None)?
         };
         let mut link = self.function_link(position, near, (inner, INNER));
         if last.is_some() {
@@ -167,14 +169,14 @@ impl Loader<'_> {
         let behind = egress_line(self.lines, functions.len() as u8) + 1;
         let out = behind + 2 * self.section(position) as u32;
         let slots = BlackBoxSlots { out, back: out + 1 };
-        let source = |out_line, passed| Source {
+        let source = |out_line, passed| PacketSource {
             carrier: Carrier::Link,
             out_line,
             passed,
         };
         let way = self.way_to(position + 1);
         let near = self.forwarder(position, source(slots.out, 1), way, None)?;
-        let way = Way::Link {
+        let way = HopExit::Link {
             ifindex: self.config.ingress,
         };
         let back = self.forwarder(position, source(slots.back, 0), way, None)?;
@@ -184,7 +186,8 @@ impl Loader<'_> {
         })
     }
 
-    /// The programs at the near end and at the other one, with that one's name.
+    /// Combines the programs at the near end and at the other end. `far` includes the name of the
+    /// other end.
     fn function_link(&self, position: u8, near: Instance, far: (Instance, &str)) -> FunctionLink {
         FunctionLink {
             near: self.end(position, near, "near"),
@@ -195,13 +198,13 @@ impl Loader<'_> {
         }
     }
 
-    fn end(&self, position: u8, program: Instance, name: &str) -> End {
+    fn end(&self, position: u8, program: Instance, name: &str) -> LinkEnd {
         let Self { shared, config, .. } = self;
         let pin = shared.pin_dir.as_deref().map(|dir| {
             let chain = format!("{}-{}", config.spi, config.generation);
             dir.join(format!("{}sff-{chain}-{position}-{name}", pins::LINK))
         });
-        End {
+        LinkEnd {
             hook: self.config.hook,
             elsewhere: name == INNER,
             attachment: Mutex::default(),
@@ -210,9 +213,9 @@ impl Loader<'_> {
         }
     }
 
-    /// The program behind a last function that is in user space.
+    /// Loads the program after a last function in user space.
     fn leave(&self, position: u8, peer: bool) -> Result<Instance, Error> {
-        let way = Way::Out {
+        let way = HopExit::Out {
             ifindex: self.config.egress,
             peer,
             line: egress_line(self.lines, position + 1),
@@ -223,17 +226,19 @@ impl Loader<'_> {
         Ok(program.into())
     }
 
-    /// The section that the function at `position` is in, or that a black box there ends.
+    /// Returns the section of the function at `position`, or the section that a black box there
+    /// ends.
     fn section(&self, position: u8) -> usize {
         boxes_in(&self.config.functions[..usize::from(position)])
     }
 
-    /// A program that sends on what is of this chain, and drops the rest on the account of the function at `position`.
+    /// Loads a program that forwards the chain's packets. It drops all others, and counts them for
+    /// the function at `position`.
     pub(super) fn forwarder(
         &self,
         position: u8,
-        source: Source,
-        way: Way,
+        source: PacketSource,
+        way: HopExit,
         sockets: Option<&Sockets>,
     ) -> Result<Instance, Error> {
         let instance = Forwarder {
@@ -255,11 +260,11 @@ impl Loader<'_> {
         Ok(program.into())
     }
 
-    /// The way to the function at `position`, or out of the chain behind the last one. Out is also the way into a black box,
-    /// which counts what goes in.
-    pub(super) fn way_to(&self, position: u8) -> Way {
+    /// Returns the exit to the function at `position`, or out of the chain after the last one. The
+    /// entry of a black box also counts as an egress, so it counts the packets.
+    pub(super) fn way_to(&self, position: u8) -> HopExit {
         let functions = &self.config.functions;
-        let out = |ifindex, line| Way::Out {
+        let out = |ifindex, line| HopExit::Out {
             ifindex,
             peer: self.config.peer && self.config.hook == Hook::Tcx,
             line,
@@ -272,11 +277,11 @@ impl Loader<'_> {
             Some(next) if matches!(next.occupant, Occupant::BlackBox) => {
                 out(next.near, function_line(self.lines, position))
             }
-            Some(next) => Way::Link { ifindex: next.near },
+            Some(next) => HopExit::Link { ifindex: next.near },
         }
     }
 
-    fn hop(&self, position: u8, way: Way) -> Hop {
+    fn hop(&self, position: u8, way: HopExit) -> Hop {
         let line = function_line(self.lines, position);
         Hop::new(
             self.shared.counters.counting(),
@@ -299,7 +304,7 @@ impl Loader<'_> {
     }
 }
 
-/// What a chain's packets have in `skb->priority` between its first program and its last one; not 0.
+/// Returns the tag in `skb->priority` between the chain's first and last program; never 0.
 fn tag(config: &DistributedConfig) -> u32 {
     config.spi | (0x80 | u32::from(config.generation) & 0x7f) << 24
 }
@@ -315,7 +320,7 @@ mod tests {
     use crate::tests::assert_twins;
 
     #[test]
-    fn forwarders_lie_as_in_c() {
+    fn forwarders_match_their_c_layout() {
         assert_twins!(
             SFF,
             "sff",

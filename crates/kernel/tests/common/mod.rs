@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use myelin_kernel::{Capacity, ChainConfig, Entry, Exit, Hook, KernelSegment, Plane};
+use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Exit, Hook, KernelSegment, Plane};
 use myelin_spec::{FunctionInstance, OnFailure};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -51,7 +51,7 @@ where
         on_failure: OnFailure::Drop,
         policer: None,
         positions: functions.len() as u8,
-        entry: Entry::Kernel,
+        entry: EntrySpace::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
             functions: functions.iter().cloned().map(Into::into).collect(),

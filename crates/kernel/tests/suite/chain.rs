@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use myelin_kernel::test_run::{TestRun, run};
-use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, MAX_FUNCTIONS};
+use myelin_kernel::{ChainConfig, EntrySpace, Exit, Hook, KernelSegment, MAX_FUNCTIONS};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::rules::{Action, Rule};
 use myelin_packet::{Match, Meta, parse, sojourn};
@@ -254,7 +254,7 @@ fn packets_for_user_space_fare_as_on_failure_says_when_no_socket_is_there() {
         let user = ChainConfig {
             on_failure,
             policer: None,
-            entry: Entry::User,
+            entry: EntrySpace::User,
             segments: vec![],
             ..kernel_chain(Hook::Xdp, 9, &[FunctionConfig::Forward])
         };

@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 
 use crate::trial::MonitorTrial;
 use myelin_kernel::test_run::TestRun;
-use myelin_kernel::{Conformance, Direction, Hook, Watch};
+use myelin_kernel::{ConformConfig, Conformance, Hook, TrafficDirection};
 use myelin_packet::Match;
 use myelin_packet::fixtures::Meter;
 use myelin_packet::fixtures::reference::most_specific;
@@ -23,10 +23,10 @@ fn of_packets(rate: u64, burst: u64) -> Profile {
     }
 }
 
-fn strict(profile: Profile) -> Watch {
-    Watch {
+fn strict(profile: Profile) -> ConformConfig {
+    ConformConfig {
         profile,
-        ..Watch::default()
+        ..ConformConfig::default()
     }
 }
 
@@ -137,7 +137,7 @@ fn the_tolerance_widens_the_burst() {
         let profile = of_packets(kilo * 1000, burst);
         let tolerance_ns = wider * 1_000_000 / kilo;
         // Whole packets come of it only where it divides; the rest is checked by the reference in fractions.
-        let trial = MonitorTrial::new(&Watch {
+        let trial = MonitorTrial::new(&ConformConfig {
             tolerance_ns,
             ..strict(profile)
         });
@@ -215,7 +215,7 @@ fn it_counts_no_further_than_it_is_told() {
     if !is_root() {
         return;
     }
-    let trial = MonitorTrial::new(&Watch {
+    let trial = MonitorTrial::new(&ConformConfig {
         most_packets: Some(3),
         ..strict(of_packets(1, 100))
     });
@@ -278,7 +278,7 @@ fn the_filter_takes_what_a_match_takes() {
     ];
     let mut taken = 0;
     for filter in matches {
-        let trial = MonitorTrial::new(&Watch {
+        let trial = MonitorTrial::new(&ConformConfig {
             filter: Some(filter),
             ..strict(of_packets(1, 1000))
         });
@@ -303,7 +303,7 @@ fn the_filter_takes_what_a_match_takes() {
 #[test]
 fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
     let Some(net) = Net::new() else { return };
-    let watch = Watch {
+    let watch = ConformConfig {
         filter: Some(Match {
             destination_port: Some(4000),
             ..Match::default()
@@ -327,14 +327,14 @@ fn it_stands_outermost_at_an_interface_and_leaves_the_packets_alone() {
             Conformance::attach
         };
         let link = &net.client;
-        let incoming = attach(&link.link, link.ifindex, Direction::In, &watch).unwrap();
+        let incoming = attach(&link.link, link.ifindex, TrafficDirection::In, &watch).unwrap();
         let outgoing = (net
             .server
-            .inside(|| attach("eth0", eth0(), Direction::In, &watch)))
+            .inside(|| attach("eth0", eth0(), TrafficDirection::In, &watch)))
         .unwrap();
         let leaving = (net
             .client
-            .inside(|| attach("eth0", eth0(), Direction::Out, &watch)))
+            .inside(|| attach("eth0", eth0(), TrafficDirection::Out, &watch)))
         .unwrap();
         let expected = if clsact { 0 } else { 2 };
         assert!(programs_at(link.ifindex).is_none_or(|count| count == expected));

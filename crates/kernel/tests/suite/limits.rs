@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use myelin_kernel::{Capacity, ChainConfig, Entry, Error, Exit, Hook, Plane};
+use myelin_kernel::{Capacity, ChainConfig, EntrySpace, Error, Exit, Hook, Plane};
 use myelin_packet::rules::{Action, MAX_RULES, Rule};
 use myelin_packet::{Match, Unparsed};
 use myelin_spec::{FirewallConfig, FragmentPolicy, FunctionConfig, OnFailure, XorConfig};
@@ -62,7 +62,7 @@ fn what_a_stale_match_or_path_finds_is_not_used_again() {
     let reentry = plane.add_reentry(LOOPBACK).unwrap();
     let mut back = ChainConfig {
         positions: 2,
-        entry: Entry::User,
+        entry: EntrySpace::User,
         ..config(4)
     };
     back.segments[0].first_position = 1;
@@ -192,7 +192,7 @@ fn a_chain_that_makes_no_sense_is_refused() {
         ),
         (
             ChainConfig {
-                entry: Entry::User,
+                entry: EntrySpace::User,
                 ..good.clone()
             },
             "different spaces",

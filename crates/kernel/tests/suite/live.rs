@@ -5,7 +5,7 @@ use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::time::Instant;
 
 use myelin_kernel::{
-    ChainConfig, Entry, Error, Exit, Hook, KernelSegment, LoadedChain, Plane, Port, XdpMode,
+    ChainConfig, EntrySpace, Error, Exit, Hook, KernelSegment, LoadedChain, Plane, Port, XdpMode,
 };
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Match, Unparsed};
@@ -35,7 +35,7 @@ fn config(hook: Hook, functions: &[FunctionConfig], exit: Exit) -> ChainConfig {
         on_failure: OnFailure::Drop,
         policer: None,
         positions: functions.len() as u8,
-        entry: Entry::Kernel,
+        entry: EntrySpace::Kernel,
         segments: vec![KernelSegment {
             first_position: 0,
             functions: functions.iter().cloned().map(Into::into).collect(),

@@ -1,7 +1,9 @@
 //! The door back into the kernel takes what `myelin_packet::nsh` makes.
 
 use myelin_kernel::test_run::Outcome;
-use myelin_kernel::{ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry};
+use myelin_kernel::{
+    ChainConfig, EntrySpace, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry,
+};
 use myelin_packet::fixtures::{self, build};
 use myelin_packet::{Meta, nsh, parse};
 use myelin_spec::{FunctionConfig, OnFailure, XorConfig};
@@ -43,7 +45,7 @@ fn config(spi: u32) -> ChainConfig {
     ChainConfig {
         generation: GENERATION,
         positions: 2,
-        entry: Entry::User,
+        entry: EntrySpace::User,
         segments: vec![KernelSegment {
             first_position: 1,
             functions: vec![XOR.into()],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use myelin_kernel::test_run::{self, TestRun, run};
-use myelin_kernel::{Conformance, Error, Hook, Plane, Policer, Seen, Watch};
+use myelin_kernel::{ConformConfig, ConformReport, Conformance, Error, Hook, Plane, Policer};
 
 /// Arrivals of one run at most.
 pub(crate) const MAX_ARRIVALS: usize = 200;
@@ -71,7 +71,7 @@ pub(crate) struct MonitorTrial {
 
 impl MonitorTrial {
     /// One that has seen nothing.
-    pub(crate) fn new(watch: &Watch) -> Result<Self, Error> {
+    pub(crate) fn new(watch: &ConformConfig) -> Result<Self, Error> {
         let (program, monitor) = Conformance::detached(watch)?;
         Ok(Self { program, monitor })
     }
@@ -82,7 +82,7 @@ impl MonitorTrial {
     }
 
     /// What it has seen.
-    pub(crate) fn seen(&self) -> Result<Seen, Error> {
+    pub(crate) fn seen(&self) -> Result<ConformReport, Error> {
         self.monitor.read()
     }
 }

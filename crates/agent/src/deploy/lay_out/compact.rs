@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use myelin_dataplane::{ChainStats, PipelineReader, SocketId, UserChain, UserExit, UserSegment};
 use myelin_kernel::{
-    ChainConfig, Entry, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry, Sockets,
+    ChainConfig, EntrySpace, Exit, Hook, KernelSegment, LoadedChain, Plane, Reentry, Sockets,
 };
 use myelin_packet::sojourn::Histogram;
 use myelin_planner::{Exit as PlannedExit, Plan, Segment};
@@ -161,9 +161,9 @@ fn load(
         policer: job.policer.cloned(),
         positions: chain.functions.len() as u8,
         entry: if starts_in_user {
-            Entry::User
+            EntrySpace::User
         } else {
-            Entry::Kernel
+            EntrySpace::Kernel
         },
         segments: kernel_segments(job, opened, class)?,
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use myelin_kernel::{Fill, Seen, Watch};
+use myelin_kernel::{BucketLevel, ConformConfig, ConformReport};
 use myelin_packet::traffic::{Bucket, CREDIT, Quantity};
 use myelin_report::terminal::Column;
 use myelin_spec::units;
@@ -97,7 +97,7 @@ fn rounded(value: f64) -> u64 {
 }
 
 impl BucketReport {
-    fn new(quantity: &'static str, bucket: Bucket, fill: &Fill, first_ns: u64) -> Self {
+    fn new(quantity: &'static str, bucket: Bucket, fill: &BucketLevel, first_ns: u64) -> Self {
         Self {
             quantity,
             rate: bucket.rate(),
@@ -162,8 +162,8 @@ impl Report {
     pub(super) fn new(
         arguments: &Arguments,
         netns: Option<&str>,
-        watch: &Watch,
-        seen: &Seen,
+        watch: &ConformConfig,
+        seen: &ConformReport,
     ) -> Self {
         let span_s = seconds(seen.first_ns, seen.last_ns);
         // From one packet to the next: so many less one are in the span.
@@ -212,7 +212,12 @@ impl Report {
     }
 
     /// How it stands, on a line; `last` was read so long before.
-    pub(super) fn progress(&self, elapsed: Duration, last: &Seen, since: Duration) -> String {
+    pub(super) fn progress(
+        &self,
+        elapsed: Duration,
+        last: &ConformReport,
+        since: Duration,
+    ) -> String {
         let rate = |now: u64, before: u64| {
             rounded((now.saturating_sub(before)) as f64 / since.as_secs_f64())
         };
