@@ -1,4 +1,4 @@
-//! Parts of a chain file as arguments of a command: what `rate`, `burst` and `match` take, with the same rules and the
+//! Parses `rate`, `burst` and `match` as arguments of a command, with the rules of a chain file and the
 //! same words where something is wrong.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::printable::Printable;
 use crate::yaml::{Key, Node, Value};
 use crate::{Match, Sla};
 
-/// All that is wrong with arguments, one fault a line: the argument, what was found, what was expected, what to write.
+/// The faults of arguments, one a line: argument, value found, values expected, remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentErrors(Vec<String>);
 

@@ -83,7 +83,7 @@ word_enum! {
         Policer = "policer",
         /// The shaper alone.
         Shaper = "shaper",
-        /// Nothing: the profile is what is expected, and counted against.
+        /// Nothing. Traffic above the profile is only counted.
         None = "none",
     }
 }
@@ -102,7 +102,7 @@ word_enum! {
     }
 }
 
-/// A service function chain: which traffic, which functions in which order, and what the chain is owed.
+/// A service function chain: its traffic, its functions in order, and its contract.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceChain {
     /// Its name: a DNS label of at most [`MAX_NAME`] characters, unique on the node.
@@ -126,7 +126,7 @@ pub struct ServiceChain {
     /// The chain that takes the traffic of the other direction. Both chains of such a pair name each other here, also
     /// when only one of them does in the file.
     pub reverse: Option<String>,
-    /// What the file says of failures; [`Self::effective_on_failure`] is what applies.
+    /// `onFailure` of the file; [`Self::effective_on_failure`] adds the default.
     pub on_failure: Option<OnFailure>,
     /// How its worker runs.
     pub worker: WorkerSpec,
@@ -172,8 +172,8 @@ impl ServiceChain {
         }
     }
 
-    /// What happens to its packets when its functions cannot process them: what the file says, else `drop` when one of
-    /// its functions guards something (a firewall), else `pass`.
+    /// The action on packets that its functions cannot process: `onFailure` of the file, else `drop` if a
+    /// function guards the chain (a firewall), else `pass`.
     pub fn effective_on_failure(&self) -> OnFailure {
         let guarded = self.functions.iter().any(|function| function.kind().guards);
         self.on_failure.unwrap_or(if guarded {
@@ -184,7 +184,7 @@ impl ServiceChain {
     }
 }
 
-/// ChainLocations in the chain file. A key that is not in the file has the place of what it would be in.
+/// Locations in the chain file. An absent key has the location of its mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainLocations {
     /// The object.
@@ -262,10 +262,10 @@ pub struct Sla {
     /// What holds the traffic to the profile.
     #[serde(default)]
     pub enforce: Enforce,
-    /// Packets that may wait in the shaper; [`Sla::shaper_queue`] is what applies.
+    /// The shaper's queue, packets; [`Sla::shaper_queue`] adds the default.
     #[serde(default)]
     pub shaper_queue: Option<u32>,
-    /// How long a packet may wait in the shaper, ns; [`Sla::shaper_delay_ns`] is what applies.
+    /// The longest wait in the shaper, ns; [`Sla::shaper_delay_ns`] adds the default.
     #[serde(default)]
     pub shaper_delay_ns: Option<u64>,
     /// By how much a departure from the shaper may be late and be made good, ns.
@@ -290,7 +290,7 @@ const DEFAULT_BURST: u64 = 32;
 /// How long a packet may wait in a shaper where neither that nor a latency is agreed, ns.
 const DEFAULT_SHAPER_DELAY_NS: u64 = 10_000_000;
 
-/// The longest queue of a shaper, packets: what waits in it lies in the worker's packet memory.
+/// The longest queue of a shaper, packets. Waiting packets take the worker's packet memory.
 pub const MAX_SHAPER_QUEUE: u32 = 1024;
 
 impl Sla {
@@ -330,7 +330,7 @@ impl Sla {
         })
     }
 
-    /// How long a packet may wait in the shaper, ns: what the file says, else the agreed latency, else 10 ms.
+    /// The longest wait in the shaper, ns: of the file, else `latency`, else 10 ms.
     pub fn shaper_delay_ns(&self) -> u64 {
         self.shaper_delay_ns
             .or(self.latency_ns)
@@ -381,7 +381,7 @@ config! {
     }
 }
 
-/// Beyond any machine; what this one has is checked when the worker starts.
+/// Above any machine's number of cores. The worker checks the core when it starts.
 const MAX_CORE: u64 = 4095;
 
 #[cfg(test)]

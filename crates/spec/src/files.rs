@@ -1,6 +1,6 @@
 //! The files that a chain file names.
 //!
-//! This room does no I/O: whoever parses reads those files, with its own rights, and hands them in.
+//! This crate does no I/O: the caller reads the files with its own rights, and passes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// Gives the contents of a file that a chain file names.
+/// Returns the contents of files that a chain file names.
 pub trait FileResolver {
-    /// The text of the file at `path`, which is as written in the chain file: relative paths start at that file's
-    /// directory. The error says why it cannot be read.
+    /// The text of the file at `path`, as written in the chain file. Relative paths start at the chain
+    /// file's directory. The error is the reason.
     fn read(&self, path: &str) -> Result<String, String>;
 
     /// The bytes of the file at `path`, for files that need not be text.
@@ -21,8 +21,7 @@ pub trait FileResolver {
     }
 }
 
-/// The contents of a file on their way to who parses: text as it is, anything else as base64 (RFC 4648, section 4), so that
-/// JSON takes both.
+/// The contents of a file for JSON: text unchanged, other bytes as base64 (RFC 4648, section 4).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -31,12 +30,12 @@ pub enum FileContents {
     Text(String),
     /// Other bytes.
     Binary {
-        /// Those bytes.
+        /// The bytes as base64.
         base64: String,
     },
 }
 
-/// Without the contents: they may be keys.
+/// Hides the contents: they may be keys.
 impl fmt::Debug for FileContents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -59,14 +58,14 @@ impl From<Vec<u8>> for FileContents {
 
 const MISSING: &str = "there is no such file, or it cannot be read";
 
-/// Files of text that were read before, by the path written in the chain file.
+/// Text files by their path in the chain file.
 impl FileResolver for BTreeMap<String, String> {
     fn read(&self, path: &str) -> Result<String, String> {
         self.get(path).cloned().ok_or_else(|| MISSING.to_owned())
     }
 }
 
-/// Files that were read before, by the path written in the chain file.
+/// Files by their path in the chain file.
 impl FileResolver for BTreeMap<String, FileContents> {
     fn read(&self, path: &str) -> Result<String, String> {
         match self.get(path) {
@@ -87,7 +86,7 @@ impl FileResolver for BTreeMap<String, FileContents> {
     }
 }
 
-/// For chain files that name no file: refuses all.
+/// Refuses every file: for chain files that name none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoFiles;
 
@@ -112,7 +111,7 @@ mod tests {
             assert_eq!(files.read("a").ok(), text.ok(), "{json}");
             assert!(files.read("b").is_err() && files.read_bytes("b").is_err());
         }
-        // Who sends text need not know of the other form.
+        // Clients that send only text need not know the other form.
         let files: BTreeMap<String, FileContents> = serde_json::from_str(r#"{"a": "b"}"#).unwrap();
         assert_eq!(files.read("a").as_deref(), Ok("b"));
         let broken = r#"{"a": {"base64": "?"}}"#;

@@ -11,7 +11,7 @@ use crate::kinds::FunctionConfig;
 use crate::kinds::catalogue::Kind;
 
 word_enum! {
-    /// Where a function runs.
+    /// The space of a function.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Space {
         /// In the kernel, as an eBPF program.
@@ -28,16 +28,16 @@ pub struct FunctionSpec {
     pub name: String,
     /// Its kind and configuration.
     pub config: FunctionConfig,
-    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has that one's configuration, uses its
-    /// state, and stands in the same space.
+    /// The function of the reverse chain whose work it undoes (`reverseOf`). It has the configuration, the
+    /// state and the space of that function.
     pub reverse_of: Option<String>,
-    /// Whether it shares its state with a function of the reverse chain, as the one that undoes or the one that is undone.
+    /// Whether it shares its state with a function of the reverse chain.
     pub paired: bool,
     /// The space it is pinned to; `None` leaves the choice to the planner.
     pub space: Option<Space>,
-    /// What it stands in, and with how much of the machine.
+    /// Its sandbox and its limits.
     pub sandbox: SandboxSpec,
-    /// Where it stands in the chain file.
+    /// Its location in the chain file.
     pub place: FileLocation,
 }
 
@@ -47,17 +47,17 @@ impl FunctionSpec {
         self.config.kind()
     }
 
-    /// The space it must stand in: the one it is pinned to, or user space when it asks for what only a process can have.
+    /// The space that it must run in: the pinned one, or user space if it needs a process for its limits.
     pub fn required_space(&self) -> Option<Space> {
         let asks = self.sandbox.requested_at.is_some();
         self.space.or(asks.then_some(Space::User))
     }
 }
 
-/// Whose state a function uses: the function's name, and that of its chain.
+/// The owner of a state: a function and its chain.
 ///
-/// State belongs to a function and not to a deployed form of its chain: it stays when the chain around the function is
-/// changed, and a function that undoes another one's work uses that one's.
+/// State belongs to a function, not to a generation of its chain: it survives a live change. A function
+/// with `reverseOf` uses the state of the function that it names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StateKey {
     /// The chain.
@@ -73,13 +73,13 @@ impl fmt::Display for StateKey {
 }
 
 word_enum! {
-    /// Which side of a state a function works on.
+    /// The side of a state that a function works on.
     #[derive(Default)]
     pub enum Side {
-        /// That of the chain's own traffic.
+        /// The chain's own traffic.
         #[default]
         Forward = "forward",
-        /// That of the replies: it undoes what the function that owns the state does (`reverseOf`).
+        /// The replies: the function undoes the work of the state's owner (`reverseOf`).
         Reply = "reply",
     }
 }
@@ -89,13 +89,13 @@ word_enum! {
 pub struct FunctionInstance {
     /// Its kind and configuration.
     pub config: FunctionConfig,
-    /// Whose state it uses; `None` gives it one of its own that nobody else finds.
+    /// The owner of its state; `None` for a private state.
     pub state: Option<StateKey>,
-    /// Which side of that state it works on.
+    /// The side of the state that it works on.
     pub side: Side,
 }
 
-/// An instance with a state of its own.
+/// Creates an instance with a private state.
 impl From<FunctionConfig> for FunctionInstance {
     fn from(config: FunctionConfig) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! How a function is kept apart from the rest of the machine: in what, and with how much of it.
+//! The sandbox of a function, and its limits.
 
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ pub const MIN_CPU_MILLICORES: u32 = 10;
 pub const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 word_enum! {
-    /// What a function's process stands in, in mapping `distributed`.
+    /// The sandbox of a function's process, with `mapping: distributed`.
     #[derive(Default)]
     pub enum Isolation {
         /// A process of the host.
@@ -94,7 +94,8 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// `rootfs`: directory that the container's files come from; absolute.
     pub rootfs: Option<String>,
-    /// Where the function itself asks for a container or for limits. That takes a process, so it stands in user space.
+    /// The location of the function's own request for a container or limits. Both need a process, so the
+    /// function runs in user space.
     pub requested_at: Option<FileLocation>,
 }
 

@@ -1,10 +1,10 @@
-//! Functions that undo for the replies what a function of the reverse chain does (`reverseOf`).
+//! Functions that undo, for replies, the work of a function of the reverse chain (`reverseOf`).
 
 use crate::chain::ServiceChain;
 use crate::error::{Fault, FaultLog};
 
-/// Checks each of them against the function it names, and gives both what they have in common: the configuration of the
-/// one that owns the state, and the space that either is pinned to.
+/// Checks each such function against the function that it names. Both get the configuration of the
+/// function that owns the state, and the space that one of them is pinned to.
 pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     for index in 0..chains.len() {
         for position in 0..chains[index].functions.len() {
@@ -24,7 +24,7 @@ pub(crate) fn resolve(chains: &mut [ServiceChain], faults: &FaultLog<'_>) {
     }
 }
 
-/// Chain and position of the function that is undone, or why it cannot be.
+/// Finds chain and position of the function to undo.
 fn partner(
     chains: &[ServiceChain],
     index: usize,
@@ -42,7 +42,7 @@ fn partner(
             "write `reverse: CHAIN` into the spec, with the chain that holds the function",
         ));
     };
-    // A chain that could not be read, or one that is not in the file, is told of elsewhere.
+    // Other checks report chains that are faulty or missing.
     let other = chains.iter().position(|other| other.name == *reverse);
     let found = other.and_then(|other| {
         let functions = &chains[other].functions;

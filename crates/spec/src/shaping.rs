@@ -35,7 +35,7 @@ pub struct Shaping {
     /// How long a packet may wait, ns.
     pub delay_ns: u64,
     /// By how much a departure may be late and be made good, ns: in any time t as much leaves as the profile allows in t and this together.
-    /// With 0 what leaves late delays all behind it.
+    /// With 0, a late departure delays all later ones.
     #[serde(default)]
     pub tolerance_ns: u64,
 }

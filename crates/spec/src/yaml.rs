@@ -1,4 +1,4 @@
-//! YAML text as a tree whose every node knows where it stands.
+//! Parses YAML into a tree whose nodes have locations.
 //!
 //! Deserialising straight into the chain types would stop at the first wrong value and lose how a number was written.
 //! So the text becomes this small tree first, and [`crate::read`] takes the tree apart, reporting all it finds.

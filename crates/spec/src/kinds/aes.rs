@@ -16,12 +16,12 @@ word_enum! {
         /// AES in Galois/Counter Mode (NIST SP 800-38D) with a key of 128 bits.
         #[default]
         Aes128Gcm = "aes-128-gcm",
-        /// The same with 256 bits.
+        /// AES in Galois/Counter Mode with a key of 256 bits.
         Aes256Gcm = "aes-256-gcm",
-        /// AES in Counter Mode (NIST SP 800-38A) with a key of 128 bits. Nothing is authenticated: whoever is on the way can flip
-        /// any bit of the plaintext. For comparison with others that do the same.
+        /// AES in Counter Mode (NIST SP 800-38A) with a key of 128 bits, for comparison with other systems.
+        /// It authenticates nothing: an attacker on the path can flip any bit of the plaintext.
         Aes128Ctr = "aes-128-ctr",
-        /// The same with 256 bits.
+        /// AES in Counter Mode with a key of 256 bits.
         Aes256Ctr = "aes-256-ctr",
     }
 }
@@ -35,12 +35,12 @@ impl Cipher {
         }
     }
 
-    /// Whether what was changed on the way is recognised.
+    /// Whether the receiver detects changes.
     pub fn is_authenticated(self) -> bool {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm)
     }
 
-    /// What encryption appends, bytes.
+    /// The bytes that encryption appends.
     fn added_bytes(self) -> u64 {
         if self.is_authenticated() { 44 } else { 28 }
     }
@@ -59,43 +59,45 @@ const SECRET_FILE: ConfigKey = ConfigKey::new(ValueType::SecretFile).required();
 const CIPHER: ConfigKey = Cipher::KEY.with_default("aes-128-gcm");
 
 config! {
-    /// Configuration of an `aes-encrypt` function. Each key is at least as long as the cipher's; the first one encrypts.
+    /// Configuration of an `aes-encrypt` function. Each key has at least the cipher's key length. The first
+    /// key encrypts.
     pub struct AesEncryptConfig {
-        /// a file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
+        /// A file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
         /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
         /// may have access to it. `/dev/urandom` gives one random key to all functions of the chain
-        /// file, a new one at each `up`
+        /// file, a new one at each `up`.
         "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
-        /// the cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
-        /// can flip bits of the payload and forge counters
+        /// The cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
+        /// can flip bits of the payload and forge counters.
         "cipher" cipher: Cipher = CIPHER;
-        /// the longest IP packet that may leave, bytes. Encryption adds 44 bytes (28 with `ctr`);
-        /// the function drops a packet that would become longer
+        /// The longest IP packet that may leave, bytes. Encryption adds 44 bytes (28 with `ctr`);
+        /// the function drops a packet that would become longer.
         "mtu" mtu: u16 = mtu(9216);
     }
 }
 
 config! {
-    /// Configuration of an `aes-decrypt` function. Each key is at least as long as the cipher's; all are accepted.
+    /// Configuration of an `aes-decrypt` function. Each key has at least the cipher's key length. Every
+    /// key decrypts.
     pub struct AesDecryptConfig {
-        /// a file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
+        /// A file of 1 to 16 keys, one a line, each of 32 or 64 hexadecimal digits (`openssl rand
         /// -hex 32`); AES-256 needs 64. The first key encrypts, every key decrypts. Only its owner
         /// may have access to it. `/dev/urandom` gives one random key to all functions of the chain
-        /// file, a new one at each `up`
+        /// file, a new one at each `up`.
         "keyFile" keys: Vec<SecretKey> = SECRET_FILE, from keys;
-        /// the cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
-        /// can flip bits of the payload and forge counters
+        /// The cipher, the same on both sides. `ctr` authenticates nothing: an attacker on the path
+        /// can flip bits of the payload and forge counters.
         "cipher" cipher: Cipher = CIPHER;
-        /// how many packets late a packet may arrive; 0 accepts every packet any number of times
+        /// How many packets late a packet may arrive; 0 accepts every packet any number of times.
         "replayWindow" replay_window: u32 = integer(0, 65_536, "a number of packets").with_default("1024");
-        /// encrypters that may be live at once. Each start of an encrypter begins a session; a
-        /// session stays live for 10 s after its last packet
+        /// Encrypters that may be live at once. Each start of an encrypter begins a session; a
+        /// session stays live for 10 s after its last packet.
         "sessions" sessions: u16 = integer(1, 256, "a number of sessions").with_default("16");
     }
 }
 
 impl AesEncryptConfig {
-    /// The part that a session depends on: cipher and key.
+    /// The part that a session depends on: cipher and first key.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -107,7 +109,7 @@ impl AesEncryptConfig {
 }
 
 impl AesDecryptConfig {
-    /// The part that sessions depend on: keys may come and go under them.
+    /// The part that sessions depend on. Keys may change.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -210,7 +212,7 @@ pub static AES_DECRYPT: Kind = Kind {
     ..Kind::BASE
 };
 
-/// The keys of the key file. Faults tell its lines by their number and never show what they hold.
+/// Reads the key file. Faults name its lines by number and never show their content.
 fn keys(fields: &Fields<'_>) -> Vec<SecretKey> {
     fields
         .get("keyFile")
@@ -225,7 +227,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
         "32 or 64 hexadecimal digits a line, blank lines, and comments after `#`";
     let path = field.text(FILE, "write for example tactile.key")?;
     let shown = Printable(path);
-    // What is wrong with the cipher is told where that is read.
+    // The reader of `cipher` logs its faults.
     let cipher = fields
         .get("cipher")
         .and_then(|field| field.node.text())
@@ -248,7 +250,7 @@ fn read_keys(field: &Field<'_>, fields: &Fields<'_>) -> Option<Vec<SecretKey>> {
     None
 }
 
-/// The keys, or what is wrong with their file.
+/// The keys of the file, or its fault.
 fn parse_keys(text: &str, cipher: Cipher) -> Result<Vec<SecretKey>, String> {
     let mut keys: Vec<SecretKey> = Vec::new();
     let lines = text

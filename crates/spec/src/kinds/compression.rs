@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::mtu;
 use super::prelude::*;
 
-/// Lengths of dictionaries, bytes. What is shorter helps no algorithm; of one for LZ4 the last 64 KiB are used.
+/// Lengths of dictionaries, bytes. Shorter ones help no algorithm. LZ4 uses the last 64 KiB.
 const DICTIONARY: RangeInclusive<usize> = 8..=128 << 10;
-/// Greatest value of `mtu`, bytes: what is usual of jumbo frames.
+/// The largest value of `mtu`, bytes: usual for jumbo frames.
 const MAX_MTU: u16 = 9000;
-/// The mark of `compress` on what only looks compressed, bytes.
+/// The length of the marker for payloads that only look compressed, bytes.
 const MARK_BYTES: u64 = 4;
 
 word_enum! {
-    /// How a payload is compressed.
+    /// The algorithm.
     #[derive(Default)]
     pub enum CompressionAlgorithm {
         /// LZ4, block format: fast.
@@ -32,33 +32,33 @@ word_enum! {
 config! {
     /// Configuration of a `compress` function.
     pub struct CompressConfig {
-        /// lz4 is fast; zstd makes packets smaller and costs some ten times as much
+        /// Lz4 is fast; zstd makes packets smaller and costs some ten times as much.
         "algorithm" algorithm: CompressionAlgorithm = CompressionAlgorithm::KEY.with_default("lz4");
-        /// zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
-        /// higher level takes less time and makes packets larger
+        /// Zstd: a higher level makes packets smaller and takes longer. lz4 (its acceleration): a
+        /// higher level takes less time and makes packets larger.
         "level" level: u8 = integer(1, 19, "a level").with_default("1");
-        /// a file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
+        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
         /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
-        /// another one. LZ4 uses the last 64 KiB
+        /// another one. LZ4 uses the last 64 KiB.
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// the longest IP packet that it may create, bytes; it drops longer ones
+        /// The longest IP packet that it may create, bytes; it drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
 
 config! {
-    /// Configuration of a `decompress` function. Each packet says how it was compressed.
+    /// Configuration of a `decompress` function. Each packet names its algorithm.
     pub struct DecompressConfig {
-        /// a file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
+        /// A file of 8 bytes to 128 KiB, the same on both sides: bytes that the traffic often
         /// holds, or the output of `zstd --train`. Packets carry its hash, so the receiver detects
-        /// another one. LZ4 uses the last 64 KiB
+        /// another one. LZ4 uses the last 64 KiB.
         "dictionary" dictionary: Option<Dictionary> = FILE, from dictionary;
-        /// the longest IP packet that it may create, bytes; it drops longer ones
+        /// The longest IP packet that it may create, bytes; it drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
 
-/// `compress`. Its costs are those of lz4 on JSON: a kind has one cost, and zstd takes some ten times that.
+/// `compress`. The cost is that of lz4 on JSON. A kind has one cost; zstd costs some ten times as much.
 pub static COMPRESS: Kind = Kind {
     name: "compress",
     class: Class::Advanced,
@@ -86,7 +86,7 @@ pub static COMPRESS: Kind = Kind {
     ..Kind::BASE
 };
 
-/// `decompress`. Its costs are those of lz4 on JSON.
+/// `decompress`. The cost is that of lz4 on JSON.
 pub static DECOMPRESS: Kind = Kind {
     name: "decompress",
     class: Class::Advanced,
@@ -117,7 +117,7 @@ pub static DECOMPRESS: Kind = Kind {
     ],
     read: |fields| FunctionConfig::Decompress(DecompressConfig::from_fields(fields)),
     effect: |config| match config {
-        // Any packet may become as long as one can be.
+        // Any packet may grow to the MTU.
         FunctionConfig::Decompress(config) => longer(config.mtu.into(), config.mtu),
         _ => Effect::default(),
     },
@@ -131,13 +131,13 @@ fn longer(bytes: u64, mtu: u16) -> Effect {
     }
 }
 
-/// What both sides know of the traffic beforehand: any bytes that it often holds, or what `zstd --train` makes of
-/// samples of it.
+/// A dictionary that both sides have: bytes that the traffic often holds, or the output of `zstd
+/// --train`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dictionary(Vec<u8>);
 
 impl Dictionary {
-    /// A dictionary of those bytes.
+    /// Creates a dictionary of these bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
@@ -154,7 +154,7 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-/// As base64, so that JSON takes it.
+/// Serialized as base64 for JSON.
 impl Serialize for Dictionary {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))

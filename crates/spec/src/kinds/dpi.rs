@@ -1,4 +1,4 @@
-//! `dpi`: patterns that are looked for in each packet's payload.
+//! `dpi`: searches payloads for patterns.
 
 use std::net::IpAddr;
 
@@ -15,46 +15,47 @@ use pattern::BadPattern;
 
 mod pattern;
 
-/// Patterns of one `dpi` at most.
+/// The most patterns of one `dpi`.
 pub const MAX_PATTERNS: usize = 65_536;
-/// Regular expressions among them at most: the time that they take to compile grows with the square of their number.
+/// The most regular expressions among them. Their compile time grows with the square of their number.
 pub const MAX_REGEXES: usize = 1024;
-/// Bytes of one pattern at most: those of a literal, or the text of a regular expression.
+/// The longest pattern, bytes: of a literal, or of the text of a regular expression.
 pub const MAX_PATTERN_BYTES: usize = 1024;
-/// Bytes of all patterns of one `dpi` together at most; it bounds the time and the memory that they take to compile.
+/// The most bytes of all patterns of one `dpi`. It bounds compile time and memory.
 pub const MAX_TOTAL_BYTES: usize = 4 << 20;
-/// What a copy for a collector has around the packet, bytes: headers of IPv6, UDP and TZSP, and its own Ethernet header's tags.
+/// The bytes that a copy for the collector adds to a packet: headers of IPv6, UDP and TZSP, and the tags
+/// of its Ethernet header.
 const MIRROR_BYTES: u64 = 40 + 8 + 9 + 22;
 
 const PATTERNS: &str = "a list of patterns such as cmd.exe or '/select.+from/i'";
 const PATTERN: &str =
     "a pattern, or { pattern: PATTERN, action: drop|mark|mirror, nocase: true|false }";
 const EXAMPLE: &str = "write for example { pattern: cmd.exe, action: drop }";
-/// Faults of a file of patterns that are told; more would hardly be read.
+/// The most faults reported for a file of patterns.
 const MAX_FAULTS: usize = 100;
 
 word_enum! {
-    /// What is done about a packet in which a pattern was found.
+    /// The action on a packet that holds a pattern.
     #[derive(Default)]
     pub enum DpiAction {
-        /// It is dropped.
+        /// Drop it.
         #[default]
         Drop = "drop",
-        /// It goes on with another DSCP.
+        /// Forward it with another DSCP.
         Mark = "mark",
-        /// It goes on, and a copy goes to the collector.
+        /// Forward it, and send a copy to the collector.
         Mirror = "mirror",
     }
 }
 
 word_enum! {
-    /// What is done about fragments, over which a payload may be spread.
+    /// The action on fragments: a payload may span several.
     #[derive(Default)]
     pub enum DpiFragments {
-        /// They are dropped: a pattern cannot be evaded by fragmenting.
+        /// Drop them, so that fragmenting evades no pattern.
         #[default]
         Drop = "drop",
-        /// Each is inspected by itself: a pattern that is spread over two of them is not seen.
+        /// Inspect each separately. A pattern that spans two fragments is not found.
         Pass = "pass",
     }
 }
@@ -76,66 +77,66 @@ const NOCASE: ConfigKey = BOOLEAN.with_default("false").named(
 const MIRROR: ConfigKey = ConfigKey::new(ValueType::Mirror(MirrorConfig::KEYS));
 
 config! {
-    /// Configuration of a `dpi` function. The patterns are by where they are written, all apply, and there is at least one; the mirror is
-    /// given when some pattern has that action.
+    /// Configuration of a `dpi` function. The patterns are grouped by file; there is at least one. The
+    /// mirror is present if a pattern has the action `mirror`.
     pub struct DpiConfig {
-        /// the patterns: a literal; or /REGEX/FLAGS with the flags i (either case), s (. matches
+        /// The patterns: a literal; or /REGEX/FLAGS with the flags i (either case), s (. matches
         /// line breaks), m (^ and $ match at line breaks); or { pattern: PATTERN, action:
         /// drop|mark|mirror, nocase: true|false }. In a literal, \xNN is any byte, \\ a backslash,
         /// \/ a slash at its beginning. At most 65536 with those of patternsFile, 1024 of them
-        /// regular expressions, 1024 bytes each
+        /// regular expressions, 1024 bytes each.
         "patterns" lists: Vec<PatternList> = ConfigKey::new(ValueType::Patterns(PATTERN_KEYS)).with_default("[]"), from lists,
             with PATTERNS_FILE, with ACTION, with NOCASE;
-        /// the DSCP of marked packets
+        /// The DSCP of marked packets.
         "dscp" dscp: u8 = integer(0, 63, "a DSCP").with_default("8");
-        /// the collector: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }. Copies
+        /// The collector: { address: IP, port: PORT, source: IP, mac: MAC, sourceMac: MAC }. Copies
         /// are TZSP over UDP from `source` to `address`, at port 37008 unless `port` differs, and
-        /// leave at the chain's egress. Ethernet addresses default to those of the packet
+        /// leave at the chain's egress. Ethernet addresses default to those of the packet.
         "mirror" mirror: Option<MirrorConfig> = MIRROR, from mirror;
-        /// drop fragments, or inspect each separately, without finding a pattern that two of them
-        /// share
+        /// Drop fragments, or inspect each separately, without finding a pattern that two of them
+        /// share.
         "fragments" fragments: DpiFragments = DpiFragments::KEY.with_default("drop");
     }
 }
 
 keys! {
-    /// Keys of a pattern that says more than what to look for.
+    /// Keys of a pattern with an action or case of its own.
     PATTERN_KEYS {
-        /// the literal, or /REGEX/FLAGS
+        /// The literal, or /REGEX/FLAGS.
         "pattern" = TEXT.required();
-        /// what happens to a packet that holds it
+        /// The action on a packet that holds the pattern.
         "action" = DpiAction::KEY;
-        /// whether the letters A to Z of a literal match in either case
+        /// Whether the letters A to Z of a literal match in either case.
         "nocase" = BOOLEAN;
     }
 }
 
 config! {
-    /// Where copies of packets go.
+    /// The destination of copies.
     #[derive(Copy)]
     pub struct MirrorConfig {
-        /// the collector's address
+        /// The collector's address.
         "address" address: IpAddr = TEXT.required(), from address;
-        /// its UDP port
+        /// Its UDP port.
         "port" port: u16 = integer(1, 65_535, "a port").with_default("37008");
-        /// the address that copies come from, of the same family
+        /// The address that copies come from, of the same family.
         "source" source: IpAddr = TEXT.required(), from source;
-        /// the Ethernet address that copies go to; left out, that of the packet
+        /// The Ethernet address that copies go to; left out, that of the packet.
         "mac" mac: Option<MacAddr> = TEXT;
-        /// the Ethernet address that copies come from; left out, that of the packet
+        /// The Ethernet address that copies come from; left out, that of the packet.
         "sourceMac" source_mac: Option<MacAddr> = TEXT;
     }
 }
 
 impl DpiConfig {
-    /// The patterns with the files that they are written in.
+    /// The patterns with the names of their files.
     pub fn patterns(&self) -> impl Iterator<Item = (&str, &Pattern)> {
         self.lists
             .iter()
             .flat_map(|list| list.patterns.iter().map(|pattern| (&*list.file, pattern)))
     }
 
-    /// The part that compiled patterns depend on: a change of what it leaves out needs no compiling.
+    /// The part that compiled patterns depend on. Other changes need no compiling.
     #[must_use]
     pub fn state_config(&self) -> Self {
         Self {
@@ -168,7 +169,7 @@ pub static DPI: Kind = Kind {
     read: |fields| {
         let before = fields.faults.count();
         let config = DpiConfig::from_fields(fields);
-        // What was not read is no reason to complain of what is missing then.
+        // After a fault, missing parts are no further fault.
         if fields.faults.count() == before {
             check_amount(&config, fields);
             check_mirror(&config, fields);
@@ -176,7 +177,7 @@ pub static DPI: Kind = Kind {
         FunctionConfig::Dpi(config)
     },
     effect: |config| match config {
-        // A copy of each packet may leave beside it.
+        // A copy of each packet may leave too.
         FunctionConfig::Dpi(config) if config.mirror.is_some() => Effect {
             added_packets: AddedPackets {
                 parts: MILLIONTHS,
@@ -191,10 +192,10 @@ pub static DPI: Kind = Kind {
     ..Kind::BASE
 };
 
-/// Patterns that one file holds.
+/// The patterns of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatternList {
-    /// The file's name as it was given: that of the chain file or of a file of patterns.
+    /// The name of the chain file or of the file of patterns.
     pub file: String,
     /// The patterns, in the file's order.
     pub patterns: Vec<Pattern>,
@@ -205,9 +206,9 @@ pub struct PatternList {
 pub struct Pattern {
     /// Line of its file, from 1.
     pub line: usize,
-    /// What is done about packets that hold it.
+    /// The action on packets that hold it.
     pub action: DpiAction,
-    /// The expression; for a literal one that matches just its bytes.
+    /// The expression. For a literal, it matches exactly the literal's bytes.
     pub regex: String,
     /// Whether it is a literal.
     pub literal: bool,
@@ -236,8 +237,8 @@ fn lists(fields: &Fields<'_>) -> Vec<PatternList> {
     in_list.into_iter().chain(in_file).collect()
 }
 
-/// An element of `patterns`; `action` and `nocase` are of those that say nothing. What is wrong with it is told of the whole: its
-/// quotes and escapes are YAML's as well.
+/// Reads an element of `patterns`; `action` and `nocase` are the defaults. A fault marks the whole
+/// element, because YAML has quotes and escapes too.
 fn listed(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> {
     if !field.is_mapping() {
         return parse(field, action, nocase);
@@ -269,7 +270,7 @@ fn parse(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<Pattern> 
         .ok()
 }
 
-/// The patterns of a file, one a line.
+/// Reads the patterns of a file, one a line.
 fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternList> {
     const BLANKS: [char; 3] = [' ', '\t', '\r'];
     let (path, text) = list_file::read_text(field, "rules/ids.patterns")?;
@@ -293,7 +294,7 @@ fn file(field: &Field<'_>, action: DpiAction, nocase: bool) -> Option<PatternLis
                 inner.add(&field.path, span, fault);
             }
         }
-        // One too many is enough to tell.
+        // One too many is enough for the fault.
         if patterns.len() > MAX_PATTERNS || inner.count() == MAX_FAULTS {
             break;
         }

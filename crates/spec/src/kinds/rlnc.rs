@@ -7,49 +7,49 @@ use super::mtu;
 use super::prelude::*;
 
 word_enum! {
-    /// Which source packets a repair packet is made of.
+    /// The source packets that a repair packet covers.
     #[derive(Default)]
     pub enum RlncCode {
-        /// The latest ones.
+        /// The latest source packets.
         #[default]
         Window = "window",
-        /// Those of one block.
+        /// The source packets of one block.
         Block = "block",
     }
 }
 
 word_enum! {
-    /// In which order a decoder delivers.
+    /// The order of delivery.
     #[derive(Default)]
     pub enum RlncDelivery {
-        /// Each packet when it comes or is worked out.
+        /// Each packet when it arrives or is recovered.
         #[default]
         Immediate = "immediate",
-        /// In the order in which the encoder had them.
+        /// The order at the encoder.
         InOrder = "in-order",
     }
 }
 
 word_enum! {
-    /// What a recoder does with coded packets that come.
+    /// The action of a recoder on coded packets.
     #[derive(Default)]
     pub enum RlncCoded {
-        /// They go on, and recoded ones besides.
+        /// Pass them, and add recoded packets.
         #[default]
         Pass = "pass",
-        /// A recoded one goes in place of each.
+        /// Replace each by a recoded packet.
         Replace = "replace",
     }
 }
 
-/// Redundancies are kept in so many parts of one.
+/// Redundancies are stored in millionths.
 pub const MILLIONTHS: u32 = crate::keys::MILLIONTHS;
-/// Longest IP packet that may be asked for, bytes: what a worker's frame holds beside its headroom.
+/// The largest value of `mtu`, bytes: the room of a worker's frame without its headroom.
 pub const MAX_MTU: u16 = 1700;
-/// What a repair packet (RFC 8681) has beside its symbol, bytes: its identifier, the encoding coefficients' seed and the length of the
-/// data unit. A recoded one has its coefficients besides, a byte for each packet of the window.
+/// The bytes of a repair packet (RFC 8681) beside its symbol: identifier, seed of the coefficients,
+/// length of the data unit. A recoded packet also has a coefficient byte for each packet of the window.
 const CODING_BYTES: u64 = 12;
-/// Packets that a decoder may work out at once: as many as it keeps equations.
+/// The most packets that a decoder recovers at once: the number of its equations.
 const EQUATIONS: u32 = 64;
 
 /// Source packets in one coded packet.
@@ -57,39 +57,39 @@ const PACKETS: ConfigKey = integer(1, 64, "a number of packets");
 const REDUNDANCY: ConfigKey = ConfigKey::new(ValueType::Number { max: 4 }).with_default("0.25");
 
 config! {
-    /// Configuration of an `rlnc-encode` function. The redundancy is in parts of [`MILLIONTHS`].
+    /// Configuration of an `rlnc-encode` function. The redundancy is in [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncEncodeConfig {
-        /// the source packets that a repair packet covers: the latest ones, or those of a block
+        /// The source packets that a repair packet covers: the latest ones, or those of a block.
         "code" code: RlncCode = RlncCode::KEY.with_default("window");
-        /// source packets of a window, for code: window
+        /// Source packets of a window, for code: window.
         "window" window: u8 = PACKETS.with_default("8");
-        /// source packets of a block, for code: block
+        /// Source packets of a block, for code: block.
         "block" block: u8 = PACKETS.with_default("32");
-        /// coded packets for each source packet, with up to six decimals; 0.25 is one for four
+        /// Coded packets for each source packet, with up to six decimals; 0.25 is one for four.
         "redundancy" redundancy: u32 = REDUNDANCY;
-        /// density threshold (RFC 8681): a repair packet covers a source packet of the window with
-        /// probability (density + 1) / 16
+        /// Density threshold (RFC 8681): a repair packet covers a source packet of the window with
+        /// probability (density + 1) / 16.
         "density" density: u8 = integer(0, 15, "a density threshold").with_default("15");
-        /// after this time without a packet, the encoder sends the repair packets that are due and
-        /// ends the block
+        /// After this time without a packet, the encoder sends the repair packets that are due and
+        /// ends the block.
         "flush" flush_ns: u64 = DURATION.with_default("1ms");
-        /// the longest IP packet that may leave, bytes; the function drops longer ones
+        /// The longest IP packet that may leave, bytes; the function drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
 
 config! {
-    /// Configuration of an `rlnc-recode` function. The redundancy is in parts of [`MILLIONTHS`].
+    /// Configuration of an `rlnc-recode` function. The redundancy is in [`MILLIONTHS`].
     #[derive(Copy)]
     pub struct RlncRecodeConfig {
-        /// the latest packets, source and coded ones, that it combines
+        /// The latest packets, source and coded ones, that it combines.
         "window" window: u8 = PACKETS.with_default("8");
-        /// coded packets for each source packet, with up to six decimals; 0.25 is one for four
+        /// Coded packets for each source packet, with up to six decimals; 0.25 is one for four.
         "redundancy" redundancy: u32 = REDUNDANCY;
-        /// pass received coded packets and add recoded ones, or replace each by a recoded one
+        /// Pass received coded packets and add recoded ones, or replace each by a recoded one.
         "coded" coded: RlncCoded = RlncCoded::KEY.with_default("pass");
-        /// the longest IP packet that may leave, bytes; the function drops longer ones
+        /// The longest IP packet that may leave, bytes; the function drops longer ones.
         "mtu" mtu: u16 = mtu(MAX_MTU);
     }
 }
@@ -98,12 +98,12 @@ config! {
     /// Configuration of an `rlnc-decode` function.
     #[derive(Copy)]
     pub struct RlncDecodeConfig {
-        /// forward each packet when it arrives or is recovered, or hold it until the ones before it
-        /// are there
+        /// Forward each packet when it arrives or is recovered, or hold it until the ones before it
+        /// are there.
         "delivery" delivery: RlncDelivery = RlncDelivery::KEY.with_default("immediate");
-        /// with delivery: in-order, the longest time that a packet waits
+        /// With delivery: in-order, the longest time that a packet waits.
         "timeout" timeout_ns: u64 = DURATION.with_default("10ms");
-        /// source packets that it keeps, rounded up to a power of two; 1.5 KiB each
+        /// Source packets that it keeps, rounded up to a power of two; 1.5 KiB each.
         "buffer" buffer: u16 = integer(128, 4096, "a number of packets").with_default("256");
     }
 }
@@ -126,7 +126,7 @@ impl RlncEncodeConfig {
             added_packets: AddedPackets {
                 parts: self.redundancy,
                 window: self.window.max(self.block),
-                // Those of a block are sent at its end, together.
+                // The repair packets of a block leave together, at its end.
                 at_once: match self.code {
                     RlncCode::Block => (u64::from(self.block) * redundancy).div_ceil(parts),
                     RlncCode::Window => 0,
@@ -171,7 +171,7 @@ impl RlncDecodeConfig {
         }
     }
 
-    /// What it works out was lost before, and so makes no more packets than came into the code.
+    /// It creates no packets: recovered packets were lost after the encoder.
     fn effect(self) -> Effect {
         Effect {
             released: EQUATIONS,

@@ -152,7 +152,7 @@ fn places(top: &Fields<'_>, spec: &Fields<'_>, metadata: Option<&Metadata>) -> C
 struct Metadata {
     name: String,
     namespace: String,
-    /// Where the name stands.
+    /// The location of the name.
     place: FileLocation,
 }
 

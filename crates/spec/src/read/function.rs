@@ -149,7 +149,7 @@ fn config(kind: &Kind, fields: &Fields<'_>) -> Option<(FunctionConfig, Option<St
     complete.then_some((config, reverse_of))
 }
 
-/// The function that this one undoes. The key stands alone.
+/// Reads `reverseOf`: the function to undo. No other key is allowed beside it.
 fn reverse_of(kind: &Kind, config: &Fields<'_>) -> Option<String> {
     let field = config
         .get(REVERSE_OF.key)

@@ -1,4 +1,4 @@
-//! Reads what keeps a function apart: `isolation`, `limits` and `rootfs`.
+//! Reads the sandbox of a function: `isolation`, `limits` and `rootfs`.
 
 use crate::chain::{Mapping, PortDriver, Ports};
 use crate::error::{Fault, FaultLog};
@@ -64,7 +64,7 @@ fn check_rootfs(field: &Field<'_>, kind: Option<&Kind>, isolation: Isolation) {
     }
 }
 
-/// The key of what a function asks for.
+/// The key of a request.
 fn key_of(what: &str) -> &str {
     what.split(':').next().unwrap_or(what)
 }

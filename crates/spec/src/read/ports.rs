@@ -65,7 +65,7 @@ impl Readable for Ports {
     }
 }
 
-/// One port, and who drives it.
+/// Reads one port and its driver.
 fn one(field: &Field<'_>) -> Option<(String, PortDriver)> {
     const EXPECTED: &str = "a PCI address, or a virtual device with a number and its arguments";
     const HELP: &str =

@@ -16,7 +16,7 @@ const MIN_FRAME_BITS: u64 = 60 * 8;
 pub(super) struct Quantity {
     pub(super) packets: Option<u64>,
     pub(super) bits: Option<u64>,
-    /// Part of it could not be read, so what is not here may have been meant.
+    /// Whether a part has a fault: an absent value may have been given.
     pub(super) faulty: bool,
 }
 

@@ -38,7 +38,7 @@ pub(super) fn parse(
     })
 }
 
-/// A regular expression and its flags, from what follows the first slash.
+/// Parses a regular expression and its flags after the first slash.
 fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
     const LITERAL: &str = "a literal that begins with a slash is written with a backslash before it, as in \\/etc/passwd";
     let bad = |at, message: String, expected: &str, help: &str| {
@@ -93,7 +93,7 @@ fn regex(rest: &str) -> Result<(String, &str), BadPattern> {
     Ok((expression.to_owned(), flags))
 }
 
-/// The bytes that a literal stands for.
+/// Parses the bytes of a literal.
 fn literal(text: &str) -> Result<Vec<u8>, BadPattern> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -130,7 +130,7 @@ fn literal(text: &str) -> Result<Vec<u8>, BadPattern> {
     Ok(bytes)
 }
 
-/// The byte of an escape, from what follows the backslash, and the length of both.
+/// Parses an escape after its backslash: the byte, and the length with the backslash.
 fn escaped(escape: &str) -> Option<(Option<u8>, usize)> {
     let byte = match escape.as_bytes() {
         [b'x', high, low, ..] => {
